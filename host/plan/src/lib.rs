@@ -1,0 +1,21 @@
+//! The words that the host's crates share: what is asked for ([`Request`]), how it will be run ([`Plan`]),
+//! what that is expected to cost ([`Cost`]), what was measured ([`Outcome`]), and the [`Record`] of it all.
+//!
+//! Nothing here runs anything: the engine carries plans out, the policy runtime makes them, and both
+//! meet in the [`Planner`] and [`Facts`] traits.
+
+#![forbid(unsafe_code)]
+
+pub mod bytes;
+mod decision;
+mod milliseconds;
+mod outcome;
+mod plan;
+mod record;
+mod request;
+
+pub use decision::{Candidate, Decision, Facts, Fallback, FallbackReason, LogLevel, LogLine, Offer, Planner, PolicyIdentity, Value};
+pub use outcome::{Attempt, Cost, Failure, Outcome, PoolStatistics, Trial};
+pub use plan::{Layout, Plan, Precision, Release, Space, Tile, Time};
+pub use record::{FailedAttempt, Record, record_schema};
+pub use request::{Backend, Device, Dtype, Hint, Model, Objective, Request};

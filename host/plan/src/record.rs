@@ -1,0 +1,74 @@
+//! A decision and its outcome as one JSON object: what `--json` prints, `--record` appends and a PNG carries.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Cost, Decision, Device, Failure, Fallback, Outcome, Plan, PolicyIdentity, Request, milliseconds};
+
+/// A decision, what it led to, and everything needed to make it again. Sizes are bytes, times milliseconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(title = "Tilewright decision record")]
+pub struct Record {
+    /// The host's version.
+    pub tilewright: String,
+    /// When the decision was made, RFC 3339 in UTC.
+    pub time: String,
+    /// What was asked for.
+    pub request: Request,
+    /// What it runs on.
+    pub device: Device,
+    /// Who decided.
+    pub policy: PolicyIdentity,
+    /// What the policy answered; null where it did not.
+    pub answer: Option<Plan>,
+    /// What was carried out: the answer after checking, or the native default.
+    pub plan: Plan,
+    /// What was changed in the answer.
+    pub adjusted: Vec<String>,
+    /// Set where the native default stood in.
+    pub fallback: Option<Fallback>,
+    /// Time spent deciding.
+    #[serde(rename = "decision_ms", with = "milliseconds")]
+    #[schemars(with = "f64")]
+    pub decision: Duration,
+    /// Fuel that the guest used.
+    pub fuel: u64,
+    /// What the plan was expected to cost; null where that can't be said.
+    pub estimate: Option<Cost>,
+    /// The attempts that failed before, in order.
+    pub attempts: Vec<FailedAttempt>,
+    /// What was measured; null where nothing was decoded.
+    pub outcome: Option<Outcome>,
+}
+
+/// An attempt that failed, with the decision that led to it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FailedAttempt {
+    /// What was tried.
+    pub plan: Plan,
+    /// Why it failed.
+    pub failure: Failure,
+    /// What the policy answered; null where it did not.
+    pub answer: Option<Plan>,
+    /// What was changed in the answer.
+    pub adjusted: Vec<String>,
+    /// Set where the native default stood in.
+    pub fallback: Option<Fallback>,
+    /// Fuel that the guest used.
+    pub fuel: u64,
+}
+
+impl FailedAttempt {
+    /// The decision that led to a failure, and the failure.
+    pub fn new(decision: Decision, failure: Failure) -> Self {
+        let Decision { answer, plan, adjusted, fallback, fuel, .. } = decision;
+        Self { plan, failure, answer, adjusted, fallback, fuel }
+    }
+}
+
+/// The JSON Schema of [`Record`], as published in `record.schema.json`.
+pub fn record_schema() -> serde_json::Value {
+    schemars::schema_for!(Record).to_value()
+}

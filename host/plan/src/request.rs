@@ -1,0 +1,171 @@
+//! What is asked for, of which model, on which device. Mirrors the contract's `types` and `decoding.request`.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The kind of device that the work runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Backend {
+    /// The host's own processor.
+    Cpu,
+    /// NVIDIA.
+    Cuda,
+    /// AMD; libtorch addresses it as `cuda`.
+    Rocm,
+    /// Apple.
+    Metal,
+}
+
+/// The element type of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum Dtype {
+    /// IEEE single precision.
+    #[serde(rename = "f32")]
+    F32,
+    /// bfloat16: the range of f32, 8 bits of precision.
+    #[serde(rename = "bf16")]
+    Bf16,
+    /// IEEE half precision: overflows above 65504.
+    #[serde(rename = "f16")]
+    F16,
+    /// 8-bit float, 4 exponent bits.
+    #[serde(rename = "f8-e4m3")]
+    F8E4m3,
+    /// 8-bit float, 5 exponent bits.
+    #[serde(rename = "f8-e5m2")]
+    F8E5m2,
+    /// 8-bit integer.
+    #[serde(rename = "i8")]
+    I8,
+    /// 4-bit integer, two to a byte.
+    #[serde(rename = "i4")]
+    I4,
+}
+
+impl Dtype {
+    /// Every type with its name in settings, records and tables.
+    pub const NAMES: [(Dtype, &'static str); 7] = [
+        (Dtype::F32, "f32"),
+        (Dtype::Bf16, "bf16"),
+        (Dtype::F16, "f16"),
+        (Dtype::F8E4m3, "f8-e4m3"),
+        (Dtype::F8E5m2, "f8-e5m2"),
+        (Dtype::I8, "i8"),
+        (Dtype::I4, "i4"),
+    ];
+
+    /// Bits of one element.
+    pub const fn bits(self) -> u32 {
+        match self {
+            Dtype::F32 => 32,
+            Dtype::Bf16 | Dtype::F16 => 16,
+            Dtype::F8E4m3 | Dtype::F8E5m2 | Dtype::I8 => 8,
+            Dtype::I4 => 4,
+        }
+    }
+
+    /// The type's name, as in [`Dtype::NAMES`].
+    pub const fn name(self) -> &'static str {
+        Self::NAMES[self as usize].1
+    }
+}
+
+impl std::fmt::Display for Dtype {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Dtype {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::NAMES.iter().find(|(_, name)| *name == text);
+        known.map(|(dtype, _)| *dtype).ok_or_else(|| {
+            let names: Vec<_> = Self::NAMES.iter().map(|(_, name)| *name).collect();
+            format!("unknown type '{text}': expected one of {}", names.join(", "))
+        })
+    }
+}
+
+/// The device that the work will run on, as measured by the host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Device {
+    /// The kind of device.
+    pub backend: Backend,
+    /// For people: "AMD Radeon 8060S".
+    pub name: String,
+    /// For rules: "gfx1151", "sm_90", "x86-64-v4".
+    pub arch: String,
+    /// Streaming multiprocessors, compute units or cores.
+    pub compute_units: u32,
+    /// All memory of the device, in bytes.
+    pub total_bytes: u64,
+    /// What was free when the device was looked at, in bytes.
+    pub free_bytes: u64,
+    /// Host and device share one memory, as on an APU.
+    pub unified: bool,
+    /// The types that a probe on this device found no slower than f32, fastest first.
+    pub fast_dtypes: Vec<Dtype>,
+}
+
+/// The loaded weights.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Model {
+    /// "sd", "sdxl", "sd3", "flux", "wan-2.1", …
+    pub family: String,
+    /// The type that the file stores.
+    pub stored: Dtype,
+    /// The weights are quantized integers.
+    pub quantized: bool,
+    /// Bytes of the parameters as stored.
+    pub parameter_bytes: u64,
+    /// Output pixels per latent pixel.
+    pub spatial_scale: u32,
+    /// Output frames per latent frame.
+    pub temporal_scale: u32,
+}
+
+/// What the user wants most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Objective {
+    /// Shortest time within the memory limit.
+    Fastest,
+    /// Memory is worth some time.
+    #[default]
+    Balanced,
+    /// Least memory.
+    Leanest,
+}
+
+/// A fact that this version of the contract has no field for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Hint {
+    /// What the fact is about.
+    pub name: String,
+    /// The fact, as text.
+    pub value: String,
+}
+
+/// What a decode is asked for. Extents are pixels and frames of the decoded output.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Request {
+    /// The loaded weights.
+    pub model: Model,
+    /// Samples.
+    pub batch: u32,
+    /// Output frames; 1 for pictures.
+    pub frames: u32,
+    /// Output height in pixels.
+    pub height: u32,
+    /// Output width in pixels.
+    pub width: u32,
+    /// The most that the decode may hold at once, weights aside, in bytes.
+    pub memory_limit: u64,
+    /// What the user wants most.
+    pub objective: Objective,
+    /// Facts that have no field.
+    pub hints: Vec<Hint>,
+}
