@@ -5,6 +5,7 @@ Used by tests/fixtures/make_fixtures.py and tests/judge/real_size.py. Nothing he
 Pinned, and asserted by `check_versions`: the references in the tree were made with exactly these.
 """
 
+import json
 import math
 import re
 import zlib
@@ -159,6 +160,19 @@ def save(tensors, path, metadata=None):
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: value.contiguous() for name, value in tensors.items()}, path, metadata=metadata)
+    if len(metadata or {}) > 1:
+        order_metadata(path, metadata)
+
+
+def order_metadata(path, metadata):
+    """safetensors writes the metadata in an order that changes from run to run; here it is always the one given."""
+    file = path.read_bytes()
+    length = int.from_bytes(file[:8], "little")
+    header = json.loads(file[8:8 + length])
+    header["__metadata__"] = metadata
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + file[8 + length:])
 
 
 def read_vae(path, config, ldm):
