@@ -1,1 +1,17 @@
-//! To come.
+//! Networks, and the files that they are read from. A [`Checkpoint`] is any safetensors file; [`Identity`] says what is in it;
+//! [`kl::Decoder`] is the network of the KL autoencoders; [`Latent`] is what it decodes.
+//!
+//! Everything read from a file is hostile until checked: names, shapes and sizes are compared with what the network needs before
+//! libtorch sees a byte.
+
+mod checkpoint;
+mod error;
+mod identify;
+pub mod kl;
+mod latent;
+mod names;
+
+pub use checkpoint::{Checkpoint, Stored};
+pub use error::{Error, Result};
+pub use identify::{DecoderInspection, Family, FileLayout, Identity, Inspection, Kind};
+pub use latent::{Latent, Origin, Scaling};

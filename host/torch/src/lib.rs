@@ -1,1 +1,13 @@
-//! To come.
+//! What tch does not give: memory accounting and limits ([`memory`]), facts about devices ([`device`]), measured speeds
+//! ([`probe`]), back ends loaded at run time ([`backend`]), and one error type that knows out-of-memory from the rest.
+
+pub mod backend;
+pub mod device;
+mod error;
+mod ffi;
+pub mod memory;
+pub mod probe;
+mod tensors;
+
+pub use error::{Error, Result};
+pub use tensors::{channels_last, from_bytes, kind, non_finite, set_threads, to_layout};

@@ -1,0 +1,227 @@
+//! A safetensors file, mapped into memory and checked before anything is read from it.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use memmap2::Mmap;
+use safetensors::{SafeTensorError, SafeTensors, tensor::Metadata};
+use tch::{Device, Tensor};
+use tilewright_plan::{Dtype, bytes};
+
+use crate::{Error, Result, error::Shape};
+
+pub use safetensors::Dtype as Stored;
+
+/// The longest header that is read: a hundred times that of the largest published checkpoint.
+const LONGEST_HEADER: u64 = 64 << 20;
+
+/// What files start with that people take for safetensors, and what to do about each.
+const OTHER_FORMATS: [(&[u8], &str); 6] = [
+    (b"PK\x03\x04", "a PyTorch pickle (zip), not safetensors: pickles can run code; convert it with safetensors.torch.save_file"),
+    (b"\x80\x02", "a Python pickle, not safetensors: pickles can run code; convert it with safetensors.torch.save_file"),
+    (b"\x80\x04", "a Python pickle, not safetensors: pickles can run code; convert it with safetensors.torch.save_file"),
+    (b"GGUF", "a GGUF file: quantized VAEs can't be read yet, give the safetensors file"),
+    (b"\x89PNG", "a PNG picture, not a safetensors file"),
+    (b"version https://git-lfs", "a Git LFS pointer, not the file itself: run 'git lfs pull'"),
+];
+
+/// A safetensors file. Tensors are views of the mapped file until they are loaded.
+pub struct Checkpoint {
+    path: PathBuf,
+    map: Mmap,
+    /// Where the tensors' bytes begin in the file.
+    data: usize,
+    header: Metadata,
+    names: BTreeMap<String, usize>,
+}
+
+impl std::fmt::Debug for Checkpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Checkpoint({}, {} tensors)", self.path.display(), self.names.len())
+    }
+}
+
+impl Checkpoint {
+    /// Maps a file and checks its header: every tensor's bytes lie within the file, none overlap, shapes and sizes agree.
+    ///
+    /// # Errors
+    /// [`Error::Read`] where the file can't be opened, [`Error::Format`] where it is no sound safetensors file.
+    pub fn open(path: &Path) -> Result<Self> {
+        let read = |source| Error::Read { path: path.to_owned(), source };
+        let format = |reason: String| Error::Format { path: path.to_owned(), reason };
+        let mut file = File::open(path).map_err(read)?;
+        let metadata = file.metadata().map_err(read)?;
+        if metadata.is_dir() {
+            return Err(format(folder_hint(path)));
+        }
+        if !metadata.is_file() {
+            return Err(format("not a regular file".into()));
+        }
+        let length = metadata.len();
+        let mut start = [0_u8; 24];
+        let got = file.read(&mut start).map_err(read)?;
+        if let Some((_, what)) = OTHER_FORMATS.iter().find(|(magic, _)| start[..got].starts_with(magic)) {
+            return Err(format((*what).into()));
+        }
+        if length < 8 {
+            return Err(format(format!("{length} bytes are no safetensors file: it starts with the header's length in 8 bytes")));
+        }
+        let header = u64::from_le_bytes(start[..8].try_into().unwrap_or_default());
+        if header > LONGEST_HEADER {
+            return Err(format(format!(
+                "no safetensors file: its first 8 bytes would be the length of the header, {header} bytes, and more than {} is nonsense",
+                bytes::display(LONGEST_HEADER)
+            )));
+        }
+        if header > length - 8 {
+            return Err(format(format!(
+                "truncated, or no safetensors file: a header of {header} bytes is announced and {} bytes follow; copy or download it again",
+                length - 8
+            )));
+        }
+        // SAFETY: the map is only read, and every read goes through offsets checked against its length below. A file that
+        // another process cuts short meanwhile ends this process with SIGBUS, as with every reader that maps files.
+        let map = unsafe { Mmap::map(&file) }.map_err(read)?;
+        let (length, header) = SafeTensors::read_metadata(&map).map_err(|error| format(explain(&error)))?;
+        let names = header.tensors().into_keys().enumerate().map(|(index, name)| (name, index)).collect();
+        Ok(Self { path: path.to_owned(), map, data: length + 8, header, names })
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The tensors' names, sorted.
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.names.keys().map(String::as_str)
+    }
+
+    /// A tensor's shape, where it is there.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.header.info(name).map(|info| info.shape.as_slice())
+    }
+
+    /// A tensor's stored type, where it is there.
+    pub fn stored(&self, name: &str) -> Option<Stored> {
+        self.header.info(name).map(|info| info.dtype)
+    }
+
+    /// A tensor's bytes, where it is there.
+    pub fn bytes(&self, name: &str) -> Option<&[u8]> {
+        let (start, end) = self.header.info(name)?.data_offsets;
+        self.map.get(self.data.checked_add(start)?..self.data.checked_add(end)?)
+    }
+
+    /// The file's free-form texts, such as ComfyUI's `prompt` and `workflow`.
+    pub fn texts(&self) -> Option<&HashMap<String, String>> {
+        self.header.metadata().as_ref()
+    }
+
+    /// Loads a tensor as `kind` on `device`, copied once.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], [`Error::Shape`] or [`Error::Stored`] where the file does not hold it as expected, libtorch's failures.
+    pub fn load(&self, name: &str, expected: &[usize], kind: tch::Kind, device: Device) -> Result<Tensor> {
+        let shape = || Shape(expected.to_vec());
+        let found = self.shape(name);
+        let (Some(found), Some(bytes), Some(stored)) = (found, self.bytes(name), self.stored(name)) else {
+            return Err(Error::Missing { path: self.path.clone(), name: name.to_owned(), expected: shape() });
+        };
+        if found != expected {
+            return Err(Error::Shape {
+                path: self.path.clone(),
+                name: name.to_owned(),
+                found: Shape(found.to_vec()),
+                expected: shape(),
+            });
+        }
+        let stored = computable(stored).ok_or_else(|| Error::Stored {
+            path: self.path.clone(),
+            name: name.to_owned(),
+            found: format!("{stored:?}"),
+        })?;
+        let extents: Vec<i64> = expected.iter().map(|&extent| extent as i64).collect();
+        let stored = tilewright_torch::kind(stored)?;
+        Ok(tilewright_torch::from_bytes(bytes, &extents, stored, kind, device)?)
+    }
+}
+
+/// The stored types that tensors can be computed from.
+pub(crate) fn computable(stored: Stored) -> Option<Dtype> {
+    match stored {
+        Stored::F32 => Some(Dtype::F32),
+        Stored::F16 => Some(Dtype::F16),
+        Stored::BF16 => Some(Dtype::Bf16),
+        _ => None,
+    }
+}
+
+fn folder_hint(path: &Path) -> String {
+    let usual = ["diffusion_pytorch_model.safetensors", "vae/diffusion_pytorch_model.safetensors"];
+    match usual.iter().map(|name| path.join(name)).find(|file| file.is_file()) {
+        Some(file) => format!("a folder: give the file in it, {}", file.display()),
+        None => "a folder: give the .safetensors file in it".into(),
+    }
+}
+
+/// The library's errors in words for people who have never seen the format.
+fn explain(error: &SafeTensorError) -> String {
+    let reason = match error {
+        SafeTensorError::MetadataIncompleteBuffer => {
+            return "truncated or padded: the header describes more or fewer bytes than the file has; copy or download it again".into();
+        }
+        SafeTensorError::InvalidOffset(name) => format!("the bytes of tensor {name} overlap others or leave a gap"),
+        SafeTensorError::TensorInvalidInfo => "a tensor's shape and size in bytes disagree".into(),
+        SafeTensorError::ValidationOverflow => "a tensor's shape is larger than any memory".into(),
+        SafeTensorError::InvalidHeader(_) => "the header is no text".into(),
+        SafeTensorError::InvalidHeaderDeserialization(error) => format!("the header is no valid description of tensors ({error})"),
+        other => format!("{other}"),
+    };
+    format!("no sound safetensors file: {reason}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(contents: &[u8]) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.safetensors");
+        std::fs::write(&path, contents).unwrap();
+        Checkpoint::open(&path).unwrap_err().to_string()
+    }
+
+    fn with_header(header: &str, data: usize) -> Vec<u8> {
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.as_bytes());
+        bytes.extend(vec![0; data]);
+        bytes
+    }
+
+    #[test]
+    fn broken_files_are_refused_in_one_line() {
+        let cases: [(Vec<u8>, &str); 12] = [
+            (vec![], "0 bytes are no safetensors file"),
+            (b"abc".to_vec(), "3 bytes are no safetensors file"),
+            (b"PK\x03\x04aaaaaaaaaaaa".to_vec(), "pickle"),
+            (b"\x80\x02}q\x00(X\x06".to_vec(), "pickle"),
+            (u64::MAX.to_le_bytes().to_vec(), "nonsense"),
+            ([1000_u64.to_le_bytes().to_vec(), b"{}".to_vec()].concat(), "truncated"),
+            (with_header("{\"a\":", 0), "header is no valid description"),
+            (with_header(r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#, 4), "truncated"),
+            (with_header(r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}"#, 12), "overlap"),
+            (with_header(r#"{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}"#, 8), "disagree"),
+            (with_header(r#"{"a":{"dtype":"F32","shape":[4294967296,4294967296,4294967296],"data_offsets":[0,8]}}"#, 8), "larger than any memory"),
+            (with_header(r#"{"a":{"dtype":"Q9","shape":[2],"data_offsets":[0,8]}}"#, 8), "header is no valid description"),
+        ];
+        for (contents, words) in cases {
+            let message = refusal(&contents);
+            assert!(message.contains(words) && !message.contains('\n'), "{message:?} lacks {words:?}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What can be wrong with a file, named to the tensor.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// A `Result` with this crate's [`enum@Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a file can't be used. Each is one line: what, where, what to do.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The file can't be opened or read.
+    #[error("{path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The file is there but is no safetensors file.
+    #[error("{path}: {reason}")]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+    /// The file is sound but holds no model that is known.
+    #[error("{path}: {reason}")]
+    Unknown {
+        /// The file.
+        path: PathBuf,
+        /// What it holds instead, and what to do.
+        reason: String,
+    },
+    /// A tensor that the network needs is not there.
+    #[error("{path}: tensor {name} is missing ({expected} expected)")]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// The name in the file's own layout.
+        name: String,
+        /// The shape that the network needs.
+        expected: Shape,
+    },
+    /// A tensor has another shape than the network needs.
+    #[error("{path}: tensor {name} has shape {found}, {expected} expected")]
+    Shape {
+        /// The file.
+        path: PathBuf,
+        /// The name in the file's own layout.
+        name: String,
+        /// The shape in the file.
+        found: Shape,
+        /// The shape that the network needs.
+        expected: Shape,
+    },
+    /// A tensor has a type that can't be used here.
+    #[error("{path}: tensor {name} is stored as {found}: f32, f16 and bf16 can be read")]
+    Stored {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// The type in the file.
+        found: String,
+    },
+    /// The decoder's part of the file holds tensors that the network has no place for.
+    #[error("{path}: tensor {name} has no place in the decoder{more}: the file is of a network that is not supported")]
+    LeftOver {
+        /// The file.
+        path: PathBuf,
+        /// The first such tensor.
+        name: String,
+        /// " (and 3 more)", or nothing.
+        more: String,
+    },
+    /// A latent can't be decoded.
+    #[error("{path}: {reason}")]
+    Latent {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+    /// libtorch failed, out of memory included.
+    #[error(transparent)]
+    Torch(#[from] tilewright_torch::Error),
+}
+
+impl From<tch::TchError> for Error {
+    fn from(error: tch::TchError) -> Self {
+        Error::Torch(error.into())
+    }
+}
+
+/// A tensor's extents, written as `[512, 16, 3, 3]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape(pub Vec<usize>);
+
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.0)
+    }
+}

@@ -1,0 +1,330 @@
+//! Says what a file is, by the names and shapes of its tensors and never by its own name.
+
+use std::{collections::BTreeMap, fmt, str::FromStr};
+
+use serde::Serialize;
+use tilewright_plan::Dtype;
+
+use crate::{
+    Checkpoint, Error, Result,
+    checkpoint::computable,
+    kl::Config,
+    names::Naming,
+};
+
+/// A family of models that share an autoencoder's latent space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Family {
+    /// Stable Diffusion 1 and 2.
+    Sd,
+    /// Stable Diffusion XL.
+    Sdxl,
+    /// Stable Diffusion 3 and 3.5.
+    Sd3,
+    /// Flux.1, and the models that use its autoencoder.
+    Flux,
+    /// A KL autoencoder of no known family.
+    Kl,
+    /// WAN 2.1 and Qwen-Image.
+    #[serde(rename = "wan-2.1")]
+    Wan21,
+    /// WAN 2.2.
+    #[serde(rename = "wan-2.2")]
+    Wan22,
+}
+
+/// A family's name and its latents' scaling and shift: a model's latent is (z − shift) · scaling of the autoencoder's.
+/// The constants are those of the published configurations (diffusers' `config.json` of each model).
+const FAMILIES: [(Family, &str, Option<(f64, f64)>); 7] = [
+    (Family::Sd, "sd", Some((0.18215, 0.0))),
+    (Family::Sdxl, "sdxl", Some((0.13025, 0.0))),
+    (Family::Sd3, "sd3", Some((1.5305, 0.0609))),
+    (Family::Flux, "flux", Some((0.3611, 0.1159))),
+    (Family::Kl, "kl", None),
+    (Family::Wan21, "wan-2.1", None),
+    (Family::Wan22, "wan-2.2", None),
+];
+
+/// What stands beside the autoencoder in a whole checkpoint, and so tells the family.
+const NEIGHBOURS: [(&str, Family); 5] = [
+    ("conditioner.embedders.", Family::Sdxl),
+    ("cond_stage_model.", Family::Sd),
+    ("model.diffusion_model.joint_blocks.", Family::Sd3),
+    ("model.diffusion_model.double_blocks.", Family::Flux),
+    ("model.diffusion_model.label_emb.", Family::Sdxl),
+];
+
+impl Family {
+    /// The family's name in records and on the command line.
+    pub fn name(self) -> &'static str {
+        FAMILIES[self as usize].1
+    }
+
+    /// The published scaling and shift, where there are such.
+    pub fn scaling(self) -> Option<(f64, f64)> {
+        FAMILIES[self as usize].2
+    }
+
+    /// The family whose published scaling factor this is.
+    fn with_scaling(factor: f64) -> Option<Self> {
+        FAMILIES.iter().find(|(_, _, scaling)| scaling.is_some_and(|(known, _)| (known - factor).abs() < 1e-6)).map(|row| row.0)
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Family {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        FAMILIES.iter().find(|(_, name, _)| *name == text).map(|row| row.0).ok_or_else(|| {
+            let names: Vec<_> = FAMILIES.iter().map(|(_, name, _)| *name).collect();
+            format!("unknown family '{text}': expected one of {}", names.join(", "))
+        })
+    }
+}
+
+/// How the tensors are named and nested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FileLayout {
+    /// diffusers' names.
+    Diffusers,
+    /// The original names (LDM, BFL).
+    Ldm,
+    /// The original names inside a whole checkpoint, under a prefix.
+    Checkpoint,
+    /// WAN's original names.
+    WanOriginal,
+    /// One of the kinds that are recognised but not read.
+    Other,
+}
+
+impl fmt::Display for FileLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FileLayout::Diffusers => "diffusers",
+            FileLayout::Ldm => "ldm",
+            FileLayout::Checkpoint => "checkpoint",
+            FileLayout::WanOriginal => "wan-original",
+            FileLayout::Other => "other",
+        })
+    }
+}
+
+/// What kind of thing a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A KL autoencoder with a decoder that can be run.
+    KlAutoencoder,
+    /// A causal video autoencoder.
+    VideoAutoencoder,
+    /// A tiny autoencoder (TAESD, TAEHV).
+    TinyAutoencoder,
+    /// A latent.
+    Latent,
+    /// Something else.
+    Other,
+}
+
+/// What a file is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Identity {
+    /// What it holds.
+    pub kind: Kind,
+    /// How it is laid out.
+    pub layout: FileLayout,
+    /// What stands before every name of the autoencoder's tensors.
+    pub prefix: String,
+    /// The family, as far as names and shapes tell.
+    pub family: Family,
+    /// Other families with the same names and shapes.
+    pub or_family: Option<Family>,
+    #[serde(skip)]
+    pub(crate) naming: Option<Naming>,
+}
+
+/// Names that give a kind away, most telling first; `*` stands for the prefix.
+const MARKS: [(&str, Kind, FileLayout, Family); 7] = [
+    ("decoder.upsamples.0.upsamples.0.residual.2.weight", Kind::VideoAutoencoder, FileLayout::WanOriginal, Family::Wan22),
+    ("decoder.middle.0.residual.0.gamma", Kind::VideoAutoencoder, FileLayout::WanOriginal, Family::Wan21),
+    ("decoder.up_blocks.0.upsampler.resample.1.weight", Kind::VideoAutoencoder, FileLayout::Diffusers, Family::Wan22),
+    ("decoder.mid_block.resnets.0.norm1.gamma", Kind::VideoAutoencoder, FileLayout::Diffusers, Family::Wan21),
+    ("taesd_decoder.1.weight", Kind::TinyAutoencoder, FileLayout::Other, Family::Kl),
+    ("decoder.22.bias", Kind::TinyAutoencoder, FileLayout::Other, Family::Kl),
+    ("latent_tensor", Kind::Latent, FileLayout::Other, Family::Kl),
+];
+
+impl Identity {
+    /// Says what a file is. Never fails: what is not known is [`Kind::Other`].
+    pub fn of(file: &Checkpoint) -> Self {
+        if let Some((_, kind, layout, family)) = MARKS.iter().find(|(name, ..)| file.shape(name).is_some()) {
+            return Self { kind: *kind, layout: *layout, prefix: String::new(), family: *family, or_family: None, naming: None };
+        }
+        let other = Self {
+            kind: if file.names().len() == 1 { Kind::Latent } else { Kind::Other },
+            layout: FileLayout::Other,
+            prefix: String::new(),
+            family: Family::Kl,
+            or_family: None,
+            naming: None,
+        };
+        // Any tensor of the decoder gives its prefix and naming away; `conv_in` alone may be the one that is missing.
+        let found = file.names().find_map(|name| {
+            let at = name.find("decoder.").filter(|at| *at == 0 || name.as_bytes()[at - 1] == b'.')?;
+            let (prefix, rest) = name.split_at(at);
+            let naming = if rest.starts_with("decoder.up_blocks.") || rest.starts_with("decoder.mid_block.") {
+                Naming::Diffusers
+            } else if rest.starts_with("decoder.up.") || rest.starts_with("decoder.mid.") {
+                Naming::Ldm
+            } else {
+                return None;
+            };
+            Some((prefix.to_owned(), naming))
+        });
+        let Some((prefix, naming)) = found else {
+            return other;
+        };
+        let layout = match naming {
+            Naming::Diffusers => FileLayout::Diffusers,
+            Naming::Ldm if prefix.is_empty() => FileLayout::Ldm,
+            Naming::Ldm => FileLayout::Checkpoint,
+        };
+        let (family, or_family) = family(file, &prefix);
+        Self { kind: Kind::KlAutoencoder, layout, prefix, family, or_family, naming: Some(naming) }
+    }
+
+    /// The same, or why the file is no autoencoder whose decoder can be run.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`], saying what the file holds instead.
+    pub fn of_decoder(file: &Checkpoint) -> Result<Self> {
+        let identity = Self::of(file);
+        let reason = match identity.kind {
+            Kind::KlAutoencoder => return Ok(identity),
+            Kind::VideoAutoencoder => format!("a {} video autoencoder: video can't be decoded yet", identity.family),
+            Kind::TinyAutoencoder => "a tiny autoencoder: only KL autoencoders can be decoded with".into(),
+            Kind::Latent => "a latent, not a VAE: the latent comes first, the VAE after --vae".into(),
+            Kind::Other => {
+                let first = file.names().next().map_or("it holds no tensors".into(), |name| format!("its first tensor is {name}"));
+                format!("no VAE's decoder in it ({first}): give the file of the VAE or a checkpoint that contains one")
+            }
+        };
+        Err(Error::Unknown { path: file.path().to_owned(), reason })
+    }
+}
+
+/// The family by its neighbours in a whole checkpoint, or else by the latent's channels.
+fn family(file: &Checkpoint, prefix: &str) -> (Family, Option<Family>) {
+    let neighbour = NEIGHBOURS.iter().find(|(start, _)| file.names().any(|name| name.starts_with(start)));
+    if let Some((_, family)) = neighbour.filter(|_| !prefix.is_empty()) {
+        return (*family, None);
+    }
+    let channels = file.shape(&format!("{prefix}decoder.conv_in.weight")).and_then(|shape| shape.get(1).copied());
+    let quantized = file.shape(&format!("{prefix}post_quant_conv.weight")).is_some();
+    match (channels, quantized) {
+        (Some(4), _) => (Family::Sd, Some(Family::Sdxl)),
+        (Some(16), false) => (Family::Flux, Some(Family::Sd3)),
+        _ => (Family::Kl, None),
+    }
+}
+
+/// The family that a configuration's scaling factor belongs to.
+pub(crate) fn family_of_scaling(factor: f64) -> Option<Family> {
+    Family::with_scaling(factor)
+}
+
+/// What `tilewright inspect` says of a file.
+#[derive(Clone, Debug, Serialize)]
+pub struct Inspection {
+    /// What it is.
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// Tensors in the whole file.
+    pub tensors: usize,
+    /// Elements of all tensors.
+    pub parameters: u64,
+    /// Elements by stored type.
+    pub stored: BTreeMap<String, u64>,
+    /// The decoder, where there is one.
+    pub decoder: Option<DecoderInspection>,
+    /// The latent's tensors by name with their shapes, where it is a latent.
+    pub latents: BTreeMap<String, Vec<usize>>,
+    /// The file's texts by name with their lengths in bytes.
+    pub texts: BTreeMap<String, usize>,
+}
+
+/// What `tilewright inspect` says of a decoder.
+#[derive(Clone, Debug, Serialize)]
+pub struct DecoderInspection {
+    /// The architecture; absent where tensors that it is read from are missing.
+    pub config: Option<Config>,
+    /// Elements of the decoder's tensors.
+    pub parameters: u64,
+    /// Bytes of the decoder's tensors as stored.
+    pub parameter_bytes: u64,
+    /// The type that most of the decoder is stored in.
+    pub stored: Option<Dtype>,
+    /// Tensors that are missing or misshapen, one line each.
+    pub missing: Vec<String>,
+    /// Tensors that the decoder has no place for.
+    pub left_over: Vec<String>,
+}
+
+impl Inspection {
+    /// Looks at a file without loading it.
+    pub fn of(file: &Checkpoint) -> Self {
+        let identity = Identity::of(file);
+        let elements = |name: &str| file.shape(name).map_or(0, |shape| shape.iter().product::<usize>() as u64);
+        let mut stored = BTreeMap::new();
+        for name in file.names() {
+            let dtype = file.stored(name).map_or("?".into(), |stored| format!("{stored:?}"));
+            *stored.entry(dtype.to_lowercase()).or_default() += elements(name);
+        }
+        let decoder = (identity.kind == Kind::KlAutoencoder).then(|| {
+            let names = Config::decoder_names(file, &identity);
+            let outcome = Config::read(file, &identity);
+            let missing = match &outcome {
+                Ok(config) => config.problems(file, &identity),
+                Err(error) => vec![error.to_string()],
+            };
+            DecoderInspection {
+                config: outcome.ok(),
+                parameters: names.iter().map(|name| elements(name)).sum(),
+                parameter_bytes: names.iter().filter_map(|name| file.bytes(name)).map(|bytes| bytes.len() as u64).sum(),
+                stored: most_common(file, &names),
+                missing,
+                left_over: Config::left_over(file, &identity),
+            }
+        });
+        let latents = match identity.kind {
+            Kind::Latent => file.names().filter_map(|name| Some((name.to_owned(), file.shape(name)?.to_vec()))).collect(),
+            _ => BTreeMap::new(),
+        };
+        Self {
+            tensors: file.names().len(),
+            parameters: file.names().map(elements).sum(),
+            stored,
+            decoder,
+            latents,
+            texts: file.texts().into_iter().flatten().map(|(name, text)| (name.clone(), text.len())).collect(),
+            identity,
+        }
+    }
+}
+
+/// The type that most elements of these tensors are stored in.
+pub(crate) fn most_common(file: &Checkpoint, names: &[String]) -> Option<Dtype> {
+    let mut counts: BTreeMap<Dtype, usize> = BTreeMap::new();
+    for name in names {
+        let Some(dtype) = file.stored(name).and_then(computable) else { continue };
+        *counts.entry(dtype).or_default() += file.bytes(name).map_or(0, <[u8]>::len) * 8 / dtype.bits() as usize;
+    }
+    counts.into_iter().max_by_key(|(_, count)| *count).map(|(dtype, _)| dtype)
+}

@@ -1,0 +1,12 @@
+//! The KL autoencoders of Stable Diffusion 1 to 3, SDXL and Flux: convolutions, group norms, one attention in the middle.
+//!
+//! The network follows diffusers' `AutoencoderKL` (models/autoencoders/vae.py, `Decoder`), whose names it uses.
+
+mod config;
+mod decoder;
+mod footprint;
+mod layers;
+
+pub use config::Config;
+pub use decoder::{Decoder, Numeric};
+pub use footprint::Footprint;

@@ -1,0 +1,342 @@
+//! A decoder's architecture, read off the tensors' names and shapes.
+
+use std::{collections::BTreeMap, fs, path::PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tilewright_plan::{Dtype, Model};
+
+use crate::{
+    Checkpoint, Error, Family, Identity, Result,
+    error::Shape,
+    identify::{family_of_scaling, most_common},
+    names::Naming,
+};
+
+/// Groups of every published KL autoencoder's norms; only config.json can say otherwise.
+const USUAL_GROUPS: usize = 32;
+
+/// Most channels that a layer may have: past this a file is hostile rather than large.
+const MOST_CHANNELS: usize = 1 << 16;
+
+/// One up block: so many residual layers, then twice the size where it is not the last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct UpBlock {
+    /// Channels of its output.
+    pub channels: usize,
+    /// Residual layers.
+    pub layers: usize,
+    /// Doubles height and width at its end.
+    pub upsamples: bool,
+}
+
+/// A decoder's architecture and its latents' scaling.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Config {
+    /// The family, which also names the scaling.
+    pub family: Family,
+    /// Channels of the latent.
+    pub latent_channels: usize,
+    /// Channels of the picture.
+    pub image_channels: usize,
+    /// Channels of the middle block.
+    pub middle_channels: usize,
+    /// From the latent to the picture.
+    pub up_blocks: Vec<UpBlock>,
+    /// Groups of every norm.
+    pub norm_groups: usize,
+    /// A 1×1 convolution stands before the decoder.
+    pub post_quant: bool,
+    /// An attention stands after the middle's first residual layer.
+    pub middle_attention: bool,
+    /// Residual layers of the middle block.
+    pub middle_layers: usize,
+    /// Undone by `z / scaling + shift`; none where neither file nor family tells.
+    pub scaling: Option<f64>,
+    /// See [`Self::scaling`].
+    pub shift: f64,
+    /// The side of the pictures that the model was trained on, in pixels, where config.json tells.
+    pub sample_size: Option<u32>,
+}
+
+/// What is taken from diffusers' config.json; the rest is read off the tensors.
+#[derive(Default, Deserialize)]
+struct ConfigFile {
+    #[serde(rename = "_class_name")]
+    class: Option<String>,
+    norm_num_groups: Option<usize>,
+    scaling_factor: Option<f64>,
+    shift_factor: Option<f64>,
+    act_fn: Option<String>,
+    sample_size: Option<u32>,
+}
+
+/// A tensor that the network needs: diffusers' name and the shapes that it may have, the usual one first.
+pub(super) struct Needed {
+    pub name: String,
+    pub shapes: Vec<Vec<usize>>,
+}
+
+impl Config {
+    /// Reads the architecture, and config.json beside the file where the layout is diffusers'.
+    ///
+    /// # Errors
+    /// A tensor that the architecture is read from is missing or has the wrong rank; the norm groups don't divide the channels;
+    /// config.json is broken or asks for what is not supported.
+    pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
+        let names = Names::new(file, identity)?;
+        let middle = ["decoder.mid_block.resnets.0.norm1.weight", "decoder.mid_block.resnets.0.conv1.weight", "decoder.mid_block.resnets.1.norm1.weight"];
+        let middle = ["decoder.conv_in.weight", "decoder.conv_in.bias"].iter().chain(&middle).map(|name| (*name, 0));
+        let middle_channels = names.extent(middle).ok_or_else(|| names.missing("decoder.conv_in.weight", vec![512, 4, 3, 3]))?;
+        let latent = [("decoder.conv_in.weight", 1), ("post_quant_conv.weight", 0), ("post_quant_conv.bias", 0)];
+        let post_quant = names.has("post_quant_conv");
+        // Where nothing tells: what the published networks with and without the 1×1 convolution have.
+        let latent_channels = names.extent(latent).unwrap_or(if post_quant { 4 } else { 16 });
+        let mut up_blocks = Vec::new();
+        for block in 0..names.blocks {
+            let up = format!("decoder.up_blocks.{block}");
+            let layers = (0..).take_while(|layer| names.has(&format!("{up}.resnets.{layer}"))).count();
+            let parts = ["conv1.weight", "conv1.bias", "norm2.weight", "conv2.weight", "conv2.bias"];
+            let parts = parts.map(|part| format!("{up}.resnets.0.{part}"));
+            let channels = names.extent(parts.iter().map(|name| (name.as_str(), 0))).ok_or_else(|| names.missing(&parts[0], vec![middle_channels, middle_channels, 3, 3]))?;
+            up_blocks.push(UpBlock { channels, layers, upsamples: names.has(&format!("{up}.upsamplers")) });
+        }
+        if up_blocks.is_empty() {
+            return Err(names.missing("decoder.up_blocks.0.resnets.0.conv1.weight", vec![middle_channels, middle_channels, 3, 3]));
+        }
+        let written = config_file(file, identity)?;
+        let family = written.scaling_factor.and_then(family_of_scaling).unwrap_or(identity.family);
+        let (scaling, shift) = match (written.scaling_factor, family.scaling()) {
+            (Some(factor), _) => (Some(factor), written.shift_factor.unwrap_or(0.0)),
+            (None, Some((factor, shift))) => (Some(factor), written.shift_factor.unwrap_or(shift)),
+            (None, None) => (None, 0.0),
+        };
+        let middle_layers = (0..).take_while(|layer| names.has(&format!("decoder.mid_block.resnets.{layer}"))).count();
+        let config = Self {
+            family,
+            latent_channels,
+            image_channels: names.extent([("decoder.conv_out.weight", 0), ("decoder.conv_out.bias", 0)]).unwrap_or(3),
+            middle_channels,
+            up_blocks,
+            norm_groups: written.norm_num_groups.unwrap_or(USUAL_GROUPS),
+            post_quant,
+            middle_attention: names.has("decoder.mid_block.attentions"),
+            // The network has two at least; where the file has fewer, they are missing.
+            middle_layers: middle_layers.max(2),
+            scaling,
+            shift,
+            sample_size: written.sample_size,
+        };
+        config.check(file)?;
+        Ok(config)
+    }
+
+    fn check(&self, file: &Checkpoint) -> Result<()> {
+        let refused = |reason| Err(Error::Unknown { path: file.path().to_owned(), reason });
+        let widths = || std::iter::once(self.middle_channels).chain(self.up_blocks.iter().map(|block| block.channels));
+        if let Some(width) = widths().chain([self.latent_channels, self.image_channels]).find(|width| *width == 0 || *width > MOST_CHANNELS) {
+            return refused(format!("a layer of {width} channels is nonsense"));
+        }
+        if !matches!(self.image_channels, 1 | 3 | 4) {
+            return refused(format!("the decoder ends in {} channels: pictures have 1, 3 or 4", self.image_channels));
+        }
+        if self.norm_groups == 0 || widths().any(|width| width % self.norm_groups != 0) {
+            let widths: Vec<_> = widths().collect();
+            return refused(format!(
+                "channels of {widths:?} can't be normed in {} groups: put norm_num_groups into a config.json beside the file",
+                self.norm_groups
+            ));
+        }
+        Ok(())
+    }
+
+    /// Output pixels per latent pixel.
+    pub fn spatial_scale(&self) -> u32 {
+        1 << self.up_blocks.iter().filter(|block| block.upsamples).count().min(16)
+    }
+
+    /// What policies are told of the model.
+    pub fn model(&self, file: &Checkpoint, identity: &Identity) -> Model {
+        let names = Self::decoder_names(file, identity);
+        Model {
+            family: self.family.name().to_owned(),
+            stored: most_common(file, &names).unwrap_or(Dtype::F32),
+            quantized: false,
+            parameter_bytes: names.iter().filter_map(|name| file.bytes(name)).map(|bytes| bytes.len() as u64).sum(),
+            spatial_scale: self.spatial_scale(),
+            temporal_scale: 1,
+        }
+    }
+
+    /// The file's names of all tensors in the decoder's part of the file.
+    pub fn decoder_names(file: &Checkpoint, identity: &Identity) -> Vec<String> {
+        let part = |name: &&str| {
+            name.strip_prefix(&identity.prefix).is_some_and(|rest| rest.starts_with("decoder.") || rest.starts_with("post_quant_conv."))
+        };
+        file.names().filter(part).map(str::to_owned).collect()
+    }
+
+    /// Tensors in the decoder's part of the file that no network has a place for.
+    pub fn left_over(file: &Checkpoint, identity: &Identity) -> Vec<String> {
+        let Ok(names) = Names::new(file, identity) else { return Vec::new() };
+        let mut left = Self::decoder_names(file, identity);
+        left.retain(|name| names.naming.canonical(&name[identity.prefix.len()..], names.blocks).is_none());
+        left
+    }
+
+    /// Every tensor that the network needs.
+    pub(super) fn needed(&self) -> Vec<Needed> {
+        let mut needed = Vec::new();
+        let mut conv = |name: String, out: usize, into: usize, side: usize| {
+            needed.push(Needed { name: format!("{name}.weight"), shapes: vec![vec![out, into, side, side]] });
+            needed.push(Needed { name: format!("{name}.bias"), shapes: vec![vec![out]] });
+        };
+        if self.post_quant {
+            conv("post_quant_conv".into(), self.latent_channels, self.latent_channels, 1);
+        }
+        conv("decoder.conv_in".into(), self.middle_channels, self.latent_channels, 3);
+        let last = self.up_blocks.last().map_or(self.middle_channels, |block| block.channels);
+        conv("decoder.conv_out".into(), self.image_channels, last, 3);
+        let mut norms = vec![("decoder.conv_norm_out".to_owned(), last)];
+        let mut resnet = |name: String, into: usize, out: usize| {
+            conv(format!("{name}.conv1"), out, into, 3);
+            conv(format!("{name}.conv2"), out, out, 3);
+            if into != out {
+                conv(format!("{name}.conv_shortcut"), out, into, 1);
+            }
+            norms.push((format!("{name}.norm1"), into));
+            norms.push((format!("{name}.norm2"), out));
+        };
+        for layer in 0..self.middle_layers {
+            resnet(format!("decoder.mid_block.resnets.{layer}"), self.middle_channels, self.middle_channels);
+        }
+        let mut into = self.middle_channels;
+        for (index, block) in self.up_blocks.iter().enumerate() {
+            for layer in 0..block.layers {
+                resnet(format!("decoder.up_blocks.{index}.resnets.{layer}"), into, block.channels);
+                into = block.channels;
+            }
+        }
+        for (index, block) in self.up_blocks.iter().enumerate().filter(|(_, block)| block.upsamples) {
+            conv(format!("decoder.up_blocks.{index}.upsamplers.0.conv"), block.channels, block.channels, 3);
+        }
+        if self.middle_attention {
+            let width = self.middle_channels;
+            norms.push(("decoder.mid_block.attentions.0.group_norm".into(), width));
+            for part in ["to_q", "to_k", "to_v", "to_out.0"] {
+                let name = format!("decoder.mid_block.attentions.0.{part}");
+                // A linear layer, or the 1×1 convolution that it was first.
+                needed.push(Needed { name: format!("{name}.weight"), shapes: vec![vec![width, width], vec![width, width, 1, 1]] });
+                needed.push(Needed { name: format!("{name}.bias"), shapes: vec![vec![width]] });
+            }
+        }
+        for (name, channels) in norms {
+            needed.push(Needed { name: format!("{name}.weight"), shapes: vec![vec![channels]] });
+            needed.push(Needed { name: format!("{name}.bias"), shapes: vec![vec![channels]] });
+        }
+        needed
+    }
+
+    /// The file's name of a needed tensor and its shape there, or what is wrong with it.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] and [`Error::Shape`], with the file's own name.
+    pub(super) fn locate(names: &Names<'_>, needed: &Needed) -> Result<(String, Vec<usize>)> {
+        let Some(name) = names.known.get(&needed.name) else {
+            return Err(names.missing(&needed.name, needed.shapes[0].clone()));
+        };
+        let found = names.file.shape(name).unwrap_or_default();
+        if !needed.shapes.iter().any(|shape| shape == found) {
+            return Err(Error::Shape {
+                path: names.file.path().to_owned(),
+                name: (*name).to_owned(),
+                found: Shape(found.to_vec()),
+                expected: Shape(needed.shapes[0].clone()),
+            });
+        }
+        Ok(((*name).to_owned(), found.to_vec()))
+    }
+
+    /// What keeps the decoder from being loaded, a line each.
+    pub fn problems(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
+        let Ok(names) = Names::new(file, identity) else { return Vec::new() };
+        self.needed().iter().filter_map(|needed| Self::locate(&names, needed).err()).map(|error| error.to_string()).collect()
+    }
+}
+
+/// Reads config.json beside a file of diffusers' layout; nothing where there is none or it is of another class.
+fn config_file(file: &Checkpoint, identity: &Identity) -> Result<ConfigFile> {
+    const LONGEST: u64 = 1 << 20;
+    if identity.naming != Some(Naming::Diffusers) {
+        return Ok(ConfigFile::default());
+    }
+    let path: PathBuf = file.path().with_file_name("config.json");
+    let Ok(metadata) = fs::metadata(&path) else {
+        return Ok(ConfigFile::default());
+    };
+    let broken = |reason: String| Error::Format { path: path.clone(), reason };
+    if !metadata.is_file() || metadata.len() > LONGEST {
+        return Err(broken("no configuration: not a file of under 1 MiB".into()));
+    }
+    let text = fs::read(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
+    let config: ConfigFile = serde_json::from_slice(&text).map_err(|error| broken(format!("no valid configuration: {error}")))?;
+    if config.class.as_deref().is_some_and(|class| class != "AutoencoderKL") {
+        tracing::warn!(path = %path.display(), class = config.class, "config.json is of another class and not used");
+        return Ok(ConfigFile::default());
+    }
+    if let Some(activation) = config.act_fn.as_deref().filter(|name| !matches!(*name, "silu" | "swish")) {
+        return Err(broken(format!("the activation '{activation}' is not supported: only silu is")));
+    }
+    if let Some(factor) = config.scaling_factor.filter(|factor| !factor.is_normal()) {
+        return Err(broken(format!("a scaling_factor of {factor} is nonsense")));
+    }
+    Ok(config)
+}
+
+/// A file's names seen through its layout's table.
+pub(super) struct Names<'a> {
+    pub file: &'a Checkpoint,
+    prefix: &'a str,
+    naming: Naming,
+    blocks: usize,
+    /// diffusers' name to the file's.
+    known: BTreeMap<String, &'a str>,
+}
+
+impl<'a> Names<'a> {
+    pub fn new(file: &'a Checkpoint, identity: &'a Identity) -> Result<Self> {
+        let Some(naming) = identity.naming else {
+            return Err(Error::Unknown { path: file.path().to_owned(), reason: "no KL autoencoder".into() });
+        };
+        let prefix = identity.prefix.as_str();
+        let within = || file.names().filter_map(|name| Some((name, name.strip_prefix(prefix)?)));
+        let blocks = naming.blocks(within().map(|(_, rest)| rest));
+        let known = within().filter_map(|(name, rest)| Some((naming.canonical(rest, blocks)?, name))).collect();
+        Ok(Self { file, prefix, naming, blocks, known })
+    }
+
+    /// Some tensor's name starts with these segments.
+    fn has(&self, start: &str) -> bool {
+        let first = self.known.range(format!("{start}.")..).next();
+        first.is_some_and(|(name, _)| name.strip_prefix(start).is_some_and(|rest| rest.starts_with('.')))
+    }
+
+    /// The extent that most of these tensors have along the given axis, so that one misshapen tensor is the one that is blamed.
+    fn extent<'b>(&self, candidates: impl IntoIterator<Item = (&'b str, usize)>) -> Option<usize> {
+        let mut votes: Vec<(usize, usize)> = Vec::new();
+        for (name, axis) in candidates {
+            let shape = self.known.get(name).and_then(|name| self.file.shape(name));
+            let Some(extent) = shape.and_then(|shape| shape.get(axis)) else { continue };
+            match votes.iter_mut().find(|(value, _)| value == extent) {
+                Some((_, count)) => *count += 1,
+                None => votes.push((*extent, 1)),
+            }
+        }
+        let most = votes.iter().map(|(_, count)| *count).max()?;
+        votes.into_iter().find(|(_, count)| *count == most).map(|(value, _)| value)
+    }
+
+    fn missing(&self, canonical: &str, expected: Vec<usize>) -> Error {
+        let name = self.naming.original(canonical, self.blocks).unwrap_or_else(|| canonical.to_owned());
+        Error::Missing { path: self.file.path().to_owned(), name: format!("{}{name}", self.prefix), expected: Shape(expected) }
+    }
+}

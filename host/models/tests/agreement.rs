@@ -1,0 +1,108 @@
+//! The decoder against diffusers, on the fixtures that `tests/fixtures/make_fixtures.py` made.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tch::{Device, Kind, Tensor};
+use tilewright_models::{
+    Checkpoint, Identity, Latent, Scaling,
+    kl::{Config, Decoder, Numeric},
+};
+use tilewright_plan::{Dtype, Layout, Precision};
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures")
+}
+
+fn cases() -> Vec<Value> {
+    let text = std::fs::read_to_string(fixtures().join("cases.json")).unwrap();
+    let all: Value = serde_json::from_str(&text).unwrap();
+    all["cases"].as_array().unwrap().clone()
+}
+
+fn reference(case: &Value) -> Tensor {
+    let file = Checkpoint::open(&fixtures().join(case["reference"].as_str().unwrap())).unwrap();
+    let shape = file.shape("sample").unwrap().to_vec();
+    file.load("sample", &shape, Kind::Float, Device::Cpu).unwrap()
+}
+
+fn decode(case: &Value, precision: Precision, layout: Layout) -> Tensor {
+    let _no_grad = tch::no_grad_guard();
+    let file = Checkpoint::open(&fixtures().join(case["vae"].as_str().unwrap())).unwrap();
+    let identity = Identity::of_decoder(&file).unwrap();
+    let config = Config::read(&file, &identity).unwrap();
+    let several = case["tensors"].as_u64().unwrap() > 1;
+    let tensor = case["tensor"].as_str().filter(|_| several);
+    let mut latent = Latent::read(&fixtures().join(case["latent"].as_str().unwrap()), tensor).unwrap();
+    latent.check(&config).unwrap();
+    if case["scaled"].as_bool().unwrap() {
+        latent.unscale(Scaling { factor: config.scaling.unwrap(), shift: config.shift }).unwrap();
+    }
+    let numeric = Numeric::new(precision, layout).unwrap();
+    let decoder = Decoder::load(&file, &identity, &config, numeric, Device::Cpu).unwrap();
+    let mut last = 0.0;
+    let output = decoder.forward(&latent.values, &mut |share| {
+        assert!(share > last, "progress goes forward");
+        last = share;
+        Ok(())
+    });
+    assert!((last - 1.0).abs() < 1e-9, "progress ends at 1, not {last}");
+    output.unwrap()
+}
+
+fn largest(tensor: &Tensor) -> f64 {
+    f64::try_from(tensor.abs().max()).unwrap()
+}
+
+#[test]
+fn whole_decodes_in_f32_agree_with_diffusers_in_both_memory_orders() {
+    for case in cases() {
+        let name = case["name"].as_str().unwrap();
+        let expected = reference(&case);
+        for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
+            let found = decode(&case, Precision::Uniform(Dtype::F32), layout);
+            assert_eq!(found.size(), expected.size(), "{name}");
+            let difference = largest(&(found - &expected));
+            let tolerance = 1e-4 * largest(&expected).max(1.0);
+            assert!(difference <= tolerance, "{name} {layout}: {difference} > {tolerance}");
+        }
+    }
+}
+
+#[test]
+fn half_and_mixed_decodes_stay_near_f32() {
+    for case in cases().into_iter().filter(|case| matches!(case["name"].as_str(), Some("flux-bfl" | "sd15-diffusers"))) {
+        let expected = reference(&case);
+        let decibels = |precision| {
+            let found = decode(&case, precision, Layout::ChannelsFirst);
+            let error = f64::try_from((found - &expected).square().mean(Kind::Float)).unwrap();
+            10.0 * (4.0 / error).log10()
+        };
+        assert!(decibels(Precision::Uniform(Dtype::Bf16)) > 30.0);
+        assert!(decibels(Precision::Mixed(Dtype::Bf16)) > 35.0);
+        assert!(decibels(Precision::Mixed(Dtype::F16)) > 45.0);
+    }
+}
+
+#[test]
+fn files_are_told_apart_by_their_contents() {
+    for case in cases() {
+        let name = case["name"].as_str().unwrap();
+        let file = Checkpoint::open(&fixtures().join(case["vae"].as_str().unwrap())).unwrap();
+        let identity = Identity::of_decoder(&file).unwrap();
+        let config = Config::read(&file, &identity).unwrap();
+        assert_eq!(identity.layout.to_string(), case["layout"].as_str().unwrap(), "{name}");
+        assert_eq!(identity.prefix, case["prefix"].as_str().unwrap(), "{name}");
+        if case["family_known"].as_bool().unwrap() {
+            assert_eq!(config.family.name(), case["family"].as_str().unwrap(), "{name}");
+        }
+        let widths: Vec<u64> = config.up_blocks.iter().rev().map(|block| block.channels as u64).collect();
+        let expected: Vec<u64> = case["block_out_channels"].as_array().unwrap().iter().map(|value| value.as_u64().unwrap()).collect();
+        assert_eq!(widths, expected, "{name}");
+        assert_eq!(u64::from(config.spatial_scale()), case["spatial_scale"].as_u64().unwrap(), "{name}");
+        assert_eq!(config.post_quant, case["post_quant_conv"].as_bool().unwrap(), "{name}");
+        assert_eq!(config.middle_attention, case["mid_attention"].as_bool().unwrap(), "{name}");
+        assert_eq!(config.model(&file, &identity).stored.name(), case["stored"].as_str().unwrap(), "{name}");
+        assert_eq!(config.problems(&file, &identity), Vec::<String>::new(), "{name}");
+    }
+}

@@ -1,0 +1,28 @@
+//! Compiles the shim against the libtorch that torch-sys found, and tells dependants where to look for libtorch at run time.
+
+use std::{env, path::Path};
+
+fn main() {
+    println!("cargo:rerun-if-changed=shim");
+    let lib = env::var("DEP_TCH_LIBTORCH_LIB").expect("torch-sys says where libtorch is");
+    let lib = Path::new(&lib);
+    let include = lib.parent().expect("lib stands in libtorch's folder").join("include");
+    cc::Build::new()
+        .cpp(true)
+        .std("c++17")
+        .warnings(true)
+        .file("shim/memory.cpp")
+        // `-isystem`: libtorch's headers have warnings of their own.
+        .flag("-isystem")
+        .flag(include.display().to_string())
+        .flag("-isystem")
+        .flag(include.join("torch/csrc/api/include").display().to_string())
+        .compile("tilewright_torch");
+    println!("cargo:rustc-link-lib=c10");
+
+    // `cargo xtask setup` links against .libtorch/link and runs with .libtorch/run, so that changing the flavour rebuilds nothing.
+    let run = include.parent().and_then(Path::parent).map(|set_up| set_up.join("run/torch/lib")).filter(|run| run.is_dir());
+    println!("cargo:runtime={}", run.as_deref().unwrap_or(lib).display());
+    // Shared by this crate's own tests.
+    println!("cargo:rustc-link-arg=-Wl,-rpath,{}", run.as_deref().unwrap_or(lib).display());
+}

@@ -1,0 +1,43 @@
+//! The shim's functions; everything `extern "C"` of this crate stands here.
+
+use std::ffi::{CStr, c_char, c_int};
+
+use crate::{Error, Result};
+
+/// `tw_memory` in `shim/memory.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct RawMemory {
+    pub in_use: u64,
+    pub peak: u64,
+    pub held: u64,
+    pub allocations: u64,
+    pub system: u64,
+}
+
+unsafe extern "C" {
+    pub fn tw_cpu_install(error: *mut c_char, error_length: usize) -> c_int;
+    pub fn tw_cpu_set_limit(bytes: u64);
+    pub fn tw_cpu_memory(out: *mut RawMemory);
+    pub fn tw_cpu_reset_peak();
+    pub fn tw_gpu_memory(device: c_int, out: *mut RawMemory, error: *mut c_char, error_length: usize) -> c_int;
+    pub fn tw_gpu_reset_peak(device: c_int, error: *mut c_char, error_length: usize) -> c_int;
+    pub fn tw_gpu_empty_cache(error: *mut c_char, error_length: usize) -> c_int;
+    pub fn tw_gpu_free_and_total(
+        device: c_int,
+        free_bytes: *mut u64,
+        total_bytes: *mut u64,
+        error: *mut c_char,
+        error_length: usize,
+    ) -> c_int;
+}
+
+/// Runs a shim function that reports through a status and a text buffer.
+pub fn call(function: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<()> {
+    let mut text = [0_u8; 1024];
+    if function(text.as_mut_ptr().cast(), text.len()) == 0 {
+        return Ok(());
+    }
+    let text = CStr::from_bytes_until_nul(&text).map(CStr::to_string_lossy).unwrap_or_default();
+    Err(Error::from_text(&text))
+}

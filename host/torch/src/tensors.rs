@@ -1,0 +1,105 @@
+//! Small steps between bytes and tensors that tch leaves to raw pointers, and conversions of dtype and memory order.
+
+use tch::{Device, Kind, Tensor};
+use tilewright_plan::{Dtype, Layout};
+
+use crate::{Error, Result};
+
+/// tch's name of a type that tensors can be computed in.
+///
+/// # Errors
+/// For the quantized types, which no tensor is computed in.
+pub fn kind(dtype: Dtype) -> Result<Kind> {
+    match dtype {
+        Dtype::F32 => Ok(Kind::Float),
+        Dtype::Bf16 => Ok(Kind::BFloat16),
+        Dtype::F16 => Ok(Kind::Half),
+        other => Err(Error::Torch(format!("nothing is computed in {other}"))),
+    }
+}
+
+/// A tensor of `kind` on `device` from `bytes` stored as `stored`, copied once.
+///
+/// # Errors
+/// Where `bytes` is not as long as `shape` and `stored` say, or memory is out.
+pub fn from_bytes(bytes: &[u8], shape: &[i64], stored: Kind, kind: Kind, device: Device) -> Result<Tensor> {
+    let elements: usize = shape.iter().map(|&extent| extent as usize).product();
+    let size = stored.elt_size_in_bytes();
+    if bytes.len() != elements * size {
+        return Err(Error::Torch(format!("{} bytes for {elements} elements of {size} bytes", bytes.len())));
+    }
+    if stored == kind && device == Device::Cpu || bytes.as_ptr().align_offset(size) != 0 {
+        return Ok(Tensor::f_from_data_size(bytes, shape, stored)?.f_to_device(device)?.f_to_kind(kind)?);
+    }
+    let strides: Vec<i64> = (0..shape.len()).map(|axis| shape[axis + 1..].iter().product()).collect();
+    // SAFETY: `bytes` holds exactly `shape` elements, is aligned for them, and outlives the tensor, which is only read: the
+    // conversion below makes a new one because kind or device differ.
+    let borrowed = unsafe { Tensor::f_from_blob(bytes.as_ptr(), shape, &strides, stored, Device::Cpu)? };
+    Ok(borrowed.f_to_device(device)?.f_to_kind(kind)?)
+}
+
+/// The same values with the memory order [N, H, W, C]; copies only where the order differs.
+///
+/// # Errors
+/// Where the tensor has no four dimensions, or memory is out.
+pub fn channels_last(tensor: &Tensor) -> Result<Tensor> {
+    Ok(tensor.f_permute([0, 2, 3, 1])?.f_contiguous()?.f_permute([0, 3, 1, 2])?)
+}
+
+/// The same values with the memory order of `layout`; copies only where the order differs.
+///
+/// # Errors
+/// As [`channels_last`].
+pub fn to_layout(tensor: &Tensor, layout: Layout) -> Result<Tensor> {
+    match layout {
+        Layout::ChannelsFirst => Ok(tensor.f_contiguous()?),
+        Layout::ChannelsLast => channels_last(tensor),
+    }
+}
+
+/// How many values are NaN or infinite. One pass without temporaries where all are finite.
+///
+/// # Errors
+/// Where memory is out.
+pub fn non_finite(tensor: &Tensor) -> Result<u64> {
+    if tensor.numel() == 0 {
+        return Ok(0);
+    }
+    let (least, most) = tensor.f_aminmax(None, false)?;
+    let (least, most) = (f64::try_from(&least)?, f64::try_from(&most)?);
+    if least.is_finite() && most.is_finite() {
+        return Ok(0);
+    }
+    let finite = i64::try_from(&tensor.f_isfinite()?.f_sum(Kind::Int64)?)?;
+    Ok(tensor.numel() as u64 - finite as u64)
+}
+
+/// How many processor threads one operation may use.
+pub fn set_threads(threads: u16) {
+    tch::set_num_threads(i32::from(threads));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_become_tensors_whatever_their_alignment() {
+        let values = [1.5_f32, -2.0, 3.25, 0.0];
+        let mut bytes = vec![0_u8];
+        bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        for kind in [Kind::Float, Kind::BFloat16] {
+            let tensor = from_bytes(&bytes[1..], &[2, 2], Kind::Float, kind, Device::Cpu).unwrap();
+            let back: Vec<f32> = Vec::try_from(tensor.to_kind(Kind::Float).flatten(0, -1)).unwrap();
+            assert_eq!(back, values);
+        }
+        assert!(from_bytes(&bytes[1..], &[3, 2], Kind::Float, Kind::Float, Device::Cpu).is_err());
+    }
+
+    #[test]
+    fn non_finite_values_are_counted() {
+        let tensor = Tensor::from_slice(&[1.0_f32, f32::NAN, f32::INFINITY, -3.0]);
+        assert_eq!(non_finite(&tensor).unwrap(), 2);
+        assert_eq!(non_finite(&Tensor::from_slice(&[1.0_f32, 2.0])).unwrap(), 0);
+    }
+}
