@@ -1,1 +1,19 @@
-//! To come.
+//! Carries plans out. A [`Job`] is one decode: it asks a planner how, runs the tiles, checks every result for NaN and infinity,
+//! asks again after a failure, measures, and writes the record.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod estimate;
+mod grid;
+mod job;
+mod machine;
+mod run;
+mod vae;
+
+pub use error::{Error, Result};
+pub use estimate::Estimator;
+pub use grid::{Axis, Grid};
+pub use job::{Finished, Job, Observer, Unfinished};
+pub use machine::Machine;
+pub use vae::{Overrides, Vae};

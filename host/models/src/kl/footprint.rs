@@ -82,7 +82,6 @@ impl Config {
         };
         let bytes = Bytes { convolution, rest, converts: matches!(precision, Precision::Mixed(_)), layout };
         let layers = self.layers();
-        let scale = f64::from(self.spatial_scale());
         let middle = self.middle_channels as f64;
         // The output leaves as f32.
         let output = 4.0 * self.image_channels as f64;
@@ -90,7 +89,7 @@ impl Config {
             convolution_flops: layers.iter().map(Layer::convolution_flops).sum(),
             moved_bytes: layers.iter().map(|layer| layer.moved_bytes(&bytes)).sum::<f64>() + output,
             peak_bytes: layers.iter().map(|layer| layer.peak_bytes(&bytes)).fold(0.0, f64::max),
-            attention_flops: if self.middle_attention { 4.0 * middle / (scale * scale) } else { 0.0 },
+            attention_flops: if self.middle_attention { 4.0 * middle } else { 0.0 },
         }
     }
 }

@@ -1,0 +1,61 @@
+//! Why a job can't be started or did not end in a picture.
+
+use thiserror::Error;
+use tilewright_plan::{Failure, bytes};
+
+/// A `Result` with this crate's [`enum@Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What went wrong. Each is one line: what, where, what to do.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// A file is unsound or of the wrong kind.
+    #[error(transparent)]
+    Model(#[from] tilewright_models::Error),
+    /// libtorch or the device failed.
+    #[error(transparent)]
+    Torch(#[from] tilewright_torch::Error),
+    /// No plan fits in the memory limit.
+    #[error(
+        "a memory limit of {} is too little for this picture: the least is about {} (tiles of {tile} pixels)",
+        bytes::display(*limit), bytes::display(*least)
+    )]
+    DoesNotFit {
+        /// The limit in bytes.
+        limit: u64,
+        /// What the leanest plan would need, in bytes.
+        least: u64,
+        /// The side of its tiles.
+        tile: u32,
+    },
+    /// Every attempt failed.
+    #[error("gave up after {attempts} attempts, the last: {last}; {advice}")]
+    Exhausted {
+        /// How many were made.
+        attempts: usize,
+        /// Why the last one failed.
+        last: Failure,
+        /// What to do.
+        advice: String,
+    },
+    /// The user or the caller ended it.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl From<tch::TchError> for Error {
+    fn from(error: tch::TchError) -> Self {
+        Error::Torch(error.into())
+    }
+}
+
+impl Error {
+    /// Whether the arguments or files are wrong, rather than the work having failed.
+    pub fn is_input(&self) -> bool {
+        match self {
+            Error::Model(tilewright_models::Error::Torch(_)) | Error::Torch(_) => false,
+            Error::Model(_) | Error::DoesNotFit { .. } => true,
+            Error::Exhausted { .. } | Error::Interrupted => false,
+        }
+    }
+}

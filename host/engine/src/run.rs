@@ -1,0 +1,143 @@
+//! Carries one plan out: whole samples or tiles in batches, every result checked.
+
+use tch::{Device, Kind, Tensor};
+use tilewright_models::kl::Decoder;
+use tilewright_plan::{Failure, Plan, Release, Space, Tile};
+use tilewright_torch::{memory, non_finite, probe};
+
+use crate::{Error, Grid, Result, job::Observer};
+
+/// Why a plan did not end in a picture: a failure that another plan may avoid, or an error that none can.
+pub(crate) enum Stopped {
+    Failed(Failure),
+    Broken(Error),
+}
+
+impl<E: Into<Error>> From<E> for Stopped {
+    fn from(error: E) -> Self {
+        match error.into() {
+            Error::Torch(tilewright_torch::Error::OutOfMemory { bytes })
+            | Error::Model(tilewright_models::Error::Torch(tilewright_torch::Error::OutOfMemory { bytes })) => {
+                Stopped::Failed(Failure::OutOfMemory { bytes })
+            }
+            other => Stopped::Broken(other),
+        }
+    }
+}
+
+/// A plan being carried out on latents [N, C, h, w] that are on the device.
+pub(crate) struct Run<'a> {
+    pub decoder: &'a Decoder,
+    pub latents: &'a Tensor,
+    pub plan: &'a Plan,
+    pub device: Device,
+    pub observer: &'a mut dyn Observer,
+}
+
+impl Run<'_> {
+    /// Decodes to [N, 3, H, W] in f32 on the device.
+    pub fn carry_out(&mut self) -> std::result::Result<Tensor, Stopped> {
+        let output = match self.plan.space {
+            Space::Blended(tile) | Space::Exact(tile) => self.tiles(tile),
+            Space::Whole => self.samples(),
+        };
+        probe::synchronize(self.device);
+        if output.is_err() || self.plan.release != Release::Keep {
+            // What failed or is released at the end must not stay in the way of what comes next.
+            memory::trim(self.device)?;
+        }
+        output
+    }
+
+    fn samples(&mut self) -> std::result::Result<Tensor, Stopped> {
+        let (samples, batch) = (self.latents.size()[0], i64::from(self.plan.batch));
+        if batch >= samples {
+            return self.decode(self.latents, 0.0, 1.0);
+        }
+        let mut output: Option<Tensor> = None;
+        for start in (0..samples).step_by(batch as usize) {
+            let count = batch.min(samples - start);
+            let share = |done: i64| done as f64 / samples as f64;
+            let part = self.decode(&self.latents.f_narrow(0, start, count)?, share(start), share(start + count))?;
+            let (_, channels, height, width) = part.size4()?;
+            let whole = match &mut output {
+                Some(whole) => whole,
+                None => output.insert(Tensor::f_empty([samples, channels, height, width], (Kind::Float, self.device))?),
+            };
+            whole.f_narrow(0, start, count)?.f_copy_(&part)?;
+            drop(part);
+            self.step()?;
+        }
+        output.ok_or_else(|| Stopped::Broken(tilewright_torch::Error::Torch("no samples to decode".into()).into()))
+    }
+
+    fn tiles(&mut self, tile: Tile) -> std::result::Result<Tensor, Stopped> {
+        let (samples, _, height, width) = self.latents.size4()?;
+        let scale = self.decoder.config().spatial_scale();
+        let grid = Grid::new(height as u32 * scale, width as u32 * scale, tile);
+        let (pixels, latent) = (|extent: u32| i64::from(extent), |extent: u32| i64::from(extent / scale));
+        let shape = [samples, self.decoder.config().image_channels as i64, pixels(grid.rows.extent), pixels(grid.columns.extent)];
+        let output = Tensor::f_zeros(shape, (Kind::Float, self.device))?;
+        let weights = |axis: &crate::Axis, shape: [i64; 4]| -> Result<Vec<Tensor>> {
+            let tensor = |weights: &Vec<f32>| Ok(Tensor::f_from_slice(weights)?.f_to_device(self.device)?.f_view(shape)?);
+            axis.weights().iter().map(tensor).collect()
+        };
+        let row_weights = weights(&grid.rows, [1, 1, -1, 1])?;
+        let column_weights = weights(&grid.columns, [1, 1, 1, -1])?;
+        let places: Vec<(i64, usize, usize)> =
+            (0..samples).flat_map(|sample| grid.tiles().map(move |(row, column)| (sample, row, column))).collect();
+        let all = places.len() as f64;
+        for (index, batch) in places.chunks(self.plan.batch.max(1) as usize).enumerate() {
+            let crops = batch.iter().map(|(sample, row, column)| -> Result<Tensor> {
+                Ok(self
+                    .latents
+                    .f_narrow(0, *sample, 1)?
+                    .f_narrow(2, latent(grid.rows.starts[*row]), latent(grid.rows.tile))?
+                    .f_narrow(3, latent(grid.columns.starts[*column]), latent(grid.columns.tile))?)
+            });
+            let crops = Tensor::f_cat(&crops.collect::<Result<Vec<_>>>()?, 0)?;
+            let done = (index * self.plan.batch.max(1) as usize) as f64;
+            let decoded = self.decode(&crops, done / all, (done + batch.len() as f64) / all)?;
+            drop(crops);
+            for (place, (sample, row, column)) in batch.iter().enumerate() {
+                let weighted = decoded.f_narrow(0, place as i64, 1)?.f_mul(&row_weights[*row])?.f_mul_(&column_weights[*column])?;
+                let _ = output
+                    .f_narrow(0, *sample, 1)?
+                    .f_narrow(2, pixels(grid.rows.starts[*row]), pixels(grid.rows.tile))?
+                    .f_narrow(3, pixels(grid.columns.starts[*column]), pixels(grid.columns.tile))?
+                    .f_add_(&weighted)?;
+            }
+            drop(decoded);
+            self.step()?;
+        }
+        Ok(output)
+    }
+
+    /// Decodes a batch and checks it; progress goes from `from` to `to`.
+    fn decode(&mut self, latents: &Tensor, from: f64, to: f64) -> std::result::Result<Tensor, Stopped> {
+        let observer = &mut *self.observer;
+        let mut interrupted = false;
+        let decoded = self.decoder.forward(latents, &mut |share| {
+            if observer.progress(from + share * (to - from)) {
+                return Ok(());
+            }
+            interrupted = true;
+            Err(tilewright_torch::Error::Torch("interrupted".into()).into())
+        });
+        if interrupted {
+            return Err(Stopped::Broken(Error::Interrupted));
+        }
+        let decoded = decoded?;
+        match non_finite(&decoded)? {
+            0 => Ok(decoded),
+            values => Err(Stopped::Failed(Failure::NonFinite { values })),
+        }
+    }
+
+    fn step(&self) -> Result<()> {
+        if self.plan.release == Release::EachStep {
+            memory::trim(self.device)?;
+        }
+        Ok(())
+    }
+}

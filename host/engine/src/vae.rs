@@ -1,0 +1,66 @@
+//! An autoencoder's file: opened and understood, its weights loaded when a plan says in which type.
+
+use std::path::Path;
+
+use tilewright_models::{Checkpoint, Family, Identity, Latent, Scaling, kl::Config};
+use tilewright_plan::Model;
+
+use crate::Result;
+
+/// What the user knows better than the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Overrides {
+    /// The family, which names the scaling and shift.
+    pub family: Option<Family>,
+    /// The scaling factor.
+    pub scaling: Option<f64>,
+    /// The shift.
+    pub shift: Option<f64>,
+}
+
+/// An autoencoder whose decoder can be run.
+#[derive(Debug)]
+pub struct Vae {
+    pub(crate) file: Checkpoint,
+    pub(crate) identity: Identity,
+    /// The architecture.
+    pub config: Config,
+    /// What policies are told of it.
+    pub model: Model,
+}
+
+impl Vae {
+    /// Opens a file and reads the architecture off its tensors' names and shapes.
+    ///
+    /// # Errors
+    /// The file is unsound, holds no decoder that can be run, or lacks tensors that tell the architecture.
+    pub fn open(path: &Path, overrides: Overrides) -> Result<Self> {
+        let file = Checkpoint::open(path)?;
+        let identity = Identity::of_decoder(&file)?;
+        let mut config = Config::read(&file, &identity)?;
+        if let Some(family) = overrides.family {
+            config.family = family;
+            if let Some((factor, shift)) = family.scaling() {
+                config.scaling = Some(factor);
+                config.shift = shift;
+            }
+        }
+        config.scaling = overrides.scaling.or(config.scaling);
+        config.shift = overrides.shift.unwrap_or(config.shift);
+        let model = config.model(&file, &identity);
+        Ok(Self { file, identity, config, model })
+    }
+
+    /// How latents saved by diffusers are brought into the autoencoder's own space, where the family tells.
+    pub fn scaling(&self) -> Option<Scaling> {
+        self.config.scaling.map(|factor| Scaling { factor, shift: self.config.shift })
+    }
+
+    /// Checks that a latent is of this model.
+    ///
+    /// # Errors
+    /// Where it is not.
+    pub fn check(&self, latent: &Latent) -> Result<()> {
+        Ok(latent.check(&self.config)?)
+    }
+}
