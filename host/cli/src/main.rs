@@ -1,2 +1,59 @@
-//! To come.
-fn main() {}
+//! The program `tilewright`: arguments in, tables and files out.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod decode;
+mod device;
+mod failure;
+mod inspect;
+mod libtorch;
+mod output;
+mod overlay;
+mod policy;
+mod progress;
+mod table;
+
+use std::{io, process::ExitCode};
+
+use clap::{CommandFactory, Parser};
+use tracing_subscriber::EnvFilter;
+
+use crate::{
+    args::{Arguments, Command},
+    failure::Outcome,
+};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    log_to_standard_error(arguments.global.verbose);
+    match run(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn run(arguments: Arguments) -> Outcome {
+    if let Some(folder) = &arguments.global.libtorch {
+        libtorch::run_with(folder)?;
+    }
+    match arguments.command {
+        Command::Decode(decode) => decode::run(&decode),
+        Command::Inspect(inspect) => inspect::run(&inspect),
+        Command::Device(device) => device::run(&device),
+        Command::Policy(policy) => policy::run(&policy),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Arguments::command(), "tilewright", &mut io::stdout());
+            Ok(())
+        }
+    }
+}
+
+fn log_to_standard_error(verbose: u8) {
+    let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
+    let from_environment = EnvFilter::try_from_env("TILEWRIGHT_LOG").ok().filter(|_| verbose == 0);
+    // The sandbox's compiler logs every function that it compiles.
+    let filter = from_environment.unwrap_or_else(|| EnvFilter::new(format!("{level},cranelift=warn,wasmtime=warn,regalloc2=warn")));
+    let color = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && io::IsTerminal::is_terminal(&io::stderr());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(color).without_time().init();
+}

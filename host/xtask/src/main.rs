@@ -1,2 +1,149 @@
-//! To come.
-fn main() {}
+//! `cargo xtask …`: set-up, build, test, demonstration. Each does the steps before it where they are missing, can be run again
+//! safely, and may be interrupted at any point.
+
+mod libtorch;
+mod policies;
+mod project;
+mod tools;
+mod wasm;
+mod wheels;
+
+use std::{env, process::ExitCode};
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+
+use crate::{
+    libtorch::{Flavour, Source},
+    project::Project,
+};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Sets Tilewright up, builds and tests it")]
+struct Arguments {
+    #[command(subcommand)]
+    step: Step,
+}
+
+#[derive(Subcommand)]
+enum Step {
+    /// Fetch libtorch, get ready to compile policies, and compile those that ship
+    Setup(Setup),
+    /// Build the program (after setup, where it is missing)
+    Build {
+        /// Passed on to cargo, as in --release
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Decode the bundled picture and show what was decided (after build)
+    Demo,
+    /// Run every test (after setup)
+    Test {
+        /// Passed on to cargo, as in -p tilewright-engine
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+}
+
+#[derive(Args, Default)]
+struct Setup {
+    /// Which libtorch to fetch; only decides what devices the program can use, nothing is built anew
+    #[arg(long, value_enum)]
+    flavour: Option<Flavour>,
+    /// Where the ROCm wheels are: the URL of PyTorch's own wheel index for your ROCm version
+    #[arg(long, value_name = "URL")]
+    index_url: Option<String>,
+    /// Use this unpacked libtorch 2.11 instead of fetching one
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["flavour", "pytorch"])]
+    libtorch: Option<std::path::PathBuf>,
+    /// Use the PyTorch 2.11 that python3 has instead of fetching one
+    #[arg(long, conflicts_with = "flavour")]
+    pytorch: bool,
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().step) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(step: Step) -> Result<()> {
+    let project = Project::find()?;
+    match step {
+        Step::Setup(arguments) => {
+            let source = match (arguments.libtorch, arguments.pytorch, arguments.flavour) {
+                (Some(folder), ..) => Some(Source::Folder(folder)),
+                (None, true, _) => Some(Source::InstalledPyTorch),
+                (None, false, Some(flavour)) => Some(Source::Wheels(flavour, arguments.index_url)),
+                (None, false, None) => None,
+            };
+            setup(&project, source)?;
+            println!("set up; next: cargo xtask demo, or cargo xtask test");
+            Ok(())
+        }
+        Step::Build { arguments } => {
+            setup(&project, None)?;
+            build(&project, &arguments)
+        }
+        Step::Demo => {
+            setup(&project, None)?;
+            build(&project, &[])?;
+            demo(&project)
+        }
+        Step::Test { arguments } => {
+            setup(&project, None)?;
+            tools::say("testing everything (the first time compiles for about ten minutes on two cores)");
+            let everything = arguments.is_empty().then_some("--workspace");
+            tools::run(project.cargo().arg("test").args(everything).args(arguments))
+        }
+    }
+}
+
+/// Everything that building needs; without a source, whatever is set up already is kept.
+fn setup(project: &Project, source: Option<Source>) -> Result<()> {
+    let _alone = project.lock()?;
+    tools::compiler()?;
+    if let Some(own) = env::var_os("LIBTORCH").filter(|own| *own != project.link().as_os_str()) {
+        tools::say(&format!("LIBTORCH is set: {} is used, and none is fetched", own.display()));
+    } else {
+        libtorch::prepare(project, source)?;
+    }
+    policies::compile(project)
+}
+
+fn build(project: &Project, arguments: &[String]) -> Result<()> {
+    tools::say("building the program (the first time takes about ten minutes on two cores)");
+    tools::run(project.cargo().args(["build", "-p", "tilewright-cli"]).args(arguments))?;
+    let profile = if arguments.iter().any(|argument| argument == "--release" || argument == "-r") { "release" } else { "debug" };
+    println!("built {}", project.program(profile).display());
+    Ok(())
+}
+
+/// The main job on the bundled model: once with all memory, once with too little for the whole picture at once.
+fn demo(project: &Project) -> Result<()> {
+    let program = project.program("debug");
+    std::fs::create_dir_all(project.root.join("out"))?;
+    let runs: [(&str, &[&str]); 2] = [
+        ("the whole picture", &["-o", "out/astronaut.png", "--explain"]),
+        (
+            "the same in a quarter of the memory",
+            &["-o", "out/astronaut-tiled.png", "--memory-limit", "40MiB", "--explain-image", "out/astronaut-tiles.png"],
+        ),
+    ];
+    for (what, options) in runs {
+        let mut command = std::process::Command::new(&program);
+        command.current_dir(&project.root).args(["decode", "examples/latents/astronaut.latent"]);
+        command.args(["--vae", "examples/models/flux-tiny/ae.safetensors", "--record", "out/astronaut.jsonl"]).args(options);
+        let shown: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
+        tools::say(&format!("{what}:\n  {} {}", program.display(), shown.join(" ")));
+        tools::run(&mut command)?;
+        println!();
+    }
+    println!("the picture: {}", project.root.join("out/astronaut.png").display());
+    println!("its tiles:   {}", project.root.join("out/astronaut-tiles.png").display());
+    Ok(())
+}

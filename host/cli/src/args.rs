@@ -1,0 +1,219 @@
+//! The command line, declared. What the arguments mean is decided elsewhere.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tilewright_models::Family;
+use tilewright_plan::{Objective, bytes};
+use tilewright_torch::device::Choice;
+
+/// Decodes latents of diffusion models into pictures; how each one is run is decided by a sandboxed WebAssembly policy.
+#[derive(Debug, Parser)]
+#[command(name = "tilewright", version, propagate_version = true, max_term_width = 110)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// For every command.
+    #[command(flatten)]
+    pub global: Global,
+}
+
+/// Options of every command.
+#[derive(Args, Debug)]
+pub struct Global {
+    /// Say more on standard error: -v what is done, -vv how, -vvv everything [env: TILEWRIGHT_LOG, as in TILEWRIGHT_LOG=debug]
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    pub verbose: u8,
+    /// The libtorch 2.11 to run with: its folder, or an installed PyTorch's (site-packages/torch)
+    #[arg(long, value_name = "DIR", env = "TILEWRIGHT_LIBTORCH", global = true)]
+    pub libtorch: Option<PathBuf>,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Decode a latent into a picture
+    Decode(Box<Decode>),
+    /// Say what a file is: family, layout, types, what is missing
+    Inspect(Inspect),
+    /// Show what the host knows of this machine's devices, measured now
+    Device(DeviceArguments),
+    /// List and look into policies
+    #[command(subcommand)]
+    Policy(Policy),
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// `tilewright decode`
+#[derive(Args, Debug)]
+pub struct Decode {
+    /// A ComfyUI .latent, or a .safetensors with one tensor [N, C, H, W]
+    pub latent: PathBuf,
+    /// The VAE's weights: diffusers, LDM/BFL (ae.safetensors) or a whole SD checkpoint
+    #[arg(long, value_name = "FILE")]
+    pub vae: PathBuf,
+    /// Where to write: .png, .jpg, .webp (a batch becomes numbered files), or .safetensors for the raw output
+    /// [default: the latent's name with .png, in the current folder]
+    #[arg(short, long, value_name = "OUT")]
+    pub output: Option<PathBuf>,
+    /// Who decides how: a shipped policy's name, or a .wasm file
+    #[arg(long, value_name = "NAME|FILE.wasm", default_value = "adaptive")]
+    pub policy: String,
+    /// A setting of the policy, repeatable; 'tilewright policy inspect NAME' lists them
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    pub set: Vec<(String, String)>,
+    /// Where to run; ROCm answers to cuda, as in PyTorch
+    #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
+    pub device: Choice,
+    /// The most to hold at once, weights aside, as in 8GiB or 512MiB [default: 80 % of what is free]
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
+    pub memory_limit: Option<u64>,
+    /// What matters most
+    #[arg(long, value_enum, default_value_t = ObjectiveArgument::Balanced)]
+    pub objective: ObjectiveArgument,
+    /// Processor threads [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// The tensor to decode, where the file holds several
+    #[arg(long, value_name = "NAME")]
+    pub tensor: Option<String>,
+    /// The latent carries the model's scaling, as diffusers saves it: undo it
+    #[arg(long)]
+    pub scaled: bool,
+    /// The model's family, where the file can't tell: sd, sdxl, sd3, flux
+    #[arg(long, value_name = "FAMILY")]
+    pub family: Option<Family>,
+    /// The scaling factor that --scaled undoes, instead of the family's
+    #[arg(long, value_name = "X", value_parser = factor)]
+    pub scaling_factor: Option<f64>,
+    /// The shift that --scaled undoes, instead of the family's
+    #[arg(long, value_name = "X", value_parser = finite, allow_negative_numbers = true)]
+    pub shift_factor: Option<f64>,
+    /// Decide and estimate, decode nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Show every plan that the policy considered, with what was predicted and measured
+    #[arg(long)]
+    pub explain: bool,
+    /// Draw the tiles and their overlaps over the picture, into this .png, .jpg or .webp
+    #[arg(long, value_name = "FILE")]
+    pub explain_image: Option<PathBuf>,
+    /// Print the decision record as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+    /// Append the decision record to this file, as a JSON line
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+}
+
+/// `tilewright inspect`
+#[derive(Args, Debug)]
+pub struct Inspect {
+    /// A .safetensors or .latent file
+    pub file: PathBuf,
+    /// List every tensor
+    #[arg(long)]
+    pub tensors: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `tilewright device`
+#[derive(Args, Debug)]
+pub struct DeviceArguments {
+    /// Which device
+    #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
+    pub device: Choice,
+    /// Processor threads [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `tilewright policy …`
+#[derive(Debug, Subcommand)]
+pub enum Policy {
+    /// List the policies that ship with the program
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Describe a policy: version, summary, settings with defaults, digest, size, imports, limits
+    Inspect {
+        /// A shipped policy's name, or a .wasm file
+        #[arg(value_name = "NAME|FILE.wasm")]
+        policy: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// What matters most.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum ObjectiveArgument {
+    /// The shortest time within the memory limit
+    Fastest,
+    /// Memory is worth some time
+    Balanced,
+    /// The least memory
+    Leanest,
+}
+
+impl From<ObjectiveArgument> for Objective {
+    fn from(argument: ObjectiveArgument) -> Self {
+        match argument {
+            ObjectiveArgument::Fastest => Objective::Fastest,
+            ObjectiveArgument::Balanced => Objective::Balanced,
+            ObjectiveArgument::Leanest => Objective::Leanest,
+        }
+    }
+}
+
+fn device(text: &str) -> Result<Choice, String> {
+    match text {
+        "auto" => Ok(Choice::Auto),
+        "cpu" => Ok(Choice::Cpu),
+        "cuda" => Ok(Choice::Gpu(0)),
+        _ => {
+            let index = text.strip_prefix("cuda:").and_then(|index| index.parse().ok());
+            index.map(Choice::Gpu).ok_or_else(|| "expected auto, cpu, cuda or cuda:N".to_owned())
+        }
+    }
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("expected KEY=VALUE, as in tile=512".to_owned()),
+    }
+}
+
+fn finite(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|number: &f64| number.is_finite()).ok_or_else(|| "expected a number".to_owned())
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    finite(text)?.is_normal().then(|| finite(text)).unwrap_or_else(|| Err("expected a number other than zero".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definitions_are_sound() {
+        Arguments::command().debug_assert();
+    }
+}

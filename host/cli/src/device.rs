@@ -1,0 +1,140 @@
+//! `tilewright device`: what the host knows of this machine, measured now.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use tilewright_engine::Machine;
+use tilewright_plan::{Device, Dtype, bytes};
+use tilewright_torch::{
+    backend,
+    device::{amd_gpus, system_memory},
+    probe,
+};
+
+use crate::{
+    args::DeviceArguments,
+    failure::{Failure, Outcome},
+    table,
+};
+
+/// Widths of the middle attention in published autoencoders: WAN's and the KL ones'.
+const ATTENTION_WIDTHS: [i64; 2] = [384, 512];
+
+#[derive(Serialize)]
+struct Report {
+    device: Device,
+    libtorch: String,
+    system: System,
+    amd: Vec<Amd>,
+    bytes_per_second: f64,
+    speeds: Vec<Speed>,
+    attention: Vec<Attention>,
+}
+
+#[derive(Serialize)]
+struct System {
+    total_bytes: u64,
+    available_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Amd {
+    arch: String,
+    vram_total_bytes: u64,
+    vram_used_bytes: u64,
+    gtt_total_bytes: u64,
+    gtt_used_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Speed {
+    dtype: Dtype,
+    layout: tilewright_plan::Layout,
+    flops_per_second: f64,
+}
+
+#[derive(Serialize)]
+struct Attention {
+    width: i64,
+    dtype: Dtype,
+    fused_is_right: bool,
+}
+
+/// Measures and shows a device.
+pub fn run(arguments: &DeviceArguments) -> Outcome {
+    if let Some(threads) = arguments.threads {
+        tilewright_torch::set_threads(threads);
+    }
+    let report = report(&Machine::open(arguments.device)?)?;
+    let mut stdout = io::stdout().lock();
+    if arguments.json {
+        let text = serde_json::to_string_pretty(&report).map_err(Failure::work)?;
+        return Ok(writeln!(stdout, "{text}")?);
+    }
+    writeln!(stdout, "{}", table::facts(rows(&report)))?;
+    let speeds = report.speeds.iter().map(|speed| {
+        vec![speed.dtype.to_string(), speed.layout.to_string(), format!("{}FLOP/s", table::count(speed.flops_per_second))]
+    });
+    writeln!(stdout, "\n{}", table::listing(&["type", "layout", "convolution"], &["convolution"], speeds))?;
+    let attention = report.attention.iter().map(|tried| {
+        let verdict = if tried.fused_is_right { "right" } else { "wrong: plain attention is used" };
+        vec![tried.width.to_string(), tried.dtype.to_string(), verdict.to_owned()]
+    });
+    writeln!(stdout, "\n{}", table::listing(&["width", "type", "fused attention"], &["width"], attention))?;
+    Ok(())
+}
+
+fn report(machine: &Machine) -> Outcome<Report> {
+    let memory = system_memory()?;
+    let measured = &machine.measured;
+    let mut dtypes: Vec<Dtype> = measured.speeds.iter().map(|speed| speed.dtype).collect();
+    dtypes.dedup();
+    let attention = ATTENTION_WIDTHS.iter().flat_map(|&width| {
+        dtypes.iter().map(move |&dtype| Attention {
+            width,
+            dtype,
+            fused_is_right: probe::fused_attention_agrees(machine.device, width, dtype),
+        })
+    });
+    Ok(Report {
+        device: machine.facts.clone(),
+        libtorch: backend::folder()?.display().to_string(),
+        system: System { total_bytes: memory.total, available_bytes: memory.available },
+        amd: amd_gpus()
+            .into_iter()
+            .map(|gpu| Amd {
+                arch: gpu.arch,
+                vram_total_bytes: gpu.vram_total,
+                vram_used_bytes: gpu.vram_used,
+                gtt_total_bytes: gpu.gtt_total,
+                gtt_used_bytes: gpu.gtt_used,
+            })
+            .collect(),
+        bytes_per_second: measured.bytes_per_second,
+        speeds: measured
+            .speeds
+            .iter()
+            .map(|speed| Speed { dtype: speed.dtype, layout: speed.layout, flops_per_second: speed.flops_per_second })
+            .collect(),
+        attention: attention.collect(),
+    })
+}
+
+fn rows(report: &Report) -> Vec<(&'static str, String)> {
+    let device = &report.device;
+    let fast: Vec<String> = device.fast_dtypes.iter().map(Dtype::to_string).collect();
+    let backend = format!("{:?}", device.backend).to_lowercase();
+    let mut rows = vec![
+        ("device", format!("{} ({backend}, {}, {} units)", device.name, device.arch, device.compute_units)),
+        ("memory", format!("{} free of {}{}", bytes::display(device.free_bytes), bytes::display(device.total_bytes), if device.unified { ", shared with the host" } else { "" })),
+        ("kernel", format!("{} available of {}", bytes::display(report.system.available_bytes), bytes::display(report.system.total_bytes))),
+        ("libtorch", report.libtorch.clone()),
+        ("fast types", fast.join(", ")),
+        ("bandwidth", format!("{}B/s", table::count(report.bytes_per_second))),
+    ];
+    for gpu in &report.amd {
+        let used = |used: u64, total: u64| format!("{} of {} used", bytes::display(used), bytes::display(total));
+        rows.push(("amdgpu", format!("{}: VRAM {}, GTT {}", gpu.arch, used(gpu.vram_used_bytes, gpu.vram_total_bytes), used(gpu.gtt_used_bytes, gpu.gtt_total_bytes))));
+    }
+    rows
+}

@@ -1,0 +1,81 @@
+//! A command's failure, and the exit status that it becomes.
+
+use std::{fmt, process::ExitCode};
+
+/// Why a command failed.
+#[derive(Debug)]
+pub enum Failure {
+    /// The arguments or files are wrong: exit status 2.
+    Input(anyhow::Error),
+    /// The work failed: exit status 1.
+    Work(anyhow::Error),
+    /// Whoever read standard output has gone: not a failure.
+    ClosedPipe,
+}
+
+/// A command's result.
+pub type Outcome<T = ()> = Result<T, Failure>;
+
+impl Failure {
+    /// Wrong arguments or files, in one line.
+    pub fn input(message: impl fmt::Display) -> Self {
+        Failure::Input(anyhow::anyhow!("{message}"))
+    }
+
+    /// Work that failed, in one line.
+    pub fn work(message: impl fmt::Display) -> Self {
+        Failure::Work(anyhow::anyhow!("{message}"))
+    }
+
+    /// Prints the one line and gives the exit status.
+    pub fn report(&self) -> ExitCode {
+        match self {
+            Failure::Input(error) => {
+                eprintln!("error: {}", one_line(error));
+                ExitCode::from(2)
+            }
+            Failure::Work(error) => {
+                eprintln!("error: {}", one_line(error));
+                ExitCode::from(1)
+            }
+            Failure::ClosedPipe => ExitCode::SUCCESS,
+        }
+    }
+}
+
+/// The error and its causes in one line, whatever they contain.
+fn one_line(error: &anyhow::Error) -> String {
+    let text = format!("{error:#}");
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(": ")
+}
+
+impl From<tilewright_engine::Error> for Failure {
+    fn from(error: tilewright_engine::Error) -> Self {
+        match error.is_input() {
+            true => Failure::Input(error.into()),
+            false => Failure::Work(error.into()),
+        }
+    }
+}
+
+impl From<tilewright_models::Error> for Failure {
+    fn from(error: tilewright_models::Error) -> Self {
+        tilewright_engine::Error::from(error).into()
+    }
+}
+
+impl From<tilewright_torch::Error> for Failure {
+    fn from(error: tilewright_torch::Error) -> Self {
+        Failure::Work(error.into())
+    }
+}
+
+/// For what is printed on standard output.
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::BrokenPipe => Failure::ClosedPipe,
+            _ => Failure::Work(anyhow::Error::new(error).context("writing to standard output")),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! `tilewright inspect`: says what a file is.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use tilewright_models::{Checkpoint, Inspection, Kind};
+use tilewright_plan::bytes;
+
+use crate::{
+    args::Inspect,
+    failure::{Failure, Outcome},
+    table,
+};
+
+/// Names that are listed before the rest is only counted.
+const SHOWN: usize = 12;
+
+#[derive(Serialize)]
+struct Tensor<'a> {
+    name: &'a str,
+    shape: &'a [usize],
+    stored: String,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    file: String,
+    #[serde(flatten)]
+    inspection: Inspection,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    listing: Vec<Tensor<'a>>,
+}
+
+/// Looks at a file without loading it.
+pub fn run(arguments: &Inspect) -> Outcome {
+    let file = Checkpoint::open(&arguments.file)?;
+    let inspection = Inspection::of(&file);
+    let tensors = file.names().map(|name| Tensor {
+        name,
+        shape: file.shape(name).unwrap_or_default(),
+        stored: file.stored(name).map_or(String::new(), |stored| format!("{stored:?}").to_lowercase()),
+    });
+    let listing = if arguments.tensors { tensors.collect() } else { Vec::new() };
+    let report = Report { file: arguments.file.display().to_string(), inspection, listing };
+    let mut stdout = io::stdout().lock();
+    if arguments.json {
+        let text = serde_json::to_string_pretty(&report).map_err(Failure::work)?;
+        return Ok(writeln!(stdout, "{text}")?);
+    }
+    writeln!(stdout, "{}", table::facts(rows(&report)))?;
+    if !report.listing.is_empty() {
+        let rows = report.listing.iter().map(|tensor| vec![tensor.name.to_owned(), format!("{:?}", tensor.shape), tensor.stored.clone()]);
+        writeln!(stdout, "\n{}", table::listing(&["tensor", "shape", "type"], &[], rows))?;
+    }
+    Ok(())
+}
+
+fn rows(report: &Report<'_>) -> Vec<(&'static str, String)> {
+    let inspection = &report.inspection;
+    let identity = &inspection.identity;
+    let kind = match identity.kind {
+        Kind::KlAutoencoder => "KL autoencoder (VAE)",
+        Kind::VideoAutoencoder => "video autoencoder: can't be decoded with yet",
+        Kind::TinyAutoencoder => "tiny autoencoder: can't be decoded with",
+        Kind::Latent => "latent",
+        Kind::Other => "nothing that is known",
+    };
+    let stored: Vec<String> = inspection.stored.iter().map(|(dtype, elements)| format!("{dtype} {}", table::count(*elements as f64))).collect();
+    let mut rows = vec![("file", report.file.clone()), ("kind", kind.into())];
+    if matches!(identity.kind, Kind::KlAutoencoder | Kind::VideoAutoencoder) {
+        let family = inspection.decoder.as_ref().and_then(|decoder| decoder.config.as_ref()).map_or(identity.family, |config| config.family);
+        let or = identity.or_family.filter(|_| family == identity.family);
+        let or = or.map_or(String::new(), |other| format!(" (or {other}, which has the same shapes: --family {other})"));
+        rows.push(("family", format!("{family}{or}")));
+        let prefix = if identity.prefix.is_empty() { String::new() } else { format!(", below {}", identity.prefix) };
+        rows.push(("layout", format!("{}{prefix}", identity.layout)));
+    }
+    rows.push(("tensors", inspection.tensors.to_string()));
+    rows.push(("elements", format!("{} ({})", table::count(inspection.parameters as f64), stored.join(", "))));
+    for (name, shape) in &inspection.latents {
+        rows.push(("tensor", format!("{name} {shape:?}")));
+    }
+    if let Some(decoder) = &inspection.decoder {
+        let stored = decoder.stored.map_or("mixed".to_owned(), |dtype| dtype.to_string());
+        rows.push(("decoder", format!("{} parameters, {} as {stored}", table::count(decoder.parameters as f64), bytes::display(decoder.parameter_bytes))));
+        if let Some(config) = &decoder.config {
+            let blocks: Vec<String> = config.up_blocks.iter().map(|block| format!("{}×{}", block.channels, block.layers)).collect();
+            rows.push(("", format!("{} latent channels, ×{}, {} in the middle{}{}, then {}", config.latent_channels, config.spatial_scale(), config.middle_channels, if config.middle_attention { " with attention" } else { "" }, if config.post_quant { ", post_quant_conv" } else { "" }, blocks.join(", "))));
+            rows.push(("scaling", config.scaling.map_or("unknown".into(), |factor| format!("{factor}, shift {}", config.shift))));
+        }
+        rows.extend(some("missing", &decoder.missing));
+        rows.extend(some("left over", &decoder.left_over));
+    }
+    rows.extend(inspection.texts.iter().map(|(name, length)| ("text", format!("{name}, {}", bytes::display(*length as u64)))));
+    rows
+}
+
+fn some(what: &'static str, lines: &[String]) -> Vec<(&'static str, String)> {
+    let mut rows: Vec<_> = lines.iter().take(SHOWN).map(|line| (what, line.clone())).collect();
+    if lines.len() > SHOWN {
+        rows.push((what, format!("and {} more", lines.len() - SHOWN)));
+    }
+    rows
+}

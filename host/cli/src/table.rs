@@ -1,0 +1,66 @@
+//! Tables and figures for people.
+
+use std::time::Duration;
+
+use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
+
+/// A table of two columns: what, and its value.
+pub fn facts<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    for (name, value) in rows {
+        table.add_row([name.to_owned(), value]);
+    }
+    if let Some(column) = table.column_mut(0) {
+        column.set_constraint(ColumnConstraint::ContentWidth);
+        column.set_padding((0, 1));
+    }
+    trimmed(&table)
+}
+
+/// A table with a heading; columns named in `numbers` are aligned to the right.
+pub fn listing(heading: &[&str], numbers: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    let align = |index: usize| match heading.get(index).is_some_and(|name| numbers.contains(name)) {
+        true => CellAlignment::Right,
+        false => CellAlignment::Left,
+    };
+    let cells = |texts: Vec<String>| -> Vec<Cell> {
+        texts.into_iter().enumerate().map(|(index, text)| Cell::new(text).set_alignment(align(index))).collect()
+    };
+    table.set_header(cells(heading.iter().map(|name| (*name).to_owned()).collect()));
+    for row in rows {
+        table.add_row(cells(row));
+    }
+    if let Some(column) = table.column_mut(0) {
+        column.set_padding((0, 1));
+        column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(1)));
+    }
+    trimmed(&table)
+}
+
+fn trimmed(table: &Table) -> String {
+    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+/// `850 ms`, `3.21 s`, `2 min 5 s`.
+pub fn time(duration: Duration) -> String {
+    let seconds = duration.as_secs_f64();
+    match seconds {
+        _ if seconds < 0.000_1 => format!("{:.1} µs", seconds * 1e6),
+        _ if seconds < 0.01 => format!("{:.2} ms", seconds * 1e3),
+        _ if seconds < 1.0 => format!("{:.0} ms", seconds * 1e3),
+        _ if seconds < 100.0 => format!("{seconds:.2} s"),
+        _ => format!("{} min {} s", duration.as_secs() / 60, duration.as_secs() % 60),
+    }
+}
+
+/// `49.5 M`, `2.47 T`.
+pub fn count(number: f64) -> String {
+    let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
+    match units.into_iter().find(|(scale, _)| number >= *scale) {
+        Some((scale, unit)) => format!("{:.3} {unit}", number / scale),
+        None => format!("{number}"),
+    }
+}

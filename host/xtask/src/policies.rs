@@ -1,0 +1,39 @@
+//! The policies that ship: compiled to WebAssembly and laid where the host embeds them from.
+
+use std::{ffi::OsString, fs};
+
+use anyhow::{Context, Result};
+
+use crate::{project::Project, tools, wasm::Way};
+
+/// Compiles every folder of `policies/` but the SDK.
+pub fn compile(project: &Project) -> Result<()> {
+    let mut names: Vec<String> = fs::read_dir(project.root.join("policies"))?
+        .flatten()
+        .filter(|entry| entry.path().join("Cargo.toml").is_file() && entry.file_name() != "sdk")
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    tools::say(&format!("compiling the policies {}", names.join(", ")));
+    let (mut cargo, modules) = Way::find()?.cargo(project);
+    for name in &names {
+        cargo.arg("-p").arg(format!("policy-{name}"));
+    }
+    tools::run(&mut cargo)?;
+    let place = project.policies();
+    fs::create_dir_all(&place)?;
+    for name in &names {
+        let module = modules.join(format!("policy_{name}.wasm"));
+        let bytes = fs::read(&module).with_context(|| format!("{}", module.display()))?;
+        let path = place.join(format!("{name}.wasm"));
+        // Left alone where nothing changed, so that cargo embeds nothing anew.
+        if fs::read(&path).is_ok_and(|now| now == bytes) {
+            continue;
+        }
+        let mut unfinished = OsString::from(path.as_os_str());
+        unfinished.push(".new");
+        fs::write(&unfinished, bytes)?;
+        fs::rename(&unfinished, &path).with_context(|| format!("{}", path.display()))?;
+    }
+    Ok(())
+}

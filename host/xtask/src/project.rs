@@ -1,0 +1,71 @@
+//! Where things stand in the checkout.
+
+use std::{
+    env,
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result};
+
+use crate::tools;
+
+/// The checkout that this program was built in.
+pub struct Project {
+    /// The folder of the workspace's Cargo.toml.
+    pub root: PathBuf,
+}
+
+impl Project {
+    /// Finds the checkout.
+    pub fn find() -> Result<Self> {
+        let manifest = env::var_os("CARGO_MANIFEST_DIR").context("run this as 'cargo xtask …'")?;
+        let root = Path::new(&manifest).ancestors().nth(2).context("host/xtask stands in a checkout")?;
+        Ok(Self { root: root.to_owned() })
+    }
+
+    /// Holds everything that set-up lays out for libtorch.
+    pub fn libtorch(&self) -> PathBuf {
+        self.root.join(".libtorch")
+    }
+
+    /// What everything is linked against, whatever the flavour; `.cargo/config.toml` names it.
+    pub fn link(&self) -> PathBuf {
+        self.libtorch().join("link")
+    }
+
+    /// Where compiled policies are embedded from; `.cargo/config.toml` names it.
+    pub fn policies(&self) -> PathBuf {
+        self.root.join("target/policies")
+    }
+
+    /// cargo's own target folder.
+    pub fn target(&self) -> PathBuf {
+        env::var_os("CARGO_TARGET_DIR").map_or_else(|| self.root.join("target"), |folder| self.root.join(folder))
+    }
+
+    /// The built program.
+    pub fn program(&self, profile: &str) -> PathBuf {
+        self.target().join(profile).join("tilewright")
+    }
+
+    /// The cargo that runs this, in the checkout.
+    pub fn cargo(&self) -> Command {
+        let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.current_dir(&self.root);
+        command
+    }
+
+    /// Waits until no other set-up runs in this checkout; released when dropped, also when this process is killed.
+    pub fn lock(&self) -> Result<File> {
+        fs::create_dir_all(self.libtorch())?;
+        let path = self.libtorch().join("lock");
+        let file = File::create(&path).with_context(|| format!("{}", path.display()))?;
+        if file.try_lock().is_err() {
+            tools::say("waiting for another set-up to end");
+            file.lock()?;
+        }
+        Ok(file)
+    }
+}
