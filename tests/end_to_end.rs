@@ -1,0 +1,10 @@
+//! The program from the outside: arguments in; files, tables, records and exit statuses out.
+
+#[path = "end_to_end/bad_input.rs"]
+mod bad_input;
+#[path = "end_to_end/commands.rs"]
+mod commands;
+#[path = "end_to_end/decode.rs"]
+mod decode;
+#[path = "end_to_end/program.rs"]
+mod program;

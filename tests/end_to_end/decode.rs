@@ -1,0 +1,167 @@
+//! Decoding: agreement with the references, what is written, what is recorded.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::program::{Place, bundled, decibels, fixture, largest_difference, latent, root, sample, texts};
+
+const RAW_F32: [&str; 6] = ["--policy", "fixed", "--set", "space=whole", "--set", "precision=f32"];
+
+fn cases(kind: &str) -> Vec<Value> {
+    let all: Value = serde_json::from_str(&fs::read_to_string(fixture("cases.json")).unwrap()).unwrap();
+    all[kind].as_array().unwrap().clone()
+}
+
+#[test]
+fn every_layout_agrees_with_diffusers() {
+    for case in cases("cases") {
+        let name = case["name"].as_str().unwrap();
+        let text = |key: &str| fixture(case[key].as_str().unwrap());
+        let place = Place::new();
+        let mut options = RAW_F32.to_vec();
+        options.extend(["-o", "raw.safetensors"]);
+        if case["scaled"].as_bool().unwrap() {
+            options.push("--scaled");
+        }
+        let tensor = case["tensor"].as_str().unwrap();
+        if case["tensors"].as_u64().unwrap() > 1 {
+            options.extend(["--tensor", tensor]);
+        }
+        place.decode(&[text("latent"), "--vae".into(), text("vae")], &options).succeeded();
+        let (shape, found) = place.sample("raw.safetensors");
+        let (expected_shape, expected) = sample(fixture(case["reference"].as_str().unwrap()).as_ref());
+        assert_eq!(shape, expected_shape, "{name}");
+        let tolerance = 1e-4 * expected.iter().fold(1.0_f32, |most, value| most.max(value.abs()));
+        let difference = largest_difference(&found, &expected);
+        assert!(difference <= tolerance, "{name}: {difference} > {tolerance}");
+    }
+}
+
+#[test]
+fn the_bundled_picture_is_the_photograph() {
+    let place = Place::new();
+    let run = place.decode(&bundled(), &["-o", "out.png", "--record", "records.jsonl", "--explain", "--explain-image", "tiles.png"]);
+    run.succeeded();
+    assert_eq!(place.files(), ["out.png", "records.jsonl", "tiles.png"]);
+    let pixels = |path: std::path::PathBuf| {
+        let picture = image::open(path).unwrap().to_rgb8();
+        let size = picture.dimensions();
+        (size, picture.into_raw().into_iter().map(|value| f32::from(value) / 127.5 - 1.0).collect::<Vec<_>>())
+    };
+    let (size, found) = pixels(place.path("out.png"));
+    let (_, photograph) = pixels(root().join("examples/latents/astronaut.png"));
+    assert_eq!(size, (512, 512));
+    assert!(decibels(&found, &photograph) > 24.0, "{} dB", decibels(&found, &photograph));
+
+    let texts = texts(&place.path("out.png"));
+    for name in ["prompt", "workflow", "tilewright"] {
+        let text: Value = serde_json::from_str(&texts[name]).unwrap();
+        assert!(text.is_object(), "{name}");
+    }
+    let record: Value = serde_json::from_str(&fs::read_to_string(place.path("records.jsonl")).unwrap()).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&texts["tilewright"]).unwrap(), record);
+    assert_eq!(record["policy"]["name"], "adaptive");
+    assert!(run.stdout().contains("considered"), "{}", run.stdout());
+}
+
+#[test]
+fn sixteen_bit_decodes_stay_near_f32() {
+    let place = Place::new();
+    let raw = |precision: &str| {
+        let precision = format!("precision={precision}");
+        let name = "raw.safetensors";
+        place.decode(&bundled(), &["--policy", "fixed", "--set", &precision, "-o", name]).succeeded();
+        place.sample(name).1
+    };
+    let single = raw("f32");
+    let half = decibels(&raw("bf16"), &single);
+    let mixed = decibels(&raw("mixed-bf16"), &single);
+    println!("bf16 {half:.1} dB, mixed bf16 {mixed:.1} dB");
+    assert!(half > 30.0, "bf16 {half} dB");
+    assert!(mixed > 40.0, "mixed {mixed} dB");
+}
+
+#[test]
+fn a_tight_limit_ends_in_a_picture_within_it() {
+    let place = Place::new();
+    let free = place.decode(&bundled(), &["--json", "-o", "a.png", "--policy", "fixed", "--set", "space=whole"]).json();
+    let whole = free["outcome"]["peak_bytes"].as_u64().unwrap();
+    let limit = whole / 3;
+    for policy in ["adaptive", "gfx1151", "comfyui", "diffusers", "fixed"] {
+        let record =
+            place.decode(&bundled(), &["--json", "-o", "b.png", "--policy", policy, "--memory-limit", &limit.to_string()]).json();
+        let outcome = &record["outcome"];
+        assert!(outcome["peak_bytes"].as_u64().unwrap() <= limit, "{policy}: {record}");
+        assert!(place.path("b.png").is_file());
+        fs::remove_file(place.path("b.png")).unwrap();
+    }
+}
+
+#[test]
+fn a_dry_run_decides_and_decodes_nothing() {
+    let place = Place::new();
+    let record = place.decode(&bundled(), &["--dry-run", "--json", "-o", "never.png"]).json();
+    assert_eq!(record["outcome"], Value::Null);
+    assert!(record["estimate"]["peak_bytes"].as_u64().unwrap() > 0);
+    assert!(place.files().is_empty());
+}
+
+#[test]
+fn records_follow_the_published_schema() {
+    let schema = fs::read_to_string(root().join("host/plan/record.schema.json")).unwrap();
+    let schema = jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap();
+    let place = Place::new();
+    for policy in ["adaptive", "gfx1151", "comfyui", "diffusers", "fixed"] {
+        place.decode(&bundled(), &["--policy", policy, "--dry-run", "--json"]).json();
+        let record = place.decode(&bundled(), &["--policy", policy, "--json", "-o", "x.jpg"]).json();
+        let errors: Vec<String> = schema.iter_errors(&record).map(|error| error.to_string()).collect();
+        assert!(errors.is_empty(), "{policy}: {errors:?}");
+    }
+}
+
+#[test]
+fn the_same_request_gets_the_same_answer_for_the_same_fuel() {
+    let place = Place::new();
+    let once = || {
+        let record = place.decode(&bundled(), &["--dry-run", "--json", "--policy", "diffusers", "--memory-limit", "1GiB"]).json();
+        (record["answer"].clone(), record["fuel"].clone())
+    };
+    assert_eq!(once(), once());
+}
+
+#[test]
+fn a_batch_becomes_numbered_files_or_one_raw_file() {
+    let place = Place::new();
+    let inputs = [fixture("sd15-diffusers/latent.safetensors"), "--vae".into(), fixture("sd15-diffusers/diffusion_pytorch_model.safetensors")];
+    place.decode(&inputs, &["-o", "cat.webp"]).succeeded();
+    place.decode(&inputs, &["-o", "cat.safetensors"]).succeeded();
+    assert_eq!(place.files(), ["cat-01.webp", "cat-02.webp", "cat-03.webp", "cat.safetensors"]);
+    assert_eq!(place.sample("cat.safetensors").0, [3, 3, 34, 46]);
+}
+
+#[test]
+fn what_an_answer_asks_too_much_of_is_clamped_and_said() {
+    let place = Place::new();
+    let settings = ["--policy", "fixed", "--set", "space=blended", "--set", "tile=256", "--set", "overlap=200"];
+    let record = place.decode(&bundled(), &[&settings[..], &["--json", "-o", "x.png"]].concat()).json();
+    assert_eq!(record["answer"]["space"]["overlap"], 200);
+    assert_eq!(record["plan"]["space"]["overlap"], 64);
+    assert_eq!(record["adjusted"], serde_json::json!(["overlap 200 → 64: at most a quarter of the tile"]));
+    let exact = ["--policy", "fixed", "--set", "space=exact", "--set", "tile=256", "--json", "-o", "x.png"];
+    let record = place.decode(&bundled(), &exact).json();
+    assert_eq!(record["plan"]["space"]["kind"], "blended");
+    assert!(record["adjusted"][0].as_str().unwrap().contains("exact"), "{record}");
+}
+
+#[test]
+fn sixteen_bit_overflow_is_decoded_again_in_a_wider_type() {
+    // Latents far outside what the model was trained on: f16 overflows, f32 does not.
+    let place = Place::new();
+    let file = place.write("loud.safetensors", latent(&[1, 16, 8, 8], 3.0e7));
+    let [_, vae, path] = bundled();
+    let record = place.decode(&[file, vae, path], &["--policy", "fixed", "--set", "precision=f16", "--json", "-o", "x.png"]).json();
+    assert_eq!(record["attempts"][0]["failure"]["kind"], "non-finite", "{record}");
+    assert!(record["attempts"][0]["failure"]["values"].as_u64().unwrap() > 0);
+    assert_eq!(record["outcome"]["attempts"], record["attempts"].as_array().unwrap().len() + 1);
+}

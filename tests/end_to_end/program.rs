@@ -1,0 +1,156 @@
+//! Starts the program in a folder of its own, and reads what it leaves there.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use safetensors::SafeTensors;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The checkout.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// A file among the fixtures.
+pub fn fixture(name: &str) -> String {
+    root().join("tests/fixtures").join(name).display().to_string()
+}
+
+/// The bundled latent and model.
+pub fn bundled() -> [String; 3] {
+    let at = |name: &str| root().join("examples").join(name).display().to_string();
+    [at("latents/astronaut.latent"), "--vae".into(), at("models/flux-tiny/diffusion_pytorch_model.safetensors")]
+}
+
+/// An empty folder that the program works in.
+pub struct Place {
+    folder: TempDir,
+    cache: TempDir,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap(), cache: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> String {
+        fs::write(self.path(name), contents).unwrap();
+        name.to_owned()
+    }
+
+    /// Everything that stands in the folder now.
+    pub fn files(&self) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Runs the program on the CPU with its caches in an empty place.
+    pub fn run<S: AsRef<str>>(&self, arguments: &[S]) -> Run {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tilewright"));
+        command.current_dir(self.folder.path()).env_clear().env("HOME", self.cache.path()).env("XDG_CACHE_HOME", self.cache.path());
+        Run(command.args(arguments.iter().map(AsRef::as_ref)).output().unwrap())
+    }
+
+    pub fn decode<S: AsRef<str>>(&self, inputs: &[S], options: &[&str]) -> Run {
+        let mut arguments = vec!["decode".to_owned()];
+        arguments.extend(inputs.iter().map(|input| input.as_ref().to_owned()));
+        arguments.extend(["--device", "cpu"].map(str::to_owned));
+        arguments.extend(options.iter().map(|option| (*option).to_owned()));
+        self.run(&arguments)
+    }
+
+    /// The f32 tensor `sample` of a raw output, with its shape.
+    pub fn sample(&self, name: &str) -> (Vec<usize>, Vec<f32>) {
+        sample(&self.path(name))
+    }
+}
+
+/// A run that has ended.
+pub struct Run(pub Output);
+
+impl Run {
+    pub fn stdout(&self) -> String {
+        String::from_utf8(self.0.stdout.clone()).unwrap()
+    }
+
+    pub fn stderr(&self) -> String {
+        String::from_utf8(self.0.stderr.clone()).unwrap()
+    }
+
+    pub fn json(&self) -> Value {
+        self.succeeded();
+        serde_json::from_str(&self.stdout()).unwrap_or_else(|error| panic!("{error}: {}", self.stdout()))
+    }
+
+    pub fn succeeded(&self) -> &Self {
+        assert!(self.0.status.success(), "{:?}\n{}{}", self.0.status, self.stdout(), self.stderr());
+        self
+    }
+
+    /// Ended with this status, and one line that has these words.
+    pub fn failed(&self, status: i32, words: &str) {
+        let stderr = self.stderr();
+        assert_eq!(self.0.status.code(), Some(status), "{stderr}");
+        let errors: Vec<&str> = stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+        assert_eq!(errors.len(), 1, "one line says what is wrong: {stderr}");
+        assert!(errors[0].contains(words), "{words:?} is not in {:?}", errors[0]);
+        for noise in ["panicked", "C++", "Exception", "backtrace", "at::"] {
+            assert!(!stderr.contains(noise), "{stderr}");
+        }
+    }
+}
+
+/// The f32 tensor `sample` of a safetensors file, with its shape.
+pub fn sample(path: &Path) -> (Vec<usize>, Vec<f32>) {
+    let bytes = fs::read(path).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let tensor = file.tensor("sample").unwrap();
+    let values = tensor.data().chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect();
+    (tensor.shape().to_vec(), values)
+}
+
+/// Largest absolute difference.
+pub fn largest_difference(one: &[f32], other: &[f32]) -> f32 {
+    assert_eq!(one.len(), other.len());
+    one.iter().zip(other).map(|(one, other)| (one - other).abs()).fold(0.0, f32::max)
+}
+
+/// Peak signal-to-noise ratio of values in −1…1, in decibels.
+pub fn decibels(one: &[f32], other: &[f32]) -> f64 {
+    assert_eq!(one.len(), other.len());
+    let squares: f64 = one.iter().zip(other).map(|(one, other)| f64::from(one - other).powi(2)).sum();
+    10.0 * (4.0 / (squares / one.len() as f64)).log10()
+}
+
+/// A PNG's text chunks, by keyword.
+pub fn texts(path: &Path) -> BTreeMap<String, String> {
+    let decoder = png::Decoder::new(std::io::BufReader::new(fs::File::open(path).unwrap()));
+    let reader = decoder.read_info().unwrap();
+    let info = reader.info();
+    let latin = info.uncompressed_latin1_text.iter().map(|chunk| (chunk.keyword.clone(), chunk.text.clone()));
+    let wide = info.utf8_text.iter().map(|chunk| (chunk.keyword.clone(), chunk.get_text().unwrap()));
+    latin.chain(wide).collect()
+}
+
+/// A safetensors file of one tensor.
+pub fn one_tensor(name: &str, dtype: &str, shape: &[usize], data: &[u8]) -> Vec<u8> {
+    let header = format!(r#"{{"{name}":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[0,{}]}}}}"#, data.len());
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
+}
+
+/// A latent of these values repeated.
+pub fn latent(shape: &[usize], value: f32) -> Vec<u8> {
+    let count: usize = shape.iter().product();
+    one_tensor("latents", "F32", shape, &value.to_le_bytes().repeat(count))
+}
