@@ -21,7 +21,8 @@ fn main() {
     println!("cargo:rustc-link-lib=c10");
 
     // `cargo xtask setup` links against .libtorch/link and runs with .libtorch/run, so that changing the flavour rebuilds nothing.
-    let run = include.parent().and_then(Path::parent).map(|set_up| set_up.join("run/torch/lib")).filter(|run| run.is_dir());
+    let run =
+        include.parent().and_then(Path::parent).map(|set_up| set_up.join("run/torch/lib")).filter(|run| run.is_dir());
     println!("cargo:runtime={}", run.as_deref().unwrap_or(lib).display());
     // Shared by this crate's own tests.
     println!("cargo:rustc-link-arg=-Wl,-rpath,{}", run.as_deref().unwrap_or(lib).display());

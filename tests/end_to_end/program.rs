@@ -24,7 +24,7 @@ pub fn fixture(name: &str) -> String {
 /// The bundled latent and model.
 pub fn bundled() -> [String; 3] {
     let at = |name: &str| root().join("examples").join(name).display().to_string();
-    [at("latents/astronaut.latent"), "--vae".into(), at("models/flux-tiny/diffusion_pytorch_model.safetensors")]
+    [at("latents/astronaut.latent"), "--vae".into(), at("models/flux-tiny/ae.safetensors")]
 }
 
 /// An empty folder that the program works in.

@@ -25,12 +25,24 @@ use crate::{
 };
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) if error.use_stderr() => return refuse(&error),
+        Err(help_or_version) => help_or_version.exit(),
+    };
     log_to_standard_error(arguments.global.verbose);
     match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
+}
+
+/// Wrong arguments in one line, like every other error: clap's first paragraph, without the usage that follows.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let text = error.render().to_string();
+    let paragraph: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    eprintln!("{} (see --help)", paragraph.join(" "));
+    ExitCode::from(2)
 }
 
 fn run(arguments: Arguments) -> Outcome {

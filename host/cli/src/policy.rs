@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use tilewright_plan::{Planner, bytes};
-use tilewright_policy::{CacheDir, Inspection, Limits, PolicyError, PolicyHost, shipped};
+use tilewright_policy::{CacheDir, Inspection, Limits, PolicyError, PolicyHost, shipped_names};
 
 use crate::{
     args,
@@ -36,7 +36,7 @@ pub fn run(command: &args::Policy) -> Outcome {
         args::Policy::List { json } => {
             let host = host()?;
             let policies: Vec<Inspection> =
-                shipped::names().map(|name| Ok(host.load_shipped(name)?.inspection().clone())).collect::<Outcome<_>>()?;
+                shipped_names().map(|name| Ok(host.load_shipped(name)?.inspection().clone())).collect::<Outcome<_>>()?;
             if *json {
                 return print(&mut stdout, &policies);
             }

@@ -23,11 +23,11 @@ pub struct Estimator {
 }
 
 /// The price of a precision in a memory order.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Price {
     precision: Precision,
     layout: Layout,
-    peak_bytes_per_pixel: f64,
+    footprint: Footprint,
     nanoseconds_per_pixel: f64,
     /// Per pair of latent pixels of a tile.
     attention_nanoseconds: f64,
@@ -39,8 +39,14 @@ impl Estimator {
         let mut prices = Vec::new();
         for speed in &measured.speeds {
             for precision in [Precision::Uniform(speed.dtype), Precision::Mixed(speed.dtype)] {
-                let footprint = config.footprint(precision, speed.layout);
-                prices.push(Price::new(precision, speed.layout, &footprint, speed.flops_per_second, measured.bytes_per_second));
+                let footprint = config.footprint(precision, speed.layout, speed.scratch);
+                prices.push(Price::new(
+                    precision,
+                    speed.layout,
+                    footprint,
+                    speed.flops_per_second,
+                    measured.bytes_per_second,
+                ));
             }
         }
         Self {
@@ -64,14 +70,20 @@ impl Estimator {
 }
 
 impl Price {
-    fn new(precision: Precision, layout: Layout, footprint: &Footprint, flops_per_second: f64, bytes_per_second: f64) -> Self {
+    fn new(
+        precision: Precision,
+        layout: Layout,
+        footprint: Footprint,
+        flops_per_second: f64,
+        bytes_per_second: f64,
+    ) -> Self {
         let per_second = footprint.convolution_flops / flops_per_second + footprint.moved_bytes / bytes_per_second;
         Self {
             precision,
             layout,
-            peak_bytes_per_pixel: footprint.peak_bytes,
             nanoseconds_per_pixel: per_second * 1e9,
             attention_nanoseconds: footprint.attention_flops / flops_per_second * 1e9,
+            footprint,
         }
     }
 }
@@ -97,14 +109,18 @@ impl Facts for Estimator {
         let pixels = f64::from(tile_height) * f64::from(tile_width);
         let kept = f64::from(self.height) * f64::from(self.width) * f64::from(self.batch);
         let tokens = pixels / f64::from(self.scale * self.scale);
-        let nanoseconds = f64::from(tiles) * (pixels * price.nanoseconds_per_pixel + tokens * tokens * price.attention_nanoseconds);
+        let nanoseconds =
+            f64::from(tiles) * (pixels * price.nanoseconds_per_pixel + tokens * tokens * price.attention_nanoseconds);
         let at_once = f64::from(batch) * pixels;
+        let whole = plan.space == Space::Whole;
         // A decode of all samples at once hands its output on; every other one gathers into a picture of its own.
-        let gathered = if tiles == batch && per_sample == 1 { 0.0 } else { 4.0 * self.image_channels * kept };
-        let latents = 4.0 * self.latent_channels * at_once / f64::from(self.scale * self.scale);
+        let gathered = if whole && tiles == batch { 0.0 } else { 4.0 * self.image_channels * kept };
+        // Crops of the latent are copies.
+        let latents =
+            if whole { 0.0 } else { 4.0 * self.latent_channels * at_once / f64::from(self.scale * self.scale) };
         let ragged = !tiles.is_multiple_of(batch);
         Ok(Cost {
-            peak_bytes: (at_once * price.peak_bytes_per_pixel + gathered + latents) as u64,
+            peak_bytes: (price.footprint.peak_bytes(at_once) + gathered + latents) as u64,
             elapsed: Duration::from_nanos(nanoseconds as u64),
             tiles,
             shapes: 1 + u32::from(ragged),

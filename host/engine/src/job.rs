@@ -8,8 +8,8 @@ use std::{
 use tch::{Device, Tensor};
 use tilewright_models::kl::{Decoder, Numeric};
 use tilewright_plan::{
-    Attempt, Candidate, Cost, Decision, Dtype, Facts, FailedAttempt, Failure, Hint, Layout, Objective, Offer, Outcome, Plan, Planner,
-    PoolStatistics, Precision, Record, Release, Request, Space, Tile, Time,
+    Attempt, Candidate, Cost, Decision, Dtype, Facts, FailedAttempt, Failure, Hint, Layout, Objective, Offer, Outcome,
+    Plan, Planner, PoolStatistics, Precision, Record, Release, Request, Space, Tile, Time,
 };
 use tilewright_torch::{memory, probe};
 
@@ -81,11 +81,16 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     /// [`Error::DoesNotFit`] where not even the leanest plan fits.
-    pub fn new(machine: &'a Machine, vae: &'a Vae, latents: &'a Tensor, memory_limit: u64, objective: Objective) -> Result<Self> {
+    pub fn new(
+        machine: &'a Machine,
+        vae: &'a Vae,
+        latents: &'a Tensor,
+        memory_limit: u64,
+        objective: Objective,
+    ) -> Result<Self> {
         let (batch, _, height, width) = latents.size4()?;
         let scale = vae.config.spatial_scale();
-        let hints = vae.config.sample_size.map(|size| Hint { name: "sample-size".into(), value: size.to_string() });
-        let request = Request {
+        let mut request = Request {
             model: vae.model.clone(),
             batch: batch as u32,
             frames: 1,
@@ -93,7 +98,7 @@ impl<'a> Job<'a> {
             width: width as u32 * scale,
             memory_limit,
             objective,
-            hints: hints.into_iter().collect(),
+            hints: Vec::new(),
         };
         let estimator = Arc::new(Estimator::new(&vae.config, &request, &machine.measured));
         let offer = Offer {
@@ -106,9 +111,14 @@ impl<'a> Job<'a> {
             offload: false,
             prefetch_most: 0,
         };
+        // In the request, and so in the record: a decision can be made again from what it was made from.
+        request.hints = offer.hints();
+        let trained = vae.config.sample_size.map(|size| Hint { name: "sample-size".into(), value: size.to_string() });
+        request.hints.extend(trained);
         let job = Self { machine, vae, latents, request, offer, estimator };
-        let (tile, least) = job.leanest();
+        let (plan, least) = job.leanest();
         if least.peak_bytes > memory_limit {
+            let tile = plan.space.tile().map_or(job.request.height.max(job.request.width), |tile| tile.height);
             return Err(Error::DoesNotFit { limit: memory_limit, least: least.peak_bytes, tile });
         }
         Ok(job)
@@ -132,27 +142,38 @@ impl<'a> Job<'a> {
         self.estimator.estimate(plan)
     }
 
-    /// The side of the smallest tiles, and the least that any plan with them costs in f32 or a narrower type.
-    fn leanest(&self) -> (u32, Cost) {
+    /// The plan that holds least, and its price.
+    fn leanest(&self) -> (Plan, Cost) {
         let side = self.offer.tile_least.min(self.request.height.max(self.request.width));
-        let costs = self.offer.dtypes.iter().flat_map(|dtype| {
-            [Layout::ChannelsFirst, Layout::ChannelsLast].into_iter().filter_map(|layout| {
-                let plan = Plan {
-                    space: Space::Blended(Tile { height: side, width: side, overlap: 0 }),
-                    time: Time::Whole,
-                    batch: 1,
-                    precision: Precision::Uniform(*dtype),
-                    layout,
-                    release: Release::EachStep,
-                    offload: false,
-                    prefetch: 0,
-                    reason: String::new(),
-                };
-                self.estimate(&plan).ok()
-            })
-        });
-        let least = costs.min_by_key(|cost| cost.peak_bytes);
-        (side, least.unwrap_or(Cost { peak_bytes: 0, elapsed: Duration::ZERO, tiles: 0, shapes: 0, rework: 1.0 }))
+        let plan = |precision, layout, space| Plan {
+            space,
+            time: Time::Whole,
+            batch: 1,
+            precision,
+            layout,
+            release: Release::EachStep,
+            offload: false,
+            prefetch: 0,
+            reason: String::new(),
+        };
+        // A picture no larger than a tile is leaner whole: nothing is gathered.
+        let spaces = [Space::Blended(Tile { height: side, width: side, overlap: 0 }), Space::Whole];
+        let mut least = (
+            plan(Precision::Uniform(Dtype::F32), Layout::ChannelsFirst, spaces[0]),
+            Cost { peak_bytes: u64::MAX, elapsed: Duration::ZERO, tiles: 0, shapes: 0, rework: 1.0 },
+        );
+        for dtype in &self.offer.dtypes {
+            for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
+                for space in spaces {
+                    let plan = plan(Precision::Uniform(*dtype), layout, space);
+                    match self.estimate(&plan) {
+                        Ok(cost) if cost.peak_bytes < least.1.peak_bytes => least = (plan, cost),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        least
     }
 
     /// Decides without decoding anything.
@@ -166,7 +187,11 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     /// An error that no other plan avoids, or [`Error::Exhausted`]; with the record as far as it goes.
-    pub fn run(&self, planner: &mut dyn Planner, observer: &mut dyn Observer) -> std::result::Result<Finished, Unfinished> {
+    pub fn run(
+        &self,
+        planner: &mut dyn Planner,
+        observer: &mut dyn Observer,
+    ) -> std::result::Result<Finished, Unfinished> {
         let _no_grad = tch::no_grad_guard();
         let latents = self.latents.f_to_device(self.machine.device)?;
         let mut decision = planner.decide(&self.request, &self.machine.facts, &self.offer, self.estimator.clone());
@@ -195,23 +220,37 @@ impl<'a> Job<'a> {
             let attempt = FailedAttempt::new(decision.clone(), failure);
             observer.failed(&attempt);
             failed.push(attempt);
-            let hopeless = matches!(failure, Failure::NonFinite { .. }) && decision.plan.precision == Precision::Uniform(Dtype::F32);
+            // No other tiles mend what is not finite even in f32.
+            let hopeless =
+                matches!(failure, Failure::NonFinite { .. }) && decision.plan.precision.dtype() == Dtype::F32;
             if attempts.len() >= MOST_ATTEMPTS || hopeless {
-                let error = Error::Exhausted { attempts: attempts.len(), last: failure, advice: self.advice(failure) };
+                let error = Error::Exhausted {
+                    attempts: attempts.len(),
+                    last: failure,
+                    advice: self.advice(failure, hopeless),
+                };
                 let record = self.record(planner, &decision, failed, None);
                 return Err(Unfinished { error, record: Some(Box::new(record)) });
             }
-            decision = planner.recover(&self.request, &self.machine.facts, &self.offer, self.estimator.clone(), &attempts);
+            decision =
+                planner.recover(&self.request, &self.machine.facts, &self.offer, self.estimator.clone(), &attempts);
         }
     }
 
-    fn advice(&self, failure: Failure) -> String {
-        match failure {
-            Failure::NonFinite { .. } => "in f32 too: the weights or the latent are damaged".into(),
+    fn advice(&self, last: Failure, hopeless: bool) -> String {
+        match last {
+            Failure::NonFinite { .. } if hopeless => "in f32 too: the weights or the latent are damaged".into(),
+            Failure::NonFinite { .. } => "try --policy fixed --set precision=f32".into(),
             Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
-                let (tile, least) = self.leanest();
+                let (plan, least) = self.leanest();
+                let space = match plan.space.tile() {
+                    Some(tile) => format!("space=blended --set tile={} --set overlap={}", tile.height, tile.overlap),
+                    None => "space=whole".into(),
+                };
                 format!(
-                    "raise --memory-limit, or try --policy fixed --set space=blended --set tile={tile} (about {})",
+                    "raise --memory-limit, or try --policy fixed --set {space} --set precision={} --set layout={} (about {})",
+                    plan.precision,
+                    plan.layout,
                     tilewright_plan::bytes::display(least.peak_bytes)
                 )
             }
@@ -265,7 +304,13 @@ impl<'a> Job<'a> {
         Ok((pictures, outcome))
     }
 
-    fn record(&self, planner: &dyn Planner, decision: &Decision, attempts: Vec<FailedAttempt>, outcome: Option<Outcome>) -> Record {
+    fn record(
+        &self,
+        planner: &dyn Planner,
+        decision: &Decision,
+        attempts: Vec<FailedAttempt>,
+        outcome: Option<Outcome>,
+    ) -> Record {
         Record {
             tilewright: env!("CARGO_PKG_VERSION").into(),
             time: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),

@@ -50,7 +50,7 @@ impl Run<'_> {
     }
 
     fn samples(&mut self) -> std::result::Result<Tensor, Stopped> {
-        let (samples, batch) = (self.latents.size()[0], i64::from(self.plan.batch));
+        let (samples, batch) = (self.latents.size()[0], i64::from(self.plan.batch.max(1)));
         if batch >= samples {
             return self.decode(self.latents, 0.0, 1.0);
         }
@@ -76,10 +76,16 @@ impl Run<'_> {
         let scale = self.decoder.config().spatial_scale();
         let grid = Grid::new(height as u32 * scale, width as u32 * scale, tile);
         let (pixels, latent) = (|extent: u32| i64::from(extent), |extent: u32| i64::from(extent / scale));
-        let shape = [samples, self.decoder.config().image_channels as i64, pixels(grid.rows.extent), pixels(grid.columns.extent)];
+        let shape = [
+            samples,
+            self.decoder.config().image_channels as i64,
+            pixels(grid.rows.extent),
+            pixels(grid.columns.extent),
+        ];
         let output = Tensor::f_zeros(shape, (Kind::Float, self.device))?;
         let weights = |axis: &crate::Axis, shape: [i64; 4]| -> Result<Vec<Tensor>> {
-            let tensor = |weights: &Vec<f32>| Ok(Tensor::f_from_slice(weights)?.f_to_device(self.device)?.f_view(shape)?);
+            let tensor =
+                |weights: &Vec<f32>| Ok(Tensor::f_from_slice(weights)?.f_to_device(self.device)?.f_view(shape)?);
             axis.weights().iter().map(tensor).collect()
         };
         let row_weights = weights(&grid.rows, [1, 1, -1, 1])?;
@@ -100,7 +106,10 @@ impl Run<'_> {
             let decoded = self.decode(&crops, done / all, (done + batch.len() as f64) / all)?;
             drop(crops);
             for (place, (sample, row, column)) in batch.iter().enumerate() {
-                let weighted = decoded.f_narrow(0, place as i64, 1)?.f_mul(&row_weights[*row])?.f_mul_(&column_weights[*column])?;
+                let weighted = decoded
+                    .f_narrow(0, place as i64, 1)?
+                    .f_mul(&row_weights[*row])?
+                    .f_mul_(&column_weights[*column])?;
                 let _ = output
                     .f_narrow(0, *sample, 1)?
                     .f_narrow(2, pixels(grid.rows.starts[*row]), pixels(grid.rows.tile))?

@@ -21,9 +21,18 @@ const LONGEST_HEADER: u64 = 64 << 20;
 
 /// What files start with that people take for safetensors, and what to do about each.
 const OTHER_FORMATS: [(&[u8], &str); 6] = [
-    (b"PK\x03\x04", "a PyTorch pickle (zip), not safetensors: pickles can run code; convert it with safetensors.torch.save_file"),
-    (b"\x80\x02", "a Python pickle, not safetensors: pickles can run code; convert it with safetensors.torch.save_file"),
-    (b"\x80\x04", "a Python pickle, not safetensors: pickles can run code; convert it with safetensors.torch.save_file"),
+    (
+        b"PK\x03\x04",
+        "a PyTorch pickle (zip), not safetensors: pickles can run code; convert it with safetensors.torch.save_file",
+    ),
+    (
+        b"\x80\x02",
+        "a Python pickle, not safetensors: pickles can run code; convert it with safetensors.torch.save_file",
+    ),
+    (
+        b"\x80\x04",
+        "a Python pickle, not safetensors: pickles can run code; convert it with safetensors.torch.save_file",
+    ),
     (b"GGUF", "a GGUF file: quantized VAEs can't be read yet, give the safetensors file"),
     (b"\x89PNG", "a PNG picture, not a safetensors file"),
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself: run 'git lfs pull'"),
@@ -68,7 +77,9 @@ impl Checkpoint {
             return Err(format((*what).into()));
         }
         if length < 8 {
-            return Err(format(format!("{length} bytes are no safetensors file: it starts with the header's length in 8 bytes")));
+            return Err(format(format!(
+                "{length} bytes are no safetensors file: it starts with the header's length in 8 bytes"
+            )));
         }
         let header = u64::from_le_bytes(start[..8].try_into().unwrap_or_default());
         if header > LONGEST_HEADER {
@@ -179,7 +190,9 @@ fn explain(error: &SafeTensorError) -> String {
         SafeTensorError::TensorInvalidInfo => "a tensor's shape and size in bytes disagree".into(),
         SafeTensorError::ValidationOverflow => "a tensor's shape is larger than any memory".into(),
         SafeTensorError::InvalidHeader(_) => "the header is no text".into(),
-        SafeTensorError::InvalidHeaderDeserialization(error) => format!("the header is no valid description of tensors ({error})"),
+        SafeTensorError::InvalidHeaderDeserialization(error) => {
+            format!("the header is no valid description of tensors ({error})")
+        }
         other => format!("{other}"),
     };
     format!("no sound safetensors file: {reason}")
@@ -214,10 +227,25 @@ mod tests {
             ([1000_u64.to_le_bytes().to_vec(), b"{}".to_vec()].concat(), "truncated"),
             (with_header("{\"a\":", 0), "header is no valid description"),
             (with_header(r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#, 4), "truncated"),
-            (with_header(r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}"#, 12), "overlap"),
+            (
+                with_header(
+                    r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}"#,
+                    12,
+                ),
+                "overlap",
+            ),
             (with_header(r#"{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}"#, 8), "disagree"),
-            (with_header(r#"{"a":{"dtype":"F32","shape":[4294967296,4294967296,4294967296],"data_offsets":[0,8]}}"#, 8), "larger than any memory"),
-            (with_header(r#"{"a":{"dtype":"Q9","shape":[2],"data_offsets":[0,8]}}"#, 8), "header is no valid description"),
+            (
+                with_header(
+                    r#"{"a":{"dtype":"F32","shape":[4294967296,4294967296,4294967296],"data_offsets":[0,8]}}"#,
+                    8,
+                ),
+                "larger than any memory",
+            ),
+            (
+                with_header(r#"{"a":{"dtype":"Q9","shape":[2],"data_offsets":[0,8]}}"#, 8),
+                "header is no valid description",
+            ),
         ];
         for (contents, words) in cases {
             let message = refusal(&contents);

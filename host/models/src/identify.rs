@@ -5,12 +5,7 @@ use std::{collections::BTreeMap, fmt, str::FromStr};
 use serde::Serialize;
 use tilewright_plan::Dtype;
 
-use crate::{
-    Checkpoint, Error, Result,
-    checkpoint::computable,
-    kl::Config,
-    names::Naming,
-};
+use crate::{Checkpoint, Error, Result, checkpoint::computable, kl::Config, names::Naming};
 
 /// A family of models that share an autoencoder's latent space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -68,7 +63,10 @@ impl Family {
 
     /// The family whose published scaling factor this is.
     fn with_scaling(factor: f64) -> Option<Self> {
-        FAMILIES.iter().find(|(_, _, scaling)| scaling.is_some_and(|(known, _)| (known - factor).abs() < 1e-6)).map(|row| row.0)
+        FAMILIES
+            .iter()
+            .find(|(_, _, scaling)| scaling.is_some_and(|(known, _)| (known - factor).abs() < 1e-6))
+            .map(|row| row.0)
     }
 }
 
@@ -152,7 +150,12 @@ pub struct Identity {
 
 /// Names that give a kind away, most telling first; `*` stands for the prefix.
 const MARKS: [(&str, Kind, FileLayout, Family); 7] = [
-    ("decoder.upsamples.0.upsamples.0.residual.2.weight", Kind::VideoAutoencoder, FileLayout::WanOriginal, Family::Wan22),
+    (
+        "decoder.upsamples.0.upsamples.0.residual.2.weight",
+        Kind::VideoAutoencoder,
+        FileLayout::WanOriginal,
+        Family::Wan22,
+    ),
     ("decoder.middle.0.residual.0.gamma", Kind::VideoAutoencoder, FileLayout::WanOriginal, Family::Wan21),
     ("decoder.up_blocks.0.upsampler.resample.1.weight", Kind::VideoAutoencoder, FileLayout::Diffusers, Family::Wan22),
     ("decoder.mid_block.resnets.0.norm1.gamma", Kind::VideoAutoencoder, FileLayout::Diffusers, Family::Wan21),
@@ -165,7 +168,14 @@ impl Identity {
     /// Says what a file is. Never fails: what is not known is [`Kind::Other`].
     pub fn of(file: &Checkpoint) -> Self {
         if let Some((_, kind, layout, family)) = MARKS.iter().find(|(name, ..)| file.shape(name).is_some()) {
-            return Self { kind: *kind, layout: *layout, prefix: String::new(), family: *family, or_family: None, naming: None };
+            return Self {
+                kind: *kind,
+                layout: *layout,
+                prefix: String::new(),
+                family: *family,
+                or_family: None,
+                naming: None,
+            };
         }
         let other = Self {
             kind: if file.names().len() == 1 { Kind::Latent } else { Kind::Other },
@@ -212,7 +222,10 @@ impl Identity {
             Kind::TinyAutoencoder => "a tiny autoencoder: only KL autoencoders can be decoded with".into(),
             Kind::Latent => "a latent, not a VAE: the latent comes first, the VAE after --vae".into(),
             Kind::Other => {
-                let first = file.names().next().map_or("it holds no tensors".into(), |name| format!("its first tensor is {name}"));
+                let first = file
+                    .names()
+                    .next()
+                    .map_or("it holds no tensors".into(), |name| format!("its first tensor is {name}"));
                 format!("no VAE's decoder in it ({first}): give the file of the VAE or a checkpoint that contains one")
             }
         };
@@ -304,7 +317,9 @@ impl Inspection {
             }
         });
         let latents = match identity.kind {
-            Kind::Latent => file.names().filter_map(|name| Some((name.to_owned(), file.shape(name)?.to_vec()))).collect(),
+            Kind::Latent => {
+                file.names().filter_map(|name| Some((name.to_owned(), file.shape(name)?.to_vec()))).collect()
+            }
             _ => BTreeMap::new(),
         };
         Self {

@@ -74,7 +74,13 @@ impl Latent {
             None => match candidates[..] {
                 [] => return Err(refused("no tensors in it: nothing to decode".into())),
                 [only] => only,
-                _ => return Err(refused(format!("{} tensors in it: choose the latent with --tensor: {}", candidates.len(), list(&candidates)))),
+                _ => {
+                    return Err(refused(format!(
+                        "{} tensors in it: choose the latent with --tensor: {}",
+                        candidates.len(),
+                        list(&candidates)
+                    )));
+                }
             },
         };
         let found = file.shape(name).unwrap_or_default().to_vec();
@@ -143,7 +149,11 @@ impl Latent {
         }
         let scale = u64::from(config.spatial_scale());
         if size[2..].iter().any(|side| *side as u64 * scale > MOST_PIXELS) {
-            return refused(format!("a picture of {}×{} pixels is out of reach", size[3] as u64 * scale, size[2] as u64 * scale));
+            return refused(format!(
+                "a picture of {}×{} pixels is out of reach",
+                size[3] as u64 * scale,
+                size[2] as u64 * scale
+            ));
         }
         if size[0] > 1 << 16 {
             return refused(format!("{} samples are out of reach: split the file", size[0]));

@@ -142,7 +142,8 @@ fn captures(pattern: &str, stem: &str) -> Option<(usize, usize)> {
     for expected in pattern.split('.') {
         let segment = segments.next()?;
         // Only canonical numbers, so that "01" and "1" are not two names of one tensor.
-        let number = || segment.parse().ok().filter(|number: &usize| *number < MOST_INDEX && number.to_string() == segment);
+        let number =
+            || segment.parse().ok().filter(|number: &usize| *number < MOST_INDEX && number.to_string() == segment);
         match expected {
             "{i}" => numbers.0 = number()?,
             "{j}" => numbers.1 = number()?,
@@ -173,7 +174,10 @@ mod tests {
     fn ldm_counts_blocks_from_the_output() {
         let name = |text| Naming::Ldm.canonical(text, 4);
         assert_eq!(name("decoder.up.3.block.0.norm1.weight").unwrap(), "decoder.up_blocks.0.resnets.0.norm1.weight");
-        assert_eq!(name("decoder.up.0.block.2.nin_shortcut.bias").unwrap(), "decoder.up_blocks.3.resnets.2.conv_shortcut.bias");
+        assert_eq!(
+            name("decoder.up.0.block.2.nin_shortcut.bias").unwrap(),
+            "decoder.up_blocks.3.resnets.2.conv_shortcut.bias"
+        );
         assert_eq!(name("decoder.up.4.block.0.norm1.weight"), None);
         assert_eq!(name("decoder.up.1.attn.0.q.weight"), None);
         assert_eq!(name("decoder.up.03.block.0.norm1.weight"), None);

@@ -71,7 +71,8 @@ fn whole_decodes_in_f32_agree_with_diffusers_in_both_memory_orders() {
 
 #[test]
 fn half_and_mixed_decodes_stay_near_f32() {
-    for case in cases().into_iter().filter(|case| matches!(case["name"].as_str(), Some("flux-bfl" | "sd15-diffusers"))) {
+    for case in cases().into_iter().filter(|case| matches!(case["name"].as_str(), Some("flux-bfl" | "sd15-diffusers")))
+    {
         let expected = reference(&case);
         let decibels = |precision| {
             let found = decode(&case, precision, Layout::ChannelsFirst);
@@ -97,7 +98,8 @@ fn files_are_told_apart_by_their_contents() {
             assert_eq!(config.family.name(), case["family"].as_str().unwrap(), "{name}");
         }
         let widths: Vec<u64> = config.up_blocks.iter().rev().map(|block| block.channels as u64).collect();
-        let expected: Vec<u64> = case["block_out_channels"].as_array().unwrap().iter().map(|value| value.as_u64().unwrap()).collect();
+        let expected: Vec<u64> =
+            case["block_out_channels"].as_array().unwrap().iter().map(|value| value.as_u64().unwrap()).collect();
         assert_eq!(widths, expected, "{name}");
         assert_eq!(u64::from(config.spatial_scale()), case["spatial_scale"].as_u64().unwrap(), "{name}");
         assert_eq!(config.post_quant, case["post_quant_conv"].as_bool().unwrap(), "{name}");

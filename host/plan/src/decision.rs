@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Attempt, Cost, Device, Dtype, Outcome, Plan, Request, Trial};
+use crate::{Attempt, Cost, Device, Dtype, Hint, Outcome, Plan, Request, Trial};
 
 /// The value of a policy's setting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -65,6 +65,25 @@ pub struct Offer {
     pub offload: bool,
     /// The most inputs that can be copied ahead.
     pub prefetch_most: u32,
+}
+
+impl Offer {
+    /// The offer as hints, since the contract's request has no fields for it: `offer.exact` is `true` or `false`, `offer.dtypes` is
+    /// `f32,bf16`, and so on.
+    pub fn hints(&self) -> Vec<Hint> {
+        let dtypes: Vec<_> = self.dtypes.iter().map(|dtype| dtype.name()).collect();
+        let hint = |name: &str, value: String| Hint { name: name.into(), value };
+        vec![
+            hint("offer.dtypes", dtypes.join(",")),
+            hint("offer.tile-unit", self.tile_unit.to_string()),
+            hint("offer.tile-least", self.tile_least.to_string()),
+            hint("offer.batch-most", self.batch_most.to_string()),
+            hint("offer.exact", self.exact.to_string()),
+            hint("offer.carried", self.carried.to_string()),
+            hint("offer.offload", self.offload.to_string()),
+            hint("offer.prefetch-most", self.prefetch_most.to_string()),
+        ]
+    }
 }
 
 /// What a policy may ask of the host while it decides. Answers must not change between calls of one decision.

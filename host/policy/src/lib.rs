@@ -1,1 +1,29 @@
-//! To come.
+//! Policies: WebAssembly modules that say how a request is run. This crate loads them, keeps them within limits, asks them, checks
+//! what they answer, and stands in for them when they fail. It knows nothing of libtorch.
+//!
+//! [`PolicyHost`] loads, [`LoadedPolicy`] says what was loaded, and [`Policy`] is one at work: a [`tilewright_plan::Planner`].
+
+#![deny(unsafe_code)]
+
+mod bindings;
+mod cache;
+mod check;
+mod error;
+mod guest;
+mod host;
+mod limits;
+mod load;
+mod native;
+mod runtime;
+mod sandbox;
+mod settings;
+mod shipped;
+
+pub use cache::CacheDir;
+pub use error::PolicyError;
+pub use host::{Description, Inspection, LoadedPolicy, PolicyHost};
+pub use limits::Limits;
+pub use load::Kind;
+pub use runtime::Policy;
+pub use settings::{Setting, key_value};
+pub use shipped::names as shipped_names;

@@ -32,7 +32,10 @@ static LOADED: OnceLock<Option<(Backend, Library)>> = OnceLock::new();
 pub fn folder() -> Result<PathBuf> {
     let failed = |reason: String| Error::Device { what: "looking for the libtorch in use".into(), reason };
     let maps = fs::read_to_string("/proc/self/maps").map_err(|error| failed(error.to_string()))?;
-    let path = maps.lines().find(|line| line.ends_with("/libtorch_cpu.so")).and_then(|line| line.find('/').map(|at| &line[at..]));
+    let path = maps
+        .lines()
+        .find(|line| line.ends_with("/libtorch_cpu.so"))
+        .and_then(|line| line.find('/').map(|at| &line[at..]));
     let path = path.ok_or_else(|| failed("libtorch_cpu.so is not loaded".into()))?;
     Ok(Path::new(path).parent().unwrap_or(Path::new("/")).to_owned())
 }
@@ -75,8 +78,8 @@ pub fn load() -> Result<Option<Backend>> {
     let path = folder.join(name);
     // SAFETY: libtorch's own library of the same build; its initialisers only register the back end.
     let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) };
-    let library =
-        library.map_err(|error| Error::Device { what: format!("loading {}", path.display()), reason: error.to_string() })?;
+    let library = library
+        .map_err(|error| Error::Device { what: format!("loading {}", path.display()), reason: error.to_string() })?;
     LOADED.get_or_init(|| Some((*backend, library)));
     Ok(Some(*backend))
 }

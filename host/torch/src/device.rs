@@ -205,7 +205,8 @@ pub fn system_memory() -> Result<SystemMemory> {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()).map(|kib| kib << 10)
     };
-    let missing = || Error::Device { what: "/proc/meminfo".into(), reason: "MemTotal or MemAvailable is missing".into() };
+    let missing =
+        || Error::Device { what: "/proc/meminfo".into(), reason: "MemTotal or MemAvailable is missing".into() };
     let total = field("MemTotal").ok_or_else(missing)?;
     let available = field("MemAvailable").ok_or_else(missing)?;
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
@@ -224,7 +225,8 @@ pub fn amd_gpus() -> Vec<AmdGpu> {
 
 fn amd_gpus_below(sys: &Path) -> Vec<AmdGpu> {
     let sorted = |folder: &Path| {
-        let mut paths: Vec<_> = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+        let mut paths: Vec<_> =
+            fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
         paths.sort();
         paths
     };
@@ -232,14 +234,20 @@ fn amd_gpus_below(sys: &Path) -> Vec<AmdGpu> {
         .iter()
         .filter_map(|node| fs::read_to_string(node.join("properties")).ok())
         .filter_map(|text| {
-            let version = text.lines().find_map(|line| line.strip_prefix("gfx_target_version "))?.trim().parse().ok()?;
+            let version =
+                text.lines().find_map(|line| line.strip_prefix("gfx_target_version "))?.trim().parse().ok()?;
             // The processor is a node too, of version 0.
             (version != 0).then(|| gfx_name(version))
         })
         .collect();
     let cards = sorted(&sys.join("class/drm")).into_iter().filter_map(|card| {
         let number = |name: &str| fs::read_to_string(card.join("device").join(name)).ok()?.trim().parse().ok();
-        Some((number("mem_info_vram_total")?, number("mem_info_vram_used")?, number("mem_info_gtt_total")?, number("mem_info_gtt_used")?))
+        Some((
+            number("mem_info_vram_total")?,
+            number("mem_info_vram_used")?,
+            number("mem_info_gtt_total")?,
+            number("mem_info_gtt_used")?,
+        ))
     });
     cards
         .enumerate()

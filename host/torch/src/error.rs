@@ -73,7 +73,10 @@ mod tests {
         let cases = [
             ("memory limit: tried to allocate 4096 bytes\nException raised from", 4096),
             ("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has", 2 << 30),
-            ("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 8000 bytes. Error code 12", 8000),
+            (
+                "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 8000 bytes. Error code 12",
+                8000,
+            ),
             ("HIP out of memory.", 0),
         ];
         for (text, expected) in cases {

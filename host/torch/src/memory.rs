@@ -45,7 +45,9 @@ pub fn of(device: Device) -> Result<Memory> {
     let mut raw = ffi::RawMemory::default();
     match device {
         // SAFETY: `raw` is valid for writing and only read after the call.
-        Device::Cuda(index) => ffi::call(|error, length| unsafe { ffi::tw_gpu_memory(index as i32, &mut raw, error, length) })?,
+        Device::Cuda(index) => {
+            ffi::call(|error, length| unsafe { ffi::tw_gpu_memory(index as i32, &mut raw, error, length) })?
+        }
         // SAFETY: as above; the function cannot fail.
         _ => unsafe { ffi::tw_cpu_memory(&mut raw) },
     }
@@ -59,7 +61,9 @@ pub fn of(device: Device) -> Result<Memory> {
 pub fn reset_peak(device: Device) -> Result<()> {
     match device {
         // SAFETY: the buffer is valid for its length.
-        Device::Cuda(index) => ffi::call(|error, length| unsafe { ffi::tw_gpu_reset_peak(index as i32, error, length) }),
+        Device::Cuda(index) => {
+            ffi::call(|error, length| unsafe { ffi::tw_gpu_reset_peak(index as i32, error, length) })
+        }
         _ => {
             // SAFETY: touches atomics only.
             unsafe { ffi::tw_cpu_reset_peak() };
@@ -87,7 +91,9 @@ pub fn trim(device: Device) -> Result<()> {
 pub fn free_and_total(index: usize) -> Result<(u64, u64)> {
     let (mut free, mut total) = (0, 0);
     // SAFETY: both integers are valid for writing; the buffer is valid for its length.
-    ffi::call(|error, length| unsafe { ffi::tw_gpu_free_and_total(index as i32, &mut free, &mut total, error, length) })?;
+    ffi::call(|error, length| unsafe {
+        ffi::tw_gpu_free_and_total(index as i32, &mut free, &mut total, error, length)
+    })?;
     Ok((free, total))
 }
 

@@ -1,22 +1,39 @@
-//! Measures what a device is good at: how fast convolutions run per type and memory order, how fast memory is, and whether
-//! fused attention agrees with plain attention.
+//! Measures what a device is good at: how fast convolutions run per type and memory order and what they hold meanwhile, how fast
+//! memory is, and whether fused attention agrees with plain attention.
 
 use std::time::{Duration, Instant};
 
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::{Dtype, Layout};
 
-use crate::{Result, kind, to_layout};
+use crate::{Result, kind, memory, to_layout};
 
-/// Channels and side of the probe's 3×3 convolution on a CPU, where it takes milliseconds, and on a GPU, where less fills no chip.
-const CPU_CONVOLUTION: (i64, i64) = (128, 64);
-const GPU_CONVOLUTION: (i64, i64) = (256, 256);
+/// Channels and side of the probe's 3×3 convolutions, in the order that they are tried. The last is the one that counts: on a CPU it
+/// takes about a millisecond, so that some run is over before the scheduler gives the core to somebody else; on a GPU, less fills
+/// no chip.
+const CPU_CONVOLUTIONS: [(i64, i64); 3] = [(16, 16), (64, 20), (128, 32)];
+const GPU_CONVOLUTIONS: [(i64, i64); 2] = [(64, 64), (256, 256)];
 
 /// The types that a convolution is tried in.
 const TRIED: [Dtype; 3] = [Dtype::F32, Dtype::Bf16, Dtype::F16];
 
-/// A type this many times slower than f32 is given up after one run: on some processors f16 is emulated.
-const HOPELESS: f64 = 4.0;
+/// A type this many times slower than f32 is not tried on more: some processors emulate f16 a thousand times slower.
+const HOPELESS: f64 = 8.0;
+
+/// Convolutions in f32 of one sample of up to so many values take libtorch's own path on a CPU, which holds nine copies of the
+/// input (pytorch v2.11.0, aten/src/ATen/native/Convolution.cpp, `ConvParams::use_mkldnn`).
+const CPU_SMALL: u64 = 20480;
+
+/// What a 3×3 convolution holds besides its input and output.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Scratch {
+    /// Copies of the input: 1 where it is put into another memory order first, 9 where it is laid out tap by tap.
+    pub inputs: f64,
+    /// Copies of the weights, made anew in every call.
+    pub weights: f64,
+    /// Up to so many input values there are nine copies of the input instead.
+    pub small: u64,
+}
 
 /// The speed of convolutions in one type and memory order.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,6 +44,8 @@ pub struct Speed {
     pub layout: Layout,
     /// Floating-point operations per second, a multiply-add counted as two.
     pub flops_per_second: f64,
+    /// What convolutions hold meanwhile.
+    pub scratch: Scratch,
 }
 
 /// What was measured of a device.
@@ -47,8 +66,11 @@ impl Measured {
     /// The types no slower than f32 (to within 3 %, the probe's noise), fastest first.
     pub fn fast_dtypes(&self) -> Vec<Dtype> {
         let single = self.best(Dtype::F32).unwrap_or(0.0);
-        let mut fast: Vec<(Dtype, f64)> =
-            TRIED.into_iter().filter_map(|dtype| Some((dtype, self.best(dtype)?))).filter(|(_, rate)| *rate >= 0.97 * single).collect();
+        let mut fast: Vec<(Dtype, f64)> = TRIED
+            .into_iter()
+            .filter_map(|dtype| Some((dtype, self.best(dtype)?)))
+            .filter(|(_, rate)| *rate >= 0.97 * single)
+            .collect();
         fast.sort_by(|(_, one), (_, other)| other.total_cmp(one));
         fast.into_iter().map(|(dtype, _)| dtype).collect()
     }
@@ -70,9 +92,8 @@ fn timed(device: Device, work: impl Fn() -> Result<Tensor>) -> Result<Duration> 
     Ok(start.elapsed())
 }
 
-/// The least of up to `runs` after one warm-up, given up early where the warm-up took more than `patience`.
+/// The least of up to `runs`, given up early where one takes more than `patience`. The caller has warmed up.
 fn least_of(device: Device, runs: u32, patience: Duration, work: impl Fn() -> Result<Tensor>) -> Result<Duration> {
-    timed(device, &work)?;
     let mut least = timed(device, &work)?;
     for _ in 1..runs {
         if least > patience {
@@ -83,41 +104,104 @@ fn least_of(device: Device, runs: u32, patience: Duration, work: impl Fn() -> Re
     Ok(least)
 }
 
-/// Measures a device in about a tenth of a second.
+/// A convolution of the probe.
+struct Trial {
+    input: Tensor,
+    weight: Tensor,
+    operations: f64,
+}
+
+impl Trial {
+    fn new(device: Device, (channels, side): (i64, i64), dtype: Dtype, layout: Layout) -> Result<Self> {
+        let random = |shape: [i64; 4]| -> Result<Tensor> {
+            to_layout(&Tensor::f_rand(shape, (Kind::Float, device))?.f_to_kind(kind(dtype)?)?, layout)
+        };
+        let operations = 2.0 * 9.0 * (channels * channels * side * side) as f64;
+        // Two samples, so that what grows with the input can be told from what does not.
+        Ok(Self { input: random([2, channels, side, side])?, weight: random([channels, channels, 3, 3])?, operations })
+    }
+
+    fn convolve(&self, samples: i64) -> Result<Tensor> {
+        let input = self.input.f_narrow(0, 0, samples)?;
+        Ok(input.f_conv2d(&self.weight, None::<Tensor>, [1, 1], [1, 1], [1, 1], 1)?)
+    }
+
+    /// The most held while samples are convolved, output included.
+    fn peak(&self, device: Device, samples: i64) -> Result<f64> {
+        synchronize(device);
+        memory::reset_peak(device)?;
+        let before = memory::of(device)?.in_use;
+        let output = self.convolve(samples)?;
+        synchronize(device);
+        drop(output);
+        Ok(memory::of(device)?.peak.saturating_sub(before) as f64)
+    }
+
+    /// Also warms up.
+    fn scratch(&self, device: Device) -> Result<Scratch> {
+        let bytes = |tensor: &Tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as f64;
+        let (one, two) = (self.peak(device, 1)?, self.peak(device, 2)?);
+        // Input and output are of one size here: one of the copies counted is the output.
+        let copies = (two - one) / (bytes(&self.input) / 2.0);
+        let weights = (2.0 * one - two) / bytes(&self.weight);
+        // Allocators round up, by much where tensors are small.
+        let whole = |copies: f64| (copies * 4.0).round().max(0.0) / 4.0;
+        Ok(Scratch { inputs: whole(copies - 1.0), weights: whole(weights), small: 0 })
+    }
+}
+
+/// Measures a device in about a tenth of a second. [`memory::install`] comes first, or nothing is seen of what is held on a CPU.
 ///
 /// # Errors
 /// Where not even f32 runs.
 pub fn measure(device: Device) -> Result<Measured> {
     let _no_grad = tch::no_grad_guard();
-    let (channels, side) = if device == Device::Cpu { CPU_CONVOLUTION } else { GPU_CONVOLUTION };
-    let operations = 2.0 * 9.0 * (channels * channels * side * side) as f64;
-    let input = Tensor::f_rand([1, channels, side, side], (Kind::Float, device))?;
-    let weight = Tensor::f_rand([channels, channels, 3, 3], (Kind::Float, device))?;
+    let sizes: &[(i64, i64)] = if device == Device::Cpu { &CPU_CONVOLUTIONS } else { &GPU_CONVOLUTIONS };
     let mut speeds = Vec::new();
-    let mut patience = Duration::MAX;
+    // What f32 takes at each size, the better memory order's.
+    let mut single = vec![Duration::MAX; sizes.len()];
     for dtype in TRIED {
         for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
-            let run = || -> Result<Duration> {
-                let input = to_layout(&input.f_to_kind(kind(dtype)?)?, layout)?;
-                let weight = to_layout(&weight.f_to_kind(kind(dtype)?)?, layout)?;
-                least_of(device, 5, patience, || Ok(input.f_conv2d(&weight, None::<Tensor>, [1, 1], [1, 1], [1, 1], 1)?))
-            };
-            match run() {
-                Ok(elapsed) => {
-                    speeds.push(Speed { dtype, layout, flops_per_second: operations / elapsed.as_secs_f64().max(1e-9) });
-                    if dtype == Dtype::F32 {
-                        patience = patience.min(elapsed.mul_f64(HOPELESS));
-                    }
-                }
+            match measure_convolution(device, sizes, dtype, layout, &mut single) {
+                Ok(speed) => speeds.push(speed),
                 Err(error) if dtype == Dtype::F32 => return Err(error),
                 Err(error) => tracing::debug!(%dtype, %error, "the device can't run this type"),
             }
         }
     }
-    let bytes = 32_i64 << 20;
+    let bytes = 8_i64 << 20;
     let values = Tensor::f_rand([bytes / 4], (Kind::Float, device))?;
-    let elapsed = least_of(device, 3, Duration::MAX, || Ok(values.f_silu()?))?;
+    timed(device, || Ok(values.f_silu()?))?;
+    let elapsed = least_of(device, 8, Duration::MAX, || Ok(values.f_silu()?))?;
     Ok(Measured { speeds, bytes_per_second: 2.0 * bytes as f64 / elapsed.as_secs_f64().max(1e-9) })
+}
+
+/// Measures one type and memory order, on as large a convolution as is worth the wait.
+fn measure_convolution(
+    device: Device,
+    sizes: &[(i64, i64)],
+    dtype: Dtype,
+    layout: Layout,
+    single: &mut [Duration],
+) -> Result<Speed> {
+    let mut speed = Speed { dtype, layout, flops_per_second: 0.0, scratch: Scratch::default() };
+    for (size, single) in sizes.iter().zip(single) {
+        let trial = Trial::new(device, *size, dtype, layout)?;
+        let patience = if dtype == Dtype::F32 { Duration::MAX } else { single.saturating_mul(2) };
+        speed.scratch = trial.scratch(device)?;
+        let elapsed = least_of(device, 8, patience, || trial.convolve(1))?;
+        speed.flops_per_second = trial.operations / elapsed.as_secs_f64().max(1e-9);
+        if dtype == Dtype::F32 {
+            *single = elapsed.min(*single);
+        }
+        if elapsed.as_secs_f64() > HOPELESS * single.as_secs_f64() {
+            break;
+        }
+    }
+    if device == Device::Cpu && dtype == Dtype::F32 {
+        speed.scratch.small = CPU_SMALL;
+    }
+    Ok(speed)
 }
 
 /// Attention as plain matrix products, over rows of queries so that the score matrix stays small.
@@ -146,9 +230,24 @@ pub fn plain_attention(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<T
 /// What libtorch says.
 pub fn fused_attention(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
     let head = |tensor: &Tensor| tensor.f_unsqueeze(1);
-    let mixed =
-        Tensor::f_scaled_dot_product_attention(&head(query)?, &head(key)?, &head(value)?, None::<Tensor>, 0.0, false, None, false)?;
+    let mixed = Tensor::f_scaled_dot_product_attention(
+        &head(query)?,
+        &head(key)?,
+        &head(value)?,
+        None::<Tensor>,
+        0.0,
+        false,
+        None,
+        false,
+    )?;
     Ok(mixed.f_squeeze_dim(1)?)
+}
+
+/// What fused attention holds besides query, key, value and result, at most: on a CPU each thread has scores and sums for 256 queries
+/// against 512 keys in f32, and the scores once more in a 16-bit type (pytorch v2.11.0, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
+pub fn fused_attention_bytes(width: f64) -> f64 {
+    let threads = f64::from(tch::get_num_threads().max(1));
+    threads * 256.0 * (4.0 * (512.0 + 2.0 + width) + 2.0 * 512.0)
 }
 
 /// Whether fused attention of this width and type agrees with plain attention on this device. It has been silently wrong at
@@ -157,7 +256,8 @@ pub fn fused_attention_agrees(device: Device, width: i64, dtype: Dtype) -> bool 
     let _no_grad = tch::no_grad_guard();
     let attempt = || -> Result<bool> {
         let kind = kind(dtype)?;
-        let random = || -> Result<Tensor> { Ok(Tensor::f_randn([1, 160, width], (Kind::Float, device))?.f_to_kind(kind)?) };
+        let random =
+            || -> Result<Tensor> { Ok(Tensor::f_randn([1, 160, width], (Kind::Float, device))?.f_to_kind(kind)?) };
         let (query, key, value) = (random()?, random()?, random()?);
         let single = |tensor: &Tensor| tensor.f_to_kind(Kind::Float);
         let fused = single(&fused_attention(&query, &key, &value)?)?;
@@ -190,7 +290,12 @@ mod tests {
 
     #[test]
     fn fast_types_are_those_no_slower_than_f32() {
-        let speed = |dtype, rate| Speed { dtype, layout: Layout::ChannelsFirst, flops_per_second: rate };
+        let speed = |dtype, rate| Speed {
+            dtype,
+            layout: Layout::ChannelsFirst,
+            flops_per_second: rate,
+            scratch: Scratch::default(),
+        };
         let speeds = vec![speed(Dtype::F32, 100.0), speed(Dtype::Bf16, 180.0), speed(Dtype::F16, 60.0)];
         assert_eq!(Measured { speeds, bytes_per_second: 1.0 }.fast_dtypes(), [Dtype::Bf16, Dtype::F32]);
     }

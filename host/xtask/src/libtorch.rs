@@ -7,7 +7,8 @@
 //! ```
 
 use std::{
-    fs,
+    fs::{self, File},
+    io::Write,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -15,13 +16,20 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
-use crate::{project::Project, tools, wheels};
+use crate::{
+    project::Project,
+    tools,
+    wheels::{self, Index},
+};
 
 /// tch 0.24 goes with it.
 pub const VERSION: &str = "2.11.0";
 
-/// Written last into an unpacked folder: without it the folder is not taken for whole.
+/// Written last into an unpacked folder, with the size and path of each library: without it the folder is not taken for whole.
 const WHOLE: &str = "unpacked-whole";
+
+/// Where wheels are kept until they are unpacked.
+const WHEELS: &str = "wheels";
 
 /// Libraries that are linked against.
 const LINKED: [&str; 3] = ["libtorch_cpu.so", "libc10.so", "libgomp.so.1"];
@@ -58,13 +66,13 @@ impl Flavour {
 }
 
 /// Brings the wanted libtorch, or the one that is set up, or the CPU's where there is none.
-pub fn prepare(project: &Project, source: Option<Source>) -> Result<()> {
+pub fn prepare(project: &Project, lock: &File, source: Option<Source>) -> Result<()> {
     let home = project.libtorch();
     clear_leftovers(&home)?;
     let folder = match source {
         None if is_whole(&home.join("run")) => None,
-        None => Some(fetch(&home, Flavour::Cpu, None)?),
-        Some(Source::Wheels(flavour, index)) => Some(fetch(&home, flavour, index.as_deref())?),
+        None => Some(fetch(&home, lock, Flavour::Cpu, None)?),
+        Some(Source::Wheels(flavour, index)) => Some(fetch(&home, lock, flavour, index.as_deref())?),
         Some(Source::Folder(folder)) => Some(adopt(&home, &folder)?),
         Some(Source::InstalledPyTorch) => Some(adopt(&home, &installed()?)?),
     };
@@ -76,36 +84,76 @@ pub fn prepare(project: &Project, source: Option<Source>) -> Result<()> {
 }
 
 fn is_whole(folder: &Path) -> bool {
-    folder.join(WHOLE).is_file() && folder.join("torch/lib").join(LINKED[0]).is_file()
+    let Ok(listing) = fs::read_to_string(folder.join(WHOLE)) else { return false };
+    let is_as_listed = |line: &str| {
+        let Some((size, path)) = line.split_once(' ') else { return false };
+        fs::metadata(folder.join(path)).is_ok_and(|file| Ok(file.len()) == size.parse())
+    };
+    folder.join("torch/lib").join(LINKED[0]).is_file() && listing.lines().all(is_as_listed)
 }
 
-/// What interrupted set-ups left; no other runs now.
-fn clear_leftovers(home: &Path) -> Result<()> {
-    for entry in fs::read_dir(home)?.flatten() {
-        if entry.file_name().to_string_lossy().starts_with("unfinished-") {
-            fs::remove_dir_all(entry.path()).with_context(|| format!("{}", entry.path().display()))?;
+/// Marks a folder as whole. The marker is on the disk before the folder gets its name.
+fn mark_whole(folder: &Path) -> Result<()> {
+    let mut listing = Vec::new();
+    list_libraries(folder, Path::new(""), &mut listing)?;
+    listing.sort();
+    let mut file = File::create(folder.join(WHOLE))?;
+    file.write_all(listing.concat().as_bytes())?;
+    Ok(file.sync_all()?)
+}
+
+/// A line for each library below a folder: its size and path.
+fn list_libraries(folder: &Path, below: &Path, listing: &mut Vec<String>) -> Result<()> {
+    for entry in fs::read_dir(folder.join(below))? {
+        let entry = entry?;
+        let (name, kind) = (entry.file_name(), entry.file_type()?);
+        if kind.is_dir() && name != "include" {
+            list_libraries(folder, &below.join(name), listing)?;
+        } else if kind.is_file() && name.to_string_lossy().contains(".so") {
+            listing.push(format!("{} {}\n", entry.metadata()?.len(), below.join(name).display()));
         }
     }
     Ok(())
 }
 
-fn fetch(home: &Path, flavour: Flavour, index: Option<&str>) -> Result<String> {
+/// What interrupted set-ups left; no other runs now. Wheels stay: pip goes on with those whose hash is right.
+fn clear_leftovers(home: &Path) -> Result<()> {
+    for entry in fs::read_dir(home)?.flatten() {
+        if !entry.file_name().to_string_lossy().starts_with("unfinished-") {
+            continue;
+        }
+        for inside in fs::read_dir(entry.path())?.flatten().filter(|inside| inside.file_name() != WHEELS) {
+            let path = inside.path();
+            let removed = if inside.file_type()?.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            removed.with_context(|| format!("{} is left from an interrupted set-up: remove it", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+fn fetch(home: &Path, lock: &File, flavour: Flavour, index: Option<&str>) -> Result<String> {
     let name = flavour.name().to_owned();
     let place = home.join(&name);
     if is_whole(&place) {
         return Ok(name);
     }
     if flavour == Flavour::Rocm && index.is_none() {
-        bail!("give --index-url with the address of PyTorch's wheel index for your ROCm version (see pytorch.org, Get Started)");
+        bail!(
+            "give --index-url with the address of PyTorch's wheel index for your ROCm version (its 'Get Started' page shows it), \
+             or use an installed PyTorch {VERSION} for ROCm with --pytorch"
+        );
     }
-    tools::python()?;
-    let (download, unpacked) = if flavour == Flavour::Cpu { (600_000_000, 700_000_000) } else { (4_500_000_000, 9_000_000_000) };
-    tools::room(home, download + unpacked)?;
+    let (download, unpacked) =
+        if flavour == Flavour::Cpu { (550_000_000, 550_000_000) } else { (4_500_000_000, 9_000_000_000) };
+    // pip holds a wheel twice, or three times with its cache, before it is unpacked.
+    tools::room(home, 3 * download + unpacked)?;
     let unfinished = home.join(format!("unfinished-{name}"));
-    let archives = unfinished.join("wheels");
+    let archives = unfinished.join(WHEELS);
     fs::create_dir_all(&archives)?;
+    let python = tools::python(&unfinished)?;
     tools::say(&format!("fetching libtorch {VERSION} for {name} (about {} MB)", download / 1_000_000));
-    wheels::download(&archives, flavour, index)?;
+    let from = Index { python: &python, lock, scratch: &unfinished.join("pip"), url: index };
+    wheels::download(&from, &archives, flavour)?;
     let tree = unfinished.join("tree");
     for archive in fs::read_dir(&archives)?.flatten() {
         wheels::unpack(&archive.path(), &tree, flavour)?;
@@ -113,7 +161,7 @@ fn fetch(home: &Path, flavour: Flavour, index: Option<&str>) -> Result<String> {
     if !tree.join("torch/lib").join(LINKED[0]).is_file() {
         bail!("the wheels held no torch/lib/{}: fetch again, or use --libtorch with an unpacked libtorch", LINKED[0]);
     }
-    fs::write(tree.join(WHOLE), VERSION)?;
+    mark_whole(&tree)?;
     if place.exists() {
         fs::rename(&place, unfinished.join("replaced"))?;
     }
@@ -132,29 +180,46 @@ fn installed() -> Result<PathBuf> {
 /// Points at a libtorch of the user's.
 fn adopt(home: &Path, folder: &Path) -> Result<String> {
     let folder = fs::canonicalize(folder).with_context(|| format!("{}", folder.display()))?;
-    for needed in LINKED[..2].iter().map(|library| folder.join("lib").join(library)).chain([folder.join("include/ATen/ATen.h")]) {
+    check(&folder)?;
+    let place = home.join("own");
+    fs::create_dir_all(&place)?;
+    // Not whole while it is changed.
+    let _ = fs::remove_file(place.join(WHOLE));
+    tools::link(&folder, &place.join("torch"))?;
+    mark_whole(&place)?;
+    Ok("own".into())
+}
+
+/// Checks that a folder is an unpacked libtorch of the version needed.
+pub fn check(folder: &Path) -> Result<()> {
+    for needed in
+        LINKED[..2].iter().map(|library| folder.join("lib").join(library)).chain([folder.join("include/ATen/ATen.h")])
+    {
         if !needed.exists() {
             bail!("{} is no libtorch: {} is missing", folder.display(), needed.display());
         }
     }
-    let version = version(&folder).with_context(|| format!("{}: the version can't be told", folder.display()))?;
+    let version = version(folder).with_context(|| format!("{}: the version can't be told", folder.display()))?;
     if !version.starts_with("2.11.") {
         bail!("{}: libtorch {version}, 2.11 is needed", folder.display());
     }
-    let place = home.join("own");
-    fs::create_dir_all(&place)?;
-    tools::link(&folder, &place.join("torch"))?;
-    fs::write(place.join(WHOLE), &version)?;
-    Ok("own".into())
+    Ok(())
 }
 
 fn version(folder: &Path) -> Option<String> {
     if let Ok(text) = fs::read_to_string(folder.join("build-version")) {
         return Some(text.trim().to_owned());
     }
-    let text = fs::read_to_string(folder.join("version.py")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("__version__ = "))?;
-    Some(line.trim_matches(['\'', '"']).to_owned())
+    if let Ok(text) = fs::read_to_string(folder.join("version.py")) {
+        let line = text.lines().find_map(|line| line.strip_prefix("__version__ = "))?;
+        return Some(line.trim_matches(['\'', '"']).to_owned());
+    }
+    let header = fs::read_to_string(folder.join("include/torch/headeronly/version.h")).ok()?;
+    let number = |name: &str| {
+        let line = header.lines().find_map(|line| line.strip_prefix("#define TORCH_VERSION_")?.strip_prefix(name))?;
+        Some(line.trim().to_owned())
+    };
+    Some(format!("{}.{}.{}", number("MAJOR ")?, number("MINOR ")?, number("PATCH ")?))
 }
 
 /// Headers and just the libraries that the program is linked against, by way of `run`.
@@ -177,4 +242,65 @@ fn write_if_changed(path: &Path, text: &str) -> Result<()> {
         return Ok(());
     }
     fs::write(path, text).with_context(|| format!("{}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn laid_out(folder: &Path) {
+        fs::create_dir_all(folder.join("torch/lib")).unwrap();
+        for library in LINKED {
+            fs::write(folder.join("torch/lib").join(library), "library").unwrap();
+        }
+    }
+
+    #[test]
+    fn only_a_marked_folder_with_libraries_of_full_size_is_whole() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path();
+        laid_out(folder);
+        assert!(!is_whole(folder), "no marker yet");
+        mark_whole(folder).unwrap();
+        assert!(is_whole(folder));
+        fs::write(folder.join("torch/lib/libc10.so"), "lib").unwrap();
+        assert!(!is_whole(folder), "a library cut short");
+        fs::remove_file(folder.join("torch/lib/libc10.so")).unwrap();
+        assert!(!is_whole(folder), "a library gone");
+    }
+
+    #[test]
+    fn leftovers_go_and_wheels_stay() {
+        let home = tempfile::tempdir().unwrap();
+        let unfinished = home.path().join("unfinished-cpu");
+        for folder in ["tree/torch", "pip/cache", "wheels"] {
+            fs::create_dir_all(unfinished.join(folder)).unwrap();
+        }
+        laid_out(&home.path().join("cpu"));
+        clear_leftovers(home.path()).unwrap();
+        assert_eq!(fs::read_dir(&unfinished).unwrap().count(), 1);
+        assert!(unfinished.join(WHEELS).is_dir() && home.path().join("cpu/torch/lib").is_dir());
+    }
+
+    #[test]
+    fn the_version_is_read_off_whichever_file_states_it() {
+        let home = tempfile::tempdir().unwrap();
+        let headers = home.path().join("include/torch/headeronly");
+        fs::create_dir_all(&headers).unwrap();
+        assert_eq!(version(home.path()), None);
+        let header = "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 9\n#define TORCH_VERSION_PATCH 1\n";
+        fs::write(headers.join("version.h"), header).unwrap();
+        assert_eq!(version(home.path()).as_deref(), Some("2.9.1"));
+        fs::write(home.path().join("version.py"), "__all__ = []\n__version__ = '2.10.0+cu130'\n").unwrap();
+        assert_eq!(version(home.path()).as_deref(), Some("2.10.0+cu130"));
+        fs::write(home.path().join("build-version"), "2.11.0+cpu\n").unwrap();
+        assert_eq!(version(home.path()).as_deref(), Some("2.11.0+cpu"));
+    }
+
+    #[test]
+    fn a_folder_that_is_no_libtorch_is_refused_by_name() {
+        let home = tempfile::tempdir().unwrap();
+        let message = check(home.path()).unwrap_err().to_string();
+        assert!(message.contains("lib/libtorch_cpu.so is missing"), "{message}");
+    }
 }

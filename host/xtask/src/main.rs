@@ -10,7 +10,7 @@ mod wheels;
 
 use std::{env, process::ExitCode};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
@@ -97,7 +97,7 @@ fn run(step: Step) -> Result<()> {
         Step::Test { arguments } => {
             setup(&project, None)?;
             tools::say("testing everything (the first time compiles for about ten minutes on two cores)");
-            let everything = arguments.is_empty().then_some("--workspace");
+            let everything = (!names_packages(&arguments)).then_some("--workspace");
             tools::run(project.cargo().arg("test").args(everything).args(arguments))
         }
     }
@@ -105,20 +105,31 @@ fn run(step: Step) -> Result<()> {
 
 /// Everything that building needs; without a source, whatever is set up already is kept.
 fn setup(project: &Project, source: Option<Source>) -> Result<()> {
-    let _alone = project.lock()?;
+    let lock = project.lock()?;
     tools::compiler()?;
     if let Some(own) = env::var_os("LIBTORCH").filter(|own| *own != project.link().as_os_str()) {
         tools::say(&format!("LIBTORCH is set: {} is used, and none is fetched", own.display()));
+        libtorch::check(own.as_ref())
+            .context("LIBTORCH is set to a folder that doesn't serve; correct it, or unset it")?;
     } else {
-        libtorch::prepare(project, source)?;
+        libtorch::prepare(project, &lock, source)?;
     }
     policies::compile(project)
+}
+
+/// Whether arguments of `cargo test` say which packages are meant.
+fn names_packages(arguments: &[String]) -> bool {
+    let mut own = arguments.iter().map(String::as_str).take_while(|argument| *argument != "--");
+    own.any(|argument| {
+        matches!(argument, "--workspace" | "--all") || ["-p", "--package"].iter().any(|p| argument.starts_with(p))
+    })
 }
 
 fn build(project: &Project, arguments: &[String]) -> Result<()> {
     tools::say("building the program (the first time takes about ten minutes on two cores)");
     tools::run(project.cargo().args(["build", "-p", "tilewright-cli"]).args(arguments))?;
-    let profile = if arguments.iter().any(|argument| argument == "--release" || argument == "-r") { "release" } else { "debug" };
+    let profile =
+        if arguments.iter().any(|argument| argument == "--release" || argument == "-r") { "release" } else { "debug" };
     println!("built {}", project.program(profile).display());
     Ok(())
 }
@@ -137,7 +148,9 @@ fn demo(project: &Project) -> Result<()> {
     for (what, options) in runs {
         let mut command = std::process::Command::new(&program);
         command.current_dir(&project.root).args(["decode", "examples/latents/astronaut.latent"]);
-        command.args(["--vae", "examples/models/flux-tiny/ae.safetensors", "--record", "out/astronaut.jsonl"]).args(options);
+        command
+            .args(["--vae", "examples/models/flux-tiny/ae.safetensors", "--record", "out/astronaut.jsonl"])
+            .args(options);
         let shown: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
         tools::say(&format!("{what}:\n  {} {}", program.display(), shown.join(" ")));
         tools::run(&mut command)?;
@@ -146,4 +159,23 @@ fn demo(project: &Project) -> Result<()> {
     println!("the picture: {}", project.root.join("out/astronaut.png").display());
     println!("its tiles:   {}", project.root.join("out/astronaut-tiles.png").display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn arguments_are_well_formed() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn packages_are_told_from_what_the_tests_get() {
+        let names = |arguments: &[&str]| names_packages(&arguments.iter().map(|&word| word.into()).collect::<Vec<_>>());
+        assert!(names(&["-p", "xtask"]) && names(&["--package=xtask"]));
+        assert!(!names(&["--release"]) && !names(&["--", "-p"]));
+    }
 }

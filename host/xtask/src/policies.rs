@@ -1,6 +1,6 @@
 //! The policies that ship: compiled to WebAssembly and laid where the host embeds them from.
 
-use std::{ffi::OsString, fs};
+use std::{ffi::OsString, fs, path::Path};
 
 use anyhow::{Context, Result};
 
@@ -15,7 +15,7 @@ pub fn compile(project: &Project) -> Result<()> {
         .collect();
     names.sort();
     tools::say(&format!("compiling the policies {}", names.join(", ")));
-    let (mut cargo, modules) = Way::find()?.cargo(project);
+    let (mut cargo, modules) = Way::find(project)?.cargo(project);
     for name in &names {
         cargo.arg("-p").arg(format!("policy-{name}"));
     }
@@ -23,8 +23,10 @@ pub fn compile(project: &Project) -> Result<()> {
     let place = project.policies();
     fs::create_dir_all(&place)?;
     for name in &names {
-        let module = modules.join(format!("policy_{name}.wasm"));
-        let bytes = fs::read(&module).with_context(|| format!("{}", module.display()))?;
+        let module = modules.join(format!("policy_{}.wasm", name.replace('-', "_")));
+        let bytes = fs::read(&module).with_context(|| {
+            format!("{} was not built: policies/{name}/Cargo.toml needs crate-type = [\"cdylib\"]", module.display())
+        })?;
         let path = place.join(format!("{name}.wasm"));
         // Left alone where nothing changed, so that cargo embeds nothing anew.
         if fs::read(&path).is_ok_and(|now| now == bytes) {
@@ -34,6 +36,18 @@ pub fn compile(project: &Project) -> Result<()> {
         unfinished.push(".new");
         fs::write(&unfinished, bytes)?;
         fs::rename(&unfinished, &path).with_context(|| format!("{}", path.display()))?;
+    }
+    remove_others(&place, &names)
+}
+
+/// Removes modules whose policy is gone: the host would embed them still.
+fn remove_others(place: &Path, names: &[String]) -> Result<()> {
+    for entry in fs::read_dir(place)?.flatten() {
+        let path = entry.path();
+        let is_known = path.file_stem().is_some_and(|stem| names.iter().any(|name| stem == name.as_str()));
+        if path.extension().is_some_and(|ending| ending == "wasm") && !is_known {
+            fs::remove_file(&path).with_context(|| format!("{}", path.display()))?;
+        }
     }
     Ok(())
 }

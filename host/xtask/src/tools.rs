@@ -1,8 +1,8 @@
 //! The system's programs that set-up needs: found, installed where that is allowed, or asked for in one line.
 
 use std::{
-    fs,
-    path::Path,
+    env, fs,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -33,16 +33,35 @@ fn shown(command: &Command) -> String {
     std::iter::once(command.get_program().to_string_lossy().into_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// Makes sure of a C++ compiler.
+/// Makes sure of a C++ compiler, under the name that build scripts call it by.
 pub fn compiler() -> Result<()> {
-    let works = || ["c++", "g++", "clang++"].iter().any(|name| ask(Command::new(name).arg("--version")).is_some());
-    ensure(works, &["g++"], "a C++ compiler")
+    if let Some(own) = env::var_os("CXX").filter(|own| !own.is_empty()) {
+        // May hold a wrapper and options, as in `ccache g++`.
+        if ask(Command::new("sh").args(["-c", "$CXX --version"])).is_none() {
+            bail!("CXX is set to {own:?}, which doesn't run: correct it, or unset it");
+        }
+        return Ok(());
+    }
+    ensure(|| ask(Command::new("c++").arg("--version")).is_some(), &["g++"], "a C++ compiler")
 }
 
-/// Makes sure of Python 3 with pip.
-pub fn python() -> Result<()> {
-    let works = || ask(Command::new("python3").args(["-m", "pip", "--version"])).is_some();
-    ensure(works, &["python3", "python3-pip"], "Python 3 with pip")
+/// Finds a Python 3 with pip: the one in PATH, a virtual environment of its own in `scratch`, or Debian's.
+pub fn python(scratch: &Path) -> Result<PathBuf> {
+    let has_pip = |python: &Path| ask(Command::new(python).args(["-m", "pip", "--version"])).is_some();
+    let python = PathBuf::from("python3");
+    if has_pip(&python) {
+        return Ok(python);
+    }
+    let own = scratch.join("python");
+    let made = ask(Command::new(&python).args(["-m", "venv"]).arg(&own)).map(|_| own.join("bin/python3"));
+    if let Some(python) = made.filter(|python| has_pip(python)) {
+        return Ok(python);
+    }
+    // A python3 of the user's, ahead in PATH, doesn't see what Debian installs.
+    let candidates = [python, PathBuf::from("/usr/bin/python3")];
+    let find = || candidates.iter().find(|python| has_pip(python));
+    ensure(|| find().is_some(), &["python3", "python3-pip"], "Python 3 with pip")?;
+    find().cloned().context("Python 3 with pip is gone again")
 }
 
 /// Makes sure of something by Debian's packages, where this user may install them.
@@ -55,12 +74,33 @@ pub fn ensure(works: impl Fn() -> bool, packages: &[&str], what: &str) -> Result
         bail!("{asked}");
     }
     say(&format!("installing {what} ({})", packages.join(", ")));
-    let apt = |arguments: &[&str]| run(Command::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive").arg("-qq").args(arguments));
-    apt(&["update"]).and_then(|()| apt(&[&["install", "--yes", "--no-install-recommends"], packages].concat())).context(asked.clone())?;
+    let install = [&["install", "--yes", "--no-install-recommends"], packages].concat();
+    // A fresh image has no package lists, an old one outdated ones; often neither matters.
+    if apt(&install).is_err() {
+        apt(&["update"]).and_then(|()| apt(&install)).context(asked.clone())?;
+    }
     if !works() {
         bail!("{asked}");
     }
     Ok(())
+}
+
+/// Runs apt-get without questions; what it says is shown only where it fails.
+fn apt(arguments: &[&str]) -> Result<()> {
+    let mut apt = Command::new("apt-get");
+    apt.env("DEBIAN_FRONTEND", "noninteractive").arg("-qq").args(arguments).stdin(Stdio::null());
+    let output = apt.output().context("apt-get can't be started")?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        bail!("apt-get {}: {}", arguments[0], text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("failed"));
+    }
+    Ok(())
+}
+
+/// Whether Debian's package manager has this package installed.
+pub fn has_package(name: &str) -> bool {
+    let state = ask(Command::new("dpkg-query").args(["-W", "-f", "${db:Status-Status}", name]));
+    state.as_deref() == Some("installed")
 }
 
 fn is_root() -> bool {

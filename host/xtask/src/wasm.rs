@@ -4,10 +4,12 @@
 use std::{
     env,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::{project::Project, tools};
 
@@ -15,6 +17,13 @@ const TARGET: &str = "wasm32-unknown-unknown";
 
 /// Set to `debian` to skip rustup, as where it can't be had.
 const FORCE: &str = "TILEWRIGHT_WASM";
+
+/// Debian's compiler, and the least release that the workspace is written for.
+const DEBIAN: &str = "/usr/bin/rustc";
+const LEAST: &str = concat!("rustc ", env!("CARGO_PKG_RUST_VERSION"));
+
+/// Longer than fetching 20 MB takes.
+const RUSTUP_LIMIT: Duration = Duration::from_secs(180);
 
 /// A way that works.
 pub enum Way {
@@ -29,26 +38,28 @@ pub enum Way {
 
 impl Way {
     /// Finds the first way that works, installing what is missing where that is allowed.
-    pub fn find() -> Result<Self> {
+    pub fn find(project: &Project) -> Result<Self> {
         let debian = env::var(FORCE).is_ok_and(|value| value == "debian");
         if !debian && is_installed() {
             return Ok(Way::Installed);
         }
         if !debian && tools::ask(Command::new("rustup").arg("--version")).is_some() {
             tools::say(&format!("adding the target {TARGET}"));
-            let added = tools::run(Command::new("rustup").args(["target", "add", TARGET]));
-            if added.is_ok() && is_installed() {
+            if add_by_rustup(project) && is_installed() {
                 return Ok(Way::Installed);
             }
         }
-        let source = Path::new("/usr/lib/rustlib/src/rust/library");
-        let works = || Path::new("/usr/bin/rustc").is_file() && (source.is_dir() || debian_sources()) && linker().is_some();
-        let asked = format!("a compiler for {TARGET} ('rustup target add {TARGET}', or Debian's)");
-        tools::ensure(works, &["rustc-web", "rust-web-src", "lld"], &asked)?;
-        match linker() {
-            Some(linker) => Ok(Way::Debian { linker }),
-            None => bail!("{asked} is needed"),
+        let works = || has_sources(Path::new(DEBIAN)) && linker().is_some();
+        let asked = format!("Rust's target {TARGET} ('rustup target add {TARGET}', or Debian's compiler)");
+        // rustc-web conflicts with these: apt-get would remove what the user builds with.
+        if let Some(package) = ["rustc", "rustup"].iter().find(|package| !works() && tools::has_package(package)) {
+            bail!(
+                "{asked} is needed, and can't be installed beside Debian's {package}: add the target to that, or remove it"
+            );
         }
+        tools::ensure(works, &["rustc-web", "rust-web-src", "lld"], &asked)?;
+        let linker = linker().context("no linker for WebAssembly: install lld")?;
+        Ok(Way::Debian { linker })
     }
 
     /// cargo, ready to compile packages for the target, and the folder that the modules appear in.
@@ -60,7 +71,12 @@ impl Way {
             Way::Debian { linker } => {
                 // A folder of its own: two compilers would throw each other's work away.
                 let target = project.target().join("debian");
-                cargo.env("RUSTC", "/usr/bin/rustc").env("RUSTC_BOOTSTRAP", "1").env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
+                cargo
+                    .env("RUSTC", DEBIAN)
+                    .env("RUSTC_BOOTSTRAP", "1")
+                    // The libraries of the toolchain around this.
+                    .env_remove("LD_LIBRARY_PATH")
+                    .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
                 cargo.arg("-Zbuild-std=std,panic_abort").arg("--target-dir").arg(&target);
                 target
             }
@@ -69,20 +85,69 @@ impl Way {
     }
 }
 
-fn sysroot(rustc: &str) -> Option<PathBuf> {
+/// Asks rustup for the target. Without a network it would go on trying.
+fn add_by_rustup(project: &Project) -> bool {
+    let mut rustup = Command::new("rustup");
+    let Ok(mut child) = rustup.args(["target", "add", TARGET]).current_dir(&project.root).stdin(Stdio::null()).spawn()
+    else {
+        return false;
+    };
+    let started = Instant::now();
+    while started.elapsed() < RUSTUP_LIMIT {
+        match child.try_wait() {
+            Ok(None) => thread::sleep(Duration::from_millis(50)),
+            ended => return ended.is_ok_and(|status| status.is_some_and(|status| status.success())),
+        }
+    }
+    tools::say("rustup doesn't get on: trying without it");
+    let _ = child.kill();
+    let _ = child.wait();
+    false
+}
+
+fn sysroot(rustc: &Path) -> Option<PathBuf> {
     tools::ask(Command::new(rustc).args(["--print", "sysroot"])).map(PathBuf::from)
 }
 
-fn is_installed() -> bool {
-    sysroot("rustc").is_some_and(|root| root.join("lib/rustlib").join(TARGET).join("lib").is_dir())
+/// The compiler that cargo uses.
+fn current() -> PathBuf {
+    env::var_os("RUSTC").map_or_else(|| "rustc".into(), PathBuf::from)
 }
 
-fn debian_sources() -> bool {
-    sysroot("/usr/bin/rustc").is_some_and(|root| root.join("lib/rustlib/src/rust/library").is_dir())
+fn is_installed() -> bool {
+    sysroot(&current()).is_some_and(|root| root.join("lib/rustlib").join(TARGET).join("lib").is_dir())
+}
+
+/// Whether a compiler is there, recent enough, with the sources of its standard library.
+fn has_sources(rustc: &Path) -> bool {
+    let version = tools::ask(Command::new(rustc).arg("--version").env_remove("LD_LIBRARY_PATH"));
+    let is_recent = version.is_some_and(|version| release(&version) >= release(LEAST));
+    is_recent && sysroot(rustc).is_some_and(|root| root.join("lib/rustlib/src/rust/library/std/Cargo.toml").is_file())
+}
+
+/// Major and minor number out of `rustc 1.96.0 (…)`.
+fn release(version: &str) -> Option<(u32, u32)> {
+    let mut numbers = version.split_whitespace().nth(1)?.split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 /// The toolchain's own linker, or Debian's.
 fn linker() -> Option<PathBuf> {
-    let own = sysroot("rustc").map(|root| root.join(format!("lib/rustlib/{}-unknown-linux-gnu/bin/rust-lld", env::consts::ARCH)));
-    own.into_iter().chain([PathBuf::from("/usr/bin/wasm-ld"), PathBuf::from("/usr/bin/wasm-ld-14")]).find(|path| path.is_file())
+    let host = format!("lib/rustlib/{}-unknown-linux-gnu/bin/rust-lld", env::consts::ARCH);
+    let own = sysroot(&current()).map(|root| root.join(host));
+    own.into_iter()
+        .chain([PathBuf::from("/usr/bin/wasm-ld"), PathBuf::from("/usr/bin/wasm-ld-14")])
+        .find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_compare_as_numbers() {
+        assert!(release("rustc 1.100.0 (abc 2027-01-01)") > release(LEAST));
+        assert!(release("rustc 1.63.0") < release(LEAST));
+        assert_eq!(release("no version"), None);
+    }
 }

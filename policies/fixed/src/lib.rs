@@ -1,1 +1,136 @@
-//! To come.
+//! What the user says, and nothing else: every part of the plan is a setting. There is no way round the policies, so that a choice
+//! made by hand is checked and recorded like any other.
+
+use tilewright_sdk::{
+    Attempt, Description, Layout, Overlapped, Plan, Policy, Precision, Release, Request, Settings, Space, Tile, Time,
+};
+
+/// The longest side and the most frames that can be asked for.
+const MOST: u32 = 1 << 16;
+
+/// The plan as it was set.
+pub struct Fixed {
+    plan: Plan,
+}
+
+impl Policy for Fixed {
+    fn describe() -> Description {
+        Description::new("fixed", env!("CARGO_PKG_VERSION"), "Runs what the settings say, whatever the request.")
+            .setting("space", "How the picture is divided: whole, blended or exact.", "whole")
+            .setting("tile", "The tile in pixels: one side, or WIDTHxHEIGHT.", "512")
+            .setting("overlap", "Pixels that neighbouring tiles share.", 64)
+            .setting("precision", "Element types: f32, bf16, f16, mixed-bf16 or mixed-f16.", "f32")
+            .setting("layout", "Memory order: channels-first or channels-last.", "channels-first")
+            .setting("batch", "Samples, or tiles, that run together.", 1)
+            .setting("release", "When unused memory is handed back: keep, at-end or each-step.", "at-end")
+            .setting("offload", "Keep activations that wait in host memory.", false)
+            .setting("prefetch", "Inputs copied to the device ahead of their turn.", 0)
+            .setting("time", "How frames are divided: whole, carried or blended.", "whole")
+            .setting("chunk", "Frames of a chunk.", 16)
+            .setting("time-overlap", "Frames that neighbouring chunks share, when blended in time.", 2)
+    }
+
+    fn configure(settings: &Settings) -> Result<Self, String> {
+        let tile = tile(settings)?;
+        let space = settings.word("space", &[
+            ("whole", Space::Whole),
+            ("blended", Space::Blended(tile)),
+            ("exact", Space::Exact(tile)),
+        ])?;
+        let frames = settings.count("chunk", 1, MOST)?;
+        let overlap = settings.count("time-overlap", 0, MOST)?;
+        let time = settings.word("time", &[
+            ("whole", Time::Whole),
+            ("carried", Time::Carried(frames)),
+            ("blended", Time::Blended(Overlapped { frames, overlap })),
+        ])?;
+        if matches!(time, Time::Blended(_)) && overlap >= frames {
+            return Err(below("time-overlap", overlap, "chunk", frames));
+        }
+        let plan = Plan {
+            space,
+            time,
+            batch: settings.count("batch", 1, MOST)?,
+            precision: settings.word("precision", &Precision::WORDS)?,
+            layout: settings.word("layout", &[
+                ("channels-first", Layout::ChannelsFirst),
+                ("channels-last", Layout::ChannelsLast),
+            ])?,
+            release: settings.word("release", &[
+                ("keep", Release::Keep),
+                ("at-end", Release::AtEnd),
+                ("each-step", Release::EachStep),
+            ])?,
+            offload: settings.flag("offload")?,
+            prefetch: settings.count("prefetch", 0, MOST)?,
+            reason: "as set".into(),
+        };
+        Ok(Self { plan })
+    }
+
+    fn decide(&mut self, _request: &Request) -> Result<Plan, String> {
+        Ok(self.plan.clone())
+    }
+
+    fn recover(&mut self, _request: &Request, _attempts: &[Attempt]) -> Result<Plan, String> {
+        Err("only does what it is set to".into())
+    }
+}
+
+tilewright_sdk::export!(Fixed);
+
+/// The tile, from `512` or `768x512` and the overlap.
+fn tile(settings: &Settings) -> Result<Tile, String> {
+    let text = settings.text("tile")?;
+    let refused = || ["tile=", text, ": allowed is a side in pixels from 1 to 65536, or WIDTHxHEIGHT"].concat();
+    let side = |text: &str| text.trim().parse::<u32>().ok().filter(|side| (1..=MOST).contains(side)).ok_or_else(refused);
+    let (width, height) = match text.split_once(['x', '×']) {
+        Some((width, height)) => (side(width)?, side(height)?),
+        None => (side(text)?, side(text)?),
+    };
+    let overlap = settings.count("overlap", 0, MOST)?;
+    // A whole picture has no tiles, so their overlap can't be wrong.
+    if settings.text("space")? != "whole" && overlap >= width.min(height) {
+        return Err(below("overlap", overlap, "tile", width.min(height)));
+    }
+    Ok(Tile { height, width, overlap })
+}
+
+fn below(name: &str, value: u32, of: &str, most: u32) -> String {
+    [name, "=", &value.to_string(), ": has to be less than the ", of, " (", &most.to_string(), ")"].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use tilewright_sdk::{Dtype, Value};
+
+    use super::*;
+
+    fn set(pairs: &[(&str, Value)]) -> Result<Plan, String> {
+        let defaults = Fixed::describe().defaults();
+        let settings = pairs.iter().fold(defaults, |settings, (name, value)| settings.with(name, value.clone()));
+        Fixed::configure(&settings).map(|policy| policy.plan)
+    }
+
+    #[test]
+    fn the_plan_is_what_is_set() {
+        assert_eq!(set(&[]).unwrap().space, Space::Whole);
+        let plan = set(&[("space", "blended".into()), ("tile", "768x512".into()), ("precision", "mixed-bf16".into())]).unwrap();
+        assert_eq!(plan.space, Space::Blended(Tile { height: 512, width: 768, overlap: 64 }));
+        assert_eq!(plan.precision, Precision::Mixed(Dtype::Bf16));
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        let refused = |pairs: &[(&str, Value)]| set(pairs).unwrap_err();
+        let sides = ": allowed is a side in pixels from 1 to 65536, or WIDTHxHEIGHT";
+        assert_eq!(refused(&[("tile", "0".into())]), format!("tile=0{sides}"));
+        assert_eq!(refused(&[("tile", "-8".into())]), format!("tile=-8{sides}"));
+        assert_eq!(refused(&[("tile", "512x".into())]), format!("tile=512x{sides}"));
+        assert_eq!(refused(&[("overlap", (-1).into())]), "overlap=-1: allowed is 0 to 65536");
+        let overlap = refused(&[("space", "blended".into()), ("overlap", 512.into())]);
+        assert_eq!(overlap, "overlap=512: has to be less than the tile (512)");
+        assert_eq!(refused(&[("space", "half".into())]), "space=half: allowed is whole, blended, exact");
+        assert_eq!(refused(&[("batch", 0.into())]), "batch=0: allowed is 1 to 65536");
+    }
+}

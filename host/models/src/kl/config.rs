@@ -84,9 +84,14 @@ impl Config {
     /// config.json is broken or asks for what is not supported.
     pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
         let names = Names::new(file, identity)?;
-        let middle = ["decoder.mid_block.resnets.0.norm1.weight", "decoder.mid_block.resnets.0.conv1.weight", "decoder.mid_block.resnets.1.norm1.weight"];
+        let middle = [
+            "decoder.mid_block.resnets.0.norm1.weight",
+            "decoder.mid_block.resnets.0.conv1.weight",
+            "decoder.mid_block.resnets.1.norm1.weight",
+        ];
         let middle = ["decoder.conv_in.weight", "decoder.conv_in.bias"].iter().chain(&middle).map(|name| (*name, 0));
-        let middle_channels = names.extent(middle).ok_or_else(|| names.missing("decoder.conv_in.weight", vec![512, 4, 3, 3]))?;
+        let middle_channels =
+            names.extent(middle).ok_or_else(|| names.missing("decoder.conv_in.weight", vec![512, 4, 3, 3]))?;
         let latent = [("decoder.conv_in.weight", 1), ("post_quant_conv.weight", 0), ("post_quant_conv.bias", 0)];
         let post_quant = names.has("post_quant_conv");
         // Where nothing tells: what the published networks with and without the 1×1 convolution have.
@@ -97,11 +102,14 @@ impl Config {
             let layers = (0..).take_while(|layer| names.has(&format!("{up}.resnets.{layer}"))).count();
             let parts = ["conv1.weight", "conv1.bias", "norm2.weight", "conv2.weight", "conv2.bias"];
             let parts = parts.map(|part| format!("{up}.resnets.0.{part}"));
-            let channels = names.extent(parts.iter().map(|name| (name.as_str(), 0))).ok_or_else(|| names.missing(&parts[0], vec![middle_channels, middle_channels, 3, 3]))?;
+            let channels = names
+                .extent(parts.iter().map(|name| (name.as_str(), 0)))
+                .ok_or_else(|| names.missing(&parts[0], vec![middle_channels, middle_channels, 3, 3]))?;
             up_blocks.push(UpBlock { channels, layers, upsamples: names.has(&format!("{up}.upsamplers")) });
         }
         if up_blocks.is_empty() {
-            return Err(names.missing("decoder.up_blocks.0.resnets.0.conv1.weight", vec![middle_channels, middle_channels, 3, 3]));
+            return Err(names
+                .missing("decoder.up_blocks.0.resnets.0.conv1.weight", vec![middle_channels, middle_channels, 3, 3]));
         }
         let written = config_file(file, identity)?;
         let family = written.scaling_factor.and_then(family_of_scaling).unwrap_or(identity.family);
@@ -133,7 +141,10 @@ impl Config {
     fn check(&self, file: &Checkpoint) -> Result<()> {
         let refused = |reason| Err(Error::Unknown { path: file.path().to_owned(), reason });
         let widths = || std::iter::once(self.middle_channels).chain(self.up_blocks.iter().map(|block| block.channels));
-        if let Some(width) = widths().chain([self.latent_channels, self.image_channels]).find(|width| *width == 0 || *width > MOST_CHANNELS) {
+        if let Some(width) = widths()
+            .chain([self.latent_channels, self.image_channels])
+            .find(|width| *width == 0 || *width > MOST_CHANNELS)
+        {
             return refused(format!("a layer of {width} channels is nonsense"));
         }
         if !matches!(self.image_channels, 1 | 3 | 4) {
@@ -170,7 +181,8 @@ impl Config {
     /// The file's names of all tensors in the decoder's part of the file.
     pub fn decoder_names(file: &Checkpoint, identity: &Identity) -> Vec<String> {
         let part = |name: &&str| {
-            name.strip_prefix(&identity.prefix).is_some_and(|rest| rest.starts_with("decoder.") || rest.starts_with("post_quant_conv."))
+            name.strip_prefix(&identity.prefix)
+                .is_some_and(|rest| rest.starts_with("decoder.") || rest.starts_with("post_quant_conv."))
         };
         file.names().filter(part).map(str::to_owned).collect()
     }
@@ -225,7 +237,10 @@ impl Config {
             for part in ["to_q", "to_k", "to_v", "to_out.0"] {
                 let name = format!("decoder.mid_block.attentions.0.{part}");
                 // A linear layer, or the 1×1 convolution that it was first.
-                needed.push(Needed { name: format!("{name}.weight"), shapes: vec![vec![width, width], vec![width, width, 1, 1]] });
+                needed.push(Needed {
+                    name: format!("{name}.weight"),
+                    shapes: vec![vec![width, width], vec![width, width, 1, 1]],
+                });
                 needed.push(Needed { name: format!("{name}.bias"), shapes: vec![vec![width]] });
             }
         }
@@ -259,7 +274,11 @@ impl Config {
     /// What keeps the decoder from being loaded, a line each.
     pub fn problems(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
         let Ok(names) = Names::new(file, identity) else { return Vec::new() };
-        self.needed().iter().filter_map(|needed| Self::locate(&names, needed).err()).map(|error| error.to_string()).collect()
+        self.needed()
+            .iter()
+            .filter_map(|needed| Self::locate(&names, needed).err())
+            .map(|error| error.to_string())
+            .collect()
     }
 }
 
@@ -278,7 +297,8 @@ fn config_file(file: &Checkpoint, identity: &Identity) -> Result<ConfigFile> {
         return Err(broken("no configuration: not a file of under 1 MiB".into()));
     }
     let text = fs::read(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
-    let config: ConfigFile = serde_json::from_slice(&text).map_err(|error| broken(format!("no valid configuration: {error}")))?;
+    let config: ConfigFile =
+        serde_json::from_slice(&text).map_err(|error| broken(format!("no valid configuration: {error}")))?;
     if config.class.as_deref().is_some_and(|class| class != "AutoencoderKL") {
         tracing::warn!(path = %path.display(), class = config.class, "config.json is of another class and not used");
         return Ok(ConfigFile::default());
@@ -337,6 +357,10 @@ impl<'a> Names<'a> {
 
     fn missing(&self, canonical: &str, expected: Vec<usize>) -> Error {
         let name = self.naming.original(canonical, self.blocks).unwrap_or_else(|| canonical.to_owned());
-        Error::Missing { path: self.file.path().to_owned(), name: format!("{}{name}", self.prefix), expected: Shape(expected) }
+        Error::Missing {
+            path: self.file.path().to_owned(),
+            name: format!("{}{name}", self.prefix),
+            expected: Shape(expected),
+        }
     }
 }

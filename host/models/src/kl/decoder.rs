@@ -63,23 +63,38 @@ impl Decoder {
     /// # Errors
     /// A tensor that is missing, misshapen, left over or of a type that can't be read, by name; libtorch's failures, out of memory
     /// included.
-    pub fn load(file: &Checkpoint, identity: &Identity, config: &Config, numeric: Numeric, device: Device) -> Result<Self> {
+    pub fn load(
+        file: &Checkpoint,
+        identity: &Identity,
+        config: &Config,
+        numeric: Numeric,
+        device: Device,
+    ) -> Result<Self> {
         let left = Config::left_over(file, identity);
         if let Some(name) = left.first() {
             let more = if left.len() > 1 { format!(" (and {} more)", left.len() - 1) } else { String::new() };
             return Err(Error::LeftOver { path: file.path().to_owned(), name: name.clone(), more });
         }
-        let loader = Loader { names: Names::new(file, identity)?, needed: config.needed(), numeric, device, groups: config.norm_groups };
+        let loader = Loader {
+            names: Names::new(file, identity)?,
+            needed: config.needed(),
+            numeric,
+            device,
+            groups: config.norm_groups,
+        };
         // All shapes before any weight is copied.
         for needed in &loader.needed {
             Config::locate(&loader.names, needed)?;
         }
         let resnet = |name: String| loader.resnet(&name);
-        let middle = (0..config.middle_layers).map(|layer| resnet(format!("decoder.mid_block.resnets.{layer}"))).collect::<Result<_>>()?;
+        let middle = (0..config.middle_layers)
+            .map(|layer| resnet(format!("decoder.mid_block.resnets.{layer}")))
+            .collect::<Result<_>>()?;
         let mut ups = Vec::new();
         for (index, block) in config.up_blocks.iter().enumerate() {
             let name = format!("decoder.up_blocks.{index}");
-            let resnets = (0..block.layers).map(|layer| resnet(format!("{name}.resnets.{layer}"))).collect::<Result<_>>()?;
+            let resnets =
+                (0..block.layers).map(|layer| resnet(format!("{name}.resnets.{layer}"))).collect::<Result<_>>()?;
             let upsample = match block.upsamples {
                 true => Some(Upsample { conv: loader.conv(&format!("{name}.upsamplers.0.conv"))? }),
                 false => None,
@@ -90,7 +105,11 @@ impl Decoder {
             post_quant: if config.post_quant { Some(loader.conv("post_quant_conv")?) } else { None },
             conv_in: loader.conv("decoder.conv_in")?,
             middle,
-            attention: if config.middle_attention { Some(loader.attention("decoder.mid_block.attentions.0", config)?) } else { None },
+            attention: if config.middle_attention {
+                Some(loader.attention("decoder.mid_block.attentions.0", config)?)
+            } else {
+                None
+            },
             ups,
             norm_out: loader.norm("decoder.conv_norm_out")?,
             conv_out: loader.conv("decoder.conv_out")?,
@@ -125,9 +144,9 @@ impl Decoder {
         let numeric = &self.numeric;
         let mut hidden = prepare(latents, numeric)?;
         if let Some(conv) = &self.post_quant {
-            hidden = conv.forward(&hidden, numeric)?;
+            hidden = conv.forward(hidden, numeric)?;
         }
-        hidden = self.conv_in.forward(&hidden, numeric)?;
+        hidden = self.conv_in.forward(hidden, numeric)?;
         advance()?;
         for (index, resnet) in self.middle.iter().enumerate() {
             hidden = resnet.forward(hidden, numeric)?;
@@ -147,11 +166,10 @@ impl Decoder {
                 advance()?;
             }
         }
-        let normed = self.norm_out.forward_silu(&hidden)?;
-        drop(hidden);
-        let output = self.conv_out.forward(&normed, numeric)?;
+        hidden = self.norm_out.forward_silu(&hidden)?;
+        hidden = self.conv_out.forward(hidden, numeric)?;
         advance()?;
-        finish(&output)
+        finish(&hidden)
     }
 }
 
@@ -167,7 +185,8 @@ struct Loader<'a> {
 impl Loader<'_> {
     fn tensor(&self, name: &str, kind: Kind) -> Result<Tensor> {
         let needed = self.needed.iter().find(|needed| needed.name == name);
-        let needed = needed.ok_or_else(|| tilewright_torch::Error::Torch(format!("{name} is not in the network's own list")))?;
+        let needed =
+            needed.ok_or_else(|| tilewright_torch::Error::Torch(format!("{name} is not in the network's own list")))?;
         let (name, shape) = Config::locate(&self.names, needed)?;
         self.names.file.load(&name, &shape, kind, self.device)
     }
@@ -199,7 +218,10 @@ impl Loader<'_> {
     fn linear(&self, name: &str, width: usize) -> Result<Linear> {
         let weight = self.tensor(&format!("{name}.weight"), self.numeric.convolution)?;
         let width = width as i64;
-        Ok(Linear { weight: weight.f_reshape([width, width])?, bias: self.tensor(&format!("{name}.bias"), self.numeric.convolution)? })
+        Ok(Linear {
+            weight: weight.f_reshape([width, width])?,
+            bias: self.tensor(&format!("{name}.bias"), self.numeric.convolution)?,
+        })
     }
 
     fn attention(&self, name: &str, config: &Config) -> Result<Attention> {

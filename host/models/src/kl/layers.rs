@@ -1,7 +1,8 @@
 //! The decoder's layers. Tensors are [N, C, H, W] in the memory order of [`Numeric::layout`]; each layer takes its input by value
-//! so that memory is given back as soon as nothing needs it.
+//! so that memory is given back as soon as nothing needs it. What is held at once is counted in `footprint.rs`: change both.
 
 use tch::{Kind, Tensor};
+use tilewright_plan::Layout;
 use tilewright_torch::{channels_last, probe};
 
 use super::decoder::Numeric;
@@ -9,6 +10,11 @@ use crate::Result;
 
 /// Of every norm in these networks (diffusers' `resnet_eps`).
 const EPSILON: f64 = 1e-6;
+
+/// In another type; what it was in is given back. Costs nothing where the type is the same.
+fn converted(tensor: Tensor, kind: Kind) -> Result<Tensor> {
+    Ok(tensor.f_to_kind(kind)?)
+}
 
 /// A convolution of stride 1 that keeps height and width.
 #[derive(Debug)]
@@ -19,11 +25,26 @@ pub(super) struct Conv {
 }
 
 impl Conv {
-    pub fn forward(&self, input: &Tensor, numeric: &Numeric) -> Result<Tensor> {
+    pub fn forward(&self, input: Tensor, numeric: &Numeric) -> Result<Tensor> {
         let side = [self.padding, self.padding];
-        let convert = |tensor: &Tensor| tensor.f_to_kind(numeric.convolution);
-        let output = convert(input)?.f_conv2d(&self.weight, Some(&self.bias), [1, 1], side, [1, 1], 1)?;
-        Ok(output.f_to_kind(numeric.rest)?)
+        let input = converted(input, numeric.convolution)?;
+        let output = match numeric.layout {
+            Layout::ChannelsFirst if self.padding == 0 => self.product(&input)?,
+            _ => input.f_conv2d(&self.weight, Some(&self.bias), [1, 1], side, [1, 1], 1)?,
+        };
+        drop(input);
+        converted(output, numeric.rest)
+    }
+
+    /// A 1×1 convolution of channels-first values as the matrix product that it is. oneDNN's convolution would reorder input and output,
+    /// and in 16-bit types hold the output once more in f32 for every thread.
+    fn product(&self, input: &Tensor) -> Result<Tensor> {
+        let (batch, into, height, width) = input.size4()?;
+        let out = self.weight.size4()?.0;
+        let weight = self.weight.f_reshape([1, out, into])?.f_expand([batch, out, into], false)?;
+        let bias = self.bias.f_reshape([1, out, 1])?;
+        let output = bias.f_baddbmm(&weight, &input.f_reshape([batch, into, height * width])?, 1.0, 1.0)?;
+        Ok(output.f_reshape([batch, out, height, width])?)
     }
 }
 
@@ -58,13 +79,13 @@ pub(super) struct Resnet {
 
 impl Resnet {
     pub fn forward(&self, input: Tensor, numeric: &Numeric) -> Result<Tensor> {
-        let hidden = self.norm1.forward_silu(&input)?;
-        let hidden = self.conv1.forward(&hidden, numeric)?;
-        let hidden = self.norm2.forward_silu(&hidden)?;
-        let mut output = self.conv2.forward(&hidden, numeric)?;
-        drop(hidden);
+        // Assigned rather than shadowed: a shadowed tensor would live on to the end.
+        let mut hidden = self.norm1.forward_silu(&input)?;
+        hidden = self.conv1.forward(hidden, numeric)?;
+        hidden = self.norm2.forward_silu(&hidden)?;
+        let mut output = self.conv2.forward(hidden, numeric)?;
         let input = match &self.shortcut {
-            Some(shortcut) => shortcut.forward(&input, numeric)?,
+            Some(shortcut) => shortcut.forward(input, numeric)?,
             None => input,
         };
         Ok(output.f_add_(&input)?)
@@ -100,17 +121,21 @@ impl Attention {
     pub fn forward(&self, input: Tensor, numeric: &Numeric) -> Result<Tensor> {
         let (batch, channels, height, width) = input.size4()?;
         // [N, tokens, C]
-        let tokens = self.norm.forward(&input)?.f_flatten(2, 3)?.f_transpose(1, 2)?.f_contiguous()?.f_to_kind(numeric.convolution)?;
-        let (query, key, value) = (self.query.forward(&tokens)?, self.key.forward(&tokens)?, self.value.forward(&tokens)?);
+        let mut tokens = converted(self.norm.forward(&input)?, numeric.convolution)?;
+        tokens = tokens.f_flatten(2, 3)?.f_transpose(1, 2)?.f_contiguous()?;
+        let (query, key, value) =
+            (self.query.forward(&tokens)?, self.key.forward(&tokens)?, self.value.forward(&tokens)?);
         drop(tokens);
         let mixed = match self.fused {
             true => probe::fused_attention(&query, &key, &value)?,
             false => probe::plain_attention(&query, &key, &value)?,
         };
         drop((query, key, value));
-        let output = self.output.forward(&mixed)?.f_to_kind(numeric.rest)?;
-        let output = output.f_transpose(1, 2)?.f_reshape([batch, channels, height, width])?;
-        Ok(input.f_add(&output)?)
+        let mut output = self.output.forward(&mixed)?;
+        drop(mixed);
+        output = converted(output, numeric.rest)?.f_transpose(1, 2)?.f_reshape([batch, channels, height, width])?;
+        let mut input = input;
+        Ok(input.f_add_(&output)?)
     }
 }
 
@@ -123,9 +148,11 @@ pub(super) struct Upsample {
 impl Upsample {
     pub fn forward(&self, input: Tensor, numeric: &Numeric) -> Result<Tensor> {
         let (_, _, height, width) = input.size4()?;
+        // A copy of pixels is the same in either type: converting first is a quarter of the work, and of the memory.
+        let input = converted(input, numeric.convolution)?;
         let larger = input.f_upsample_nearest2d([2 * height, 2 * width], None, None)?;
         drop(input);
-        self.conv.forward(&larger, numeric)
+        self.conv.forward(larger, numeric)
     }
 }
 
@@ -133,8 +160,8 @@ impl Upsample {
 pub(super) fn prepare(input: &Tensor, numeric: &Numeric) -> Result<Tensor> {
     let input = input.f_to_kind(numeric.rest)?;
     Ok(match numeric.layout {
-        tilewright_plan::Layout::ChannelsFirst => input.f_contiguous()?,
-        tilewright_plan::Layout::ChannelsLast => channels_last(&input)?,
+        Layout::ChannelsFirst => input.f_contiguous()?,
+        Layout::ChannelsLast => channels_last(&input)?,
     })
 }
 

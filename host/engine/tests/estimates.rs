@@ -1,0 +1,57 @@
+//! Estimated peaks against measured ones. Times are not compared here: other work on the machine is in them.
+
+mod scripted;
+
+use scripted::{Quiet, Scripted, alone, fixtures, latent, machine, plan, square, vae};
+use tilewright_engine::Job;
+use tilewright_plan::{Dtype, Layout, Objective, Precision, Space};
+
+/// Below this, what libraries hold whatever the size is a large part.
+const LEAST: u64 = 4 << 20;
+
+#[test]
+fn peaks_are_estimated_before_they_are_measured() {
+    let _alone = alone();
+    let precisions = [
+        Precision::Uniform(Dtype::F32),
+        Precision::Uniform(Dtype::Bf16),
+        Precision::Mixed(Dtype::Bf16),
+        Precision::Uniform(Dtype::F16),
+    ];
+    let networks = [
+        ("flux-bfl/ae.safetensors", 16, 20),
+        ("sdxl-diffusers/diffusion_pytorch_model.fp16.safetensors", 4, 96),
+        ("five-levels/diffusion_pytorch_model.safetensors", 16, 17),
+    ];
+    let mut compared = 0;
+    for (file, channels, side) in networks {
+        let vae = vae(&fixtures().join(file));
+        let scale = vae.config.spatial_scale();
+        for samples in [1, 2] {
+            let latents = latent([samples, channels, side, side + 3]);
+            let job = Job::new(machine(), &vae, &latents, 1 << 32, Objective::Balanced).unwrap();
+            for precision in precisions {
+                // Where f16 is emulated it would take minutes.
+                if precision.dtype() == Dtype::F16 && samples * side > 20 {
+                    continue;
+                }
+                for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
+                    for (space, batch) in [(Space::Whole, 1), (Space::Whole, 2), (square(12 * scale, 2 * scale), 2)] {
+                        let plan = plan(space, batch, precision, layout);
+                        let estimated = job.estimate(&plan).unwrap().peak_bytes;
+                        let finished = job.run(&mut Scripted::new([plan]), &mut Quiet).unwrap();
+                        let measured = finished.record.outcome.unwrap().peak_bytes;
+                        let ratio = estimated as f64 / measured as f64;
+                        let what = format!("{file} {samples} {space} {precision} {layout} {batch}");
+                        assert!(ratio >= 0.95, "{what}: {estimated} is {ratio:.3} of {measured}");
+                        if measured > LEAST {
+                            assert!(ratio <= 1.35, "{what}: {estimated} is {ratio:.3} of {measured}");
+                            compared += 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(compared > 30, "{compared} plans were large enough to compare");
+}

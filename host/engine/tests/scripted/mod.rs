@@ -1,0 +1,152 @@
+//! A planner that answers from a list, and the fixtures that jobs are run on. Each test binary uses a part of it.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
+    time::Duration,
+};
+
+use serde_json::Value;
+use tch::{Kind, Tensor};
+use tilewright_engine::{Machine, Observer, Overrides, Vae};
+use tilewright_models::{Checkpoint, Latent};
+use tilewright_plan::{
+    Attempt, Candidate, Decision, Device, Dtype, Facts, Layout, Offer, Outcome, Plan, Planner, PolicyIdentity,
+    Precision, Release, Request, Space, Tile, Time,
+};
+use tilewright_torch::device::Choice;
+
+/// Answers plan after plan; the last one again and again.
+pub struct Scripted {
+    identity: PolicyIdentity,
+    plans: VecDeque<Plan>,
+    /// What `recover` was told.
+    pub recovered: Vec<Vec<Attempt>>,
+    /// What `learn` was told.
+    pub learned: Vec<(Plan, Outcome)>,
+}
+
+impl Scripted {
+    pub fn new(plans: impl IntoIterator<Item = Plan>) -> Self {
+        let identity = PolicyIdentity {
+            name: "scripted".into(),
+            version: "1.0.0".into(),
+            digest: "sha256:00".into(),
+            settings: BTreeMap::from([("tile".into(), tilewright_plan::Value::Integer(64))]),
+        };
+        Self { identity, plans: plans.into_iter().collect(), recovered: Vec::new(), learned: Vec::new() }
+    }
+
+    fn next(&mut self, facts: &dyn Facts) -> Decision {
+        let plan = if self.plans.len() > 1 { self.plans.pop_front() } else { self.plans.front().cloned() }.unwrap();
+        Decision {
+            answer: Some(plan.clone()),
+            candidates: vec![Candidate { plan: plan.clone(), cost: facts.estimate(&plan) }],
+            plan,
+            adjusted: vec!["overlap 300 → 192: at most a quarter of the tile".into()],
+            fallback: None,
+            elapsed: Duration::from_micros(4),
+            fuel: 5532,
+            log: Vec::new(),
+        }
+    }
+}
+
+impl Planner for Scripted {
+    fn identity(&self) -> &PolicyIdentity {
+        &self.identity
+    }
+
+    fn decide(&mut self, _: &Request, _: &Device, _: &Offer, facts: Arc<dyn Facts>) -> Decision {
+        self.next(&*facts)
+    }
+
+    fn recover(&mut self, _: &Request, _: &Device, _: &Offer, facts: Arc<dyn Facts>, attempts: &[Attempt]) -> Decision {
+        self.recovered.push(attempts.to_vec());
+        self.next(&*facts)
+    }
+
+    fn learn(&mut self, _: &Request, _: &Device, plan: &Plan, outcome: &Outcome) {
+        self.learned.push((plan.clone(), *outcome));
+    }
+}
+
+/// Watches nothing.
+pub struct Quiet;
+
+impl Observer for Quiet {}
+
+pub fn plan(space: Space, batch: u32, precision: Precision, layout: Layout) -> Plan {
+    Plan {
+        space,
+        time: Time::Whole,
+        batch,
+        precision,
+        layout,
+        release: Release::AtEnd,
+        offload: false,
+        prefetch: 0,
+        reason: "the script says so".into(),
+    }
+}
+
+pub fn single(space: Space) -> Plan {
+    plan(space, 1, Precision::Uniform(Dtype::F32), Layout::ChannelsFirst)
+}
+
+pub fn square(side: u32, overlap: u32) -> Space {
+    Space::Blended(Tile { height: side, width: side, overlap })
+}
+
+/// The CPU, measured once per test binary.
+pub fn machine() -> &'static Machine {
+    static MACHINE: OnceLock<Machine> = OnceLock::new();
+    MACHINE.get_or_init(|| Machine::open(Choice::Cpu).unwrap())
+}
+
+/// The memory counters and the limit are the process's: whoever looks at them, or may disturb them, runs alone.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+pub fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures")
+}
+
+pub fn cases(list: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(fixtures().join("cases.json")).unwrap();
+    let all: Value = serde_json::from_str(&text).unwrap();
+    all[list].as_array().unwrap().clone()
+}
+
+pub fn vae(path: &Path) -> Vae {
+    Vae::open(path, Overrides::default()).unwrap()
+}
+
+/// The network of ×8 with widths like the published ones', only narrower.
+pub fn flux() -> Vae {
+    vae(&fixtures().join("flux-bfl/ae.safetensors"))
+}
+
+/// A latent that is the same in every run.
+pub fn latent(shape: [i64; 4]) -> Tensor {
+    let values = Tensor::arange(shape.iter().product::<i64>(), (Kind::Float, tch::Device::Cpu));
+    (values * 0.7).sin().reshape(shape)
+}
+
+pub fn stored_latent(case: &Value) -> Tensor {
+    Latent::read(&fixtures().join(case["latent"].as_str().unwrap()), None).unwrap().values
+}
+
+pub fn reference(case: &Value) -> Tensor {
+    let file = Checkpoint::open(&fixtures().join(case["reference"].as_str().unwrap())).unwrap();
+    let shape = file.shape("sample").unwrap().to_vec();
+    file.load("sample", &shape, Kind::Float, tch::Device::Cpu).unwrap()
+}
+
+pub fn largest(tensor: &Tensor) -> f64 {
+    f64::try_from(tensor.abs().max()).unwrap()
+}

@@ -1,0 +1,116 @@
+//! What loading and deciding cost: cold, cached, and a decision of `adaptive` with its estimates against a host that prices at once.
+//! `cargo bench -p tilewright-policy`; timings are printed, never asserted.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tilewright_plan::{
+    Backend, Cost, Device, Dtype, Facts, Model, Objective, Offer, Plan, Planner, Request, Trial,
+};
+use tilewright_policy::{CacheDir, Limits, PolicyHost, shipped_names};
+
+struct Prices;
+
+impl Facts for Prices {
+    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+        let pixels = plan.space.tile().map_or(2048 * 2048, |tile| u64::from(tile.height) * u64::from(tile.width));
+        let elapsed = Duration::from_nanos(pixels * u64::from(plan.precision.dtype().bits()));
+        Ok(Cost { peak_bytes: pixels * 1000, elapsed, tiles: 1, shapes: 1, rework: 1.0 })
+    }
+
+    fn trials(&self, _most: u32) -> Vec<Trial> {
+        Vec::new()
+    }
+}
+
+fn main() {
+    let cache = tempfile::tempdir().expect("a temporary directory");
+    let cached = CacheDir::At(cache.path().join("policies"));
+    let cold = PolicyHost::new(Limits::default(), &CacheDir::Off).expect("a sandbox");
+    let warm = PolicyHost::new(Limits::default(), &cached).expect("a sandbox");
+    for name in shipped_names() {
+        report(&format!("load {name}, cold"), 10, || drop(cold.load_shipped(name)));
+        warm.load_shipped(name).expect("a policy that ships");
+        report(&format!("load {name}, cached"), 20, || drop(warm.load_shipped(name)));
+    }
+    let adaptive = warm.load_shipped("adaptive").expect("a policy that ships");
+    report("configure adaptive (a new instance)", 100, || drop(adaptive.configure(&[])));
+    for (backend, fast) in [(Backend::Cpu, vec![]), (Backend::Cuda, vec![Dtype::Bf16, Dtype::F16])] {
+        let mut policy = adaptive.configure(&[]).expect("its defaults");
+        let (request, device, offer) = (request(), device(backend, fast), offer());
+        let mut fuel = Vec::new();
+        let mut candidates = 0;
+        report(&format!("decide adaptive, {backend:?}"), 1000, || {
+            let decision = policy.decide(&request, &device, &offer, Arc::new(Prices));
+            assert_eq!(decision.fallback, None);
+            candidates = decision.candidates.len();
+            fuel.push(decision.fuel);
+        });
+        fuel.dedup();
+        println!("    {candidates} estimates, fuel {fuel:?}");
+    }
+}
+
+/// Runs it once to warm up and then `runs` times, and prints mean, deviation, minimum and maximum.
+fn report(what: &str, runs: usize, mut run: impl FnMut()) {
+    run();
+    let mut times: Vec<f64> = Vec::with_capacity(runs);
+    for _ in 0..runs {
+        let started = Instant::now();
+        run();
+        times.push(started.elapsed().as_secs_f64() * 1e3);
+    }
+    let mean = times.iter().sum::<f64>() / runs as f64;
+    let deviation = (times.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / runs as f64).sqrt();
+    times.sort_by(f64::total_cmp);
+    let (least, median, most) = (times[0], times[runs / 2], times[runs - 1]);
+    println!("{what:40} {mean:8.4} ms ± {deviation:.4} (least {least:.4}, median {median:.4}, most {most:.4}, {runs} runs)");
+}
+
+fn request() -> Request {
+    Request {
+        model: Model {
+            family: "flux".into(),
+            stored: Dtype::Bf16,
+            quantized: false,
+            parameter_bytes: 1 << 27,
+            spatial_scale: 8,
+            temporal_scale: 1,
+        },
+        batch: 1,
+        frames: 1,
+        height: 2048,
+        width: 2048,
+        memory_limit: 1 << 31,
+        objective: Objective::Balanced,
+        hints: Vec::new(),
+    }
+}
+
+fn device(backend: Backend, fast_dtypes: Vec<Dtype>) -> Device {
+    Device {
+        backend,
+        name: "bench".into(),
+        arch: "bench".into(),
+        compute_units: 2,
+        total_bytes: 1 << 34,
+        free_bytes: 1 << 33,
+        unified: false,
+        fast_dtypes,
+    }
+}
+
+fn offer() -> Offer {
+    Offer {
+        dtypes: vec![Dtype::F32, Dtype::Bf16, Dtype::F16],
+        tile_unit: 8,
+        tile_least: 64,
+        batch_most: 16,
+        exact: false,
+        carried: false,
+        offload: false,
+        prefetch_most: 0,
+    }
+}

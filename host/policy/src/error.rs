@@ -1,0 +1,132 @@
+//! What can go wrong before a policy is put to work. Afterwards nothing fails: there is always the native default.
+
+use std::{io, path::PathBuf};
+
+use thiserror::Error;
+
+/// Why a policy can't be put to work. Each is one line that names the policy and says what to do.
+#[derive(Debug, Error)]
+pub enum PolicyError {
+    /// Neither a shipped policy nor a file.
+    #[error("unknown policy '{name}': give a file that ends in .wasm, or one of {}", known.join(", "))]
+    Unknown {
+        /// As asked for.
+        name: String,
+        /// The names of the policies that ship.
+        known: Vec<&'static str>,
+    },
+    /// The file can't be read.
+    #[error("policy {}: can't be read: {}", path.display(), source)]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file is larger than any policy may be.
+    #[error("policy {policy}: the file has {bytes} bytes, of {most} allowed")]
+    TooLarge {
+        /// The file or name.
+        policy: String,
+        /// Its size.
+        bytes: u64,
+        /// The most.
+        most: usize,
+    },
+    /// The bytes are not WebAssembly.
+    #[error("policy {policy}: not WebAssembly ({found}): give a component, or a core module built with the SDK")]
+    NotWebAssembly {
+        /// The file or name.
+        policy: String,
+        /// What the bytes look like.
+        found: &'static str,
+    },
+    /// WebAssembly that is broken, or uses a feature that is off.
+    #[error("policy {policy}: not a module that can be run here: {detail}")]
+    Invalid {
+        /// The file or name.
+        policy: String,
+        /// What the validator says, in one line.
+        detail: String,
+    },
+    /// The guest wants something that policies are not given.
+    #[error("policy {policy}: imports {}, which policies are not given: only {} are offered", imports.join(", "), crate::load::OFFERED.join(" and "))]
+    ImportNotOffered {
+        /// The file or name.
+        policy: String,
+        /// The names of the imports.
+        imports: Vec<String>,
+    },
+    /// The guest lacks something that every policy answers.
+    #[error("policy {policy}: does not export {}: build it against {}", exports.join(", "), crate::load::CONTRACT)]
+    MissingExport {
+        /// The file or name.
+        policy: String,
+        /// The names of the missing exports.
+        exports: Vec<String>,
+    },
+    /// The guest failed while it was loaded.
+    #[error("policy {policy}: failed in {during}: {detail}")]
+    Failed {
+        /// The file or name.
+        policy: String,
+        /// What it was asked.
+        during: &'static str,
+        /// How it failed, in one line.
+        detail: String,
+    },
+    /// The description that the policy gives of itself can't be used.
+    #[error("policy {policy}: describes itself with {detail}")]
+    Description {
+        /// The file or name.
+        policy: String,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// A setting that the policy does not have.
+    #[error("policy {policy} has no setting '{name}': {}", known_settings(known))]
+    UnknownSetting {
+        /// The policy.
+        policy: String,
+        /// As asked for.
+        name: String,
+        /// The names of its settings.
+        known: Vec<String>,
+    },
+    /// A setting given as something other than its declared type.
+    #[error("policy {policy}: setting {name}={value} is not {expected}")]
+    SettingType {
+        /// The policy.
+        policy: String,
+        /// The setting.
+        name: String,
+        /// As given.
+        value: String,
+        /// What is expected, with its article.
+        expected: &'static str,
+    },
+    /// A setting given without a value.
+    #[error("setting '{given}' is not of the form KEY=VALUE")]
+    SettingForm {
+        /// As given.
+        given: String,
+    },
+    /// The policy refuses its settings.
+    #[error("policy {policy}: {reason}")]
+    Refused {
+        /// The policy.
+        policy: String,
+        /// Its words.
+        reason: String,
+    },
+    /// The sandbox itself can't be set up on this machine.
+    #[error("the policy sandbox can't be set up: {detail}")]
+    Sandbox {
+        /// Why, in one line.
+        detail: String,
+    },
+}
+
+fn known_settings(known: &[String]) -> String {
+    if known.is_empty() { "it has none".into() } else { format!("it has {}", known.join(", ")) }
+}

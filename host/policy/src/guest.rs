@@ -1,0 +1,228 @@
+//! What stands behind a policy's imports, and what it has used of its limits. One state struct per store.
+
+use std::{fmt, sync::Arc};
+
+use tilewright_plan::{Candidate, Facts, LogLevel, LogLine};
+use wasmtime::{Result, ResourceLimiter};
+
+use crate::{
+    bindings::{self, tilewright::policy as contract},
+    check::{self, Bounds},
+    limits::Limits,
+};
+
+/// Memory and tables in use, over all of a store's instances.
+#[derive(Debug)]
+pub(crate) struct Usage {
+    limits: Limits,
+    memory_bytes: usize,
+    table_elements: usize,
+    /// The last growth that was granted, to be undone if it fails nevertheless.
+    granted: (usize, usize),
+}
+
+/// The guest asked for more than it may have. Ends the call.
+#[derive(Clone, Debug)]
+pub(crate) enum Exceeded {
+    Memory { asked: usize, most: usize },
+    Table { asked: usize, most: usize },
+    Copied { most: usize },
+    Calls { most: usize },
+}
+
+impl fmt::Display for Exceeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exceeded::Memory { asked, most } => write!(f, "asked for {asked} bytes of memory, of {most} allowed"),
+            Exceeded::Table { asked, most } => write!(f, "asked for {asked} table elements, of {most} allowed"),
+            Exceeded::Copied { most } => write!(f, "passed more than {most} bytes to the host in one call"),
+            Exceeded::Calls { most } => write!(f, "asked the host more than {most} times in one call"),
+        }
+    }
+}
+
+impl std::error::Error for Exceeded {}
+
+impl ResourceLimiter for Usage {
+    fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> Result<bool> {
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            return Ok(false);
+        }
+        let asked = (self.memory_bytes - current).saturating_add(desired);
+        if asked > self.limits.memory_bytes {
+            return Err(Exceeded::Memory { asked, most: self.limits.memory_bytes }.into());
+        }
+        self.memory_bytes = asked;
+        self.granted.0 = desired - current;
+        Ok(true)
+    }
+
+    fn memory_grow_failed(&mut self, _error: wasmtime::Error) -> Result<()> {
+        self.memory_bytes -= std::mem::take(&mut self.granted.0);
+        Ok(())
+    }
+
+    fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> Result<bool> {
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            return Ok(false);
+        }
+        let asked = (self.table_elements - current).saturating_add(desired);
+        if asked > self.limits.table_elements {
+            return Err(Exceeded::Table { asked, most: self.limits.table_elements }.into());
+        }
+        self.table_elements = asked;
+        self.granted.1 = desired - current;
+        Ok(true)
+    }
+
+    fn table_grow_failed(&mut self, _error: wasmtime::Error) -> Result<()> {
+        self.table_elements -= std::mem::take(&mut self.granted.1);
+        Ok(())
+    }
+
+    fn instances(&self) -> usize {
+        self.limits.core_instances
+    }
+
+    fn tables(&self) -> usize {
+        self.limits.tables
+    }
+
+    fn memories(&self) -> usize {
+        self.limits.memories
+    }
+}
+
+/// What a decision at hand lets the guest ask.
+pub(crate) struct Question {
+    pub facts: Arc<dyn Facts>,
+    pub bounds: Bounds,
+}
+
+/// The state of a store.
+pub(crate) struct Guest {
+    pub usage: Usage,
+    /// Set while a decision is at hand; without it there is nothing to ask.
+    pub question: Option<Question>,
+    pub candidates: Vec<Candidate>,
+    pub log: Vec<LogLine>,
+    copied_bytes: usize,
+    calls: usize,
+    limits: Limits,
+}
+
+impl Guest {
+    pub fn new(limits: Limits) -> Self {
+        let usage = Usage { limits, memory_bytes: 0, table_elements: 0, granted: (0, 0) };
+        Self { usage, question: None, candidates: Vec::new(), log: Vec::new(), copied_bytes: 0, calls: 0, limits }
+    }
+
+    /// Forgets what the call before left.
+    pub fn begin(&mut self) {
+        self.candidates.clear();
+        self.log.clear();
+        self.copied_bytes = 0;
+        self.calls = 0;
+    }
+
+    /// Counts a question and the bytes that came with it, and ends the guest's call where they are too many.
+    fn asked(&mut self, bytes: usize) -> Result<()> {
+        self.calls += 1;
+        if self.calls > self.limits.host_calls {
+            return Err(Exceeded::Calls { most: self.limits.host_calls }.into());
+        }
+        self.copied_bytes = self.copied_bytes.saturating_add(bytes);
+        if self.copied_bytes > self.limits.copied_bytes {
+            return Err(Exceeded::Copied { most: self.limits.copied_bytes }.into());
+        }
+        Ok(())
+    }
+}
+
+impl contract::types::Host for Guest {}
+
+impl contract::decoding::Host for Guest {}
+
+impl contract::host::Host for Guest {
+    fn log(&mut self, level: contract::host::Level, message: String) -> Result<()> {
+        self.asked(message.len())?;
+        if self.log.len() < self.limits.log_lines {
+            let message = clean(message, self.limits.text_chars);
+            let level = LogLevel::from(level);
+            match level {
+                LogLevel::Debug => tracing::debug!(target: "tilewright::policy", "{message}"),
+                LogLevel::Info => tracing::info!(target: "tilewright::policy", "{message}"),
+                LogLevel::Warn => tracing::warn!(target: "tilewright::policy", "{message}"),
+            }
+            self.log.push(LogLine { level, message });
+        }
+        Ok(())
+    }
+}
+
+impl contract::decoding_host::Host for Guest {
+    fn estimate(&mut self, plan: contract::decoding::Plan) -> Result<Result<contract::decoding::Cost, String>> {
+        self.asked(plan.reason.len())?;
+        let Some(question) = &self.question else {
+            return Ok(Err("there is no request at hand to price a plan for".into()));
+        };
+        if self.candidates.len() >= self.limits.candidates {
+            return Ok(Err(format!("no more than {} plans are priced per decision", self.limits.candidates)));
+        }
+        let plan = bindings::plan(plan, self.limits.text_chars);
+        let mut legal = plan.clone();
+        let cost = match check::fit(&mut legal, &question.bounds, &mut |_| {}) {
+            Ok(()) => question.facts.estimate(&legal),
+            Err(nonsense) => Err(nonsense.to_string()),
+        };
+        let answer = cost.as_ref().map(|cost| contract::decoding::Cost::from(*cost)).map_err(Clone::clone);
+        self.candidates.push(Candidate { plan, cost });
+        Ok(answer)
+    }
+
+    fn trials(&mut self, most: u32) -> Result<Vec<contract::decoding::Trial>> {
+        self.asked(0)?;
+        let trials = self.question.as_ref().map(|question| question.facts.trials(most.min(TRIALS)));
+        Ok(trials.unwrap_or_default().into_iter().take(most as usize).map(Into::into).collect())
+    }
+}
+
+/// The most trials that are handed to a guest at once.
+const TRIALS: u32 = 256;
+
+/// A guest's text as one line that is safe to show: control and direction characters become spaces, and it ends after `most` characters.
+pub(crate) fn clean(text: String, most: usize) -> String {
+    let suspect = |c: char| c.is_control() || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if text.len() <= most && !text.chars().any(suspect) {
+        return text;
+    }
+    let mut short: String = text.chars().take(most).map(|c| if suspect(c) { ' ' } else { c }).collect();
+    if text.chars().nth(most).is_some() {
+        short.push('…');
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_cut_and_cleaned() {
+        assert_eq!(clean("plain".into(), 400), "plain");
+        assert_eq!(clean("a\nb\x1b[31m\u{202e}c".into(), 400), "a b [31m c");
+        assert_eq!(clean("äöü".into(), 2), "äö…");
+        assert_eq!(clean("äöü".into(), 3), "äöü");
+    }
+
+    #[test]
+    fn memories_count_together() {
+        let mut usage = Guest::new(Limits { memory_bytes: 3 << 16, ..Limits::default() }).usage;
+        assert!(usage.memory_growing(0, 1 << 16, None).unwrap());
+        assert!(usage.memory_growing(0, 2 << 16, None).unwrap());
+        assert!(usage.memory_growing(1 << 16, 2 << 16, None).is_err());
+        usage.memory_grow_failed(wasmtime::Error::msg("no")).unwrap();
+        assert!(usage.memory_growing(0, 2 << 16, None).unwrap());
+        assert!(!usage.memory_growing(0, 2 << 16, Some(1 << 16)).unwrap());
+    }
+}

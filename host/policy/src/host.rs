@@ -1,0 +1,243 @@
+//! The way in: a host loads policies, says what they are, and puts them to work.
+
+use std::{
+    fs,
+    path::Path,
+    sync::Arc,
+};
+
+use serde::Serialize;
+use tilewright_plan::{PolicyIdentity, Value};
+
+use crate::{
+    PolicyError,
+    bindings::exports::tilewright::policy::lifecycle,
+    cache::{Cache, CacheDir},
+    guest::clean,
+    limits::Limits,
+    load::{self, Fitted, Kind},
+    runtime::{CallFailure, Live, Policy},
+    sandbox::Sandbox,
+    settings::{self, Setting},
+    shipped,
+};
+
+/// The most settings that a policy may declare.
+const SETTINGS: usize = 64;
+
+/// Loads policies into one sandbox.
+pub struct PolicyHost {
+    sandbox: Arc<Sandbox>,
+    limits: Limits,
+    cache: Option<Cache>,
+}
+
+/// What a policy says of itself.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Description {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// What it does, in a line.
+    pub summary: String,
+    /// Its knobs.
+    pub settings: Vec<Setting>,
+}
+
+/// Everything there is to know of a policy without putting it to work.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Inspection {
+    /// What it says of itself.
+    #[serde(flatten)]
+    pub description: Description,
+    /// `sha256:` and the digest of the file, in hexadecimal.
+    pub digest: String,
+    /// Bytes of the file.
+    pub size_bytes: u64,
+    /// What the file holds.
+    pub kind: Kind,
+    /// What it asks of the host.
+    pub imports: Vec<String>,
+    /// What it answers.
+    pub exports: Vec<String>,
+    /// What it may use.
+    pub limits: Limits,
+    /// Fuel that describing itself took.
+    pub describe_fuel: u64,
+}
+
+/// A policy that was loaded and has described itself; it is put to work by [`LoadedPolicy::configure`], any number of times.
+#[derive(Clone)]
+pub struct LoadedPolicy {
+    loaded: Arc<Loaded>,
+    inspection: Inspection,
+}
+
+/// What every instance of a policy is made from.
+pub(crate) struct Loaded {
+    pub sandbox: Arc<Sandbox>,
+    pub limits: Limits,
+    pub fitted: Fitted,
+    /// The file or name, for errors.
+    origin: String,
+}
+
+impl Loaded {
+    pub fn failed(&self, during: &'static str, failure: CallFailure) -> PolicyError {
+        let detail = format!("{} ({})", failure.detail, failure.reason);
+        PolicyError::Failed { policy: self.origin.clone(), during, detail }
+    }
+}
+
+impl PolicyHost {
+    /// Sets the sandbox up.
+    ///
+    /// # Errors
+    /// [`PolicyError::Sandbox`] where the machine does not let it. A cache that can't be used is no error: the log says so.
+    pub fn new(limits: Limits, cache: &CacheDir) -> Result<Self, PolicyError> {
+        Ok(Self { sandbox: Arc::new(Sandbox::new(&limits)?), limits, cache: Cache::open(cache) })
+    }
+
+    /// Loads what a user asked for: a shipped policy by its name, or a file, told apart by the ending or a path separator.
+    ///
+    /// # Errors
+    /// Any [`PolicyError`] of a policy that can't be loaded.
+    pub fn find(&self, name_or_file: &str) -> Result<LoadedPolicy, PolicyError> {
+        let is_file = name_or_file.ends_with(".wasm") || name_or_file.contains(['/', '\\']);
+        if is_file { self.load_file(Path::new(name_or_file)) } else { self.load_shipped(name_or_file) }
+    }
+
+    /// Loads one of the policies that ship.
+    ///
+    /// # Errors
+    /// [`PolicyError::Unknown`] for any other name.
+    pub fn load_shipped(&self, name: &str) -> Result<LoadedPolicy, PolicyError> {
+        match shipped::POLICIES.iter().find(|(known, _)| *known == name) {
+            Some((name, bytes)) => self.load(name, bytes),
+            None => Err(PolicyError::Unknown { name: name.into(), known: shipped::names().collect() }),
+        }
+    }
+
+    /// Loads a policy from a file.
+    ///
+    /// # Errors
+    /// Any [`PolicyError`] of a policy that can't be loaded.
+    pub fn load_file(&self, path: &Path) -> Result<LoadedPolicy, PolicyError> {
+        let unreadable = |source| PolicyError::Unreadable { path: path.into(), source };
+        let metadata = fs::metadata(path).map_err(unreadable)?;
+        if !metadata.is_file() {
+            return Err(unreadable(std::io::Error::other("it is not a file")));
+        }
+        let policy = path.display().to_string();
+        if metadata.len() > self.limits.file_bytes as u64 {
+            return Err(PolicyError::TooLarge { policy, bytes: metadata.len(), most: self.limits.file_bytes });
+        }
+        self.load(&policy, &fs::read(path).map_err(unreadable)?)
+    }
+
+    /// Loads a policy from its bytes; `origin` names it in errors.
+    ///
+    /// # Errors
+    /// Any [`PolicyError`] of a policy that can't be loaded.
+    pub fn load(&self, origin: &str, bytes: &[u8]) -> Result<LoadedPolicy, PolicyError> {
+        let fitted = load::load(origin, bytes, &self.sandbox, &self.limits, self.cache.as_ref())?;
+        let loaded = Loaded { sandbox: self.sandbox.clone(), limits: self.limits, fitted, origin: origin.into() };
+        let mut live = Live::new(&loaded).map_err(|failure| loaded.failed("its start", failure))?;
+        let (described, describe_fuel) =
+            live.call(&loaded, |guest, store| guest.tilewright_policy_lifecycle().call_describe(store));
+        let described = described.map_err(|failure| loaded.failed("describe", failure))?;
+        let description = described_as(described, &self.limits)
+            .map_err(|detail| PolicyError::Description { policy: origin.into(), detail })?;
+        let inspection = Inspection {
+            description,
+            digest: loaded.fitted.digest.clone(),
+            size_bytes: bytes.len() as u64,
+            kind: loaded.fitted.kind,
+            imports: loaded.fitted.imports.clone(),
+            exports: loaded.fitted.exports.clone(),
+            limits: self.limits,
+            describe_fuel,
+        };
+        Ok(LoadedPolicy { loaded: Arc::new(loaded), inspection })
+    }
+}
+
+impl LoadedPolicy {
+    /// What the policy says of itself.
+    pub fn description(&self) -> &Description {
+        &self.inspection.description
+    }
+
+    /// Everything there is to know of it.
+    pub fn inspection(&self) -> &Inspection {
+        &self.inspection
+    }
+
+    /// Puts the policy to work with these settings, as `KEY` and `VALUE`; the others keep their defaults.
+    ///
+    /// # Errors
+    /// [`PolicyError::UnknownSetting`], [`PolicyError::SettingType`], what the policy itself refuses, or its failure.
+    pub fn configure(&self, given: &[(String, String)]) -> Result<Policy, PolicyError> {
+        let description = self.description();
+        let settings = settings::resolve(&description.name, &description.settings, given)?;
+        let values = settings.iter().map(|(name, value)| (name.clone(), lifecycle::Value::from(value.clone()))).collect();
+        let identity = PolicyIdentity {
+            name: description.name.clone(),
+            version: description.version.clone(),
+            digest: self.inspection.digest.clone(),
+            settings,
+        };
+        Policy::new(self.loaded.clone(), values, identity)
+    }
+}
+
+impl From<Value> for lifecycle::Value {
+    fn from(value: Value) -> Self {
+        match value {
+            Value::Flag(flag) => Self::Flag(flag),
+            Value::Integer(integer) => Self::Integer(integer),
+            Value::Number(number) => Self::Number(number),
+            Value::Text(text) => Self::Text(text),
+        }
+    }
+}
+
+/// Checks what a policy says of itself: its names end up in tables, records and on command lines.
+fn described_as(said: lifecycle::Description, limits: &Limits) -> Result<Description, String> {
+    let name = |what: &str, text: String| match text.chars().count() {
+        0 => Err(format!("an empty {what}")),
+        1..=64 if text.chars().all(|c| c.is_ascii_graphic()) => Ok(text),
+        1..=64 => Err(format!("a {what} that is not of printable ASCII without blanks")),
+        _ => Err(format!("a {what} longer than 64 characters")),
+    };
+    if said.settings.len() > SETTINGS {
+        return Err(format!("{} settings, of {SETTINGS} allowed", said.settings.len()));
+    }
+    let mut settings: Vec<Setting> = Vec::with_capacity(said.settings.len());
+    for setting in said.settings {
+        let setting = Setting {
+            name: name("setting's name", setting.name)?,
+            summary: clean(setting.summary, limits.text_chars),
+            default: match setting.default {
+                lifecycle::Value::Flag(flag) => Value::Flag(flag),
+                lifecycle::Value::Integer(integer) => Value::Integer(integer),
+                lifecycle::Value::Number(number) if !number.is_finite() => {
+                    return Err("a setting whose default is not a finite number".into());
+                }
+                lifecycle::Value::Number(number) => Value::Number(number),
+                lifecycle::Value::Text(text) => Value::Text(clean(text, limits.text_chars)),
+            },
+        };
+        if setting.name.contains('=') || settings.iter().any(|known| known.name == setting.name) {
+            return Err(format!("a setting named '{}', which is taken or can't be written", setting.name));
+        }
+        settings.push(setting);
+    }
+    Ok(Description {
+        name: name("name", said.name)?,
+        version: name("version", said.version)?,
+        summary: clean(said.summary, limits.text_chars),
+        settings,
+    })
+}

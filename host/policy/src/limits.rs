@@ -1,0 +1,110 @@
+//! How much a policy may use, and the one place where that is handed to wasmtime.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use wasmtime::{Config, Store};
+
+use crate::guest::Guest;
+
+/// How often the sandbox's clock ticks; a call's wall clock is counted in these.
+pub(crate) const TICK: Duration = Duration::from_millis(10);
+
+/// What one policy may use. The defaults are the design's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Limits {
+    /// Instructions, roughly, per call; deterministic.
+    pub fuel: u64,
+    /// Wall clock per call, in milliseconds; the backstop behind the fuel.
+    pub wall_ms: u64,
+    /// Bytes of all linear memories together.
+    pub memory_bytes: usize,
+    /// Elements of all tables together.
+    pub table_elements: usize,
+    /// Linear memories.
+    pub memories: usize,
+    /// Tables.
+    pub tables: usize,
+    /// Core instances that make up the one component instance: the module and what joins it to its imports.
+    pub core_instances: usize,
+    /// Bytes of the guest's own call stack.
+    pub stack_bytes: usize,
+    /// Bytes of strings and lists that a guest may pass to the host per call, in its answer and in what it asks.
+    pub copied_bytes: usize,
+    /// Questions to the host per call, of whatever kind; one more ends the call.
+    pub host_calls: usize,
+    /// Plans that a policy may ask the price of per decision; further ones are answered with an error.
+    pub candidates: usize,
+    /// Lines that a policy may log per call; further ones are dropped.
+    pub log_lines: usize,
+    /// Characters kept of a log line, a reason or an error.
+    pub text_chars: usize,
+    /// Bytes of the file.
+    pub file_bytes: usize,
+    /// Failures in a row after which a policy is taken out of service.
+    pub failures: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            fuel: 50_000_000,
+            wall_ms: 250,
+            memory_bytes: 16 << 20,
+            table_elements: 20_000,
+            memories: 4,
+            tables: 4,
+            core_instances: 8,
+            stack_bytes: 256 << 10,
+            copied_bytes: 64 << 10,
+            host_calls: 16_384,
+            candidates: 4096,
+            log_lines: 64,
+            text_chars: 400,
+            file_bytes: 32 << 20,
+            failures: 3,
+        }
+    }
+}
+
+impl Limits {
+    /// Everything of the sandbox that is settled once for all policies.
+    pub(crate) fn configure(&self, config: &mut Config) {
+        config
+            .consume_fuel(true)
+            .epoch_interruption(true)
+            .max_wasm_stack(self.stack_bytes)
+            .concurrency_support(false)
+            .cranelift_nan_canonicalization(true)
+            .wasm_component_model(true)
+            .wasm_simd(true)
+            .wasm_relaxed_simd(false)
+            .wasm_memory64(false)
+            .wasm_multi_memory(false)
+            .wasm_custom_page_sizes(false)
+            .wasm_wide_arithmetic(false)
+            .shared_memory(false)
+            // A policy's memory is small and is thrown away after a failure: reserve no gigabytes of address space for it.
+            .memory_reservation(self.memory_bytes as u64)
+            .memory_guard_size(64 << 10)
+            .memory_reservation_for_growth(0);
+    }
+
+    /// Everything that is settled per store.
+    pub(crate) fn settle(&self, store: &mut Store<Guest>) {
+        store.limiter(|guest| &mut guest.usage);
+        store.set_hostcall_fuel(self.copied_bytes);
+        store.set_max_component_handles(64);
+        store.epoch_deadline_trap();
+    }
+
+    /// A fresh allowance for one call. Only fails where the sandbox was made without fuel, which it never is.
+    pub(crate) fn allow(&self, store: &mut Store<Guest>) -> wasmtime::Result<()> {
+        store.set_fuel(self.fuel)?;
+        let ticks = self.wall_ms.div_ceil(TICK.as_millis() as u64);
+        // The first tick may come at once: one more, so that a call never has less than it was promised.
+        store.set_epoch_deadline(ticks + 1);
+        store.data_mut().begin();
+        Ok(())
+    }
+}

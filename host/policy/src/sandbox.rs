@@ -1,0 +1,53 @@
+//! The engine that all policies of a host share, and its clock.
+
+use std::{
+    sync::mpsc::{self, RecvTimeoutError, Sender},
+    thread::{self, JoinHandle},
+    time::Instant,
+};
+
+use wasmtime::{Config, Engine};
+
+use crate::{
+    PolicyError,
+    limits::{Limits, TICK},
+};
+
+/// wasmtime's engine under the design's limits, with a thread that moves its epoch on. The thread ends with it.
+pub(crate) struct Sandbox {
+    pub engine: Engine,
+    stop: Option<Sender<()>>,
+    ticker: Option<JoinHandle<()>>,
+}
+
+impl Sandbox {
+    pub fn new(limits: &Limits) -> Result<Self, PolicyError> {
+        let sandbox = |detail: String| PolicyError::Sandbox { detail };
+        let mut config = Config::new();
+        limits.configure(&mut config);
+        let engine = Engine::new(&config).map_err(|error| sandbox(format!("{error:#}")))?;
+        let (stop, stopped) = mpsc::channel();
+        let clock = engine.clone();
+        let tick = move || {
+            let mut next = Instant::now() + TICK;
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                clock.increment_epoch();
+                // After a stall the missed ticks are skipped: catching up would end calls that had no time to run.
+                next = Instant::now().max(next) + TICK;
+            }
+        };
+        let ticker = thread::Builder::new().name("policy-clock".into()).spawn(tick);
+        let ticker = ticker.map_err(|error| sandbox(format!("no thread for its clock: {error}")))?;
+        Ok(Self { engine, stop: Some(stop), ticker: Some(ticker) })
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(ticker) = self.ticker.take() {
+            // A clock that panicked has nothing left to tell.
+            let _ = ticker.join();
+        }
+    }
+}

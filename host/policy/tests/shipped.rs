@@ -1,0 +1,248 @@
+//! The policies that ship, through the sandbox: they describe themselves, decide for every kind of request, recover, spend the same
+//! fuel on the same question, and come out of the cache as they went in.
+
+use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
+
+use tilewright_plan::{
+    Attempt, Backend, Cost, Device, Dtype, Facts, Failure, FallbackReason, Model, Objective, Offer, Plan, Planner, Precision, Request, Space,
+    Tile, Trial, Value,
+};
+use tilewright_policy::{CacheDir, Limits, LoadedPolicy, PolicyHost, key_value, shipped_names};
+
+/// 1000 bytes per pixel at once in f32, 10 ns per pixel.
+struct Prices(Request);
+
+impl Facts for Prices {
+    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+        let (height, width) = plan.space.tile().map_or((self.0.height, self.0.width), |tile| (tile.height, tile.width));
+        let pixels = u64::from(height) * u64::from(width);
+        let tiles = self.0.height.div_ceil(height) * self.0.width.div_ceil(width);
+        let share = u64::from(plan.precision.dtype().bits());
+        Ok(Cost {
+            peak_bytes: pixels * 1000 * share / 32 * u64::from(plan.batch),
+            elapsed: Duration::from_nanos(pixels * 10 * u64::from(tiles) * share / 32),
+            tiles,
+            shapes: 1,
+            rework: 1.0,
+        })
+    }
+
+    fn trials(&self, most: u32) -> Vec<Trial> {
+        let _ = most;
+        Vec::new()
+    }
+}
+
+fn request(side: u32, memory_limit: u64) -> Request {
+    Request {
+        model: Model {
+            family: "flux".into(),
+            stored: Dtype::Bf16,
+            quantized: false,
+            parameter_bytes: 1 << 27,
+            spatial_scale: 8,
+            temporal_scale: 1,
+        },
+        batch: 2,
+        frames: 1,
+        height: side,
+        width: side + 64,
+        memory_limit,
+        objective: Objective::Balanced,
+        hints: Vec::new(),
+    }
+}
+
+fn device(backend: Backend) -> Device {
+    Device {
+        backend,
+        name: "test".into(),
+        arch: "gfx1151".into(),
+        compute_units: 2,
+        total_bytes: 1 << 37,
+        free_bytes: 1 << 36,
+        unified: true,
+        fast_dtypes: if backend == Backend::Cpu { vec![] } else { vec![Dtype::Bf16] },
+    }
+}
+
+fn offer() -> Offer {
+    Offer {
+        dtypes: vec![Dtype::F32, Dtype::Bf16, Dtype::F16],
+        tile_unit: 8,
+        tile_least: 64,
+        batch_most: 16,
+        exact: false,
+        carried: false,
+        offload: false,
+        prefetch_most: 0,
+    }
+}
+
+fn host() -> PolicyHost {
+    PolicyHost::new(Limits::default(), &CacheDir::Off).unwrap()
+}
+
+fn set(pairs: &[&str]) -> Vec<(String, String)> {
+    pairs.iter().map(|pair| key_value(pair).unwrap()).collect()
+}
+
+#[test]
+fn each_describes_itself() {
+    let host = host();
+    for name in shipped_names() {
+        let inspection = host.load_shipped(name).unwrap().inspection().clone();
+        assert_eq!(inspection.description.name, name);
+        assert!(!inspection.description.summary.is_empty());
+        assert!(inspection.digest.starts_with("sha256:") && inspection.digest.len() == 71);
+        assert!(inspection.size_bytes < 64 << 10, "{name} has {} bytes", inspection.size_bytes);
+        assert!(inspection.imports.iter().all(|import| import.starts_with("tilewright:policy/")), "{:?}", inspection.imports);
+        serde_json::to_string(&inspection).unwrap();
+    }
+    let error = host.find("adaptve").err().unwrap().to_string();
+    assert_eq!(error, "unknown policy 'adaptve': give a file that ends in .wasm, or one of adaptive, gfx1151, comfyui, diffusers, fixed");
+    let error = host.find("no/such.wasm").err().unwrap().to_string();
+    assert!(error.starts_with("policy no/such.wasm: can't be read:"), "{error}");
+}
+
+#[test]
+fn each_decides_and_recovers() {
+    let host = host();
+    for name in shipped_names() {
+        let mut policy = host.load_shipped(name).unwrap().configure(&[]).unwrap();
+        for backend in [Backend::Cpu, Backend::Cuda, Backend::Rocm] {
+            for (side, limit) in [(256, 1 << 34), (1024, 1 << 34), (2048, 1 << 34), (2048, 1 << 29)] {
+                let request = request(side, limit);
+                let facts = Arc::new(Prices(request.clone()));
+                let decision = policy.decide(&request, &device(backend), &offer(), facts.clone());
+                assert_eq!(decision.fallback, None, "{name} {backend:?} {side}");
+                let failures = [Failure::OutOfMemory { bytes: 1 }, Failure::NonFinite { values: 1 }, Failure::OverLimit { bytes: 1 }];
+                for failure in failures {
+                    let attempts = [Attempt { plan: decision.plan.clone(), failure }];
+                    let again = policy.recover(&request, &device(backend), &offer(), facts.clone(), &attempts);
+                    // A rule of thumb may have no answer left; none of them traps or answers nonsense.
+                    let reason = again.fallback.map_or(FallbackReason::Error, |fallback| fallback.reason);
+                    assert_eq!(reason, FallbackReason::Error, "{name} {backend:?} {side} {failure}");
+                }
+            }
+        }
+        assert!(!policy.is_out_of_service());
+    }
+}
+
+#[test]
+fn adaptive_spends_the_same_fuel_every_time() {
+    let loaded = host().load_shipped("adaptive").unwrap();
+    let request = request(2048, 1 << 30);
+    let facts = Arc::new(Prices(request.clone()));
+    let decide = |policy: &mut tilewright_policy::Policy| {
+        let decision = policy.decide(&request, &device(Backend::Cuda), &offer(), facts.clone());
+        (decision.fuel, decision.plan, decision.candidates.len())
+    };
+    let mut warm = loaded.configure(&[]).unwrap();
+    let first = decide(&mut warm);
+    assert!((20..=120).contains(&first.2), "{} estimates", first.2);
+    for _ in 0..20 {
+        assert_eq!(decide(&mut warm), first);
+        assert_eq!(decide(&mut loaded.configure(&[]).unwrap()), first);
+    }
+}
+
+#[test]
+fn adaptive_stays_within_the_limit() {
+    let mut policy = host().load_shipped("adaptive").unwrap().configure(&[]).unwrap();
+    for limit in [1u64 << 33, 1 << 31, 1 << 29, 1 << 27, 1 << 26] {
+        let request = request(2048, limit);
+        let facts = Arc::new(Prices(request.clone()));
+        let plan = policy.decide(&request, &device(Backend::Cuda), &offer(), facts.clone()).plan;
+        assert!(facts.estimate(&plan).unwrap().peak_bytes <= limit, "{plan:?}");
+    }
+}
+
+#[test]
+fn fixed_does_what_it_is_set_to() {
+    let loaded = host().load_shipped("fixed").unwrap();
+    let settings = set(&["space=blended", "tile=768x512", "overlap=300", "precision=mixed-bf16", "layout=channels-last", "batch=4"]);
+    let mut policy = loaded.configure(&settings).unwrap();
+    assert_eq!(policy.identity().settings["overlap"], Value::Integer(300));
+    assert_eq!(policy.identity().settings.len(), loaded.description().settings.len());
+    let request = request(2048, 1 << 33);
+    let decision = policy.decide(&request, &device(Backend::Cpu), &offer(), Arc::new(Prices(request.clone())));
+    assert_eq!(decision.plan.space, Space::Blended(Tile { height: 512, width: 768, overlap: 128 }));
+    assert_eq!(decision.plan.precision, Precision::Mixed(Dtype::Bf16));
+    assert_eq!(decision.adjusted, ["overlap 300 → 128: at most a quarter of the tile"]);
+    let mut exact = loaded.configure(&set(&["space=exact"])).unwrap();
+    let decision = exact.decide(&request, &device(Backend::Cpu), &offer(), Arc::new(Prices(request.clone())));
+    assert_eq!(decision.adjusted, ["exact is not offered yet: blended instead"]);
+}
+
+#[test]
+fn fixed_refuses_nonsense() {
+    let loaded = host().load_shipped("fixed").unwrap();
+    let refused = |pair: &str| loaded.configure(&set(&["space=blended", pair])).err().unwrap().to_string();
+    assert_eq!(refused("tile=0"), "policy fixed: tile=0: allowed is a side in pixels from 1 to 65536, or WIDTHxHEIGHT");
+    assert_eq!(refused("overlap=-1"), "policy fixed: overlap=-1: allowed is 0 to 65536");
+    assert_eq!(refused("overlap=512"), "policy fixed: overlap=512: has to be less than the tile (512)");
+    assert_eq!(refused("overlap=much"), "policy fixed: setting overlap=much is not a whole number");
+    assert_eq!(refused("precision=f64"), "policy fixed: precision=f64: allowed is f32, bf16, f16, mixed-bf16, mixed-f16");
+    assert!(refused("tiel=3").starts_with("policy fixed has no setting 'tiel': it has space, tile,"));
+}
+
+#[test]
+fn published_rules_hold() {
+    let host = host();
+    let plan = |name: &str, backend, request: &Request| {
+        let mut policy = host.load_shipped(name).unwrap().configure(&[]).unwrap();
+        policy.decide(request, &device(backend), &offer(), Arc::new(Prices(request.clone()))).plan
+    };
+    // The published case: 1664×928 in bf16 tiles.
+    let case = Request { width: 1664, height: 928, ..request(928, 1 << 36) };
+    let strix = plan("gfx1151", Backend::Rocm, &case);
+    assert_eq!(strix.space.tile().map(|tile| tile.overlap), Some(96));
+    assert_eq!(strix.precision, Precision::Uniform(Dtype::Bf16));
+    let mut quantized = case.clone();
+    quantized.model.quantized = true;
+    let strix = plan("gfx1151", Backend::Rocm, &quantized);
+    assert_eq!((strix.space.tile().map(|tile| tile.width), strix.batch), (Some(512), 1));
+    let hinted = Request { hints: vec![tilewright_plan::Hint { name: "sample-size".into(), value: "512".into() }], ..case };
+    assert_eq!(plan("diffusers", Backend::Cuda, &hinted).space, Space::Blended(Tile { height: 512, width: 512, overlap: 128 }));
+}
+
+fn facts_of(loaded: &LoadedPolicy) -> (String, BTreeMap<String, Value>) {
+    (loaded.inspection().digest.clone(), loaded.configure(&[]).unwrap().identity().settings.clone())
+}
+
+#[test]
+fn the_cache_is_private_and_mends_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("deep").join("policies");
+    let host = || PolicyHost::new(Limits::default(), &CacheDir::At(place.clone())).unwrap();
+    let first = facts_of(&host().load_shipped("comfyui").unwrap());
+    let kept = || fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&place), kept().len()), (0o700, 1));
+    let file = kept().remove(0);
+    assert_eq!(mode(&file), 0o600);
+    let sound = fs::read(&file).unwrap();
+    for damaged in [&sound[..sound.len() / 2], &sound[..3], &[&sound[..], b"x"].concat(), b""] {
+        fs::write(&file, damaged).unwrap();
+        assert_eq!(facts_of(&host().load_shipped("comfyui").unwrap()), first);
+        assert_eq!(fs::read(&file).unwrap().len(), sound.len(), "compiled again");
+    }
+    // What others can write is not run, and a directory that others can write is left alone.
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    assert_eq!(facts_of(&host().load_shipped("comfyui").unwrap()), first);
+    assert_eq!(mode(&file), 0o600);
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).unwrap();
+    assert_eq!(facts_of(&host().load_shipped("fixed").unwrap()).0.len(), first.0.len());
+    assert_eq!(kept().len(), 1);
+}
+
+#[test]
+fn other_limits_are_other_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = CacheDir::At(dir.path().join("policies"));
+    PolicyHost::new(Limits::default(), &place).unwrap().load_shipped("fixed").unwrap();
+    let tight = Limits { memory_bytes: 4 << 20, ..Limits::default() };
+    PolicyHost::new(tight, &place).unwrap().load_shipped("fixed").unwrap().configure(&[]).unwrap();
+}

@@ -1,0 +1,102 @@
+//! What [`export!`](crate::export) expands to: the way from the contract's functions to the trait's.
+
+use std::cell::RefCell;
+
+use crate::{
+    Attempt, Outcome, Plan, Policy, Request, Settings,
+    bindings::exports::tilewright::policy::lifecycle::{self, Value},
+};
+
+/// Where the configured policy lives.
+pub type Slot<P> = RefCell<Option<P>>;
+
+/// Answers `describe`.
+pub fn describe<P: Policy>() -> lifecycle::Description {
+    P::describe().into()
+}
+
+/// Answers `configure`.
+///
+/// # Errors
+/// The policy's.
+pub fn configure<P: Policy>(slot: &Slot<P>, settings: Vec<(String, Value)>) -> Result<(), String> {
+    slot.replace(Some(P::configure(&Settings::from(settings))?));
+    Ok(())
+}
+
+/// Answers `decide`.
+///
+/// # Errors
+/// The policy's.
+pub fn decide<P: Policy>(slot: &Slot<P>, request: &Request) -> Result<Plan, String> {
+    with(slot, |policy| policy.decide(request))?
+}
+
+/// Answers `recover`.
+///
+/// # Errors
+/// The policy's.
+pub fn recover<P: Policy>(slot: &Slot<P>, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
+    with(slot, |policy| policy.recover(request, attempts))?
+}
+
+/// Answers `learn`.
+pub fn learn<P: Policy>(slot: &Slot<P>, request: &Request, plan: &Plan, outcome: &Outcome) {
+    // Before it is configured there is nobody to learn.
+    let _ = with(slot, |policy| policy.learn(request, plan, outcome));
+}
+
+fn with<P: Policy, R>(slot: &Slot<P>, ask: impl FnOnce(&mut P) -> R) -> Result<R, String> {
+    slot.borrow_mut().as_mut().map(ask).ok_or_else(|| "not configured".into())
+}
+
+/// Makes a type that implements [`Policy`](crate::Policy) the module's policy. Natively it does nothing.
+#[macro_export]
+macro_rules! export {
+    ($policy:ty) => {
+        #[cfg(target_family = "wasm")]
+        const _: () = {
+            use $crate::bindings::exports::tilewright::policy::{decoding_policy, lifecycle};
+
+            ::std::thread_local! {
+                static SLOT: $crate::export::Slot<$policy> = const { ::std::cell::RefCell::new(None) };
+            }
+
+            struct Module;
+
+            impl lifecycle::Guest for Module {
+                fn describe() -> lifecycle::Description {
+                    $crate::export::describe::<$policy>()
+                }
+
+                fn configure(settings: ::std::vec::Vec<(::std::string::String, lifecycle::Value)>) -> Result<(), ::std::string::String> {
+                    SLOT.with(|slot| $crate::export::configure(slot, settings))
+                }
+            }
+
+            impl decoding_policy::Guest for Module {
+                fn decide(request: $crate::Request) -> Result<$crate::Plan, ::std::string::String> {
+                    SLOT.with(|slot| $crate::export::decide(slot, &request))
+                }
+
+                fn recover(
+                    request: $crate::Request,
+                    attempts: ::std::vec::Vec<$crate::Attempt>,
+                ) -> Result<$crate::Plan, ::std::string::String> {
+                    SLOT.with(|slot| $crate::export::recover(slot, &request, &attempts))
+                }
+
+                fn learn(request: $crate::Request, plan: $crate::Plan, outcome: $crate::Outcome) {
+                    SLOT.with(|slot| $crate::export::learn(slot, &request, &plan, &outcome))
+                }
+            }
+
+            $crate::bindings::export!(Module with_types_in $crate::bindings);
+        };
+        #[cfg(not(target_family = "wasm"))]
+        const _: () = {
+            const fn is_policy<P: $crate::Policy>() {}
+            is_policy::<$policy>();
+        };
+    };
+}
