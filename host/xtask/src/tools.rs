@@ -75,8 +75,9 @@ pub fn ensure(works: impl Fn() -> bool, packages: &[&str], what: &str) -> Result
     }
     say(&format!("installing {what} ({})", packages.join(", ")));
     let install = [&["install", "--yes", "--no-install-recommends"], packages].concat();
-    // A fresh image has no package lists, an old one outdated ones; often neither matters.
-    if apt(&install).is_err() {
+    // A fresh image has no package lists, an old one outdated ones. Without lists apt-get takes `g++` for a pattern, finds nothing
+    // and calls that a success: what counts is whether it works now.
+    if apt(&install).is_err() || !works() {
         apt(&["update"]).and_then(|()| apt(&install)).context(asked.clone())?;
     }
     if !works() {

@@ -50,14 +50,15 @@ impl Way {
             }
         }
         let works = || has_sources(Path::new(DEBIAN)) && linker().is_some();
-        let asked = format!("Rust's target {TARGET} ('rustup target add {TARGET}', or Debian's compiler)");
+        let asked = format!("Rust's target {TARGET}");
         // rustc-web conflicts with these: apt-get would remove what the user builds with.
         if let Some(package) = ["rustc", "rustup"].iter().find(|package| !works() && tools::has_package(package)) {
             bail!(
-                "{asked} is needed, and can't be installed beside Debian's {package}: add the target to that, or remove it"
+                "{asked} is needed, and can't be installed beside Debian's {package}: run 'rustup target add {TARGET}', or use rustup's own toolchain"
             );
         }
-        tools::ensure(works, &["rustc-web", "rust-web-src", "lld"], &asked)?;
+        tools::ensure(works, &["rustc-web", "rust-web-src", "lld"], &asked)
+            .with_context(|| format!("run 'rustup target add {TARGET}', or else"))?;
         let linker = linker().context("no linker for WebAssembly: install lld")?;
         Ok(Way::Debian { linker })
     }
