@@ -16,7 +16,7 @@ mod table;
 
 use std::{io, process::ExitCode};
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, Parser, error::ErrorKind};
 use tracing_subscriber::EnvFilter;
 
 use crate::{
@@ -27,6 +27,7 @@ use crate::{
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
+        Err(help) if matches!(help.kind(), ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand) => help.exit(),
         Err(error) if error.use_stderr() => return refuse(&error),
         Err(help_or_version) => help_or_version.exit(),
     };

@@ -53,6 +53,8 @@ impl Error {
     /// Whether the arguments or files are wrong, rather than the work having failed.
     pub fn is_input(&self) -> bool {
         match self {
+            // A device that is not there was asked for.
+            Error::Torch(tilewright_torch::Error::Device { .. }) => true,
             Error::Model(tilewright_models::Error::Torch(_)) | Error::Torch(_) => false,
             Error::Model(_) | Error::DoesNotFit { .. } => true,
             Error::Exhausted { .. } | Error::Interrupted => false,

@@ -31,8 +31,8 @@ fn peaks_are_estimated_before_they_are_measured() {
             let latents = latent([samples, channels, side, side + 3]);
             let job = Job::new(machine(), &vae, &latents, 1 << 32, Objective::Balanced).unwrap();
             for precision in precisions {
-                // Where f16 is emulated it would take minutes.
-                if precision.dtype() == Dtype::F16 && samples * side > 20 {
+                // Where f16 is emulated, the others would take minutes.
+                if precision.dtype() == Dtype::F16 && (samples > 1 || !file.starts_with("five-levels")) {
                     continue;
                 }
                 for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {

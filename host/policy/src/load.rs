@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use sha2::{Digest, Sha256};
 use wasmparser::{Parser, Payload};
 use wasmtime::component::{Component, HasSelf, Linker};
-use wit_component::ComponentEncoder;
+use wit_component::{ComponentEncoder, StringEncoding};
+use wit_parser::{Resolve, WorldId};
 
 use crate::{
     PolicyError,
@@ -25,6 +26,21 @@ pub(crate) const OFFERED: [&str; 2] = ["tilewright:policy/host@0.1.0", "tilewrig
 /// The interfaces that a policy has to export.
 const REQUIRED: [&str; 2] = ["tilewright:policy/lifecycle@0.1.0", "tilewright:policy/decoding-policy@0.1.0"];
 
+/// What a core module has to export for them.
+const FUNCTIONS: [&str; 5] = [
+    "tilewright:policy/lifecycle@0.1.0#describe",
+    "tilewright:policy/lifecycle@0.1.0#configure",
+    "tilewright:policy/decoding-policy@0.1.0#decide",
+    "tilewright:policy/decoding-policy@0.1.0#recover",
+    "tilewright:policy/decoding-policy@0.1.0#learn",
+];
+
+/// Bytes before a module's first section.
+const HEADER: usize = 8;
+
+/// The number of sections that mean nothing to execution.
+const CUSTOM_SECTION: u8 = 0;
+
 /// Interfaces that hold nothing but types: importing them gives a guest nothing to call.
 const TYPES: [&str; 2] = ["tilewright:policy/types@0.1.0", "tilewright:policy/decoding@0.1.0"];
 
@@ -34,7 +50,7 @@ const TYPES: [&str; 2] = ["tilewright:policy/types@0.1.0", "tilewright:policy/de
 pub enum Kind {
     /// A component, used as it is.
     Component,
-    /// A core module with component metadata, turned into a component on load.
+    /// A core module with the contract's canonical names, turned into a component on load.
     CoreModule,
 }
 
@@ -103,33 +119,70 @@ fn sniff(bytes: &[u8]) -> Result<Kind, &'static str> {
     }
 }
 
-/// A component around a core module, by the metadata that the SDK left in it.
+/// A component around a core module that speaks the contract's canonical names.
+///
+/// The metadata that the SDK left in the module is not read but replaced by the contract's own: decoding somebody else's runs a
+/// recursive parser over bytes that nobody checked, and a damaged section overflowed its stack.
 fn componentise(policy: &str, bytes: &[u8]) -> Result<Vec<u8>, PolicyError> {
     let broken = |detail: String| PolicyError::Invalid { policy: policy.into(), detail: one_line(&detail) };
-    let mut strange = Vec::new();
-    let mut described = false;
+    let mut bare = bytes[..HEADER].to_vec();
+    let mut strange: Vec<String> = Vec::new();
+    let mut missing = FUNCTIONS.to_vec();
     for payload in Parser::new(0).parse_all(bytes) {
-        match payload.map_err(|error| broken(error.to_string()))? {
+        let payload = payload.map_err(|error| broken(error.to_string()))?;
+        match &payload {
             Payload::ImportSection(imports) => {
-                for import in imports.into_imports() {
+                for import in imports.clone().into_imports() {
                     let module = import.map_err(|error| broken(error.to_string()))?.module;
                     if !offered(module) && !strange.iter().any(|known| known == module) {
                         strange.push(module.to_owned());
                     }
                 }
             }
-            Payload::CustomSection(section) => described |= section.name().starts_with("component-type"),
+            Payload::ExportSection(exports) => {
+                for export in exports.clone() {
+                    let name = export.map_err(|error| broken(error.to_string()))?.name;
+                    missing.retain(|function| *function != name);
+                }
+            }
             _ => {}
+        }
+        if let Some((id, range)) = payload.as_section().filter(|(id, _)| *id != CUSTOM_SECTION) {
+            append(&mut bare, id, &bytes[range]);
         }
     }
     if !strange.is_empty() {
         return Err(PolicyError::ImportNotOffered { policy: policy.into(), imports: strange });
     }
-    if !described {
-        return Err(broken(format!("a core module without component metadata: build it against {CONTRACT}")));
+    if !missing.is_empty() {
+        let exports = missing.into_iter().map(str::to_owned).collect();
+        return Err(PolicyError::MissingExport { policy: policy.into(), exports });
     }
-    let encoded = ComponentEncoder::default().module(bytes).and_then(|encoder| encoder.validate(true).encode());
+    let described = contract().and_then(|(resolve, world)| {
+        wit_component::embed_component_metadata(&mut bare, &resolve, world, StringEncoding::UTF8)
+    });
+    let encoded = described.and_then(|()| ComponentEncoder::default().module(&bare)?.validate(true).encode());
     encoded.map_err(|error| broken(format!("{error:#}")))
+}
+
+/// The contract that this host was built with.
+fn contract() -> anyhow::Result<(Resolve, WorldId)> {
+    let mut resolve = Resolve::default();
+    let package = resolve.push_str("policy.wit", include_str!("../../../wit/policy.wit"))?;
+    let world = resolve.select_world(&[package], Some("policy"))?;
+    Ok((resolve, world))
+}
+
+/// Appends a section: its number, its length in LEB128, its contents.
+fn append(module: &mut Vec<u8>, id: u8, contents: &[u8]) {
+    module.push(id);
+    let mut length = contents.len();
+    while length >= 0x80 {
+        module.push((length & 0x7f) as u8 | 0x80);
+        length >>= 7;
+    }
+    module.push(length as u8);
+    module.extend_from_slice(contents);
 }
 
 /// Fails with names where the component wants more than is offered, or gives less than is required. Returns its imports and exports.

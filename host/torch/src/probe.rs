@@ -18,7 +18,7 @@ const GPU_CONVOLUTIONS: [(i64, i64); 2] = [(64, 64), (256, 256)];
 const TRIED: [Dtype; 3] = [Dtype::F32, Dtype::Bf16, Dtype::F16];
 
 /// A type this many times slower than f32 is not tried on more: some processors emulate f16 a thousand times slower.
-const HOPELESS: f64 = 8.0;
+const HOPELESS: u32 = 8;
 
 /// Convolutions in f32 of one sample of up to so many values take libtorch's own path on a CPU, which holds nine copies of the
 /// input (pytorch v2.11.0, aten/src/ATen/native/Convolution.cpp, `ConvParams::use_mkldnn`).
@@ -92,11 +92,11 @@ fn timed(device: Device, work: impl Fn() -> Result<Tensor>) -> Result<Duration> 
     Ok(start.elapsed())
 }
 
-/// The least of up to `runs`, given up early where one takes more than `patience`. The caller has warmed up.
-fn least_of(device: Device, runs: u32, patience: Duration, work: impl Fn() -> Result<Tensor>) -> Result<Duration> {
-    let mut least = timed(device, &work)?;
-    for _ in 1..runs {
-        if least > patience {
+/// The least of up to eight runs, given up after three that took more than `patience`. The caller has warmed up.
+fn least_of(device: Device, patience: Duration, work: impl Fn() -> Result<Tensor>) -> Result<Duration> {
+    let mut least = Duration::MAX;
+    for run in 0..8 {
+        if run >= 3 && least > patience {
             break;
         }
         least = least.min(timed(device, &work)?);
@@ -172,7 +172,7 @@ pub fn measure(device: Device) -> Result<Measured> {
     let bytes = 8_i64 << 20;
     let values = Tensor::f_rand([bytes / 4], (Kind::Float, device))?;
     timed(device, || Ok(values.f_silu()?))?;
-    let elapsed = least_of(device, 8, Duration::MAX, || Ok(values.f_silu()?))?;
+    let elapsed = least_of(device, Duration::MAX, || Ok(values.f_silu()?))?;
     Ok(Measured { speeds, bytes_per_second: 2.0 * bytes as f64 / elapsed.as_secs_f64().max(1e-9) })
 }
 
@@ -187,14 +187,14 @@ fn measure_convolution(
     let mut speed = Speed { dtype, layout, flops_per_second: 0.0, scratch: Scratch::default() };
     for (size, single) in sizes.iter().zip(single) {
         let trial = Trial::new(device, *size, dtype, layout)?;
-        let patience = if dtype == Dtype::F32 { Duration::MAX } else { single.saturating_mul(2) };
+        let patience = if dtype == Dtype::F32 { Duration::MAX } else { single.saturating_mul(HOPELESS) };
         speed.scratch = trial.scratch(device)?;
-        let elapsed = least_of(device, 8, patience, || trial.convolve(1))?;
+        let elapsed = least_of(device, patience, || trial.convolve(1))?;
         speed.flops_per_second = trial.operations / elapsed.as_secs_f64().max(1e-9);
         if dtype == Dtype::F32 {
             *single = elapsed.min(*single);
         }
-        if elapsed.as_secs_f64() > HOPELESS * single.as_secs_f64() {
+        if elapsed > single.saturating_mul(HOPELESS) {
             break;
         }
     }

@@ -65,36 +65,36 @@ impl<'a> Search<'a> {
 
     /// The best plan that fits and was not tried before.
     pub fn best(&mut self, limits: &Limits, tried: &[Attempt]) -> Option<Plan> {
-        // Accuracy first: a CPU seldom gains from narrow types, so they wait until f32 fits nowhere.
-        let passes: &[bool] = match self.policy.precision {
-            None if self.request.device.backend == Backend::Cpu => &[false, true],
-            _ => &[true],
-        };
         for sides in [&SIDES[..], &SMALL_SIDES[..]] {
-            for narrow in passes {
-                let precisions = self.precisions(limits, *narrow);
-                let mut fitting = Vec::new();
-                for precision in precisions {
-                    for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
-                        self.enumerate(precision, layout, sides, limits, tried, &mut fitting);
-                    }
+            let mut fitting = Vec::new();
+            for precision in self.precisions(limits) {
+                for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
+                    self.enumerate(precision, layout, sides, limits, tried, &mut fitting);
                 }
-                if let Some(best) = self.pick(&fitting, limits) {
-                    return Some(self.batched(best, fitting.len(), limits, tried));
-                }
+            }
+            let count = fitting.len();
+            // Accuracy first: a CPU gains little from narrow types, so there they only count where f32 does not fit.
+            let is_wide = |priced: &Priced| priced.plan.precision == Precision::Uniform(Dtype::F32);
+            if self.request.device.backend == Backend::Cpu && fitting.iter().any(is_wide) {
+                fitting.retain(is_wide);
+            }
+            if let Some(best) = self.pick(&fitting, limits) {
+                return Some(self.batched(best, count, limits, tried));
             }
         }
         None
     }
 
-    fn precisions(&self, limits: &Limits, narrow: bool) -> Vec<Precision> {
+    fn precisions(&self, limits: &Limits) -> Vec<Precision> {
         let mut precisions = Vec::with_capacity(5);
         match self.policy.precision {
             Some(precision) => precisions.push(precision),
             None => {
                 precisions.push(Precision::Uniform(Dtype::F32));
-                let fast = [Dtype::Bf16, Dtype::F16].into_iter().filter(|dtype| narrow && self.request.is_fast(*dtype));
-                for dtype in fast {
+                // On a GPU a type that is no faster is not worth its rounding; on a CPU it may be what fits.
+                let is_cpu = self.request.device.backend == Backend::Cpu;
+                let wanted = |dtype: &Dtype| self.request.is_fast(*dtype) || is_cpu && self.request.offers(*dtype);
+                for dtype in [Dtype::Bf16, Dtype::F16].into_iter().filter(wanted) {
                     precisions.push(Precision::Mixed(dtype));
                     let overflows = dtype == Dtype::F16 && KL_FAMILIES.contains(&self.request.model.family.as_str());
                     if !overflows {

@@ -103,7 +103,11 @@ pub fn square(side: u32, overlap: u32) -> Space {
 /// The CPU, measured once per test binary.
 pub fn machine() -> &'static Machine {
     static MACHINE: OnceLock<Machine> = OnceLock::new();
-    MACHINE.get_or_init(|| Machine::open(Choice::Cpu).unwrap())
+    MACHINE.get_or_init(|| {
+        // These networks are too small to share out.
+        tilewright_torch::set_threads(1);
+        Machine::open(Choice::Cpu).unwrap()
+    })
 }
 
 /// The memory counters and the limit are the process's: whoever looks at them, or may disturb them, runs alone.

@@ -4,10 +4,10 @@ use tilewright_policy::{CacheDir, Limits, PolicyHost};
 use wit_component::{StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
-/// The request that makes a guest misbehave has this many samples, and a family's name of as many letters.
+/// The request that makes a guest misbehave has this many samples, and a family's name of 14 letters, which no other text has.
 pub const HOSTILE_BATCH: u32 = 13;
 /// See [`HOSTILE_BATCH`].
-pub const HOSTILE_FAMILY: &str = "hostile-model";
+pub const HOSTILE_FAMILY: &str = "hostile-family";
 
 /// Parts of a guest; what is not replaced is healthy.
 ///
@@ -70,7 +70,7 @@ impl Guest {
   {imports}
   {memory}
   (global $heap (mut i32) (i32.const 8192))
-  (data (i32.const 256) "\00\02\00\00\05\00\00\00\10\02\00\00\05\00\00\00\00\02\00\00\05\00\00\00\04\00\00\00\00\00\00\00")
+  (data (i32.const 256) "\00\02\00\00\05\00\00\00\10\02\00\00\05\00\00\00\00\02\00\00\05\00\00\00\08\00\00\00\00\00\00\00")
   (data (i32.const 512) "guest")
   (data (i32.const 528) "1.0.0")
   ;; result::ok at 1024, the plan at 1028, its batch at 1056

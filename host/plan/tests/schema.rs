@@ -1,0 +1,140 @@
+//! The published JSON Schema of records is what the code writes, and records of every kind fit it.
+
+use std::{env, fs, time::Duration};
+
+use serde_json::{Value as Json, json};
+use tilewright_plan::{
+    Backend, Cost, Device, Dtype, FailedAttempt, Failure, Fallback, FallbackReason, Hint, Layout, Model, Objective, Outcome, Plan,
+    PolicyIdentity, PoolStatistics, Precision, Record, Release, Request, Space, Tile, Time, Value, record_schema,
+};
+
+const PUBLISHED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/record.schema.json");
+
+fn plan(space: Space, time: Time, precision: Precision) -> Plan {
+    Plan {
+        space,
+        time,
+        batch: 2,
+        precision,
+        layout: Layout::ChannelsLast,
+        release: Release::EachStep,
+        offload: false,
+        prefetch: 1,
+        reason: "for a test".into(),
+    }
+}
+
+fn record() -> Record {
+    let tile = Tile { height: 512, width: 768, overlap: 64 };
+    let whole = plan(Space::Whole, Time::Whole, Precision::Uniform(Dtype::Bf16));
+    let failure = |failure| FailedAttempt {
+        plan: whole.clone(),
+        failure,
+        answer: None,
+        adjusted: Vec::new(),
+        fallback: Some(Fallback { reason: FallbackReason::OutOfFuel, detail: "all of it used up".into() }),
+        fuel: 50_000_000,
+    };
+    Record {
+        tilewright: "0.1.0".into(),
+        time: "2026-11-21T09:00:00Z".into(),
+        request: Request {
+            model: Model {
+                family: "flux".into(),
+                stored: Dtype::F8E4m3,
+                quantized: true,
+                parameter_bytes: 1 << 27,
+                spatial_scale: 8,
+                temporal_scale: 1,
+            },
+            batch: 1,
+            frames: 33,
+            height: 1024,
+            width: 1024,
+            memory_limit: 1 << 33,
+            objective: Objective::Leanest,
+            hints: vec![Hint { name: "sample-size".into(), value: "1024".into() }],
+        },
+        device: Device {
+            backend: Backend::Rocm,
+            name: "AMD Radeon 8060S".into(),
+            arch: "gfx1151".into(),
+            compute_units: 40,
+            total_bytes: 1 << 37,
+            free_bytes: 1 << 36,
+            unified: true,
+            fast_dtypes: vec![Dtype::Bf16, Dtype::F16],
+        },
+        policy: PolicyIdentity {
+            name: "adaptive".into(),
+            version: "0.1.0".into(),
+            digest: format!("sha256:{}", "0".repeat(64)),
+            settings: [
+                ("flag".to_owned(), Value::Flag(true)),
+                ("integer".to_owned(), Value::Integer(-3)),
+                ("number".to_owned(), Value::Number(0.5)),
+                ("text".to_owned(), Value::Text("auto".into())),
+            ]
+            .into(),
+        },
+        answer: Some(plan(Space::Exact(tile), Time::Blended { frames: 16, overlap: 4 }, Precision::Mixed(Dtype::F16))),
+        plan: plan(Space::Blended(tile), Time::Carried { frames: 16 }, Precision::Mixed(Dtype::F16)),
+        adjusted: vec!["overlap 300 → 192: at most a quarter of the tile".into()],
+        fallback: None,
+        decision: Duration::from_micros(4),
+        fuel: 5532,
+        estimate: Some(Cost { peak_bytes: 1 << 30, elapsed: Duration::from_millis(9800), tiles: 4, shapes: 1, rework: 1.27 }),
+        attempts: vec![
+            failure(Failure::OutOfMemory { bytes: 1 << 30 }),
+            failure(Failure::NonFinite { values: 3 }),
+            failure(Failure::OverLimit { bytes: 1 << 34 }),
+        ],
+        outcome: Some(Outcome {
+            elapsed: Duration::from_millis(8200),
+            load: Duration::from_millis(300),
+            peak_bytes: 1 << 30,
+            attempts: 4,
+            pool: PoolStatistics { hits: 90, misses: 10, held_bytes: 1 << 28 },
+        }),
+    }
+}
+
+#[test]
+fn the_published_schema_is_current() {
+    let mut current = serde_json::to_string_pretty(&record_schema()).unwrap();
+    current.push('\n');
+    if env::var_os("TILEWRIGHT_UPDATE").is_some() {
+        fs::write(PUBLISHED, &current).unwrap();
+    }
+    let published = fs::read_to_string(PUBLISHED).unwrap_or_default();
+    assert!(published == current, "record.schema.json is not what Record says: run the test once with TILEWRIGHT_UPDATE=1");
+}
+
+#[test]
+fn records_fit_the_schema() {
+    let schema = jsonschema::validator_for(&record_schema()).unwrap();
+    let bare = Record { answer: None, estimate: None, attempts: Vec::new(), outcome: None, ..record() };
+    for record in [record(), bare] {
+        let written = serde_json::to_value(&record).unwrap();
+        let errors: Vec<_> = schema.iter_errors(&written).map(|error| format!("{}: {error}", error.instance_path)).collect();
+        assert_eq!(errors, [""; 0]);
+        assert_eq!(serde_json::from_value::<Record>(written).unwrap(), record, "what is written reads back");
+    }
+}
+
+#[test]
+fn the_schema_is_not_indifferent() {
+    let schema = jsonschema::validator_for(&record_schema()).unwrap();
+    let written = serde_json::to_value(record()).unwrap();
+    let breaks: [(&str, fn(&mut Json)); 4] = [
+        ("an unknown kind of space", |record| record["plan"]["space"]["kind"] = json!("sliced")),
+        ("a negative size", |record| record["outcome"]["peak_bytes"] = json!(-1)),
+        ("a number for a name", |record| record["policy"]["name"] = json!(7)),
+        ("a plan gone", |record| drop(record.as_object_mut().and_then(|record| record.remove("plan")))),
+    ];
+    for (what, change) in breaks {
+        let mut broken = written.clone();
+        change(&mut broken);
+        assert!(!schema.is_valid(&broken), "{what}");
+    }
+}
