@@ -10,7 +10,9 @@ fn main() {
         return println!("cargo::error=OUT_DIR is not set: build with cargo");
     };
     let Some(policies) = env::var_os("TILEWRIGHT_POLICIES").map(PathBuf::from) else {
-        return println!("cargo::error=TILEWRIGHT_POLICIES is not set: build inside the workspace, after `cargo xtask setup`");
+        return println!(
+            "cargo::error=TILEWRIGHT_POLICIES is not set: build inside the workspace, after `cargo xtask setup`"
+        );
     };
     for name in NAMES {
         let file = policies.join(format!("{name}.wasm"));

@@ -66,7 +66,7 @@ fn latents_that_cannot_be_decoded_end_with_two() {
 fn files_that_are_no_vae_end_with_two() {
     let place = Place::new();
     let [latent, vae, _] = bundled();
-    let mut with = |file: &str, words: &str| {
+    let with = |file: &str, words: &str| {
         place.decode(&[latent.clone(), vae.clone(), file.to_owned()], &["-o", "out.png"]).failed(2, words);
         assert!(!place.path("out.png").exists());
     };
@@ -102,7 +102,7 @@ fn a_wrong_tensor_is_named_with_the_shape_expected() {
     let added = changed("flux-bfl/ae.safetensors", |header| {
         header["decoder.surprise.weight"] = serde_json::json!({"dtype": "F32", "shape": [0], "data_offsets": [0, 0]});
     });
-    let expected = "[32, 32, 3, 3] expected";
+    let expected = "[32, 64, 3, 3] expected";
     for (contents, words) in [(renamed, "missing"), (reshaped, expected), (retyped, "I16"), (added, "decoder.surprise.weight")] {
         let place = Place::new();
         let file = place.write("ae.safetensors", contents);

@@ -59,6 +59,8 @@ impl Place {
     pub fn run<S: AsRef<str>>(&self, arguments: &[S]) -> Run {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tilewright"));
         command.current_dir(self.folder.path()).env_clear().env("HOME", self.cache.path()).env("XDG_CACHE_HOME", self.cache.path());
+        // Tests run side by side: threads that wait for each other on busy cores are many times slower than one alone.
+        command.env("OMP_NUM_THREADS", "1");
         Run(command.args(arguments.iter().map(AsRef::as_ref)).output().unwrap())
     }
 

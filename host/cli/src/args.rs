@@ -26,7 +26,7 @@ pub struct Global {
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub verbose: u8,
     /// The libtorch 2.11 to run with: its folder, or an installed PyTorch's (site-packages/torch)
-    #[arg(long, value_name = "DIR", env = "TILEWRIGHT_LIBTORCH", global = true)]
+    #[arg(long, value_name = "DIR", env = "TILEWRIGHT_LIBTORCH", hide_env_values = true, global = true)]
     pub libtorch: Option<PathBuf>,
 }
 

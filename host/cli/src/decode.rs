@@ -6,14 +6,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tilewright_engine::{Job, Machine, Overrides, Vae};
+use tilewright_engine::{Job, Machine, Overrides, Probe, Vae};
 use tilewright_models::{Latent, Origin};
 use tilewright_plan::{Candidate, Record, bytes};
 
 use crate::{
     args::Decode,
     failure::{Failure, Outcome},
-    output::{Output, Pixels, Texts, is_keyword},
+    output::{Format, Output, Pixels, Texts, is_keyword},
     overlay, policy,
     progress::Progress,
     table,
@@ -32,8 +32,8 @@ pub fn run(arguments: &Decode) -> Outcome {
     let path = arguments.output.clone().unwrap_or_else(|| default_output(&arguments.latent));
     let output = if arguments.dry_run { None } else { Some(Output::new(&path)?) };
     let drawing = arguments.explain_image.as_deref().filter(|_| !arguments.dry_run).map(Output::new).transpose()?;
-    if let Some(file) = drawing.as_ref().filter(|drawing| drawing.format == crate::output::Format::Safetensors) {
-        return Err(Failure::input(format!("--explain-image: {file:?} is no picture: expected .png, .jpg or .webp")));
+    if drawing.as_ref().is_some_and(|drawing| drawing.format == Format::Safetensors) {
+        return Err(Failure::input("--explain-image: a picture is drawn: expected .png, .jpg or .webp"));
     }
     if let Some(path) = &arguments.record {
         appended(path).map_err(|error| Failure::input(format!("{}: can't be written: {error}", path.display())))?;
@@ -44,7 +44,7 @@ pub fn run(arguments: &Decode) -> Outcome {
     if let Some(threads) = arguments.threads {
         tilewright_torch::set_threads(threads);
     }
-    let machine = Machine::open(arguments.device)?;
+    let machine = Machine::open(arguments.device, Probe::Kept)?;
     let mut latent = Latent::read(&arguments.latent, arguments.tensor.as_deref())?;
     vae.check(&latent)?;
     if arguments.scaled {

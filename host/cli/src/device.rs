@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use tilewright_engine::Machine;
+use tilewright_engine::{Machine, Probe};
 use tilewright_plan::{Device, Dtype, bytes};
 use tilewright_torch::{
     backend,
@@ -65,7 +65,7 @@ pub fn run(arguments: &DeviceArguments) -> Outcome {
     if let Some(threads) = arguments.threads {
         tilewright_torch::set_threads(threads);
     }
-    let report = report(&Machine::open(arguments.device)?)?;
+    let report = report(&Machine::open(arguments.device, Probe::Fresh)?)?;
     let mut stdout = io::stdout().lock();
     if arguments.json {
         let text = serde_json::to_string_pretty(&report).map_err(Failure::work)?;

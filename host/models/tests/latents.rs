@@ -9,14 +9,14 @@ type Tensor<'a> = (&'a str, &'a str, &'a [usize], Vec<u8>);
 
 /// A safetensors file of these tensors.
 fn file(folder: &Path, tensors: &[Tensor<'_>]) -> PathBuf {
-    let mut entries = Vec::new();
+    let mut entries = vec![r#""__metadata__":{"workflow":"w","prompt":"p"}"#.to_owned()];
     let mut data = Vec::new();
     for (name, dtype, shape, bytes) in tensors {
         let offsets = [data.len(), data.len() + bytes.len()];
         entries.push(format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":{offsets:?}}}"#));
         data.extend(bytes);
     }
-    let header = format!(r#"{{"__metadata__":{{"workflow":"w","prompt":"p"}},{}}}"#, entries.join(","));
+    let header = format!("{{{}}}", entries.join(","));
     let path = folder.join("x.latent");
     std::fs::write(&path, [(header.len() as u64).to_le_bytes().as_slice(), header.as_bytes(), &data].concat()).unwrap();
     path

@@ -87,7 +87,21 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for text in ["", "GiB", "-1GiB", "8 apples", "0", "0GiB", "1e3GiB", "inf", "NaN", "1..2M", "99999999999TiB", "8GiBs", "0x10"] {
+        for text in [
+            "",
+            "GiB",
+            "-1GiB",
+            "8 apples",
+            "0",
+            "0GiB",
+            "1e3GiB",
+            "inf",
+            "NaN",
+            "1..2M",
+            "99999999999TiB",
+            "8GiBs",
+            "0x10",
+        ] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

@@ -14,7 +14,9 @@ mod plan;
 mod record;
 mod request;
 
-pub use decision::{Candidate, Decision, Facts, Fallback, FallbackReason, LogLevel, LogLine, Offer, Planner, PolicyIdentity, Value};
+pub use decision::{
+    Candidate, Decision, Facts, Fallback, FallbackReason, LogLevel, LogLine, Offer, Planner, PolicyIdentity, Value,
+};
 pub use outcome::{Attempt, Cost, Failure, Outcome, PoolStatistics, Trial};
 pub use plan::{Layout, Plan, Precision, Release, Space, Tile, Time};
 pub use record::{FailedAttempt, Record, record_schema};

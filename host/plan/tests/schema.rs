@@ -4,8 +4,9 @@ use std::{env, fs, time::Duration};
 
 use serde_json::{Value as Json, json};
 use tilewright_plan::{
-    Backend, Cost, Device, Dtype, FailedAttempt, Failure, Fallback, FallbackReason, Hint, Layout, Model, Objective, Outcome, Plan,
-    PolicyIdentity, PoolStatistics, Precision, Record, Release, Request, Space, Tile, Time, Value, record_schema,
+    Backend, Cost, Device, Dtype, FailedAttempt, Failure, Fallback, FallbackReason, Hint, Layout, Model, Objective,
+    Outcome, Plan, PolicyIdentity, PoolStatistics, Precision, Record, Release, Request, Space, Tile, Time, Value,
+    record_schema,
 };
 
 const PUBLISHED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/record.schema.json");
@@ -83,7 +84,13 @@ fn record() -> Record {
         fallback: None,
         decision: Duration::from_micros(4),
         fuel: 5532,
-        estimate: Some(Cost { peak_bytes: 1 << 30, elapsed: Duration::from_millis(9800), tiles: 4, shapes: 1, rework: 1.27 }),
+        estimate: Some(Cost {
+            peak_bytes: 1 << 30,
+            elapsed: Duration::from_millis(9800),
+            tiles: 4,
+            shapes: 1,
+            rework: 1.27,
+        }),
         attempts: vec![
             failure(Failure::OutOfMemory { bytes: 1 << 30 }),
             failure(Failure::NonFinite { values: 3 }),
@@ -107,7 +114,10 @@ fn the_published_schema_is_current() {
         fs::write(PUBLISHED, &current).unwrap();
     }
     let published = fs::read_to_string(PUBLISHED).unwrap_or_default();
-    assert!(published == current, "record.schema.json is not what Record says: run the test once with TILEWRIGHT_UPDATE=1");
+    assert!(
+        published == current,
+        "record.schema.json is not what Record says: run the test once with TILEWRIGHT_UPDATE=1"
+    );
 }
 
 #[test]
@@ -116,7 +126,8 @@ fn records_fit_the_schema() {
     let bare = Record { answer: None, estimate: None, attempts: Vec::new(), outcome: None, ..record() };
     for record in [record(), bare] {
         let written = serde_json::to_value(&record).unwrap();
-        let errors: Vec<_> = schema.iter_errors(&written).map(|error| format!("{}: {error}", error.instance_path)).collect();
+        let errors: Vec<_> =
+            schema.iter_errors(&written).map(|error| format!("{}: {error}", error.instance_path)).collect();
         assert_eq!(errors, [""; 0]);
         assert_eq!(serde_json::from_value::<Record>(written).unwrap(), record, "what is written reads back");
     }
@@ -126,7 +137,8 @@ fn records_fit_the_schema() {
 fn the_schema_is_not_indifferent() {
     let schema = jsonschema::validator_for(&record_schema()).unwrap();
     let written = serde_json::to_value(record()).unwrap();
-    let breaks: [(&str, fn(&mut Json)); 4] = [
+    type Break = (&'static str, fn(&mut Json));
+    let breaks: [Break; 4] = [
         ("an unknown kind of space", |record| record["plan"]["space"]["kind"] = json!("sliced")),
         ("a negative size", |record| record["outcome"]["peak_bytes"] = json!(-1)),
         ("a number for a name", |record| record["policy"]["name"] = json!(7)),

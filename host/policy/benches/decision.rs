@@ -6,9 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tilewright_plan::{
-    Backend, Cost, Device, Dtype, Facts, Model, Objective, Offer, Plan, Planner, Request, Trial,
-};
+use tilewright_plan::{Backend, Cost, Device, Dtype, Facts, Model, Objective, Offer, Plan, Planner, Request, Trial};
 use tilewright_policy::{CacheDir, Limits, PolicyHost, shipped_names};
 
 struct Prices;
@@ -66,7 +64,9 @@ fn report(what: &str, runs: usize, mut run: impl FnMut()) {
     let deviation = (times.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / runs as f64).sqrt();
     times.sort_by(f64::total_cmp);
     let (least, median, most) = (times[0], times[runs / 2], times[runs - 1]);
-    println!("{what:40} {mean:8.4} ms ± {deviation:.4} (least {least:.4}, median {median:.4}, most {most:.4}, {runs} runs)");
+    println!(
+        "{what:40} {mean:8.4} ms ± {deviation:.4} (least {least:.4}, median {median:.4}, most {most:.4}, {runs} runs)"
+    );
 }
 
 fn request() -> Request {

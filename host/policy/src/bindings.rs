@@ -32,7 +32,17 @@ macro_rules! alike {
 }
 
 alike!(types::Backend, plan::Backend, Cpu = Cpu, Cuda = Cuda, Rocm = Rocm, Metal = Metal);
-alike!(types::Dtype, plan::Dtype, F32 = F32, Bf16 = Bf16, F16 = F16, F8E4m3 = F8E4m3, F8E5m2 = F8E5m2, I8 = I8, I4 = I4);
+alike!(
+    types::Dtype,
+    plan::Dtype,
+    F32 = F32,
+    Bf16 = Bf16,
+    F16 = F16,
+    F8E4m3 = F8E4m3,
+    F8E5m2 = F8E5m2,
+    I8 = I8,
+    I4 = I4
+);
 alike!(types::Objective, plan::Objective, Fastest = Fastest, Balanced = Balanced, Leanest = Leanest);
 alike!(decoding::Layout, plan::Layout, ChannelsFirst = ChannelsFirst, ChannelsLast = ChannelsLast);
 alike!(decoding::Release, plan::Release, Keep = Keep, AtEnd = AtEnd, EachStep = EachStep);
@@ -180,7 +190,11 @@ impl From<&plan::Attempt> for decoding::Attempt {
 }
 
 /// A request as the contract has it: the device goes inside, what is offered goes along as hints.
-pub(crate) fn request(request: &plan::Request, device: &plan::Device, offer: Option<&plan::Offer>) -> decoding::Request {
+pub(crate) fn request(
+    request: &plan::Request,
+    device: &plan::Device,
+    offer: Option<&plan::Offer>,
+) -> decoding::Request {
     let known = |name: &str| request.hints.iter().any(|hint| hint.name == name);
     let offered = offer.map(plan::Offer::hints).unwrap_or_default().into_iter().filter(|hint| !known(&hint.name));
     decoding::Request {

@@ -3,8 +3,9 @@
 //! compiling again.
 
 use std::{
-    env, fs, io,
+    env, fs,
     hash::{DefaultHasher, Hash, Hasher},
+    io,
     io::Write,
     path::{Path, PathBuf},
 };
@@ -148,8 +149,8 @@ fn private(metadata: &fs::Metadata, dir: bool) -> io::Result<()> {
     if metadata.is_dir() != dir || metadata.is_symlink() {
         return refused(if dir { "it is not a directory" } else { "it is not a file" });
     }
-    if me.is_ok_and(|me| me != metadata.uid()) {
-        return refused("it belongs to somebody else");
+    if !me.is_ok_and(|me| me == metadata.uid()) {
+        return refused("it is not known to be the user's own");
     }
     if metadata.mode() & 0o022 != 0 {
         return refused("others can write it");

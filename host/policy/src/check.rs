@@ -103,14 +103,14 @@ impl fmt::Display for Note<'_> {
     }
 }
 
+/// Whether a plan makes no sense in one respect.
+type MakesNone = fn(&Plan) -> bool;
+
 /// Answers that mean nothing: no range says what was meant.
-const NONSENSE: &[(fn(&Plan) -> bool, &str)] = &[
+const NONSENSE: &[(MakesNone, &str)] = &[
     (|plan| plan.space.tile().is_some_and(|tile| tile.height == 0 || tile.width == 0), "a tile of no extent"),
     (|plan| plan.batch == 0, "a batch of nothing"),
-    (
-        |plan| matches!(plan.time, Time::Carried { frames: 0 } | Time::Blended { frames: 0, .. }),
-        "a chunk of no frames",
-    ),
+    (|plan| matches!(plan.time, Time::Carried { frames: 0 } | Time::Blended { frames: 0, .. }), "a chunk of no frames"),
 ];
 
 /// Every range, in the order in which they are applied: a later one may rely on the earlier ones.
@@ -181,7 +181,9 @@ static RULES: &[Rule] = &[
         subject: "time",
         because: "the chunk covers all frames",
         fit: |plan, bounds| match plan.time {
-            Time::Carried { frames } | Time::Blended { frames, .. } if frames >= bounds.frames => time(plan, Time::Whole),
+            Time::Carried { frames } | Time::Blended { frames, .. } if frames >= bounds.frames => {
+                time(plan, Time::Whole)
+            }
             _ => None,
         },
     },
@@ -351,12 +353,18 @@ mod tests {
     fn every_range_has_its_message() {
         let cases: Vec<(Plan, &[&str])> = vec![
             (blended(768, 768, 300), &["overlap 300 → 192: at most a quarter of the tile"]),
-            (blended(770, 771, 96), &["tile height 770 → 768: a multiple of 8", "tile width 771 → 768: a multiple of 8"]),
+            (
+                blended(770, 771, 96),
+                &["tile height 770 → 768: a multiple of 8", "tile width 771 → 768: a multiple of 8"],
+            ),
             (blended(512, 512, 99), &["overlap 99 → 96: a multiple of 8"]),
             (blended(16, 512, 0), &["tile height 16 → 64: at least 64"]),
             (blended(4096, 512, 64), &["tile height 4096 → 1024: no larger than the picture"]),
             (blended(4096, 4096, 64), &["space blended 4096×4096/64 → whole: the tile covers the picture"]),
-            (plan(Space::Exact(Tile { height: 512, width: 512, overlap: 0 })), &["exact is not offered yet: blended instead"]),
+            (
+                plan(Space::Exact(Tile { height: 512, width: 512, overlap: 0 })),
+                &["exact is not offered yet: blended instead"],
+            ),
             (Plan { batch: 40, ..blended(512, 512, 64) }, &["batch 40 → 16: no more than 16 together"]),
             (Plan { batch: 9, ..plan(Space::Whole) }, &["batch 9 → 2: no more than there are"]),
             (

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use tilewright_plan::{Candidate, Facts, LogLevel, LogLine};
-use wasmtime::{Result, ResourceLimiter};
+use wasmtime::{ResourceLimiter, Result};
 
 use crate::{
     bindings::{self, tilewright::policy as contract},
@@ -192,7 +192,9 @@ const TRIALS: u32 = 256;
 
 /// A guest's text as one line that is safe to show: control and direction characters become spaces, and it ends after `most` characters.
 pub(crate) fn clean(text: String, most: usize) -> String {
-    let suspect = |c: char| c.is_control() || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let suspect = |c: char| {
+        c.is_control() || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
     if text.len() <= most && !text.chars().any(suspect) {
         return text;
     }

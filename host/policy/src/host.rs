@@ -1,10 +1,6 @@
 //! The way in: a host loads policies, says what they are, and puts them to work.
 
-use std::{
-    fs,
-    path::Path,
-    sync::Arc,
-};
+use std::{fs, path::Path, sync::Arc};
 
 use serde::Serialize;
 use tilewright_plan::{PolicyIdentity, Value};
@@ -181,7 +177,8 @@ impl LoadedPolicy {
     pub fn configure(&self, given: &[(String, String)]) -> Result<Policy, PolicyError> {
         let description = self.description();
         let settings = settings::resolve(&description.name, &description.settings, given)?;
-        let values = settings.iter().map(|(name, value)| (name.clone(), lifecycle::Value::from(value.clone()))).collect();
+        let values =
+            settings.iter().map(|(name, value)| (name.clone(), lifecycle::Value::from(value.clone()))).collect();
         let identity = PolicyIdentity {
             name: description.name.clone(),
             version: description.version.clone(),

@@ -72,7 +72,11 @@ pub(crate) fn load(
     cache: Option<&Cache>,
 ) -> Result<Fitted, PolicyError> {
     if bytes.len() > limits.file_bytes {
-        return Err(PolicyError::TooLarge { policy: policy.into(), bytes: bytes.len() as u64, most: limits.file_bytes });
+        return Err(PolicyError::TooLarge {
+            policy: policy.into(),
+            bytes: bytes.len() as u64,
+            most: limits.file_bytes,
+        });
     }
     let kind = sniff(bytes).map_err(|found| PolicyError::NotWebAssembly { policy: policy.into(), found })?;
     let digest = digest(bytes);
@@ -113,8 +117,12 @@ fn sniff(bytes: &[u8]) -> Result<Kind, &'static str> {
         [b'\0', b'a', b's', b'm', 1, 0, 0, 0, ..] => Ok(Kind::CoreModule),
         [b'\0', b'a', b's', b'm', 0x0d, 0, 1, 0, ..] => Ok(Kind::Component),
         [b'\0', b'a', b's', b'm', ..] => Err("a version of the format that is not known here"),
-        _ if bytes.trim_ascii_start().starts_with(b"(") => Err("it looks like WebAssembly text, which has to be assembled first"),
-        _ if bytes.iter().take(512).all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace()) => Err("it is a text file"),
+        _ if bytes.trim_ascii_start().starts_with(b"(") => {
+            Err("it looks like WebAssembly text, which has to be assembled first")
+        }
+        _ if bytes.iter().take(512).all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace()) => {
+            Err("it is a text file")
+        }
         _ => Err("it does not begin as WebAssembly does"),
     }
 }
@@ -148,7 +156,9 @@ fn componentise(policy: &str, bytes: &[u8]) -> Result<Vec<u8>, PolicyError> {
             _ => {}
         }
         if let Some((id, range)) = payload.as_section().filter(|(id, _)| *id != CUSTOM_SECTION) {
-            append(&mut bare, id, &bytes[range]);
+            // A section may say that it is longer than the file.
+            let contents = bytes.get(range).ok_or_else(|| broken("it ends within a section".into()))?;
+            append(&mut bare, id, contents);
         }
     }
     if !strange.is_empty() {
@@ -194,8 +204,11 @@ fn fits(policy: &str, sandbox: &Sandbox, component: &Component) -> Result<(Vec<S
     if !strange.is_empty() {
         return Err(PolicyError::ImportNotOffered { policy: policy.into(), imports: strange });
     }
-    let missing: Vec<String> =
-        REQUIRED.iter().filter(|name| !exports.iter().any(|export| export == *name)).map(|name| name.to_string()).collect();
+    let missing: Vec<String> = REQUIRED
+        .iter()
+        .filter(|name| !exports.iter().any(|export| export == *name))
+        .map(|name| name.to_string())
+        .collect();
     if !missing.is_empty() {
         return Err(PolicyError::MissingExport { policy: policy.into(), exports: missing });
     }

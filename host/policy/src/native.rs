@@ -1,7 +1,10 @@
 //! The host's own default, for when no policy's answer can be used: whole where that fits, else the largest tiles that do, in a type
 //! that loses nothing unless the device is known to be fast in bf16.
 
-use tilewright_plan::{Attempt, Backend, Device, Dtype, Facts, Failure, Layout, Offer, Plan, Precision, Release, Request, Space, Tile, Time};
+use tilewright_plan::{
+    Attempt, Backend, Device, Dtype, Facts, Failure, Layout, Offer, Plan, Precision, Release, Request, Space, Tile,
+    Time,
+};
 
 use crate::check::{self, Bounds};
 
@@ -21,7 +24,13 @@ pub(crate) fn decide(request: &Request, device: &Device, offer: &Offer, facts: &
 }
 
 /// How a request is run after its attempts failed.
-pub(crate) fn recover(request: &Request, device: &Device, offer: &Offer, facts: &dyn Facts, attempts: &[Attempt]) -> Plan {
+pub(crate) fn recover(
+    request: &Request,
+    device: &Device,
+    offer: &Offer,
+    facts: &dyn Facts,
+    attempts: &[Attempt],
+) -> Plan {
     let Some(last) = attempts.last() else {
         return decide(request, device, offer, facts);
     };
@@ -29,10 +38,20 @@ pub(crate) fn recover(request: &Request, device: &Device, offer: &Offer, facts: 
     match last.failure {
         Failure::NonFinite { .. } => {
             let precision = Precision::Uniform(Dtype::F32);
-            let wider = Plan { precision, reason: "native default: f32 after values overflowed".into(), ..last.plan.clone() };
+            let wider =
+                Plan { precision, reason: "native default: f32 after values overflowed".into(), ..last.plan.clone() };
             match facts.estimate(&wider) {
-                Ok(cost) if cost.peak_bytes <= request.memory_limit => legal(wider, &bounds).unwrap_or(last.plan.clone()),
-                _ => fitting(wider, request, offer, facts, request.memory_limit, "native default: f32 after values overflowed"),
+                Ok(cost) if cost.peak_bytes <= request.memory_limit => {
+                    legal(wider, &bounds).unwrap_or(last.plan.clone())
+                }
+                _ => fitting(
+                    wider,
+                    request,
+                    offer,
+                    facts,
+                    request.memory_limit,
+                    "native default: f32 after values overflowed",
+                ),
             }
         }
         Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
@@ -48,9 +67,11 @@ pub(crate) fn recover(request: &Request, device: &Device, offer: &Offer, facts: 
 /// The plan as it is if it fits into `most` bytes, else with the largest tiles that do, else with the least memory that is to be had.
 fn fitting(plan: Plan, request: &Request, offer: &Offer, facts: &dyn Facts, most: u64, reason: &str) -> Plan {
     let bounds = Bounds::new(request, offer);
-    let tile = |side: u32| Space::Blended(Tile { height: side, width: side, overlap: (side / 8).max(32).min(side / 4) });
+    let tile =
+        |side: u32| Space::Blended(Tile { height: side, width: side, overlap: (side / 8).max(32).min(side / 4) });
     let spaces = std::iter::once(Space::Whole).chain(SIDES.iter().map(|side| tile(*side)));
-    let plans = spaces.filter_map(|space| legal(Plan { space, batch: 1, reason: reason.into(), ..plan.clone() }, &bounds));
+    let plans =
+        spaces.filter_map(|space| legal(Plan { space, batch: 1, reason: reason.into(), ..plan.clone() }, &bounds));
     let mut least: Option<(u64, Plan)> = None;
     for plan in plans {
         let Ok(cost) = facts.estimate(&plan) else { continue };

@@ -1,12 +1,10 @@
 //! A policy at work: one warm instance, asked through the [`Planner`] trait.
 
-use std::{
-    sync::Arc,
-    time::Instant,
-};
+use std::{sync::Arc, time::Instant};
 
 use tilewright_plan::{
-    Attempt, Candidate, Decision, Device, Facts, Fallback, FallbackReason, LogLine, Offer, Outcome, Plan, Planner, PolicyIdentity, Request,
+    Attempt, Candidate, Decision, Device, Facts, Fallback, FallbackReason, LogLine, Offer, Outcome, Plan, Planner,
+    PolicyIdentity, Request,
 };
 use wasmtime::{Store, Trap};
 
@@ -55,7 +53,11 @@ impl Live {
         (answer.map_err(|error| CallFailure::new(&error, loaded)), loaded.limits.fuel - left)
     }
 
-    pub fn configure(&mut self, loaded: &Loaded, settings: &[(String, lifecycle::Value)]) -> Result<Result<(), String>, CallFailure> {
+    pub fn configure(
+        &mut self,
+        loaded: &Loaded,
+        settings: &[(String, lifecycle::Value)],
+    ) -> Result<Result<(), String>, CallFailure> {
         self.call(loaded, |guest, store| {
             let answer = guest.tilewright_policy_lifecycle().call_configure(&mut *store, settings)?;
             Ok(answer.map_err(|reason| crate::guest::clean(reason, loaded.limits.text_chars)))
@@ -74,7 +76,9 @@ impl CallFailure {
             (_, Some(Trap::OutOfFuel)) => {
                 (FallbackReason::OutOfFuel, format!("all {} units of fuel used up", loaded.limits.fuel))
             }
-            (_, Some(Trap::Interrupt)) => (FallbackReason::Timeout, format!("no answer within {} ms", loaded.limits.wall_ms)),
+            (_, Some(Trap::Interrupt)) => {
+                (FallbackReason::Timeout, format!("no answer within {} ms", loaded.limits.wall_ms))
+            }
             (_, Some(trap)) => (FallbackReason::Trap, one_line(trap.to_string().trim_start_matches("wasm trap: "))),
             (None, None) => (FallbackReason::Trap, one_line(&error.root_cause().to_string())),
         };
@@ -138,7 +142,12 @@ impl Policy {
         self.live.as_mut().ok_or(CallFailure { reason: FallbackReason::Trap, detail: "no instance".into() })
     }
 
-    fn ask(&mut self, request: &bindings::exports::tilewright::policy::decoding_policy::Request, question: Question, attempts: Option<&[Attempt]>) -> Asked {
+    fn ask(
+        &mut self,
+        request: &bindings::exports::tilewright::policy::decoding_policy::Request,
+        question: Question,
+        attempts: Option<&[Attempt]>,
+    ) -> Asked {
         let loaded = self.loaded.clone();
         let live = match self.live() {
             Ok(live) => live,
@@ -254,7 +263,12 @@ impl Planner for Policy {
         let request = bindings::request(request, device, None);
         let learnt = self.live().and_then(|live| {
             live.call(&loaded, |guest, store| {
-                guest.tilewright_policy_decoding_policy().call_learn(&mut *store, &request, &plan.into(), outcome.into())
+                guest.tilewright_policy_decoding_policy().call_learn(
+                    &mut *store,
+                    &request,
+                    &plan.into(),
+                    outcome.into(),
+                )
             })
             .0
         });

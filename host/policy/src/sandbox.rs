@@ -30,7 +30,9 @@ impl Sandbox {
         let clock = engine.clone();
         let tick = move || {
             let mut next = Instant::now() + TICK;
-            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            while let Err(RecvTimeoutError::Timeout) =
+                stopped.recv_timeout(next.saturating_duration_since(Instant::now()))
+            {
                 clock.increment_epoch();
                 // After a stall the missed ticks are skipped: catching up would end calls that had no time to run.
                 next = Instant::now().max(next) + TICK;

@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
 
 use tilewright_plan::{
-    Attempt, Backend, Cost, Device, Dtype, Facts, Failure, FallbackReason, Model, Objective, Offer, Plan, Planner, Precision, Request, Space,
-    Tile, Trial, Value,
+    Attempt, Backend, Cost, Device, Dtype, Facts, Failure, FallbackReason, Model, Objective, Offer, Plan, Planner,
+    Precision, Request, Space, Tile, Trial, Value,
 };
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, PolicyHost, key_value, shipped_names};
 
@@ -96,11 +96,18 @@ fn each_describes_itself() {
         assert!(!inspection.description.summary.is_empty());
         assert!(inspection.digest.starts_with("sha256:") && inspection.digest.len() == 71);
         assert!(inspection.size_bytes < 64 << 10, "{name} has {} bytes", inspection.size_bytes);
-        assert!(inspection.imports.iter().all(|import| import.starts_with("tilewright:policy/")), "{:?}", inspection.imports);
+        assert!(
+            inspection.imports.iter().all(|import| import.starts_with("tilewright:policy/")),
+            "{:?}",
+            inspection.imports
+        );
         serde_json::to_string(&inspection).unwrap();
     }
     let error = host.find("adaptve").err().unwrap().to_string();
-    assert_eq!(error, "unknown policy 'adaptve': give a file that ends in .wasm, or one of adaptive, gfx1151, comfyui, diffusers, fixed");
+    assert_eq!(
+        error,
+        "unknown policy 'adaptve': give a file that ends in .wasm, or one of adaptive, gfx1151, comfyui, diffusers, fixed"
+    );
     let error = host.find("no/such.wasm").err().unwrap().to_string();
     assert!(error.starts_with("policy no/such.wasm: can't be read:"), "{error}");
 }
@@ -116,7 +123,11 @@ fn each_decides_and_recovers() {
                 let facts = Arc::new(Prices(request.clone()));
                 let decision = policy.decide(&request, &device(backend), &offer(), facts.clone());
                 assert_eq!(decision.fallback, None, "{name} {backend:?} {side}");
-                let failures = [Failure::OutOfMemory { bytes: 1 }, Failure::NonFinite { values: 1 }, Failure::OverLimit { bytes: 1 }];
+                let failures = [
+                    Failure::OutOfMemory { bytes: 1 },
+                    Failure::NonFinite { values: 1 },
+                    Failure::OverLimit { bytes: 1 },
+                ];
                 for failure in failures {
                     let attempts = [Attempt { plan: decision.plan.clone(), failure }];
                     let again = policy.recover(&request, &device(backend), &offer(), facts.clone(), &attempts);
@@ -162,7 +173,14 @@ fn adaptive_stays_within_the_limit() {
 #[test]
 fn fixed_does_what_it_is_set_to() {
     let loaded = host().load_shipped("fixed").unwrap();
-    let settings = set(&["space=blended", "tile=768x512", "overlap=300", "precision=mixed-bf16", "layout=channels-last", "batch=4"]);
+    let settings = set(&[
+        "space=blended",
+        "tile=768x512",
+        "overlap=300",
+        "precision=mixed-bf16",
+        "layout=channels-last",
+        "batch=4",
+    ]);
     let mut policy = loaded.configure(&settings).unwrap();
     assert_eq!(policy.identity().settings["overlap"], Value::Integer(300));
     assert_eq!(policy.identity().settings.len(), loaded.description().settings.len());
@@ -184,7 +202,10 @@ fn fixed_refuses_nonsense() {
     assert_eq!(refused("overlap=-1"), "policy fixed: overlap=-1: allowed is 0 to 65536");
     assert_eq!(refused("overlap=512"), "policy fixed: overlap=512: has to be less than the tile (512)");
     assert_eq!(refused("overlap=much"), "policy fixed: setting overlap=much is not a whole number");
-    assert_eq!(refused("precision=f64"), "policy fixed: precision=f64: allowed is f32, bf16, f16, mixed-bf16, mixed-f16");
+    assert_eq!(
+        refused("precision=f64"),
+        "policy fixed: precision=f64: allowed is f32, bf16, f16, mixed-bf16, mixed-f16"
+    );
     assert!(refused("tiel=3").starts_with("policy fixed has no setting 'tiel': it has space, tile,"));
 }
 
@@ -204,8 +225,12 @@ fn published_rules_hold() {
     quantized.model.quantized = true;
     let strix = plan("gfx1151", Backend::Rocm, &quantized);
     assert_eq!((strix.space.tile().map(|tile| tile.width), strix.batch), (Some(512), 1));
-    let hinted = Request { hints: vec![tilewright_plan::Hint { name: "sample-size".into(), value: "512".into() }], ..case };
-    assert_eq!(plan("diffusers", Backend::Cuda, &hinted).space, Space::Blended(Tile { height: 512, width: 512, overlap: 128 }));
+    let hinted =
+        Request { hints: vec![tilewright_plan::Hint { name: "sample-size".into(), value: "512".into() }], ..case };
+    assert_eq!(
+        plan("diffusers", Backend::Cuda, &hinted).space,
+        Space::Blended(Tile { height: 512, width: 512, overlap: 128 })
+    );
 }
 
 fn facts_of(loaded: &LoadedPolicy) -> (String, BTreeMap<String, Value>) {

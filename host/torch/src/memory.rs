@@ -44,8 +44,8 @@ pub fn install() -> Result<()> {
 pub fn of(device: Device) -> Result<Memory> {
     let mut raw = ffi::RawMemory::default();
     match device {
-        // SAFETY: `raw` is valid for writing and only read after the call.
         Device::Cuda(index) => {
+            // SAFETY: `raw` is valid for writing and only read after the call.
             ffi::call(|error, length| unsafe { ffi::tw_gpu_memory(index as i32, &mut raw, error, length) })?
         }
         // SAFETY: as above; the function cannot fail.
@@ -60,8 +60,8 @@ pub fn of(device: Device) -> Result<Memory> {
 /// What libtorch says, for a GPU that is not there.
 pub fn reset_peak(device: Device) -> Result<()> {
     match device {
-        // SAFETY: the buffer is valid for its length.
         Device::Cuda(index) => {
+            // SAFETY: the buffer is valid for its length.
             ffi::call(|error, length| unsafe { ffi::tw_gpu_reset_peak(index as i32, error, length) })
         }
         _ => {

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::{Dtype, Layout};
 
@@ -25,7 +26,7 @@ const HOPELESS: u32 = 8;
 const CPU_SMALL: u64 = 20480;
 
 /// What a 3×3 convolution holds besides its input and output.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scratch {
     /// Copies of the input: 1 where it is put into another memory order first, 9 where it is laid out tap by tap.
     pub inputs: f64,
@@ -36,7 +37,7 @@ pub struct Scratch {
 }
 
 /// The speed of convolutions in one type and memory order.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Speed {
     /// The type of input, weights and output.
     pub dtype: Dtype,
@@ -49,7 +50,7 @@ pub struct Speed {
 }
 
 /// What was measured of a device.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Per type and memory order; types that the device can't run are missing.
     pub speeds: Vec<Speed>,

@@ -35,13 +35,15 @@ impl Corrections {
 
     /// The factors for a plan's time and memory: those of the nearest plan in the same precision and memory order, else 1.
     pub fn of(&self, plan: &Plan) -> (f64, f64) {
-        let alike = self.ratios.iter().filter(|(known, ..)| known.precision == plan.precision && known.layout == plan.layout);
+        let alike =
+            self.ratios.iter().filter(|(known, ..)| known.precision == plan.precision && known.layout == plan.layout);
         let size = self.size(plan);
         let far = |known: &Plan| {
             let ratio = self.size(known) / size;
             if ratio < 1.0 { 1.0 / ratio } else { ratio }
         };
-        let nearest = alike.map(|(known, time, memory)| (far(known), *time, *memory)).min_by(|a, b| a.0.total_cmp(&b.0));
+        let nearest =
+            alike.map(|(known, time, memory)| (far(known), *time, *memory)).min_by(|a, b| a.0.total_cmp(&b.0));
         nearest.map_or((1.0, 1.0), |(_, time, memory)| (time, memory))
     }
 

@@ -53,7 +53,14 @@ impl Policy for Adaptive {
         let overlap = match settings.text("overlap")? {
             "auto" => None,
             text => Some(text.parse().ok().filter(|overlap| *overlap <= max_tile / 4).ok_or_else(|| {
-                ["overlap=", text, ": allowed is auto, or up to a quarter of max-tile (", &(max_tile / 4).to_string(), ")"].concat()
+                [
+                    "overlap=",
+                    text,
+                    ": allowed is auto, or up to a quarter of max-tile (",
+                    &(max_tile / 4).to_string(),
+                    ")",
+                ]
+                .concat()
             })?),
         };
         Ok(Self { precision, min_tile, max_tile, overlap })

@@ -5,7 +5,7 @@ use tilewright_sdk::{Attempt, Backend, Dtype, Layout, Objective, Plan, Precision
 use crate::{Adaptive, Corrections, width};
 
 /// Sides of tiles to consider, in pixels.
-const SIDES: [u32; 9] = [256, 384, 512, 640, 768, 1024, 1280, 1536, 2048];
+const SIDES: [u32; 7] = [256, 384, 512, 768, 1024, 1536, 2048];
 
 /// Sides for when nothing larger fits.
 const SMALL_SIDES: [u32; 4] = [192, 128, 96, 64];
@@ -91,9 +91,10 @@ impl<'a> Search<'a> {
             Some(precision) => precisions.push(precision),
             None => {
                 precisions.push(Precision::Uniform(Dtype::F32));
-                // On a GPU a type that is no faster is not worth its rounding; on a CPU it may be what fits.
+                // A type that is no faster is not worth its rounding, but bf16 may be what fits on a CPU.
                 let is_cpu = self.request.device.backend == Backend::Cpu;
-                let wanted = |dtype: &Dtype| self.request.is_fast(*dtype) || is_cpu && self.request.offers(*dtype);
+                let may_fit = |dtype| is_cpu && dtype == Dtype::Bf16 && self.request.offers(dtype);
+                let wanted = |dtype: &Dtype| self.request.is_fast(*dtype) || may_fit(*dtype);
                 for dtype in [Dtype::Bf16, Dtype::F16].into_iter().filter(wanted) {
                     precisions.push(Precision::Mixed(dtype));
                     let overflows = dtype == Dtype::F16 && KL_FAMILIES.contains(&self.request.model.family.as_str());
@@ -126,7 +127,8 @@ impl<'a> Search<'a> {
             let wanted = small || (self.policy.min_tile..=self.policy.max_tile).contains(side);
             if wanted && *side < self.request.longest() {
                 let overlap = self.policy.overlap.unwrap_or(side / 8).min(side / 4);
-                let tile = Tile { height: (*side).min(self.request.height), width: (*side).min(self.request.width), overlap };
+                let tile =
+                    Tile { height: (*side).min(self.request.height), width: (*side).min(self.request.width), overlap };
                 fitting.extend(self.price(Plan { space: Space::Blended(tile), ..plan.clone() }, limits, tried));
             }
         }
@@ -192,7 +194,8 @@ impl<'a> Search<'a> {
             Objective::Balanced => "best balance of ",
             Objective::Leanest => "leanest of ",
         };
-        let reason = [objective, &fitting.to_string(), " plans that fit, ", &self.priced.to_string(), " priced"].concat();
+        let reason =
+            [objective, &fitting.to_string(), " plans that fit, ", &self.priced.to_string(), " priced"].concat();
         best.plan.because(reason)
     }
 

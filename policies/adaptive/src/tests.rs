@@ -1,9 +1,6 @@
 //! The search against a host whose prices are known: time by pixels and precision, memory by the pixels held at once.
 
-use tilewright_sdk::{
-    Backend, Cost, Device, Hint, Layout, Model, Objective, Outcome, Space, Trial,
-    host::Stub,
-};
+use tilewright_sdk::{Backend, Cost, Device, Hint, Layout, Model, Objective, Outcome, Space, Trial, host::Stub};
 
 use super::*;
 
@@ -93,7 +90,9 @@ fn tiles_within_the_limit() {
 #[test]
 fn leanest_takes_less_than_fastest() {
     stub(2048, Vec::new());
-    let peak = |objective| cost(&adaptive().decide(&request(Backend::Cpu, 2048, 1 << 40, objective)).unwrap(), 2048).peak_bytes;
+    let peak = |objective| {
+        cost(&adaptive().decide(&request(Backend::Cpu, 2048, 1 << 40, objective)).unwrap(), 2048).peak_bytes
+    };
     assert!(peak(Objective::Leanest) < peak(Objective::Fastest));
 }
 
@@ -121,7 +120,8 @@ fn measurements_correct_the_estimates() {
 fn recovers_by_width_and_by_memory() {
     stub(1024, Vec::new());
     let request = request(Backend::Cuda, 1024, 1 << 40, Objective::Fastest);
-    let mut attempts = vec![Attempt { plan: Plan::whole(Precision::Uniform(Dtype::Bf16)), failure: Failure::NonFinite(3) }];
+    let mut attempts =
+        vec![Attempt { plan: Plan::whole(Precision::Uniform(Dtype::Bf16)), failure: Failure::NonFinite(3) }];
     let mixed = adaptive().recover(&request, &attempts).unwrap();
     assert_eq!(mixed.precision, Precision::Mixed(Dtype::Bf16));
     attempts.push(Attempt { plan: mixed, failure: Failure::NonFinite(3) });
@@ -141,6 +141,9 @@ fn settings_are_checked() {
         Adaptive::configure(&Adaptive::describe().defaults().with(name, value)).err().unwrap()
     };
     assert_eq!(refused("min-tile", 4096.into()), "max-tile: has to be at least min-tile");
-    assert_eq!(refused("precision", "f8".into()), "precision=f8: allowed is auto, f32, bf16, f16, mixed-bf16, mixed-f16");
+    assert_eq!(
+        refused("precision", "f8".into()),
+        "precision=f8: allowed is auto, f32, bf16, f16, mixed-bf16, mixed-f16"
+    );
     assert!(refused("overlap", "-1".into()).starts_with("overlap=-1: allowed is auto"));
 }

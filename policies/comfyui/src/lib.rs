@@ -31,10 +31,14 @@ pub struct ComfyUi {
 
 impl Policy for ComfyUi {
     fn describe() -> Description {
-        Description::new("comfyui", env!("CARGO_PKG_VERSION"), "Decodes as ComfyUI does: whole, or tiled when memory is short.")
-            .setting("tile", "The side of a tile in pixels, as in VAEDecodeTiled.", 512)
-            .setting("overlap", "Pixels that tiles share, as in VAEDecodeTiled.", 64)
-            .setting("tiled", "Tile even when memory is enough, as VAEDecodeTiled does.", false)
+        Description::new(
+            "comfyui",
+            env!("CARGO_PKG_VERSION"),
+            "Decodes as ComfyUI does: whole, or tiled when memory is short.",
+        )
+        .setting("tile", "The side of a tile in pixels, as in VAEDecodeTiled.", 512)
+        .setting("overlap", "Pixels that tiles share, as in VAEDecodeTiled.", 64)
+        .setting("tiled", "Tile even when memory is enough, as VAEDecodeTiled does.", false)
     }
 
     fn configure(settings: &Settings) -> Result<Self, String> {
@@ -51,7 +55,8 @@ impl Policy for ComfyUi {
             return Ok(Plan { space: Space::Blended(self.tile), ..plan }.because("tiled, as set"));
         }
         if used > free {
-            return Ok(Plan { space: Space::Blended(self.tile), ..plan }.because("its formula says that whole needs more than is free"));
+            return Ok(Plan { space: Space::Blended(self.tile), ..plan }
+                .because("its formula says that whole needs more than is free"));
         }
         let batch = u32::try_from(free / used).unwrap_or(u32::MAX).clamp(1, request.batch.max(1));
         Ok(Plan { batch, ..plan }.because("whole, by its memory formula"))
@@ -65,7 +70,8 @@ impl Policy for ComfyUi {
             // ComfyUI never looks; falling back to f32 is what its --fp32-vae is for.
             Failure::NonFinite(_) if last.plan.precision.dtype() == Dtype::F32 => Err("not finite in f32".into()),
             Failure::NonFinite(_) => {
-                Ok(Plan { precision: Precision::Uniform(Dtype::F32), ..last.plan.clone() }.because("as with --fp32-vae"))
+                Ok(Plan { precision: Precision::Uniform(Dtype::F32), ..last.plan.clone() }
+                    .because("as with --fp32-vae"))
             }
             Failure::OutOfMemory(_) | Failure::OverLimit(_) => {
                 let fallback = if request.frames > 1 { FALLBACK_VIDEO } else { FALLBACK };

@@ -26,24 +26,32 @@ impl Policy for Diffusers {
         Description::new("diffusers", env!("CARGO_PKG_VERSION"), "Decodes as diffusers does after enable_tiling().")
             .setting("sample-size", "The tile's side in pixels; 0 for the model's own sample size.", 0)
             .setting("tiling", "Off: always whole, as diffusers does by default.", true)
-            .setting("precision", "auto for the type that the weights are stored in (f32 on a CPU), or f32, bf16, f16.", "auto")
+            .setting(
+                "precision",
+                "auto for the type that the weights are stored in (f32 on a CPU), or f32, bf16, f16.",
+                "auto",
+            )
     }
 
     fn configure(settings: &Settings) -> Result<Self, String> {
         let sample_size = settings.count("sample-size", 0, 1 << 14)?;
-        let precision = settings.word("precision", &[
-            ("auto", None),
-            ("f32", Some(Precision::Uniform(Dtype::F32))),
-            ("bf16", Some(Precision::Uniform(Dtype::Bf16))),
-            ("f16", Some(Precision::Uniform(Dtype::F16))),
-        ])?;
+        let precision = settings.word(
+            "precision",
+            &[
+                ("auto", None),
+                ("f32", Some(Precision::Uniform(Dtype::F32))),
+                ("bf16", Some(Precision::Uniform(Dtype::Bf16))),
+                ("f16", Some(Precision::Uniform(Dtype::F16))),
+            ],
+        )?;
         Ok(Self { sample_size: Some(sample_size).filter(|size| *size > 0), tiled: settings.flag("tiling")?, precision })
     }
 
     fn decide(&mut self, request: &Request) -> Result<Plan, String> {
         let plan = Plan::whole(self.precision.unwrap_or_else(|| loaded(request)));
         if request.model.family.starts_with("wan") {
-            let time = if request.frames > 1 { Time::Carried(request.model.temporal_scale.max(1)) } else { Time::Whole };
+            let time =
+                if request.frames > 1 { Time::Carried(request.model.temporal_scale.max(1)) } else { Time::Whole };
             let tiled = self.tiled && request.longest() > WAN.height;
             let space = if tiled { Space::Blended(WAN) } else { Space::Whole };
             return Ok(Plan { space, time, ..plan }.because("as AutoencoderKLWan"));
@@ -52,14 +60,16 @@ impl Policy for Diffusers {
         if !self.tiled || request.longest() <= size {
             return Ok(plan.because("no larger than the sample size"));
         }
-        Ok(Plan { space: Space::Blended(Tile::square(size, size / 4)), ..plan }.because("tiles of the model's sample size"))
+        Ok(Plan { space: Space::Blended(Tile::square(size, size / 4)), ..plan }
+            .because("tiles of the model's sample size"))
     }
 
     fn recover(&mut self, _request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
         match attempts.last() {
             // `force_upcast`, which SDXL's configuration sets, does the same beforehand.
             Some(Attempt { plan, failure: Failure::NonFinite(_) }) if plan.precision.dtype() != Dtype::F32 => {
-                Ok(Plan { precision: Precision::Uniform(Dtype::F32), ..plan.clone() }.because("upcast, as force_upcast does"))
+                Ok(Plan { precision: Precision::Uniform(Dtype::F32), ..plan.clone() }
+                    .because("upcast, as force_upcast does"))
             }
             _ => Err("diffusers does not recover".into()),
         }
@@ -71,7 +81,8 @@ tilewright_sdk::export!(Diffusers);
 impl Diffusers {
     /// As set; else as the model's configuration says; else as the family's published one does.
     fn sample_size(&self, request: &Request) -> u32 {
-        let published = || SAMPLE_SIZES.iter().find(|(family, _)| *family == request.model.family).map_or(512, |(_, size)| *size);
+        let published =
+            || SAMPLE_SIZES.iter().find(|(family, _)| *family == request.model.family).map_or(512, |(_, size)| *size);
         let hinted = request.hinted("sample-size").filter(|size| *size > 0);
         self.sample_size.or(hinted).unwrap_or_else(published)
     }

@@ -32,18 +32,20 @@ impl Policy for Fixed {
 
     fn configure(settings: &Settings) -> Result<Self, String> {
         let tile = tile(settings)?;
-        let space = settings.word("space", &[
-            ("whole", Space::Whole),
-            ("blended", Space::Blended(tile)),
-            ("exact", Space::Exact(tile)),
-        ])?;
+        let space = settings.word(
+            "space",
+            &[("whole", Space::Whole), ("blended", Space::Blended(tile)), ("exact", Space::Exact(tile))],
+        )?;
         let frames = settings.count("chunk", 1, MOST)?;
         let overlap = settings.count("time-overlap", 0, MOST)?;
-        let time = settings.word("time", &[
-            ("whole", Time::Whole),
-            ("carried", Time::Carried(frames)),
-            ("blended", Time::Blended(Overlapped { frames, overlap })),
-        ])?;
+        let time = settings.word(
+            "time",
+            &[
+                ("whole", Time::Whole),
+                ("carried", Time::Carried(frames)),
+                ("blended", Time::Blended(Overlapped { frames, overlap })),
+            ],
+        )?;
         if matches!(time, Time::Blended(_)) && overlap >= frames {
             return Err(below("time-overlap", overlap, "chunk", frames));
         }
@@ -52,15 +54,14 @@ impl Policy for Fixed {
             time,
             batch: settings.count("batch", 1, MOST)?,
             precision: settings.word("precision", &Precision::WORDS)?,
-            layout: settings.word("layout", &[
-                ("channels-first", Layout::ChannelsFirst),
-                ("channels-last", Layout::ChannelsLast),
-            ])?,
-            release: settings.word("release", &[
-                ("keep", Release::Keep),
-                ("at-end", Release::AtEnd),
-                ("each-step", Release::EachStep),
-            ])?,
+            layout: settings.word(
+                "layout",
+                &[("channels-first", Layout::ChannelsFirst), ("channels-last", Layout::ChannelsLast)],
+            )?,
+            release: settings.word(
+                "release",
+                &[("keep", Release::Keep), ("at-end", Release::AtEnd), ("each-step", Release::EachStep)],
+            )?,
             offload: settings.flag("offload")?,
             prefetch: settings.count("prefetch", 0, MOST)?,
             reason: "as set".into(),
@@ -83,7 +84,8 @@ tilewright_sdk::export!(Fixed);
 fn tile(settings: &Settings) -> Result<Tile, String> {
     let text = settings.text("tile")?;
     let refused = || ["tile=", text, ": allowed is a side in pixels from 1 to 65536, or WIDTHxHEIGHT"].concat();
-    let side = |text: &str| text.trim().parse::<u32>().ok().filter(|side| (1..=MOST).contains(side)).ok_or_else(refused);
+    let side =
+        |text: &str| text.trim().parse::<u32>().ok().filter(|side| (1..=MOST).contains(side)).ok_or_else(refused);
     let (width, height) = match text.split_once(['x', '×']) {
         Some((width, height)) => (side(width)?, side(height)?),
         None => (side(text)?, side(text)?),
@@ -115,7 +117,8 @@ mod tests {
     #[test]
     fn the_plan_is_what_is_set() {
         assert_eq!(set(&[]).unwrap().space, Space::Whole);
-        let plan = set(&[("space", "blended".into()), ("tile", "768x512".into()), ("precision", "mixed-bf16".into())]).unwrap();
+        let plan = set(&[("space", "blended".into()), ("tile", "768x512".into()), ("precision", "mixed-bf16".into())])
+            .unwrap();
         assert_eq!(plan.space, Space::Blended(Tile { height: 512, width: 768, overlap: 64 }));
         assert_eq!(plan.precision, Precision::Mixed(Dtype::Bf16));
     }

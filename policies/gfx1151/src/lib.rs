@@ -7,8 +7,8 @@
 //! beyond one tile is tiled.
 
 use tilewright_sdk::{
-    Attempt, Backend, Description, Dtype, Failure, Overlapped, Plan, Policy, Precision, Release, Request, Settings, Space, Tile,
-    Time, host,
+    Attempt, Backend, Description, Dtype, Failure, Overlapped, Plan, Policy, Precision, Release, Request, Settings,
+    Space, Tile, Time, host,
 };
 
 /// Up to this many pixels a picture is small, up to the next it is medium.

@@ -133,7 +133,8 @@ impl Settings {
         let integer = self.integer(name)?;
         match u32::try_from(integer) {
             Ok(count) if (least..=most).contains(&count) => Ok(count),
-            _ => Err([name, "=", &integer.to_string(), ": allowed is ", &least.to_string(), " to ", &most.to_string()].concat()),
+            _ => Err([name, "=", &integer.to_string(), ": allowed is ", &least.to_string(), " to ", &most.to_string()]
+                .concat()),
         }
     }
 

@@ -69,7 +69,9 @@ macro_rules! export {
                     $crate::export::describe::<$policy>()
                 }
 
-                fn configure(settings: ::std::vec::Vec<(::std::string::String, lifecycle::Value)>) -> Result<(), ::std::string::String> {
+                fn configure(
+                    settings: ::std::vec::Vec<(::std::string::String, lifecycle::Value)>,
+                ) -> Result<(), ::std::string::String> {
                     SLOT.with(|slot| $crate::export::configure(slot, settings))
                 }
             }
@@ -91,7 +93,7 @@ macro_rules! export {
                 }
             }
 
-            $crate::bindings::export!(Module with_types_in $crate::bindings);
+    $crate::bindings::export!(Module with_types_in $crate::bindings);
         };
         #[cfg(not(target_family = "wasm"))]
         const _: () = {

@@ -30,7 +30,7 @@ pub fn log(level: Level, message: &str) {
 }
 
 #[cfg(not(target_family = "wasm"))]
-pub use stub::Stub;
+pub use stub::{Estimate, Stub};
 
 /// A host for unit tests, which run natively.
 #[cfg(not(target_family = "wasm"))]
@@ -39,10 +39,13 @@ mod stub {
 
     use crate::{Cost, Level, Plan, Trial};
 
+    /// What a stub answers to a question for a price.
+    pub type Estimate = Box<dyn FnMut(&Plan) -> Result<Cost, String>>;
+
     /// What stands in for the host in unit tests.
     pub struct Stub {
         /// Answers [`super::estimate`].
-        pub estimate: Box<dyn FnMut(&Plan) -> Result<Cost, String>>,
+        pub estimate: Estimate,
         /// Answers [`super::trials`].
         pub trials: Vec<Trial>,
         /// What was logged.

@@ -48,7 +48,8 @@ mod words;
 
 pub use bindings::tilewright::policy::{
     decoding::{
-        Attempt, Cost, Failure, Layout, Outcome, Overlapped, Plan, Precision, Release, Request, Space, Tile, Time, Trial,
+        Attempt, Cost, Failure, Layout, Outcome, Overlapped, Plan, Precision, Release, Request, Space, Tile, Time,
+        Trial,
     },
     host::Level,
     types::{Backend, Device, Dtype, Hint, Model, Objective},

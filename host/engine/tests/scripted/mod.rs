@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::Value;
 use tch::{Kind, Tensor};
-use tilewright_engine::{Machine, Observer, Overrides, Vae};
+use tilewright_engine::{Machine, Probe, Observer, Overrides, Vae};
 use tilewright_models::{Checkpoint, Latent};
 use tilewright_plan::{
     Attempt, Candidate, Decision, Device, Dtype, Facts, Layout, Offer, Outcome, Plan, Planner, PolicyIdentity,
@@ -106,7 +106,7 @@ pub fn machine() -> &'static Machine {
     MACHINE.get_or_init(|| {
         // These networks are too small to share out.
         tilewright_torch::set_threads(1);
-        Machine::open(Choice::Cpu).unwrap()
+        Machine::open(Choice::Cpu, Probe::Fresh).unwrap()
     })
 }
 

@@ -7,8 +7,8 @@ use std::{sync::Arc, time::Duration};
 
 use guest::{Guest, HEALTHY, HOSTILE_BATCH, HOSTILE_FAMILY, IMPORTS, host};
 use tilewright_plan::{
-    Attempt, Backend, Cost, Decision, Device, Dtype, Facts, Failure, FallbackReason, Model, Objective, Offer, Outcome, Plan, Planner,
-    PoolStatistics, Request, Space, Trial,
+    Attempt, Backend, Cost, Decision, Device, Dtype, Facts, Failure, FallbackReason, Model, Objective, Offer, Outcome,
+    Plan, Planner, PoolStatistics, Request, Space, Trial,
 };
 use tilewright_policy::{CacheDir, Limits, Policy, PolicyError, PolicyHost};
 
@@ -102,7 +102,8 @@ fn assert_contained(guest: Guest, reason: FallbackReason, detail: &str) {
     let mut details = Vec::new();
     for round in 0..2 {
         let decision = decide(&mut policy, &hostile_request());
-        let fallback = decision.fallback.clone().unwrap_or_else(|| panic!("no fallback in round {round}: {decision:?}"));
+        let fallback =
+            decision.fallback.clone().unwrap_or_else(|| panic!("no fallback in round {round}: {decision:?}"));
         assert_eq!(fallback.reason, reason, "{}", fallback.detail);
         assert!(fallback.detail.contains(detail), "{}", fallback.detail);
         assert!(!fallback.detail.contains('\n') && fallback.detail.chars().count() <= 401, "{}", fallback.detail);
@@ -211,7 +212,8 @@ fn prices_are_refused_beyond_the_cap() {
     let limits = Limits { candidates: 2, ..Limits::default() };
     let host = PolicyHost::new(limits, &CacheDir::Off).unwrap();
     // Traps unless the third answer is an error.
-    let thrice = "CALL CALL CALL (if (i32.eqz (i32.load8_u (i32.const 2048))) (then unreachable)) (return (i32.const 1024))";
+    let thrice =
+        "CALL CALL CALL (if (i32.eqz (i32.load8_u (i32.const 2048))) (then unreachable)) (return (i32.const 1024))";
     let mut policy = put_to_work(&host, &Guest { imports: IMPORTS, decide: thrice, ..HEALTHY });
     let decision = decide(&mut policy, &hostile_request());
     assert_eq!((decision.fallback, decision.candidates.len()), (None, 2));
@@ -224,7 +226,10 @@ fn repeats_what_failed() {
     let attempts = [Attempt { plan: plan.clone(), failure: Failure::OutOfMemory { bytes: 1 } }];
     let decision = policy.recover(&request(), &device(), &offer(), Arc::new(Prices), &attempts);
     let fallback = decision.fallback.unwrap();
-    assert_eq!((fallback.reason, fallback.detail.as_str()), (FallbackReason::Nonsense, "a plan that has failed before"));
+    assert_eq!(
+        (fallback.reason, fallback.detail.as_str()),
+        (FallbackReason::Nonsense, "a plan that has failed before")
+    );
     assert!(decision.plan.space.tile().is_some(), "{:?}", decision.plan);
 }
 
@@ -305,7 +310,10 @@ fn imports_what_is_not_offered() {
     let wasi = r#"(import "wasi_snapshot_preview1" "fd_write" (func (param i32 i32 i32 i32) (result i32)))
                   (import "env" "abort" (func))"#;
     let error = load_error(&Guest { imports: wasi, ..HEALTHY }.build());
-    assert!(matches!(&error, PolicyError::ImportNotOffered { imports, .. } if imports == &["wasi_snapshot_preview1", "env"]), "{error}");
+    assert!(
+        matches!(&error, PolicyError::ImportNotOffered { imports, .. } if imports == &["wasi_snapshot_preview1", "env"]),
+        "{error}"
+    );
     let component = r#"(component (import "wasi:cli/environment@0.2.0" (instance)))"#;
     let error = load_error(&wat::parse_str(component).unwrap());
     assert!(error.to_string().contains("imports wasi:cli/environment@0.2.0, which policies are not given"), "{error}");
@@ -319,7 +327,12 @@ fn exports_too_little() {
     let error = load_error(&wat::parse_str("(component)").unwrap());
     assert!(matches!(&error, PolicyError::MissingExport { exports, .. } if exports.len() == 2), "{error}");
     let error = load_error(&Guest { recover_name: "recover", ..HEALTHY }.build());
-    assert!(error.to_string().starts_with("policy guest.wasm: does not export tilewright:policy/decoding-policy@0.1.0#recover:"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .starts_with("policy guest.wasm: does not export tilewright:policy/decoding-policy@0.1.0#recover:"),
+        "{error}"
+    );
     let error = load_error(&wat::parse_str("(module)").unwrap());
     assert!(matches!(&error, PolicyError::MissingExport { exports, .. } if exports.len() == 5), "{error}");
 }
