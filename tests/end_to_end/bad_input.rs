@@ -26,7 +26,10 @@ fn wrong_arguments_end_with_two() {
     for (options, words) in cases {
         let place = Place::new();
         let run = if options.contains(&"--device") {
-            place.run(&[&["decode".to_owned()], &bundled()[..], &options.iter().map(|o| (*o).to_owned()).collect::<Vec<_>>()].concat())
+            place.run(
+                &[&["decode".to_owned()], &bundled()[..], &options.iter().map(|o| (*o).to_owned()).collect::<Vec<_>>()]
+                    .concat(),
+            )
         } else {
             place.decode(&bundled(), options)
         };
@@ -103,7 +106,9 @@ fn a_wrong_tensor_is_named_with_the_shape_expected() {
         header["decoder.surprise.weight"] = serde_json::json!({"dtype": "F32", "shape": [0], "data_offsets": [0, 0]});
     });
     let expected = "[32, 64, 3, 3] expected";
-    for (contents, words) in [(renamed, "missing"), (reshaped, expected), (retyped, "I16"), (added, "decoder.surprise.weight")] {
+    for (contents, words) in
+        [(renamed, "missing"), (reshaped, expected), (retyped, "I16"), (added, "decoder.surprise.weight")]
+    {
         let place = Place::new();
         let file = place.write("ae.safetensors", contents);
         let run = place.decode(&[fixture("flux-bfl/latent.safetensors"), "--vae".into(), file], &["-o", "out.png"]);

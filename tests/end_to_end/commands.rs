@@ -5,7 +5,9 @@ use crate::program::{Place, bundled, fixture};
 #[test]
 fn help_is_as_published() {
     let place = Place::new();
-    for (name, arguments) in [("help", &["--help"][..]), ("help-decode", &["decode", "--help"]), ("policy-list", &["policy", "list"])] {
+    for (name, arguments) in
+        [("help", &["--help"][..]), ("help-decode", &["decode", "--help"]), ("policy-list", &["policy", "list"])]
+    {
         let run = place.run(arguments);
         insta::assert_snapshot!(name, run.succeeded().stdout());
     }
@@ -46,7 +48,13 @@ fn the_device_is_described_and_measured() {
     let report = Place::new().run(&["device", "--device", "cpu", "--json"]).json();
     assert_eq!(report["device"]["backend"], "cpu");
     assert!(report["speeds"].as_array().unwrap().iter().any(|speed| speed["dtype"] == "f32"));
-    assert!(report["attention"].as_array().unwrap().iter().any(|tried| tried["width"] == 512 && tried["fused_is_right"] == true));
+    assert!(
+        report["attention"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|tried| tried["width"] == 512 && tried["fused_is_right"] == true)
+    );
     assert!(report["system"]["total_bytes"].as_u64().unwrap() > 0);
 }
 

@@ -41,7 +41,10 @@ fn every_layout_agrees_with_diffusers() {
 #[test]
 fn the_bundled_picture_is_the_photograph() {
     let place = Place::new();
-    let run = place.decode(&bundled(), &["-o", "out.png", "--record", "records.jsonl", "--explain", "--explain-image", "tiles.png"]);
+    let run = place.decode(
+        &bundled(),
+        &["-o", "out.png", "--record", "records.jsonl", "--explain", "--explain-image", "tiles.png"],
+    );
     run.succeeded();
     assert_eq!(place.files(), ["out.png", "records.jsonl", "tiles.png"]);
     let pixels = |path: std::path::PathBuf| {
@@ -89,8 +92,9 @@ fn a_tight_limit_ends_in_a_picture_within_it() {
     let whole = free["outcome"]["peak_bytes"].as_u64().unwrap();
     let limit = whole / 3;
     for policy in ["adaptive", "gfx1151", "comfyui", "diffusers", "fixed"] {
-        let record =
-            place.decode(&bundled(), &["--json", "-o", "b.png", "--policy", policy, "--memory-limit", &limit.to_string()]).json();
+        let record = place
+            .decode(&bundled(), &["--json", "-o", "b.png", "--policy", policy, "--memory-limit", &limit.to_string()])
+            .json();
         let outcome = &record["outcome"];
         assert!(outcome["peak_bytes"].as_u64().unwrap() <= limit, "{policy}: {record}");
         assert!(place.path("b.png").is_file());
@@ -124,7 +128,9 @@ fn records_follow_the_published_schema() {
 fn the_same_request_gets_the_same_answer_for_the_same_fuel() {
     let place = Place::new();
     let once = || {
-        let record = place.decode(&bundled(), &["--dry-run", "--json", "--policy", "diffusers", "--memory-limit", "1GiB"]).json();
+        let record = place
+            .decode(&bundled(), &["--dry-run", "--json", "--policy", "diffusers", "--memory-limit", "1GiB"])
+            .json();
         (record["answer"].clone(), record["fuel"].clone())
     };
     assert_eq!(once(), once());
@@ -133,7 +139,11 @@ fn the_same_request_gets_the_same_answer_for_the_same_fuel() {
 #[test]
 fn a_batch_becomes_numbered_files_or_one_raw_file() {
     let place = Place::new();
-    let inputs = [fixture("sd15-diffusers/latent.safetensors"), "--vae".into(), fixture("sd15-diffusers/diffusion_pytorch_model.safetensors")];
+    let inputs = [
+        fixture("sd15-diffusers/latent.safetensors"),
+        "--vae".into(),
+        fixture("sd15-diffusers/diffusion_pytorch_model.safetensors"),
+    ];
     place.decode(&inputs, &["-o", "cat.webp"]).succeeded();
     place.decode(&inputs, &["-o", "cat.safetensors"]).succeeded();
     assert_eq!(place.files(), ["cat-01.webp", "cat-02.webp", "cat-03.webp", "cat.safetensors"]);
@@ -160,7 +170,9 @@ fn sixteen_bit_overflow_is_decoded_again_in_a_wider_type() {
     let place = Place::new();
     let file = place.write("loud.safetensors", latent(&[1, 16, 8, 8], 3.0e7));
     let [_, vae, path] = bundled();
-    let record = place.decode(&[file, vae, path], &["--policy", "fixed", "--set", "precision=f16", "--json", "-o", "x.png"]).json();
+    let record = place
+        .decode(&[file, vae, path], &["--policy", "fixed", "--set", "precision=f16", "--json", "-o", "x.png"])
+        .json();
     assert_eq!(record["attempts"][0]["failure"]["kind"], "non-finite", "{record}");
     assert!(record["attempts"][0]["failure"]["values"].as_u64().unwrap() > 0);
     assert_eq!(record["outcome"]["attempts"], record["attempts"].as_array().unwrap().len() + 1);

@@ -49,8 +49,10 @@ impl Place {
 
     /// Everything that stands in the folder now.
     pub fn files(&self) -> Vec<String> {
-        let mut names: Vec<String> =
-            fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<String> = fs::read_dir(self.folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     }
@@ -58,7 +60,11 @@ impl Place {
     /// Runs the program on the CPU with its caches in an empty place.
     pub fn run<S: AsRef<str>>(&self, arguments: &[S]) -> Run {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tilewright"));
-        command.current_dir(self.folder.path()).env_clear().env("HOME", self.cache.path()).env("XDG_CACHE_HOME", self.cache.path());
+        command
+            .current_dir(self.folder.path())
+            .env_clear()
+            .env("HOME", self.cache.path())
+            .env("XDG_CACHE_HOME", self.cache.path());
         // Tests run side by side: threads that wait for each other on busy cores are many times slower than one alone.
         command.env("OMP_NUM_THREADS", "1");
         Run(command.args(arguments.iter().map(AsRef::as_ref)).output().unwrap())

@@ -96,15 +96,22 @@ fn unscale(latent: &mut Latent, vae: &Vae, file: &Path) -> Outcome {
         )));
     }
     let scaling = vae.scaling().ok_or_else(|| {
-        Failure::input(format!("{}: no scaling is known of this VAE: give --family, or --scaling-factor", file.display()))
+        Failure::input(format!(
+            "{}: no scaling is known of this VAE: give --family, or --scaling-factor",
+            file.display()
+        ))
     })?;
     Ok(latent.unscale(scaling)?)
 }
 
 /// What a PNG carries: ComfyUI's workflow, so that the picture can be dragged back into it, and the record.
 fn texts(latent: &Latent, record: &Record) -> Outcome<Texts> {
-    let mut texts: Texts =
-        latent.texts.iter().filter(|(name, _)| is_keyword(name) && name != "format" && name != RECORD_KEYWORD).cloned().collect();
+    let mut texts: Texts = latent
+        .texts
+        .iter()
+        .filter(|(name, _)| is_keyword(name) && name != "format" && name != RECORD_KEYWORD)
+        .cloned()
+        .collect();
     texts.push((RECORD_KEYWORD.into(), serde_json::to_string(record).map_err(Failure::work)?));
     Ok(texts)
 }
@@ -150,21 +157,62 @@ fn summary(record: &Record, files: &[PathBuf]) -> String {
     let request = &record.request;
     let samples = if request.batch == 1 { String::new() } else { format!("{} × ", request.batch) };
     let mut rows = vec![
-        ("request", format!("{samples}{}×{} {}, at most {}", request.width, request.height, request.model.family, bytes::display(request.memory_limit))),
-        ("policy", format!("{} {} in {}, {} fuel", record.policy.name, record.policy.version, table::time(record.decision), record.fuel)),
+        (
+            "request",
+            format!(
+                "{samples}{}×{} {}, at most {}",
+                request.width,
+                request.height,
+                request.model.family,
+                bytes::display(request.memory_limit)
+            ),
+        ),
+        (
+            "policy",
+            format!(
+                "{} {} in {}, {} fuel",
+                record.policy.name,
+                record.policy.version,
+                table::time(record.decision),
+                record.fuel
+            ),
+        ),
         ("plan", format!("{}, {}, {}, batch {}", plan.space, plan.precision, plan.layout, plan.batch)),
     ];
     if !plan.reason.is_empty() {
         rows.push(("why", plan.reason.clone()));
     }
     rows.extend(record.adjusted.iter().map(|line| ("adjusted", line.clone())));
-    rows.extend(record.fallback.iter().map(|fallback| ("fallback", format!("{}: {}", fallback.reason, fallback.detail))));
-    rows.extend(record.attempts.iter().map(|attempt| ("failed", format!("{} {}: {}", attempt.plan.space, attempt.plan.precision, attempt.failure))));
+    rows.extend(
+        record.fallback.iter().map(|fallback| ("fallback", format!("{}: {}", fallback.reason, fallback.detail))),
+    );
+    rows.extend(
+        record.attempts.iter().map(|attempt| {
+            ("failed", format!("{} {}: {}", attempt.plan.space, attempt.plan.precision, attempt.failure))
+        }),
+    );
     if let Some(cost) = &record.estimate {
-        rows.push(("expected", format!("{} in {} tiles, {} held, rework {:.2}", table::time(cost.elapsed), cost.tiles, bytes::display(cost.peak_bytes), cost.rework)));
+        rows.push((
+            "expected",
+            format!(
+                "{} in {} tiles, {} held, rework {:.2}",
+                table::time(cost.elapsed),
+                cost.tiles,
+                bytes::display(cost.peak_bytes),
+                cost.rework
+            ),
+        ));
     }
     if let Some(outcome) = &record.outcome {
-        rows.push(("measured", format!("{}, {} held, loaded in {}", table::time(outcome.elapsed), bytes::display(outcome.peak_bytes), table::time(outcome.load))));
+        rows.push((
+            "measured",
+            format!(
+                "{}, {} held, loaded in {}",
+                table::time(outcome.elapsed),
+                bytes::display(outcome.peak_bytes),
+                table::time(outcome.load)
+            ),
+        ));
     }
     rows.extend(files.iter().map(|file| ("wrote", file.display().to_string())));
     table::facts(rows)

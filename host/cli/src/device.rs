@@ -73,7 +73,11 @@ pub fn run(arguments: &DeviceArguments) -> Outcome {
     }
     writeln!(stdout, "{}", table::facts(rows(&report)))?;
     let speeds = report.speeds.iter().map(|speed| {
-        vec![speed.dtype.to_string(), speed.layout.to_string(), format!("{}FLOP/s", table::count(speed.flops_per_second))]
+        vec![
+            speed.dtype.to_string(),
+            speed.layout.to_string(),
+            format!("{}FLOP/s", table::count(speed.flops_per_second)),
+        ]
     });
     writeln!(stdout, "\n{}", table::listing(&["type", "layout", "convolution"], &["convolution"], speeds))?;
     let attention = report.attention.iter().map(|tried| {
@@ -126,15 +130,38 @@ fn rows(report: &Report) -> Vec<(&'static str, String)> {
     let backend = format!("{:?}", device.backend).to_lowercase();
     let mut rows = vec![
         ("device", format!("{} ({backend}, {}, {} units)", device.name, device.arch, device.compute_units)),
-        ("memory", format!("{} free of {}{}", bytes::display(device.free_bytes), bytes::display(device.total_bytes), if device.unified { ", shared with the host" } else { "" })),
-        ("kernel", format!("{} available of {}", bytes::display(report.system.available_bytes), bytes::display(report.system.total_bytes))),
+        (
+            "memory",
+            format!(
+                "{} free of {}{}",
+                bytes::display(device.free_bytes),
+                bytes::display(device.total_bytes),
+                if device.unified { ", shared with the host" } else { "" }
+            ),
+        ),
+        (
+            "kernel",
+            format!(
+                "{} available of {}",
+                bytes::display(report.system.available_bytes),
+                bytes::display(report.system.total_bytes)
+            ),
+        ),
         ("libtorch", report.libtorch.clone()),
         ("fast types", fast.join(", ")),
         ("bandwidth", format!("{}B/s", table::count(report.bytes_per_second))),
     ];
     for gpu in &report.amd {
         let used = |used: u64, total: u64| format!("{} of {} used", bytes::display(used), bytes::display(total));
-        rows.push(("amdgpu", format!("{}: VRAM {}, GTT {}", gpu.arch, used(gpu.vram_used_bytes, gpu.vram_total_bytes), used(gpu.gtt_used_bytes, gpu.gtt_total_bytes))));
+        rows.push((
+            "amdgpu",
+            format!(
+                "{}: VRAM {}, GTT {}",
+                gpu.arch,
+                used(gpu.vram_used_bytes, gpu.vram_total_bytes),
+                used(gpu.gtt_used_bytes, gpu.gtt_total_bytes)
+            ),
+        ));
     }
     rows
 }

@@ -49,7 +49,10 @@ pub fn run(arguments: &Inspect) -> Outcome {
     }
     writeln!(stdout, "{}", table::facts(rows(&report)))?;
     if !report.listing.is_empty() {
-        let rows = report.listing.iter().map(|tensor| vec![tensor.name.to_owned(), format!("{:?}", tensor.shape), tensor.stored.clone()]);
+        let rows = report
+            .listing
+            .iter()
+            .map(|tensor| vec![tensor.name.to_owned(), format!("{:?}", tensor.shape), tensor.stored.clone()]);
         writeln!(stdout, "\n{}", table::listing(&["tensor", "shape", "type"], &[], rows))?;
     }
     Ok(())
@@ -65,12 +68,21 @@ fn rows(report: &Report<'_>) -> Vec<(&'static str, String)> {
         Kind::Latent => "latent",
         Kind::Other => "nothing that is known",
     };
-    let stored: Vec<String> = inspection.stored.iter().map(|(dtype, elements)| format!("{dtype} {}", table::count(*elements as f64))).collect();
+    let stored: Vec<String> = inspection
+        .stored
+        .iter()
+        .map(|(dtype, elements)| format!("{dtype} {}", table::count(*elements as f64)))
+        .collect();
     let mut rows = vec![("file", report.file.clone()), ("kind", kind.into())];
     if matches!(identity.kind, Kind::KlAutoencoder | Kind::VideoAutoencoder) {
-        let family = inspection.decoder.as_ref().and_then(|decoder| decoder.config.as_ref()).map_or(identity.family, |config| config.family);
+        let family = inspection
+            .decoder
+            .as_ref()
+            .and_then(|decoder| decoder.config.as_ref())
+            .map_or(identity.family, |config| config.family);
         let or = identity.or_family.filter(|_| family == identity.family);
-        let or = or.map_or(String::new(), |other| format!(" (or {other}, which has the same shapes: --family {other})"));
+        let or =
+            or.map_or(String::new(), |other| format!(" (or {other}, which has the same shapes: --family {other})"));
         rows.push(("family", format!("{family}{or}")));
         let prefix = if identity.prefix.is_empty() { String::new() } else { format!(", below {}", identity.prefix) };
         rows.push(("layout", format!("{}{prefix}", identity.layout)));
@@ -82,16 +94,40 @@ fn rows(report: &Report<'_>) -> Vec<(&'static str, String)> {
     }
     if let Some(decoder) = &inspection.decoder {
         let stored = decoder.stored.map_or("mixed".to_owned(), |dtype| dtype.to_string());
-        rows.push(("decoder", format!("{} parameters, {} as {stored}", table::count(decoder.parameters as f64), bytes::display(decoder.parameter_bytes))));
+        rows.push((
+            "decoder",
+            format!(
+                "{} parameters, {} as {stored}",
+                table::count(decoder.parameters as f64),
+                bytes::display(decoder.parameter_bytes)
+            ),
+        ));
         if let Some(config) = &decoder.config {
-            let blocks: Vec<String> = config.up_blocks.iter().map(|block| format!("{}×{}", block.channels, block.layers)).collect();
-            rows.push(("", format!("{} latent channels, ×{}, {} in the middle{}{}, then {}", config.latent_channels, config.spatial_scale(), config.middle_channels, if config.middle_attention { " with attention" } else { "" }, if config.post_quant { ", post_quant_conv" } else { "" }, blocks.join(", "))));
-            rows.push(("scaling", config.scaling.map_or("unknown".into(), |factor| format!("{factor}, shift {}", config.shift))));
+            let blocks: Vec<String> =
+                config.up_blocks.iter().map(|block| format!("{}×{}", block.channels, block.layers)).collect();
+            rows.push((
+                "",
+                format!(
+                    "{} latent channels, ×{}, {} in the middle{}{}, then {}",
+                    config.latent_channels,
+                    config.spatial_scale(),
+                    config.middle_channels,
+                    if config.middle_attention { " with attention" } else { "" },
+                    if config.post_quant { ", post_quant_conv" } else { "" },
+                    blocks.join(", ")
+                ),
+            ));
+            rows.push((
+                "scaling",
+                config.scaling.map_or("unknown".into(), |factor| format!("{factor}, shift {}", config.shift)),
+            ));
         }
         rows.extend(some("missing", &decoder.missing));
         rows.extend(some("left over", &decoder.left_over));
     }
-    rows.extend(inspection.texts.iter().map(|(name, length)| ("text", format!("{name}, {}", bytes::display(*length as u64)))));
+    rows.extend(
+        inspection.texts.iter().map(|(name, length)| ("text", format!("{name}, {}", bytes::display(*length as u64)))),
+    );
     rows
 }
 

@@ -66,7 +66,9 @@ fn log_to_standard_error(verbose: u8) {
     let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
     let from_environment = EnvFilter::try_from_env("TILEWRIGHT_LOG").ok().filter(|_| verbose == 0);
     // The sandbox's compiler logs every function that it compiles.
-    let filter = from_environment.unwrap_or_else(|| EnvFilter::new(format!("{level},cranelift=warn,wasmtime=warn,regalloc2=warn")));
-    let color = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && io::IsTerminal::is_terminal(&io::stderr());
+    let filter = from_environment
+        .unwrap_or_else(|| EnvFilter::new(format!("{level},cranelift=warn,wasmtime=warn,regalloc2=warn")));
+    let color =
+        std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && io::IsTerminal::is_terminal(&io::stderr());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(color).without_time().init();
 }

@@ -73,7 +73,10 @@ impl Output {
         }
         let output = Self { path: path.to_owned(), format: *format };
         output.temporary().map_err(|error| {
-            Failure::input(format!("{}: can't be written: {error}: choose another folder with -o", output.folder().display()))
+            Failure::input(format!(
+                "{}: can't be written: {error}: choose another folder with -o",
+                output.folder().display()
+            ))
         })?;
         Ok(output)
     }
@@ -101,7 +104,9 @@ impl Output {
 
     /// Writes pictures [N, C, H, W] in −1…1; gives the files' names. None stands there unless all are whole.
     pub fn write(&self, pictures: &Tensor, texts: &Texts) -> Outcome<Vec<PathBuf>> {
-        let failed = |what: &Path, error: &dyn std::fmt::Display| Failure::work(format!("{}: can't be written: {error}", what.display()));
+        let failed = |what: &Path, error: &dyn std::fmt::Display| {
+            Failure::work(format!("{}: can't be written: {error}", what.display()))
+        };
         let samples = pictures.size()[0];
         let names = self.names(samples as usize);
         let mut written = Vec::new();
@@ -123,7 +128,9 @@ impl Output {
 
     /// Writes one picture of 8-bit values.
     pub fn write_pixels(&self, pixels: &Pixels) -> Outcome {
-        let failed = |error: &dyn std::fmt::Display| Failure::work(format!("{}: can't be written: {error}", self.path.display()));
+        let failed = |error: &dyn std::fmt::Display| {
+            Failure::work(format!("{}: can't be written: {error}", self.path.display()))
+        };
         let file = self.temporary().map_err(|error| failed(&error))?;
         pixels.write(self.format, &file, &Vec::new()).map_err(|error| failed(&error))?;
         file.persist(&self.path).map_err(|error| failed(&error.error))?;
@@ -158,7 +165,10 @@ impl Pixels {
     fn write(&self, format: Format, file: &NamedTempFile, texts: &Texts) -> anyhow::Result<()> {
         if let Some((_, most)) = LIMITS.iter().find(|(limited, _)| *limited == format) {
             let side = i64::from(self.width.max(self.height));
-            anyhow::ensure!(side <= *most, "{side} pixels are more than the {most} that this format can hold: write .png");
+            anyhow::ensure!(
+                side <= *most,
+                "{side} pixels are more than the {most} that this format can hold: write .png"
+            );
         }
         let color = match self.channels {
             1 => ExtendedColorType::L8,
@@ -170,9 +180,16 @@ impl Pixels {
             Format::Png => self.write_png(&mut writer, texts)?,
             Format::Jpeg => {
                 anyhow::ensure!(self.channels != 4, "JPEG has no transparency: write .png or .webp");
-                JpegEncoder::new_with_quality(&mut writer, JPEG_QUALITY).write_image(&self.values, self.width, self.height, color)?;
+                JpegEncoder::new_with_quality(&mut writer, JPEG_QUALITY).write_image(
+                    &self.values,
+                    self.width,
+                    self.height,
+                    color,
+                )?;
             }
-            Format::WebP => WebPEncoder::new_lossless(&mut writer).write_image(&self.values, self.width, self.height, color)?,
+            Format::WebP => {
+                WebPEncoder::new_lossless(&mut writer).write_image(&self.values, self.width, self.height, color)?
+            }
             Format::Safetensors => anyhow::bail!("pixels are no raw output"),
         }
         Ok(writer.flush()?)
@@ -249,6 +266,12 @@ mod tests {
 
     #[test]
     fn keywords_are_those_that_png_allows() {
-        assert!(is_keyword("prompt") && !is_keyword("") && !is_keyword(&"x".repeat(80)) && !is_keyword(" a") && !is_keyword("日本"));
+        assert!(
+            is_keyword("prompt")
+                && !is_keyword("")
+                && !is_keyword(&"x".repeat(80))
+                && !is_keyword(" a")
+                && !is_keyword("日本")
+        );
     }
 }

@@ -35,8 +35,9 @@ pub fn run(command: &args::Policy) -> Outcome {
     match command {
         args::Policy::List { json } => {
             let host = host()?;
-            let policies: Vec<Inspection> =
-                shipped_names().map(|name| Ok(host.load_shipped(name)?.inspection().clone())).collect::<Outcome<_>>()?;
+            let policies: Vec<Inspection> = shipped_names()
+                .map(|name| Ok(host.load_shipped(name)?.inspection().clone()))
+                .collect::<Outcome<_>>()?;
             if *json {
                 return print(&mut stdout, &policies);
             }
@@ -54,7 +55,8 @@ pub fn run(command: &args::Policy) -> Outcome {
             }
             writeln!(stdout, "{}", table::facts(rows(inspection)))?;
             let settings = inspection.description.settings.iter();
-            let settings = settings.map(|setting| vec![setting.name.clone(), setting.default.to_string(), setting.summary.clone()]);
+            let settings = settings
+                .map(|setting| vec![setting.name.clone(), setting.default.to_string(), setting.summary.clone()]);
             if settings.len() > 0 {
                 writeln!(stdout, "\n{}", table::listing(&["setting", "default", "what it does"], &[], settings))?;
             }

@@ -42,7 +42,8 @@ impl Progress {
         }
         let bar = io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template("{msg} [{bar:30}] {percent:>3} %  {elapsed} elapsed, {eta} left");
-            ProgressBar::new(STEPS).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "))
+            ProgressBar::new(STEPS)
+                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "))
         });
         let now = Instant::now();
         Self { bar, interrupted, started: now, spoken: now }
@@ -81,7 +82,10 @@ impl Observer for Progress {
     }
 
     fn failed(&mut self, attempt: &FailedAttempt) {
-        self.say(&format!("note: {} {} failed: {}; trying another plan", attempt.plan.space, attempt.plan.precision, attempt.failure));
+        self.say(&format!(
+            "note: {} {} failed: {}; trying another plan",
+            attempt.plan.space, attempt.plan.precision, attempt.failure
+        ));
     }
 
     fn progress(&mut self, share: f64) -> bool {

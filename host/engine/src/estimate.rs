@@ -95,11 +95,14 @@ impl Facts for Estimator {
         }
         let price = self.prices.iter().find(|price| price.precision == plan.precision && price.layout == plan.layout);
         let price = price.ok_or_else(|| format!("{} {} can't be run on this device", plan.precision, plan.layout))?;
+        // Values of the tiles' weights along either axis.
+        let mut ramps = 0.0;
         let (tile_height, tile_width, per_sample) = match plan.space {
             Space::Whole => (self.height, self.width, 1),
             Space::Blended(tile) => {
                 let rows = Axis::count(self.height, tile.height, tile.overlap);
                 let columns = Axis::count(self.width, tile.width, tile.overlap);
+                ramps = f64::from(rows) * f64::from(tile.height) + f64::from(columns) * f64::from(tile.width);
                 (tile.height.min(self.height), tile.width.min(self.width), rows.saturating_mul(columns))
             }
             Space::Exact(_) => return Err("exact tiles are not offered yet".into()),
@@ -120,7 +123,7 @@ impl Facts for Estimator {
             if whole { 0.0 } else { 4.0 * self.latent_channels * at_once / f64::from(self.scale * self.scale) };
         let ragged = !tiles.is_multiple_of(batch);
         Ok(Cost {
-            peak_bytes: (price.footprint.peak_bytes(at_once) + gathered + latents) as u64,
+            peak_bytes: (price.footprint.peak_bytes(at_once) + gathered + latents + 4.0 * ramps) as u64,
             elapsed: Duration::from_nanos(nanoseconds as u64),
             tiles,
             shapes: 1 + u32::from(ragged),

@@ -24,6 +24,9 @@ const MOST_ATTEMPTS: usize = 4;
 /// The smallest tile in latent pixels: below this a tile is mostly border.
 const LEAST_TILE: u32 = 8;
 
+/// How far a peak may lie above its estimate: what is called enough has to be enough.
+const ESTIMATE_MARGIN: f64 = 1.05;
+
 /// Tiles or samples that may run together.
 const MOST_BATCH: u32 = 64;
 
@@ -173,6 +176,7 @@ impl<'a> Job<'a> {
                 }
             }
         }
+        least.1.peak_bytes = (least.1.peak_bytes as f64 * ESTIMATE_MARGIN) as u64;
         least
     }
 

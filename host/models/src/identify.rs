@@ -29,9 +29,12 @@ pub enum Family {
     Wan22,
 }
 
+/// A row of [`FAMILIES`].
+type FamilyRow = (Family, &'static str, Option<(f64, f64)>);
+
 /// A family's name and its latents' scaling and shift: a model's latent is (z − shift) · scaling of the autoencoder's.
 /// The constants are those of the published configurations (diffusers' `config.json` of each model).
-const FAMILIES: [(Family, &str, Option<(f64, f64)>); 7] = [
+const FAMILIES: [FamilyRow; 7] = [
     (Family::Sd, "sd", Some((0.18215, 0.0))),
     (Family::Sdxl, "sdxl", Some((0.13025, 0.0))),
     (Family::Sd3, "sd3", Some((1.5305, 0.0609))),

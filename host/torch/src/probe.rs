@@ -251,6 +251,11 @@ pub fn fused_attention_bytes(width: f64) -> f64 {
     threads * 256.0 * (4.0 * (512.0 + 2.0 + width) + 2.0 * 512.0)
 }
 
+/// What a convolution holds whatever its size: on a CPU oneDNN gives each thread a page, as measured with 2.11.
+pub fn convolution_bytes() -> f64 {
+    4096.0 * f64::from(tch::get_num_threads().max(1) + 2)
+}
+
 /// Whether fused attention of this width and type agrees with plain attention on this device. It has been silently wrong at
 /// the widths of the VAEs' middle blocks on gfx1100 and gfx1151.
 pub fn fused_attention_agrees(device: Device, width: i64, dtype: Dtype) -> bool {

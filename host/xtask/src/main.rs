@@ -127,7 +127,12 @@ fn names_packages(arguments: &[String]) -> bool {
 
 fn build(project: &Project, arguments: &[String]) -> Result<()> {
     tools::say("building the program (the first time takes about ten minutes on two cores)");
-    tools::run(project.cargo().args(["build", "-p", "tilewright-cli"]).args(arguments))?;
+    if arguments.is_empty() {
+        // The same selection as the tests': another one has other features of shared crates, and compiles them twice.
+        tools::run(project.cargo().args(["test", "--quiet", "--workspace", "--no-run"]))?;
+    } else {
+        tools::run(project.cargo().args(["build", "-p", "tilewright-cli"]).args(arguments))?;
+    }
     let profile =
         if arguments.iter().any(|argument| argument == "--release" || argument == "-r") { "release" } else { "debug" };
     println!("built {}", project.program(profile).display());

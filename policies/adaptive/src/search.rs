@@ -141,7 +141,7 @@ impl<'a> Search<'a> {
         let peak_bytes = cost.peak_bytes as f64 * memory;
         let new = !tried.iter().any(|attempt| attempt.plan.is_like(&plan));
         let fits = peak_bytes <= limits.peak_bytes;
-        (fits && new).then(|| Priced { nanoseconds: cost.elapsed_ns as f64 * time, peak_bytes, plan })
+        (fits && new).then_some(Priced { nanoseconds: cost.elapsed_ns as f64 * time, peak_bytes, plan })
     }
 
     fn pick<'p>(&self, fitting: &'p [Priced], limits: &Limits) -> Option<&'p Priced> {

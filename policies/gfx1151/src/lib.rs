@@ -125,21 +125,24 @@ impl Gfx1151 {
 fn precision(request: &Request) -> Precision {
     let pixels = u64::from(request.height) * u64::from(request.width);
     let narrow = request.device.backend != Backend::Cpu && request.offers(Dtype::Bf16);
-    match pixels {
-        _ if !narrow => Precision::Uniform(Dtype::F32),
-        ..=SMALL => Precision::Uniform(Dtype::F32),
-        ..=MEDIUM => Precision::Mixed(Dtype::Bf16),
-        _ => Precision::Uniform(Dtype::Bf16),
+    if !narrow || pixels <= SMALL {
+        Precision::Uniform(Dtype::F32)
+    } else if pixels <= MEDIUM {
+        Precision::Mixed(Dtype::Bf16)
+    } else {
+        Precision::Uniform(Dtype::Bf16)
     }
 }
 
 /// 16 frames at once for small pictures, down to 4 for large ones; half as many shared, which is 2 to 8.
 fn time(request: &Request) -> Time {
     let pixels = u64::from(request.height) * u64::from(request.width);
-    let frames = match pixels {
-        ..=SMALL => 16,
-        ..=MEDIUM => 8,
-        _ => 4,
+    let frames = if pixels <= SMALL {
+        16
+    } else if pixels <= MEDIUM {
+        8
+    } else {
+        4
     };
     match request.frames {
         0..=4 => Time::Whole,

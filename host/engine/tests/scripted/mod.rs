@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::Value;
 use tch::{Kind, Tensor};
-use tilewright_engine::{Machine, Probe, Observer, Overrides, Vae};
+use tilewright_engine::{Machine, Observer, Overrides, Probe, Vae};
 use tilewright_models::{Checkpoint, Latent};
 use tilewright_plan::{
     Attempt, Candidate, Decision, Device, Dtype, Facts, Layout, Offer, Outcome, Plan, Planner, PolicyIdentity,

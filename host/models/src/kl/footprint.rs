@@ -4,7 +4,7 @@
 //! a footprint is worked out once per network and priced for any tile by a few multiplications.
 
 use tilewright_plan::{Layout, Precision};
-use tilewright_torch::probe::{Scratch, fused_attention_bytes};
+use tilewright_torch::probe::{Scratch, convolution_bytes, fused_attention_bytes};
 
 use super::Config;
 
@@ -162,16 +162,17 @@ impl Bytes {
             return;
         }
         let weights = self.scratch.weights * taps * padded(into) * padded(out) * self.convolution;
+        let constant = weights + convolution_bytes();
         let inputs = self.scratch.inputs;
         if inputs > 1.0 {
             // Laid out tap by tap.
             let inputs = if taps > 1.0 { inputs } else { 0.0 };
-            moments.push((both + inputs * input, weights, f64::INFINITY));
+            moments.push((both + inputs * input, constant, f64::INFINITY));
         } else {
             // Input and output are reordered, the output when the input's copy is gone.
             let (input, output) = (inputs * padded(into) * self.convolution, inputs * padded(out) * self.convolution);
-            moments.push((both + input + output - inputs * out * self.convolution, weights, f64::INFINITY));
-            moments.push((both + output, 0.0, f64::INFINITY));
+            moments.push((both + input + output - inputs * out * self.convolution, constant, f64::INFINITY));
+            moments.push((both + output, convolution_bytes(), f64::INFINITY));
         }
         if self.scratch.small > 0 && taps > 1.0 {
             moments.push((both + taps * input, 0.0, self.scratch.small as f64 / into));
