@@ -203,10 +203,8 @@ fn finite(text: &str) -> Result<f64, String> {
 }
 
 fn factor(text: &str) -> Result<f64, String> {
-    finite(text)?
-        .is_normal()
-        .then(|| finite(text))
-        .unwrap_or_else(|| Err("expected a number other than zero".to_owned()))
+    let number = finite(text)?;
+    if number.is_normal() { Ok(number) } else { Err("expected a number other than zero".to_owned()) }
 }
 
 #[cfg(test)]

@@ -129,7 +129,7 @@ fn build(project: &Project, arguments: &[String]) -> Result<()> {
     tools::say("building the program (the first time takes about ten minutes on two cores)");
     if arguments.is_empty() {
         // The same selection as the tests': another one has other features of shared crates, and compiles them twice.
-        tools::run(project.cargo().args(["test", "--quiet", "--workspace", "--no-run"]))?;
+        tools::run(project.cargo().args(["test", "--workspace", "--no-run"]))?;
     } else {
         tools::run(project.cargo().args(["build", "-p", "tilewright-cli"]).args(arguments))?;
     }
