@@ -6,5 +6,7 @@ mod bad_input;
 mod commands;
 #[path = "end_to_end/decode.rs"]
 mod decode;
+#[path = "end_to_end/hostile.rs"]
+mod hostile;
 #[path = "end_to_end/program.rs"]
 mod program;

@@ -41,8 +41,13 @@ fn wrong_arguments_end_with_two() {
 #[test]
 fn latents_that_cannot_be_decoded_end_with_two() {
     let infinite = latent(&[1, 16, 8, 8], f32::INFINITY);
-    let cases: [(Vec<u8>, &str); 13] = [
+    let header = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &[0; 12]].concat();
+    let overlapping = header(
+        r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}"#,
+    );
+    let cases: [(Vec<u8>, &str); 14] = [
         (vec![], "0 bytes"),
+        (overlapping, "overlap"),
         (b"hello".to_vec(), "5 bytes"),
         (latent(&[1, 16, 8, 8], 0.5)[..300].to_vec(), "truncated"),
         ([&[0xff_u8; 8][..], b"{}"].concat(), "nonsense"),
@@ -62,6 +67,16 @@ fn latents_that_cannot_be_decoded_end_with_two() {
         let [_, vae, path] = bundled();
         place.decode(&[file, vae, path], &["-o", "out.png"]).failed(2, words);
         assert_eq!(place.files(), ["x.latent"]);
+    }
+}
+
+#[test]
+fn latents_that_are_no_files_end_with_two() {
+    let [_, vae, path] = bundled();
+    for (latent, words) in [("nowhere.latent", "nowhere.latent"), (".", "a folder")] {
+        let place = Place::new();
+        place.decode(&[latent, &vae, &path], &["-o", "out.png"]).failed(2, words);
+        assert!(place.files().is_empty());
     }
 }
 

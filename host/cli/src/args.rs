@@ -65,7 +65,7 @@ pub struct Decode {
     #[arg(long, value_name = "NAME|FILE.wasm", default_value = "adaptive")]
     pub policy: String,
     /// A setting of the policy, repeatable; 'tilewright policy inspect NAME' lists them
-    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = tilewright_policy::key_value)]
     pub set: Vec<(String, String)>,
     /// Where to run; ROCm answers to cuda, as in PyTorch
     #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
@@ -188,13 +188,6 @@ fn device(text: &str) -> Result<Choice, String> {
             let index = text.strip_prefix("cuda:").and_then(|index| index.parse().ok());
             index.map(Choice::Gpu).ok_or_else(|| "expected auto, cpu, cuda or cuda:N".to_owned())
         }
-    }
-}
-
-fn key_value(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err("expected KEY=VALUE, as in tile=512".to_owned()),
     }
 }
 
