@@ -12,6 +12,10 @@ fn main() {
         .std("c++17")
         .warnings(true)
         .file("shim/memory.cpp")
+        .file("shim/winograd.cpp")
+        // Loops over channels are worth their vectors in every profile; threads are libtorch's own.
+        .opt_level(3)
+        .flag("-fopenmp")
         // `-isystem`: libtorch's headers have warnings of their own.
         .flag("-isystem")
         .flag(include.display().to_string())
@@ -19,6 +23,7 @@ fn main() {
         .flag(include.join("torch/csrc/api/include").display().to_string())
         .compile("tilewright_torch");
     println!("cargo:rustc-link-lib=c10");
+    println!("cargo:rustc-link-arg=-fopenmp");
 
     // `cargo xtask setup` links against .libtorch/link and runs with .libtorch/run, so that changing the flavour rebuilds nothing.
     let run =

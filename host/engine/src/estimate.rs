@@ -103,7 +103,7 @@ impl Facts for Estimator {
                 ramps = f64::from(rows) * f64::from(tile.height) + f64::from(columns) * f64::from(tile.width);
                 (tile.height.min(self.height), tile.width.min(self.width), rows.saturating_mul(columns))
             }
-            Space::Exact(_) => return Err("exact tiles are not offered yet".into()),
+            Space::Exact(_) => (self.height, self.width, 1),
         };
         let tiles = per_sample.saturating_mul(self.batch);
         let batch = plan.batch.clamp(1, tiles);
@@ -113,7 +113,7 @@ impl Facts for Estimator {
         let nanoseconds =
             f64::from(tiles) * (pixels * price.nanoseconds_per_pixel + tokens * tokens * price.attention_nanoseconds);
         let at_once = f64::from(batch) * pixels;
-        let whole = plan.space == Space::Whole;
+        let whole = !matches!(plan.space, Space::Blended(_));
         // A decode of all samples at once hands its output on; every other one gathers into a picture of its own.
         let gathered = if whole && tiles == batch { 0.0 } else { 4.0 * self.image_channels * kept };
         // Crops of the latent are copies.

@@ -109,7 +109,7 @@ impl<'a> Job<'a> {
             tile_unit: scale,
             tile_least: scale * LEAST_TILE,
             batch_most: MOST_BATCH,
-            exact: false,
+            exact: true,
             carried: false,
             offload: false,
             prefetch_most: 0,

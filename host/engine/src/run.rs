@@ -38,8 +38,9 @@ impl Run<'_> {
     /// Decodes to [N, 3, H, W] in f32 on the device.
     pub fn carry_out(&mut self) -> std::result::Result<Tensor, Stopped> {
         let output = match self.plan.space {
-            Space::Blended(tile) | Space::Exact(tile) => self.tiles(tile),
-            Space::Whole => self.samples(),
+            Space::Blended(tile) => self.tiles(tile),
+            Space::Exact(tile) => self.samples(Some(tile.height)),
+            Space::Whole => self.samples(None),
         };
         probe::synchronize(self.device);
         if output.is_err() || self.plan.release != Release::Keep {
@@ -49,16 +50,17 @@ impl Run<'_> {
         output
     }
 
-    fn samples(&mut self) -> std::result::Result<Tensor, Stopped> {
+    fn samples(&mut self, band: Option<u32>) -> std::result::Result<Tensor, Stopped> {
         let (samples, batch) = (self.latents.size()[0], i64::from(self.plan.batch.max(1)));
         if batch >= samples {
-            return self.decode(self.latents, 0.0, 1.0);
+            return self.decode(self.latents, band, 0.0, 1.0);
         }
         let mut output: Option<Tensor> = None;
         for start in (0..samples).step_by(batch as usize) {
             let count = batch.min(samples - start);
             let share = |done: i64| done as f64 / samples as f64;
-            let part = self.decode(&self.latents.f_narrow(0, start, count)?, share(start), share(start + count))?;
+            let part =
+                self.decode(&self.latents.f_narrow(0, start, count)?, band, share(start), share(start + count))?;
             let (_, channels, height, width) = part.size4()?;
             let whole = match &mut output {
                 Some(whole) => whole,
@@ -103,7 +105,7 @@ impl Run<'_> {
             });
             let crops = Tensor::f_cat(&crops.collect::<Result<Vec<_>>>()?, 0)?;
             let done = (index * self.plan.batch.max(1) as usize) as f64;
-            let decoded = self.decode(&crops, done / all, (done + batch.len() as f64) / all)?;
+            let decoded = self.decode(&crops, None, done / all, (done + batch.len() as f64) / all)?;
             drop(crops);
             for (place, (sample, row, column)) in batch.iter().enumerate() {
                 let weighted = decoded
@@ -123,10 +125,16 @@ impl Run<'_> {
     }
 
     /// Decodes a batch and checks it; progress goes from `from` to `to`.
-    fn decode(&mut self, latents: &Tensor, from: f64, to: f64) -> std::result::Result<Tensor, Stopped> {
+    fn decode(
+        &mut self,
+        latents: &Tensor,
+        band: Option<u32>,
+        from: f64,
+        to: f64,
+    ) -> std::result::Result<Tensor, Stopped> {
         let observer = &mut *self.observer;
         let mut interrupted = false;
-        let decoded = self.decoder.forward(latents, &mut |share| {
+        let decoded = self.decoder.forward(latents, band, &mut |share| {
             if observer.progress(from + share * (to - from)) {
                 return Ok(());
             }

@@ -2,6 +2,7 @@
 //!
 //! The network follows diffusers' `AutoencoderKL` (models/autoencoders/vae.py, `Decoder`), whose names it uses.
 
+mod bands;
 mod config;
 mod decoder;
 mod footprint;

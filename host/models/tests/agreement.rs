@@ -26,7 +26,7 @@ fn reference(case: &Value) -> Tensor {
     file.load("sample", &shape, Kind::Float, Device::Cpu).unwrap()
 }
 
-fn decode(case: &Value, precision: Precision, layout: Layout) -> Tensor {
+fn decode(case: &Value, precision: Precision, layout: Layout, band: Option<u32>) -> Tensor {
     let _no_grad = tch::no_grad_guard();
     let file = Checkpoint::open(&fixtures().join(case["vae"].as_str().unwrap())).unwrap();
     let identity = Identity::of_decoder(&file).unwrap();
@@ -40,9 +40,9 @@ fn decode(case: &Value, precision: Precision, layout: Layout) -> Tensor {
     }
     let numeric = Numeric::new(precision, layout).unwrap();
     let decoder = Decoder::load(&file, &identity, &config, numeric, Device::Cpu).unwrap();
-    let mut last = 0.0;
-    let output = decoder.forward(&latent.values, &mut |share| {
-        assert!(share > last, "progress goes forward");
+    let mut last = 0.0_f64;
+    let output = decoder.forward(&latent.values, band, &mut |share| {
+        assert!(share >= last, "progress goes forward");
         last = share;
         Ok(())
     });
@@ -60,11 +60,48 @@ fn whole_decodes_in_f32_agree_with_diffusers_in_both_memory_orders() {
         let name = case["name"].as_str().unwrap();
         let expected = reference(&case);
         for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
-            let found = decode(&case, Precision::Uniform(Dtype::F32), layout);
+            let found = decode(&case, Precision::Uniform(Dtype::F32), layout, None);
             assert_eq!(found.size(), expected.size(), "{name}");
             let difference = largest(&(found - &expected));
             let tolerance = 1e-4 * largest(&expected).max(1.0);
             assert!(difference <= tolerance, "{name} {layout}: {difference} > {tolerance}");
+        }
+    }
+}
+
+#[test]
+fn bands_of_any_height_give_the_whole_picture() {
+    for case in cases() {
+        let name = case["name"].as_str().unwrap();
+        let expected = reference(&case);
+        let tolerance = 1e-4 * largest(&expected).max(1.0);
+        for (layout, band) in [
+            (Layout::ChannelsFirst, 40),
+            (Layout::ChannelsLast, 8),
+            (Layout::ChannelsLast, 40),
+            (Layout::ChannelsLast, 72),
+            (Layout::ChannelsLast, 1 << 20),
+        ] {
+            let found = decode(&case, Precision::Uniform(Dtype::F32), layout, Some(band));
+            let difference = largest(&(found - &expected));
+            assert!(difference <= tolerance, "{name} {layout} in bands of {band}: {difference} > {tolerance}");
+        }
+    }
+}
+
+#[test]
+fn bands_round_no_more_than_the_whole_in_other_types() {
+    for case in cases().into_iter().filter(|case| matches!(case["name"].as_str(), Some("flux-bfl" | "sd15-diffusers")))
+    {
+        let expected = reference(&case);
+        for precision in [Precision::Uniform(Dtype::Bf16), Precision::Mixed(Dtype::Bf16)] {
+            for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
+                let error = |band| {
+                    let found = decode(&case, precision, layout, band);
+                    f64::try_from((found - &expected).square().mean(Kind::Float)).unwrap()
+                };
+                assert!(error(Some(24)) < 1.5 * error(None), "{precision} {layout}");
+            }
         }
     }
 }
@@ -75,7 +112,7 @@ fn half_and_mixed_decodes_stay_near_f32() {
     {
         let expected = reference(&case);
         let decibels = |precision| {
-            let found = decode(&case, precision, Layout::ChannelsFirst);
+            let found = decode(&case, precision, Layout::ChannelsFirst, None);
             let error = f64::try_from((found - &expected).square().mean(Kind::Float)).unwrap();
             10.0 * (4.0 / error).log10()
         };

@@ -123,6 +123,16 @@ static RULES: &[Rule] = &[
             _ => None,
         },
     },
+    Rule {
+        subject: "tile width",
+        because: "exact tiles span the picture",
+        fit: |plan, bounds| number(&mut exact(plan)?.width, |_| bounds.width),
+    },
+    Rule {
+        subject: "overlap",
+        because: "exact tiles need none",
+        fit: |plan, _| number(&mut exact(plan)?.overlap, |_| 0),
+    },
     COVERED,
     Rule {
         subject: "tile height",
@@ -278,6 +288,13 @@ fn tile(plan: &mut Plan) -> Option<&mut Tile> {
     }
 }
 
+fn exact(plan: &mut Plan) -> Option<&mut Tile> {
+    match &mut plan.space {
+        Space::Exact(tile) => Some(tile),
+        Space::Whole | Space::Blended(_) => None,
+    }
+}
+
 /// A side that ends on a unit, or on the picture's own end.
 fn rounded(side: u32, extent: u32, bounds: &Bounds) -> u32 {
     if side >= extent { side } else { side - side % bounds.unit() }
@@ -388,6 +405,19 @@ mod tests {
             let asked = plan.clone();
             assert_eq!(notes(&mut plan, &bounds()), expected, "{asked:?}");
         }
+    }
+
+    #[test]
+    fn exact_tiles_are_bands() {
+        let offer = Offer { exact: true, ..bounds().offer };
+        let bounds = Bounds { offer, ..bounds() };
+        let mut banded = plan(Space::Exact(Tile { height: 256, width: 256, overlap: 64 }));
+        let said = ["tile width 256 → 2048: exact tiles span the picture", "overlap 64 → 0: exact tiles need none"];
+        assert_eq!(notes(&mut banded, &bounds), said);
+        assert_eq!(banded.space, Space::Exact(Tile { height: 256, width: 2048, overlap: 0 }));
+        let mut covering = plan(Space::Exact(Tile { height: 1024, width: 2048, overlap: 0 }));
+        assert_eq!(notes(&mut covering, &bounds).len(), 1);
+        assert_eq!(covering.space, Space::Whole);
     }
 
     #[test]

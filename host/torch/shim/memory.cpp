@@ -1,4 +1,5 @@
 #include "memory.h"
+#include "guarded.h"
 
 #include <ATen/Context.h>
 #include <c10/core/CPUAllocator.h>
@@ -53,28 +54,6 @@ struct CountingAllocator final : c10::Allocator {
 
   void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
 };
-
-// Runs `work` and turns whatever it throws into a status and a text.
-template <typename Work>
-int guarded(char* error, size_t error_length, Work&& work) noexcept {
-  const char* text = "a C++ exception that is no std::exception";
-  try {
-    work();
-    return 0;
-  } catch (const c10::Error& caught) {
-    std::strncpy(error, caught.what_without_backtrace(), error_length - 1);
-    error[error_length - 1] = '\0';
-    return 1;
-  } catch (const std::exception& caught) {
-    std::strncpy(error, caught.what(), error_length - 1);
-    error[error_length - 1] = '\0';
-    return 1;
-  } catch (...) {
-    std::strncpy(error, text, error_length - 1);
-    error[error_length - 1] = '\0';
-    return 1;
-  }
-}
 
 c10::DeviceAllocator& gpu() {
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);

@@ -15,7 +15,38 @@ pub struct RawMemory {
     pub system: u64,
 }
 
+/// `tw_convolution` in `shim/winograd.h`.
+#[repr(C)]
+pub struct RawConvolution {
+    pub batch: i64,
+    pub into: i64,
+    pub out: i64,
+    pub width: i64,
+    pub height: i64,
+    pub first: i64,
+    pub rows: i64,
+    pub out_first: i64,
+    pub out_rows: i64,
+    pub upsample: c_int,
+    pub silu: c_int,
+    pub input: *const f32,
+    pub scale: *const f32,
+    pub shift: *const f32,
+    pub weights: *const f32,
+    pub bias: *const f32,
+    pub add: *const f32,
+    pub output: *mut f32,
+    pub add_stride: i64,
+    pub output_stride: i64,
+    pub sums: *mut f64,
+}
+
 unsafe extern "C" {
+    pub safe fn tw_winograd_available() -> c_int;
+    pub safe fn tw_winograd_values(into: i64, out: i64, upsample: c_int) -> i64;
+    pub safe fn tw_winograd_scratch(into: i64, upsample: c_int) -> i64;
+    pub fn tw_winograd_weights(weights: *const f32, into: i64, out: i64, upsample: c_int, laid_out: *mut f32);
+    pub fn tw_winograd_convolve(convolution: *const RawConvolution, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_cpu_install(error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_cpu_set_limit(bytes: u64);
     pub fn tw_cpu_memory(out: *mut RawMemory);

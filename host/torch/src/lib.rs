@@ -8,6 +8,7 @@ mod ffi;
 pub mod memory;
 pub mod probe;
 mod tensors;
+pub mod winograd;
 
 pub use error::{Error, Result};
 pub use tensors::{channels_last, from_bytes, kind, non_finite, set_threads, to_layout};

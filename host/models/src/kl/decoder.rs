@@ -2,12 +2,16 @@
 
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::{Layout, Precision};
-use tilewright_torch::{probe, to_layout};
+use tilewright_torch::{
+    probe, to_layout,
+    winograd::{self, Winograd},
+};
 
 use super::{
     Config,
+    bands::Bands,
     config::{Names, Needed},
-    layers::{Attention, Conv, Linear, Norm, Resnet, Upsample, finish, prepare},
+    layers::{Attention, Conv, Linear, Norm, Plain, Resnet, finish, prepare},
 };
 use crate::{Checkpoint, Error, Identity, Result};
 
@@ -35,12 +39,18 @@ impl Numeric {
         };
         Ok(Self { convolution, rest, layout })
     }
+
+    /// Whether 3×3 convolutions run by Winograd's filtering.
+    pub fn winograd(&self, device: Device) -> bool {
+        let wanted = Self { convolution: Kind::Float, rest: Kind::Float, layout: Layout::ChannelsLast };
+        *self == wanted && device == Device::Cpu && winograd::available()
+    }
 }
 
 #[derive(Debug)]
-struct Up {
-    resnets: Vec<Resnet>,
-    upsample: Option<Upsample>,
+pub(super) struct Up {
+    pub resnets: Vec<Resnet>,
+    pub upsample: Option<Conv>,
 }
 
 /// A KL autoencoder's decoder, loaded for one type and memory order on one device.
@@ -48,13 +58,13 @@ struct Up {
 pub struct Decoder {
     config: Config,
     numeric: Numeric,
-    post_quant: Option<Conv>,
-    conv_in: Conv,
-    middle: Vec<Resnet>,
-    attention: Option<Attention>,
-    ups: Vec<Up>,
-    norm_out: Norm,
-    conv_out: Conv,
+    pub(super) post_quant: Option<Conv>,
+    pub(super) conv_in: Conv,
+    pub(super) middle: Vec<Resnet>,
+    pub(super) attention: Option<Attention>,
+    pub(super) ups: Vec<Up>,
+    pub(super) norm_out: Norm,
+    pub(super) conv_out: Conv,
 }
 
 impl Decoder {
@@ -96,14 +106,14 @@ impl Decoder {
             let resnets =
                 (0..block.layers).map(|layer| resnet(format!("{name}.resnets.{layer}"))).collect::<Result<_>>()?;
             let upsample = match block.upsamples {
-                true => Some(Upsample { conv: loader.conv(&format!("{name}.upsamplers.0.conv"))? }),
+                true => Some(loader.conv(&format!("{name}.upsamplers.0.conv"), true)?),
                 false => None,
             };
             ups.push(Up { resnets, upsample });
         }
         Ok(Self {
-            post_quant: if config.post_quant { Some(loader.conv("post_quant_conv")?) } else { None },
-            conv_in: loader.conv("decoder.conv_in")?,
+            post_quant: if config.post_quant { Some(loader.conv("post_quant_conv", false)?) } else { None },
+            conv_in: loader.conv("decoder.conv_in", false)?,
             middle,
             attention: if config.middle_attention {
                 Some(loader.attention("decoder.mid_block.attentions.0", config)?)
@@ -112,7 +122,7 @@ impl Decoder {
             },
             ups,
             norm_out: loader.norm("decoder.conv_norm_out")?,
-            conv_out: loader.conv("decoder.conv_out")?,
+            conv_out: loader.conv("decoder.conv_out", false)?,
             config: config.clone(),
             numeric,
         })
@@ -129,47 +139,81 @@ impl Decoder {
     }
 
     /// Decodes latents [N, C, h, w] in the autoencoder's own space to pictures [N, 3, h·s, w·s] in about −1…1, unclamped, f32.
-    /// `step` is called with the share of the work that is done, after each layer; an error from it ends the decode.
+    ///
+    /// With `band` the picture goes through the network in bands of so many output rows: the result is that of the whole, with norms of the
+    /// whole picture, but the upsampled pictures are never held: each is computed twice, band by band. `step` is called
+    /// with the share of the work that is done, after each layer or band; an error from it ends the decode.
     ///
     /// # Errors
     /// libtorch's failures, out of memory included, and what `step` returns.
-    pub fn forward(&self, latents: &Tensor, step: &mut dyn FnMut(f64) -> Result<()>) -> Result<Tensor> {
-        let shares = self.config.layer_shares();
-        let mut shares = shares.iter().copied();
-        let mut done = 0.0;
-        let mut advance = || -> Result<()> {
-            done += shares.next().unwrap_or(0.0);
-            step(done)
-        };
+    pub fn forward(
+        &self,
+        latents: &Tensor,
+        band: Option<u32>,
+        step: &mut dyn FnMut(f64) -> Result<()>,
+    ) -> Result<Tensor> {
+        let mut progress = Progress { shares: self.config.layer_shares(), layer: 0, done: 0.0, step };
         let numeric = &self.numeric;
         let mut hidden = prepare(latents, numeric)?;
         if let Some(conv) = &self.post_quant {
             hidden = conv.forward(hidden, numeric)?;
         }
+        if band.is_some() || matches!(self.conv_in, Conv::Winograd(_)) {
+            let scale = i64::from(self.config.spatial_scale());
+            let bands = Bands { decoder: self, band: band.map(i64::from), height: latents.size()[2] * scale };
+            return finish(&bands.forward(hidden, &mut progress)?);
+        }
         hidden = self.conv_in.forward(hidden, numeric)?;
-        advance()?;
+        progress.layer()?;
         for (index, resnet) in self.middle.iter().enumerate() {
             hidden = resnet.forward(hidden, numeric)?;
-            advance()?;
+            progress.layer()?;
             if let (0, Some(attention)) = (index, &self.attention) {
                 hidden = attention.forward(hidden, numeric)?;
-                advance()?;
+                progress.layer()?;
             }
         }
         for up in &self.ups {
             for resnet in &up.resnets {
                 hidden = resnet.forward(hidden, numeric)?;
-                advance()?;
+                progress.layer()?;
             }
             if let Some(upsample) = &up.upsample {
                 hidden = upsample.forward(hidden, numeric)?;
-                advance()?;
+                progress.layer()?;
             }
         }
         hidden = self.norm_out.forward_silu(&hidden)?;
         hidden = self.conv_out.forward(hidden, numeric)?;
-        advance()?;
+        progress.layer()?;
         finish(&hidden)
+    }
+}
+
+/// Tells how much of a decode is done.
+pub(super) struct Progress<'a> {
+    shares: Vec<f64>,
+    layer: usize,
+    done: f64,
+    step: &'a mut dyn FnMut(f64) -> Result<()>,
+}
+
+impl Progress<'_> {
+    fn share(&self) -> f64 {
+        self.shares.get(self.layer).copied().unwrap_or(0.0)
+    }
+
+    /// Part of the layer at hand is done.
+    pub fn within(&mut self, part: f64) -> Result<()> {
+        let done = self.done + part * self.share();
+        (self.step)(done.min(1.0))
+    }
+
+    /// The layer at hand is done.
+    pub fn layer(&mut self) -> Result<()> {
+        self.done += self.share();
+        self.layer += 1;
+        (self.step)(self.done.min(1.0))
     }
 }
 
@@ -191,11 +235,14 @@ impl Loader<'_> {
         self.names.file.load(&name, &shape, kind, self.device)
     }
 
-    fn conv(&self, name: &str) -> Result<Conv> {
+    fn conv(&self, name: &str, upsample: bool) -> Result<Conv> {
         let weight = self.tensor(&format!("{name}.weight"), self.numeric.convolution)?;
+        let bias = self.tensor(&format!("{name}.bias"), self.numeric.convolution)?;
         let padding = weight.size4()?.2 / 2;
-        let weight = to_layout(&weight, self.numeric.layout)?;
-        Ok(Conv { weight, bias: self.tensor(&format!("{name}.bias"), self.numeric.convolution)?, padding })
+        if padding > 0 && self.numeric.winograd(self.device) {
+            return Ok(Conv::Winograd(Winograd::new(&weight, &bias, upsample)?));
+        }
+        Ok(Conv::Plain(Plain { weight: to_layout(&weight, self.numeric.layout)?, bias, padding, upsample }))
     }
 
     fn norm(&self, name: &str) -> Result<Norm> {
@@ -208,10 +255,10 @@ impl Loader<'_> {
         let has_shortcut = self.needed.iter().any(|needed| needed.name.strip_suffix(".weight") == Some(&shortcut));
         Ok(Resnet {
             norm1: self.norm(&format!("{name}.norm1"))?,
-            conv1: self.conv(&format!("{name}.conv1"))?,
+            conv1: self.conv(&format!("{name}.conv1"), false)?,
             norm2: self.norm(&format!("{name}.norm2"))?,
-            conv2: self.conv(&format!("{name}.conv2"))?,
-            shortcut: if has_shortcut { Some(self.conv(&shortcut)?) } else { None },
+            conv2: self.conv(&format!("{name}.conv2"), false)?,
+            shortcut: if has_shortcut { Some(self.conv(&shortcut, false)?) } else { None },
         })
     }
 

@@ -1,9 +1,14 @@
 //! The decoder's layers. Tensors are [N, C, H, W] in the memory order of [`Numeric::layout`]; each layer takes its input by value
 //! so that memory is given back as soon as nothing needs it. What is held at once is counted in `footprint.rs`: change both.
 
+use std::ops::Range;
+
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::Layout;
-use tilewright_torch::{channels_last, probe};
+use tilewright_torch::{
+    channels_last, probe, to_layout,
+    winograd::{Affine, Rows, Sums, Winograd},
+};
 
 use super::decoder::Numeric;
 use crate::Result;
@@ -20,23 +25,109 @@ fn converted(tensor: Tensor, kind: Kind) -> Result<Tensor> {
     Ok(tensor.f_to_kind(kind)?)
 }
 
-/// A convolution of stride 1 that keeps height and width.
+/// A convolution that keeps height and width, or doubles them first by repeating pixels.
 #[derive(Debug)]
-pub(super) struct Conv {
-    pub weight: Tensor,
-    pub bias: Tensor,
-    pub padding: i64,
+pub(super) enum Conv {
+    /// As libtorch has it, in any type and memory order.
+    Plain(Plain),
+    /// 3×3, f32, channels-last, on the CPU.
+    Winograd(Winograd),
 }
 
 impl Conv {
+    /// Output channels.
+    pub fn out(&self) -> i64 {
+        match self {
+            Conv::Plain(conv) => conv.bias.size()[0],
+            Conv::Winograd(conv) => conv.out(),
+        }
+    }
+
+    /// The whole of a picture.
+    pub fn forward(&self, input: Tensor, numeric: &Numeric) -> Result<Tensor> {
+        match self {
+            Conv::Plain(conv) => conv.forward(input, numeric),
+            Conv::Winograd(conv) => {
+                let (batch, _, height, width) = input.size4()?;
+                let scale = if conv.upsamples() { 2 } else { 1 };
+                let shape = [batch, conv.out(), scale * height, scale * width];
+                let output = empty(shape, numeric, input.device())?;
+                conv.convolve(Rows::all(&input), None, 0..scale * height, None, Some(&output), None)?;
+                Ok(output)
+            }
+        }
+    }
+}
+
+/// An uninitialised picture in the type and memory order that layers hand on.
+pub(super) fn empty([batch, channels, height, width]: [i64; 4], numeric: &Numeric, device: Device) -> Result<Tensor> {
+    let options = (numeric.rest, device);
+    Ok(match numeric.layout {
+        Layout::ChannelsFirst => Tensor::f_empty([batch, channels, height, width], options)?,
+        Layout::ChannelsLast => Tensor::f_empty([batch, height, width, channels], options)?.f_permute([0, 3, 1, 2])?,
+    })
+}
+
+/// libtorch's convolution of stride 1.
+#[derive(Debug)]
+pub(super) struct Plain {
+    pub weight: Tensor,
+    pub bias: Tensor,
+    pub padding: i64,
+    /// Pixels are repeated to twice the height and width first.
+    pub upsample: bool,
+}
+
+impl Plain {
     pub fn forward(&self, input: Tensor, numeric: &Numeric) -> Result<Tensor> {
         let side = [self.padding, self.padding];
-        let input = converted(input, numeric.convolution)?;
+        // A copy of pixels is the same in either type: converting first is a quarter of the work, and of the memory.
+        let mut input = converted(input, numeric.convolution)?;
+        if self.upsample {
+            input = self.repeated(&input)?;
+        }
         let output = match numeric.layout {
             Layout::ChannelsFirst if self.padding == 0 => self.product(&input)?,
             _ => input.f_conv2d(&self.weight, Some(&self.bias), [1, 1], side, [1, 1], 1)?,
         };
         drop(input);
+        converted(output, numeric.rest)
+    }
+
+    fn repeated(&self, input: &Tensor) -> Result<Tensor> {
+        let (_, _, height, width) = input.size4()?;
+        Ok(input.f_upsample_nearest2d([2 * height, 2 * width], None, None)?)
+    }
+
+    /// Some rows of the output, from an input that holds one more on either side where the picture goes on.
+    pub fn rows(
+        &self,
+        input: Rows<'_>,
+        before: Option<&Affine>,
+        rows: Range<i64>,
+        numeric: &Numeric,
+    ) -> Result<Tensor> {
+        let scale = if self.upsample { 2 } else { 1 };
+        let last = input.height * scale;
+        let needed = (rows.start - self.padding).max(0)..(rows.end + self.padding).min(last);
+        let stored = needed.start / scale..(needed.end + scale - 1) / scale;
+        let mut part = input.tensor.f_narrow(2, stored.start - input.first, stored.end - stored.start)?;
+        if let Some(affine) = before {
+            part = affine_silu(&part, affine)?;
+        }
+        part = converted(part, numeric.convolution)?;
+        if self.upsample {
+            part = self.repeated(&part)?;
+            part = part.f_narrow(2, needed.start - stored.start * scale, needed.end - needed.start)?;
+        }
+        let (top, bottom) = (needed.start - (rows.start - self.padding), rows.end + self.padding - needed.end);
+        if top != bottom || (top != self.padding && self.padding > 0) {
+            part = part.f_constant_pad_nd([0, 0, top, bottom])?;
+        }
+        // What is there, or was put there, is not padded again.
+        let down = if top == bottom && top == self.padding { self.padding } else { 0 };
+        let part = to_layout(&part, numeric.layout)?;
+        let output = part.f_conv2d(&self.weight, Some(&self.bias), [1, 1], [down, self.padding], [1, 1], 1)?;
         converted(output, numeric.rest)
     }
 
@@ -50,6 +141,40 @@ impl Conv {
         let output = bias.f_baddbmm(&weight, &input.f_reshape([batch, into, height * width])?, 1.0, 1.0)?;
         Ok(output.f_reshape([batch, out, height, width])?)
     }
+}
+
+/// value · scale + shift and SiLU in f32, whatever type the values are in.
+fn affine_silu(input: &Tensor, affine: &Affine) -> Result<Tensor> {
+    let (batch, channels, ..) = input.size4()?;
+    let factor = |values: &[f32]| -> Result<Tensor> {
+        Ok(Tensor::f_from_slice(values)?.f_to_device(input.device())?.f_reshape([batch, channels, 1, 1])?)
+    };
+    let (scale, shift) = (factor(&affine.scale)?, factor(&affine.shift)?);
+    Ok(shift.f_addcmul(&input.f_to_kind(Kind::Float)?, &scale)?.f_silu_()?)
+}
+
+/// Adds a picture's values up, per sample and channel: squares of values less their mean, in pieces, so that nothing is lost in f32.
+pub(super) fn add_up(sums: &mut Sums, picture: &Tensor) -> Result<()> {
+    let (batch, channels, height, width) = picture.size4()?;
+    let most = if picture.device() == Device::Cpu { CPU_PIECE } else { GPU_PIECE };
+    let piece = (most / (batch * channels * width).max(1)).clamp(1, height.max(1));
+    for start in (0..height).step_by(piece as usize) {
+        let part = picture.f_narrow(2, start, piece.min(height - start))?.f_to_kind(Kind::Float)?;
+        let mean = part.f_mean_dim(&[2_i64, 3][..], true, None)?;
+        let squares = part.f_sub(&mean)?.f_square()?.f_sum_dim_intlist(&[2_i64, 3][..], false, None)?;
+        let host = |tensor: &Tensor| -> Result<Vec<f64>> {
+            Ok(Vec::try_from(tensor.f_to_kind(Kind::Double)?.f_to_device(Device::Cpu)?.f_reshape([-1])?)?)
+        };
+        let pixels = (part.size()[2] * width) as f64;
+        for (index, (mean, squares)) in host(&mean)?.into_iter().zip(host(&squares)?).enumerate() {
+            let (sample, channel) = (index / sums.channels, index % sums.channels);
+            let place = sample * 2 * sums.channels + channel;
+            sums.values[place] += pixels * mean;
+            sums.values[place + sums.channels] += squares + pixels * mean * mean;
+        }
+        sums.pixels += pixels;
+    }
+    Ok(())
 }
 
 /// A group norm.
@@ -98,6 +223,32 @@ impl Norm {
             Ok(tensor.f_to_kind(Kind::Float)?.f_reshape([batch, channels, 1, 1])?)
         };
         Ok(broadcast(shift)?.f_addcmul(input, &broadcast(factor)?)?)
+    }
+
+    /// The norm of a picture of which the sums are known, as one factor and one summand per channel.
+    pub fn affine(&self, sums: &Sums) -> Result<Affine> {
+        let host = |tensor: &Tensor| -> Result<Vec<f64>> {
+            Ok(Vec::try_from(tensor.f_to_kind(Kind::Double)?.f_to_device(Device::Cpu)?)?)
+        };
+        let (weight, bias) = (host(&self.weight)?, host(&self.bias)?);
+        let per_group = sums.channels / self.groups as usize;
+        let count = sums.pixels * per_group as f64;
+        let mut affine = Affine { scale: Vec::new(), shift: Vec::new() };
+        for sample in sums.values.chunks(2 * sums.channels) {
+            let (values, squares) = sample.split_at(sums.channels);
+            for group in 0..self.groups as usize {
+                let channels = group * per_group..(group + 1) * per_group;
+                let mean = values[channels.clone()].iter().sum::<f64>() / count;
+                let variance = (squares[channels.clone()].iter().sum::<f64>() / count - mean * mean).max(0.0);
+                let factor = 1.0 / (variance + EPSILON).sqrt();
+                for channel in channels {
+                    let scale = factor * weight[channel];
+                    affine.scale.push(scale as f32);
+                    affine.shift.push((bias[channel] - mean * scale) as f32);
+                }
+            }
+        }
+        Ok(affine)
     }
 
     /// The norm, then x · sigmoid(x) in its place.
@@ -175,23 +326,6 @@ impl Attention {
         output = converted(output, numeric.rest)?.f_transpose(1, 2)?.f_reshape([batch, channels, height, width])?;
         let mut input = input;
         Ok(input.f_add_(&output)?)
-    }
-}
-
-/// Twice the height and width by repeating pixels, then a convolution.
-#[derive(Debug)]
-pub(super) struct Upsample {
-    pub conv: Conv,
-}
-
-impl Upsample {
-    pub fn forward(&self, input: Tensor, numeric: &Numeric) -> Result<Tensor> {
-        let (_, _, height, width) = input.size4()?;
-        // A copy of pixels is the same in either type: converting first is a quarter of the work, and of the memory.
-        let input = converted(input, numeric.convolution)?;
-        let larger = input.f_upsample_nearest2d([2 * height, 2 * width], None, None)?;
-        drop(input);
-        self.conv.forward(larger, numeric)
     }
 }
 

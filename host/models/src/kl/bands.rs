@@ -1,0 +1,297 @@
+//! The decoder in bands of rows: each convolution takes its input through norm and activation on the way, so that no normed picture is
+//! ever held, and a norm's sums are taken as its picture is made. The result is the whole picture's for every height of the bands.
+//!
+//! An upsampled picture is the largest that there is. In bands it is not kept: its sums are taken in a first pass over its bands, and
+//! the residual layer after it computes it again, band by band. What is held at once is counted in `footprint.rs`: change both.
+
+use std::ops::Range;
+
+use tch::Tensor;
+use tilewright_torch::winograd::{Affine, Rows, Sums};
+
+use super::{
+    decoder::{Decoder, Progress},
+    layers::{Attention, Conv, Norm, Resnet, add_up, empty},
+};
+use crate::Result;
+
+/// The fewest rows of a band: below this most of it would be its neighbours' rows.
+const LEAST_ROWS: i64 = 8;
+
+/// One decode in bands.
+pub(super) struct Bands<'a> {
+    pub decoder: &'a Decoder,
+    /// Rows of the output in a band; none for the whole picture at once.
+    pub band: Option<i64>,
+    /// Rows of the output.
+    pub height: i64,
+}
+
+/// A picture between two layers, with its sums.
+enum Picture<'a> {
+    Held {
+        tensor: Tensor,
+        sums: Sums,
+    },
+    /// Computed where it is needed.
+    Upsampled {
+        from: Tensor,
+        by: &'a Conv,
+        sums: Sums,
+    },
+}
+
+/// Some rows of a picture: its own, or computed for the moment.
+enum Part<'a> {
+    Own(&'a Tensor),
+    Computed { tensor: Tensor, first: i64 },
+}
+
+impl Part<'_> {
+    fn rows(&self, height: i64) -> Rows<'_> {
+        match self {
+            Part::Own(tensor) => Rows::all(tensor),
+            Part::Computed { tensor, first } => Rows { tensor, first: *first, height },
+        }
+    }
+
+    /// These rows and no others.
+    fn only(&self, rows: &Range<i64>) -> Result<Tensor> {
+        let (tensor, first) = match self {
+            Part::Own(tensor) => (*tensor, 0),
+            Part::Computed { tensor, first } => (tensor, *first),
+        };
+        narrowed(tensor, &(rows.start - first..rows.end - first))
+    }
+}
+
+fn narrowed(tensor: &Tensor, rows: &Range<i64>) -> Result<Tensor> {
+    Ok(tensor.f_narrow(2, rows.start, rows.end - rows.start)?)
+}
+
+impl Picture<'_> {
+    fn sums(&self) -> &Sums {
+        match self {
+            Picture::Held { sums, .. } | Picture::Upsampled { sums, .. } => sums,
+        }
+    }
+
+    /// [N, C, H, W]
+    fn size(&self) -> [i64; 4] {
+        let (tensor, channels, scale) = match self {
+            Picture::Held { tensor, .. } => (tensor, tensor.size()[1], 1),
+            Picture::Upsampled { from, by, .. } => (from, by.out(), 2),
+        };
+        let size = tensor.size();
+        [size[0], channels, scale * size[2], scale * size[3]]
+    }
+}
+
+impl<'a> Bands<'a> {
+    /// From what enters `conv_in` to what leaves `conv_out`.
+    pub fn forward(&self, input: Tensor, progress: &mut Progress<'_>) -> Result<Tensor> {
+        let decoder = self.decoder;
+        let mut picture = self.convolved(&decoder.conv_in, input)?;
+        progress.layer()?;
+        for (index, resnet) in decoder.middle.iter().enumerate() {
+            picture = self.resnet(resnet, picture, progress)?;
+            if let (0, Some(attention)) = (index, &decoder.attention) {
+                picture = self.attention(attention, picture)?;
+                progress.layer()?;
+            }
+        }
+        for up in &decoder.ups {
+            for resnet in &up.resnets {
+                picture = self.resnet(resnet, picture, progress)?;
+            }
+            if let Some(conv) = &up.upsample {
+                picture = self.upsample(conv, picture, progress)?;
+            }
+        }
+        let output = self.normed(&decoder.norm_out, &decoder.conv_out, &picture, progress)?;
+        progress.layer()?;
+        Ok(output)
+    }
+
+    /// The bands of a picture of this height. A picture that is held needs none for Winograd's filtering, which holds next to nothing
+    /// besides its input and output.
+    fn bands(&self, conv: &Conv, held: bool, height: i64) -> impl Iterator<Item = Range<i64>> + use<> {
+        let rows = match (self.band, conv) {
+            (None, _) => height,
+            (Some(_), Conv::Winograd(_)) if held => height,
+            (Some(band), _) => (band * height / self.height.max(1)).max(LEAST_ROWS).min(height),
+        };
+        (0..height).step_by(rows.max(1) as usize).map(move |start| start..(start + rows).min(height))
+    }
+
+    /// Rows of a convolution's output, added to `output` with `add`, stored there without, and counted.
+    fn convolve(
+        &self,
+        conv: &Conv,
+        input: Rows<'_>,
+        before: Option<&Affine>,
+        rows: Range<i64>,
+        (output, add): (Option<&Tensor>, bool),
+        sums: &mut Sums,
+    ) -> Result<()> {
+        match conv {
+            Conv::Winograd(conv) => {
+                conv.convolve(input, before, rows, output.filter(|_| add), output, Some(sums))?;
+            }
+            Conv::Plain(conv) => {
+                let part = conv.rows(input, before, rows, &self.decoder.numeric())?;
+                let mut part = match output {
+                    Some(output) if add => output.shallow_clone().f_add_(&part)?,
+                    _ => part,
+                };
+                if let (Some(output), false) = (output, add) {
+                    output.shallow_clone().f_copy_(&part)?;
+                    part = output.shallow_clone();
+                }
+                add_up(sums, &part)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn empty(&self, shape: [i64; 4], like: &Tensor) -> Result<Tensor> {
+        empty(shape, &self.decoder.numeric(), like.device())
+    }
+
+    fn convolved(&self, conv: &Conv, input: Tensor) -> Result<Picture<'a>> {
+        let (batch, _, height, width) = input.size4()?;
+        let tensor = self.empty([batch, conv.out(), height, width], &input)?;
+        let mut sums = Sums::new(batch, conv.out());
+        for rows in self.bands(conv, true, height) {
+            let part = narrowed(&tensor, &rows)?;
+            self.convolve(conv, Rows::all(&input), None, rows, (Some(&part), false), &mut sums)?;
+        }
+        Ok(Picture::Held { tensor, sums })
+    }
+
+    fn upsample(&self, conv: &'a Conv, picture: Picture<'a>, progress: &mut Progress<'_>) -> Result<Picture<'a>> {
+        let [batch, _, height, width] = picture.size();
+        let from = self.held(picture)?;
+        let mut sums = Sums::new(batch, conv.out());
+        let shape = [batch, conv.out(), 2 * height, 2 * width];
+        let kept = if self.band.is_none() { Some(self.empty(shape, &from)?) } else { None };
+        for rows in self.bands(conv, kept.is_some(), 2 * height) {
+            let done = rows.end as f64 / (2 * height) as f64;
+            // The sums alone need no output.
+            let part = kept.as_ref().map(|kept| narrowed(kept, &rows)).transpose()?;
+            self.convolve(conv, Rows::all(&from), None, rows, (part.as_ref(), false), &mut sums)?;
+            progress.within(done)?;
+        }
+        progress.layer()?;
+        Ok(match kept {
+            Some(tensor) => Picture::Held { tensor, sums },
+            None => Picture::Upsampled { from, by: conv, sums },
+        })
+    }
+
+    /// A picture as a tensor, computed where it is not held.
+    fn held(&self, picture: Picture<'a>) -> Result<Tensor> {
+        match picture {
+            Picture::Held { tensor, .. } => Ok(tensor),
+            Picture::Upsampled { from, by, .. } => by.forward(from, &self.decoder.numeric()),
+        }
+    }
+
+    /// What a 3×3 convolution needs for these rows of its output.
+    fn part<'p>(&self, picture: &'p Picture<'a>, rows: &Range<i64>) -> Result<Part<'p>> {
+        match picture {
+            Picture::Held { tensor, .. } => Ok(Part::Own(tensor)),
+            Picture::Upsampled { from, by, sums } => {
+                let [batch, channels, height, width] = picture.size();
+                let wider = (rows.start - 1).max(0)..(rows.end + 1).min(height);
+                let tensor = self.empty([batch, channels, wider.end - wider.start, width], from)?;
+                let first = wider.start;
+                // Counted already.
+                let mut sums = Sums::new(batch, sums.channels as i64);
+                self.convolve(by, Rows::all(from), None, wider, (Some(&tensor), false), &mut sums)?;
+                Ok(Part::Computed { tensor, first })
+            }
+        }
+    }
+
+    fn resnet(&self, resnet: &Resnet, picture: Picture<'a>, progress: &mut Progress<'_>) -> Result<Picture<'a>> {
+        let [batch, _, height, width] = picture.size();
+        let (conv1, conv2) = (&resnet.conv1, &resnet.conv2);
+        let before = resnet.norm1.affine(picture.sums())?;
+        let (is_held, like) = match &picture {
+            Picture::Held { tensor, .. } => (true, tensor.shallow_clone()),
+            Picture::Upsampled { from, .. } => (false, from.shallow_clone()),
+        };
+        let shape = [batch, conv1.out(), height, width];
+        let hidden = self.empty(shape, &like)?;
+        let mut sums = Sums::new(batch, conv1.out());
+        let mut output: Option<Tensor> = None;
+        for rows in self.bands(conv1, is_held, height) {
+            let all = rows == (0..height);
+            let done = rows.end as f64 / height as f64;
+            let part = self.part(&picture, &rows)?;
+            let into = narrowed(&hidden, &rows)?;
+            self.convolve(conv1, part.rows(height), Some(&before), rows.clone(), (Some(&into), false), &mut sums)?;
+            let beside = match &resnet.shortcut {
+                Some(shortcut) => Some(shortcut.forward(part.only(&rows)?, &self.decoder.numeric())?),
+                None if !is_held => Some(part.only(&rows)?),
+                None => None,
+            };
+            match beside {
+                Some(beside) if all && resnet.shortcut.is_some() => output = Some(beside),
+                Some(beside) => {
+                    let kept = match &output {
+                        Some(kept) => kept,
+                        None => output.insert(self.empty(shape, &like)?),
+                    };
+                    narrowed(kept, &rows)?.f_copy_(&beside)?;
+                }
+                None => {}
+            }
+            progress.within(done / 2.0)?;
+        }
+        // The sum may take the place of the input, which nothing else needs now.
+        let output = match (output, picture) {
+            (Some(output), _) => output,
+            (None, picture) => self.held(picture)?,
+        };
+        drop(like);
+        let before = resnet.norm2.affine(&sums)?;
+        let mut sums = Sums::new(batch, conv2.out());
+        for rows in self.bands(conv2, true, height) {
+            let done = rows.end as f64 / height as f64;
+            let onto = narrowed(&output, &rows)?;
+            self.convolve(conv2, Rows::all(&hidden), Some(&before), rows, (Some(&onto), true), &mut sums)?;
+            progress.within(0.5 + done / 2.0)?;
+        }
+        progress.layer()?;
+        Ok(Picture::Held { tensor: output, sums })
+    }
+
+    fn attention(&self, attention: &Attention, picture: Picture<'a>) -> Result<Picture<'a>> {
+        let [batch, channels, ..] = picture.size();
+        let tensor = attention.forward(self.held(picture)?, &self.decoder.numeric())?;
+        let mut sums = Sums::new(batch, channels);
+        add_up(&mut sums, &tensor)?;
+        Ok(Picture::Held { tensor, sums })
+    }
+
+    fn normed(&self, norm: &Norm, conv: &Conv, picture: &Picture<'a>, progress: &mut Progress<'_>) -> Result<Tensor> {
+        let [batch, _, height, width] = picture.size();
+        let before = norm.affine(picture.sums())?;
+        let (is_held, like) = match picture {
+            Picture::Held { tensor, .. } => (true, tensor),
+            Picture::Upsampled { from, .. } => (false, from),
+        };
+        let output = self.empty([batch, conv.out(), height, width], like)?;
+        let mut sums = Sums::new(batch, conv.out());
+        for rows in self.bands(conv, is_held, height) {
+            let done = rows.end as f64 / height as f64;
+            let part = self.part(picture, &rows)?;
+            let onto = narrowed(&output, &rows)?;
+            self.convolve(conv, part.rows(height), Some(&before), rows, (Some(&onto), false), &mut sums)?;
+            progress.within(done)?;
+        }
+        Ok(output)
+    }
+}

@@ -1,0 +1,349 @@
+// F(2×2, 3×3) after Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016), section 4.1: outputs are worked out in
+// tiles of 2×2 from input tiles of 4×4, with 16 products per channel pair where the definition takes 36. After an upsampling by repetition
+// the middle two rows and columns of an input tile are equal, one of the four sums in either direction vanishes, and 9 products are left.
+//
+// Each thread takes blocks of tiles through all steps, so that only the input and the output travel through memory.
+#include "winograd.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/native/CPUBlas.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "guarded.h"
+
+// The loops over channels are compiled for several widths of vectors; the loader picks.
+#if defined(__x86_64__) && defined(__GNUC__)
+#define TW_VECTORS __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define TW_VECTORS
+#endif
+
+namespace {
+
+// Tiles of a block, along the height and the width.
+constexpr int64_t kTilesDown = 8, kTilesAcross = 8, kTiles = kTilesDown * kTilesAcross;
+
+// Of the direct case: input tiles of 4, 2 apart; of the upsampled one: 3, 1 apart, in pixels of the input.
+struct Direct {
+  static constexpr int kSide = 4, kStep = 2;
+};
+struct Upsampled {
+  static constexpr int kSide = 3, kStep = 1;
+};
+template <typename Case>
+constexpr int64_t patch_rows = (kTilesDown - 1) * Case::kStep + Case::kSide;
+template <typename Case>
+constexpr int64_t patch_columns = (kTilesAcross - 1) * Case::kStep + Case::kSide;
+
+// Sixteen channels at once, wherever they lie; the compiler splits them where registers are narrower.
+constexpr int64_t kLanes = 16;
+typedef float Lanes __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+typedef int32_t Bits __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+typedef double Wide __attribute__((vector_size(8 * kLanes), aligned(8), may_alias));
+
+#define TW_INLINE inline __attribute__((always_inline))
+
+constexpr int64_t padded(int64_t channels) { return (channels + kLanes - 1) / kLanes * kLanes; }
+
+TW_INLINE const Lanes& lanes(const float* from) { return *reinterpret_cast<const Lanes*>(from); }
+TW_INLINE Lanes& lanes(float* to) { return *reinterpret_cast<Lanes*>(to); }
+
+// x / (1 + exp(-x)); the exponential is Cephes' expf, within 2 units in the last place.
+TW_INLINE void silu(float* value) {
+  const Lanes x = lanes(value);
+  Lanes y = -x;
+  y = y < -87.0f ? Lanes{} - 87.0f : y;
+  y = y > 88.0f ? Lanes{} + 88.0f : y;
+  const Lanes shifted = y * 1.44269504f + 12582912.0f;
+  const Lanes whole = shifted - 12582912.0f;
+  const Lanes rest = (y - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  Lanes power = rest * 1.9875691500e-4f + 1.3981999507e-3f;
+  power = power * rest + 8.3334519073e-3f;
+  power = power * rest + 4.1665795894e-2f;
+  power = power * rest + 1.6666665459e-1f;
+  power = power * rest + 5.0000001201e-1f;
+  power = power * (rest * rest) + rest + 1.0f;
+  const Bits scaled = reinterpret_cast<const Bits&>(power) + (reinterpret_cast<const Bits&>(shifted) << 23);
+  lanes(value) = x / (1.0f + reinterpret_cast<const Lanes&>(scaled));
+}
+
+// A pixel's channels after scale, shift and SiLU; `to` has room for padded(channels).
+TW_VECTORS void prepare(float* __restrict to, const float* __restrict from, const float* __restrict scale,
+                        const float* __restrict shift, bool activate, int64_t channels) {
+  if (channels % kLanes != 0) {
+    for (int64_t c = 0; c < channels; ++c) to[c] = scale == nullptr ? from[c] : from[c] * scale[c] + shift[c];
+    std::fill(to + channels, to + padded(channels), 0.0f);
+  } else if (scale == nullptr) {
+    std::copy_n(from, channels, to);
+  } else {
+    for (int64_t c = 0; c < channels; c += kLanes) lanes(to + c) = lanes(from + c) * lanes(scale + c) + lanes(shift + c);
+  }
+  if (activate)
+    for (int64_t c = 0; c < channels; c += kLanes) silu(to + c);
+}
+
+// One direction of the input's transform.
+template <typename Case>
+TW_INLINE void transform(const Lanes* in, int stride, Lanes* out) {
+  if constexpr (Case::kSide == 4) {
+    const Lanes a = in[0], b = in[stride], c = in[2 * stride], d = in[3 * stride];
+    out[0] = a - c, out[stride] = b + c, out[2 * stride] = c - b, out[3 * stride] = b - d;
+  } else {
+    const Lanes a = in[0], b = in[stride], c = in[2 * stride];
+    out[0] = a - b, out[stride] = b, out[2 * stride] = b - c;
+  }
+}
+
+template <typename Case>
+TW_INLINE void transform_tile(const float* patch, int64_t row, float* to, int64_t apart, int64_t channels) {
+  constexpr int side = Case::kSide;
+  for (int64_t c = 0; c < channels; c += kLanes) {
+    Lanes values[side * side], half[side * side], whole[side * side];
+#pragma GCC unroll 16
+    for (int i = 0; i < side * side; ++i) values[i] = lanes(patch + i / side * row + i % side * TW_BLOCK + c);
+#pragma GCC unroll 4
+    for (int x = 0; x < side; ++x) transform<Case>(values + x, side, half + x);
+#pragma GCC unroll 4
+    for (int y = 0; y < side; ++y) transform<Case>(half + y * side, 1, whole + y * side);
+#pragma GCC unroll 16
+    for (int i = 0; i < side * side; ++i) lanes(to + i * apart + c) = whole[i];
+  }
+}
+
+TW_VECTORS void transform_direct(const float* patch, int64_t row, float* to, int64_t apart, int64_t channels) {
+  transform_tile<Direct>(patch, row, to, apart, channels);
+}
+TW_VECTORS void transform_upsampled(const float* patch, int64_t row, float* to, int64_t apart, int64_t channels) {
+  transform_tile<Upsampled>(patch, row, to, apart, channels);
+}
+
+// One direction of the output's transform: two values.
+template <typename Case>
+TW_INLINE void gather(const Lanes* in, int stride, Lanes* out, int apart) {
+  if constexpr (Case::kSide == 4) {
+    out[0] = in[0] + in[stride] + in[2 * stride];
+    out[apart] = in[stride] - in[2 * stride] - in[3 * stride];
+  } else {
+    out[0] = in[0] + in[stride];
+    out[apart] = in[stride] - in[2 * stride];
+  }
+}
+
+template <typename Case>
+TW_INLINE void gather_tile(const float* from, float* to, int64_t channels) {
+  constexpr int side = Case::kSide;
+  for (int64_t c = 0; c < channels; c += kLanes) {
+    Lanes values[side * side], half[2 * side], whole[4];
+#pragma GCC unroll 16
+    for (int i = 0; i < side * side; ++i) values[i] = lanes(from + i * kTiles * TW_BLOCK + c);
+#pragma GCC unroll 4
+    for (int x = 0; x < side; ++x) gather<Case>(values + x, side, half + x, side);
+#pragma GCC unroll 2
+    for (int y = 0; y < 2; ++y) gather<Case>(half + y * side, 1, whole + 2 * y, 1);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) lanes(to + i * TW_BLOCK + c) = whole[i];
+  }
+}
+
+TW_VECTORS void gather_direct(const float* from, float* to, int64_t channels) { gather_tile<Direct>(from, to, channels); }
+TW_VECTORS void gather_upsampled(const float* from, float* to, int64_t channels) { gather_tile<Upsampled>(from, to, channels); }
+
+// Adds bias and `add`, stores and counts one pixel's channels.
+TW_VECTORS void finish(float* __restrict value, const float* __restrict bias, const float* add, float* output,
+                       double* __restrict sum, double* __restrict squares, int64_t channels) {
+  int64_t c = 0;
+  for (; c + kLanes <= channels; c += kLanes) {
+    Lanes total = lanes(value + c) + lanes(bias + c);
+    if (add != nullptr) total += lanes(add + c);
+    if (output != nullptr) lanes(output + c) = total;
+    if (sum != nullptr) {
+      const Wide wide = __builtin_convertvector(total, Wide);
+      reinterpret_cast<Wide&>(sum[c]) += wide;
+      reinterpret_cast<Wide&>(squares[c]) += wide * wide;
+    }
+  }
+  for (; c < channels; ++c) {
+    const float total = value[c] + bias[c] + (add == nullptr ? 0.0f : add[c]);
+    if (output != nullptr) output[c] = total;
+    if (sum != nullptr) {
+      sum[c] += total;
+      squares[c] += static_cast<double>(total) * total;
+    }
+  }
+}
+
+// [kTiles, depth], its rows `apart`, times [depth, columns]; `laid` has rows of TW_BLOCK, and so has the product.
+void multiply(const float* tiles, const float* laid, float* product, int64_t depth, int64_t apart, int64_t columns) {
+  at::native::cpublas::brgemm(kTiles, columns, depth, apart, TW_BLOCK, TW_BLOCK, false, tiles, laid, product, false);
+}
+
+template <typename Case>
+constexpr int64_t points = Case::kSide * Case::kSide;
+
+// What a thread works in, in values.
+template <typename Case>
+struct Scratch {
+  static constexpr int64_t patch = patch_rows<Case> * patch_columns<Case> * TW_BLOCK, product = points<Case> * kTiles * TW_BLOCK,
+                           tile = 4 * TW_BLOCK;
+  static int64_t values(int64_t into) { return patch + product + tile + points<Case> * kTiles * padded(into); }
+};
+
+template <typename Case>
+class Blocks {
+ public:
+  explicit Blocks(const tw_convolution& convolution) : conv(convolution) {
+    const int64_t scale = Case::kSide == 3 ? 2 : 1;
+    out_width = conv.width * scale;
+    const int64_t last = conv.out_first + conv.out_rows;
+    first_tile = conv.out_first / 2;
+    down = (last + 1) / 2 - first_tile;
+    across = (out_width + 1) / 2;
+    blocks_down = (down + kTilesDown - 1) / kTilesDown;
+    blocks_across = (across + kTilesAcross - 1) / kTilesAcross;
+  }
+
+  void run() {
+    const int threads = at::get_num_threads();
+    std::vector<double> sums(conv.sums == nullptr ? 0 : static_cast<size_t>(threads * conv.batch * 2 * conv.out));
+    const c10::DataPtr scratch =
+        c10::GetCPUAllocator()->allocate(static_cast<size_t>(threads * Scratch<Case>::values(conv.into)) * sizeof(float));
+    at::parallel_for(0, conv.batch * blocks_down * blocks_across, 1, [&](int64_t begin, int64_t end) {
+      const int64_t thread = at::get_thread_num();
+      float* own = static_cast<float*>(scratch.get()) + thread * Scratch<Case>::values(conv.into);
+      double* count = sums.empty() ? nullptr : sums.data() + thread * conv.batch * 2 * conv.out;
+      for (int64_t index = begin; index < end; ++index) block(index, own, count);
+    });
+    // In the order of the threads, so that the result is the same in every run.
+    for (size_t i = 0; i < sums.size(); ++i) conv.sums[i % static_cast<size_t>(conv.batch * 2 * conv.out)] += sums[i];
+  }
+
+ private:
+  void block(int64_t index, float* own, double* sums) const {
+    const int64_t sample = index / (blocks_down * blocks_across), place = index % (blocks_down * blocks_across);
+    const int64_t tile_row = first_tile + place / blocks_across * kTilesDown, tile_column = place % blocks_across * kTilesAcross;
+    float* patch = own;
+    float* product = patch + Scratch<Case>::patch;
+    float* pixels = product + Scratch<Case>::product;
+    float* tiles = pixels + Scratch<Case>::tile;
+    constexpr auto transformed = Case::kSide == 4 ? transform_direct : transform_upsampled;
+    constexpr auto gathered = Case::kSide == 4 ? gather_direct : gather_upsampled;
+    const int64_t depth = padded(conv.into);
+    for (int64_t channel = 0; channel < conv.into; channel += TW_BLOCK) {
+      const int64_t channels = std::min<int64_t>(TW_BLOCK, conv.into - channel);
+      fill(patch, sample, tile_row * Case::kStep - 1, tile_column * Case::kStep - 1, channel, channels);
+      for (int64_t tile = 0; tile < kTiles; ++tile) {
+        const int64_t corner =
+            (tile / kTilesAcross * patch_columns<Case> + tile % kTilesAcross) * Case::kStep * TW_BLOCK;
+        transformed(patch + corner, patch_columns<Case> * TW_BLOCK, tiles + tile * depth + channel, kTiles * depth,
+                    channels);
+      }
+    }
+    const int64_t last = conv.out_first + conv.out_rows;
+    for (int64_t channel = 0; channel < conv.out; channel += TW_BLOCK) {
+      const int64_t channels = std::min<int64_t>(TW_BLOCK, conv.out - channel);
+      const float* laid = conv.weights + channel * points<Case> * conv.into;
+      for (int64_t point = 0; point < points<Case>; ++point)
+        multiply(tiles + point * kTiles * depth, laid + point * conv.into * TW_BLOCK,
+                 product + point * kTiles * TW_BLOCK, conv.into, depth, channels);
+      double* sum = sums == nullptr ? nullptr : sums + sample * 2 * conv.out + channel;
+      for (int64_t tile = 0; tile < kTiles; ++tile) {
+        const int64_t row = 2 * (tile_row + tile / kTilesAcross), column = 2 * (tile_column + tile % kTilesAcross);
+        if (row >= last || column >= out_width) continue;
+        gathered(product + tile * TW_BLOCK, pixels, channels);
+        for (int64_t pixel = 0; pixel < 4; ++pixel) {
+          const int64_t y = row + pixel / 2, x = column + pixel % 2;
+          if (y < conv.out_first || y >= last || x >= out_width) continue;
+          const int64_t at = ((y - conv.out_first) * out_width + x) * conv.out + channel;
+          finish(pixels + pixel * TW_BLOCK, conv.bias + channel, conv.add == nullptr ? nullptr : conv.add + sample * conv.add_stride + at,
+                 conv.output == nullptr ? nullptr : conv.output + sample * conv.output_stride + at, sum, sum + conv.out, channels);
+        }
+      }
+    }
+  }
+
+  // The block's input after scale, shift and SiLU, with zeros beyond the picture.
+  void fill(float* patch, int64_t sample, int64_t top, int64_t left, int64_t channel, int64_t channels) const {
+    const float* scale = conv.scale == nullptr ? nullptr : conv.scale + sample * conv.into + channel;
+    const float* shift = conv.scale == nullptr ? nullptr : conv.shift + sample * conv.into + channel;
+    for (int64_t y = top; y < top + patch_rows<Case>; ++y) {
+      for (int64_t x = left; x < left + patch_columns<Case>; ++x, patch += TW_BLOCK) {
+        // A row that is not stored belongs to tiles that are not kept.
+        if (y < conv.first || y >= std::min(conv.height, conv.first + conv.rows) || x < 0 || x >= conv.width) {
+          std::fill_n(patch, padded(channels), 0.0f);
+        } else {
+          const float* from = conv.input + ((sample * conv.rows + y - conv.first) * conv.width + x) * conv.into + channel;
+          prepare(patch, from, scale, shift, conv.silu != 0, channels);
+        }
+      }
+    }
+  }
+
+  const tw_convolution& conv;
+  int64_t out_width, first_tile, down, across, blocks_down, blocks_across;
+};
+
+int64_t point_count(int32_t upsample) { return upsample != 0 ? points<Upsampled> : points<Direct>; }
+
+// One direction of the weights' transform.
+void lay_out(const double* in, int stride, int32_t upsample, double* out, int apart) {
+  const double a = in[0], b = in[stride], c = in[2 * stride];
+  if (upsample != 0) {
+    out[0] = a, out[apart] = a + b + c, out[2 * apart] = c;
+  } else {
+    out[0] = a, out[apart] = (a + b + c) / 2, out[2 * apart] = (a - b + c) / 2, out[3 * apart] = c;
+  }
+}
+
+}  // namespace
+
+int tw_winograd_available() noexcept {
+  // libtorch's blocked product throws on processors that it was not written for.
+  static const bool available = [] {
+    try {
+      std::vector<float> tiles(kTiles * 16, 1.0f), laid(16 * TW_BLOCK, 1.0f), product(kTiles * TW_BLOCK);
+      multiply(tiles.data(), laid.data(), product.data(), 16, 16, TW_BLOCK);
+      return product.back() == 16.0f;
+    } catch (...) {
+      return false;
+    }
+  }();
+  return available;
+}
+
+int64_t tw_winograd_values(int64_t into, int64_t out, int32_t upsample) noexcept {
+  return (out + TW_BLOCK - 1) / TW_BLOCK * TW_BLOCK * into * point_count(upsample);
+}
+
+void tw_winograd_weights(const float* weights, int64_t into, int64_t out, int32_t upsample, float* laid_out) noexcept {
+  const int side = upsample != 0 ? 3 : 4;
+  std::fill_n(laid_out, tw_winograd_values(into, out, upsample), 0.0f);
+  for (int64_t to = 0; to < out; ++to) {
+    float* block = laid_out + to / TW_BLOCK * TW_BLOCK * into * side * side + to % TW_BLOCK;
+    for (int64_t from = 0; from < into; ++from) {
+      double values[9], half[12] = {}, whole[16];
+      std::copy_n(weights + (to * into + from) * 9, 9, values);
+      for (int x = 0; x < 3; ++x) lay_out(values + x, 3, upsample, half + x, 3);
+      for (int y = 0; y < side; ++y) lay_out(half + 3 * y, 1, upsample, whole + side * y, 1);
+      for (int point = 0; point < side * side; ++point)
+        block[(point * into + from) * TW_BLOCK] = static_cast<float>(whole[point]);
+    }
+  }
+}
+
+int64_t tw_winograd_scratch(int64_t into, int32_t upsample) noexcept {
+  const int64_t values = upsample != 0 ? Scratch<Upsampled>::values(into) : Scratch<Direct>::values(into);
+  return at::get_num_threads() * values * static_cast<int64_t>(sizeof(float));
+}
+
+int tw_winograd_convolve(const tw_convolution* convolution, char* error, size_t error_length) noexcept {
+  return guarded(error, error_length, [&] {
+    if (convolution->upsample != 0) {
+      Blocks<Upsampled>(*convolution).run();
+    } else {
+      Blocks<Direct>(*convolution).run();
+    }
+  });
+}
