@@ -303,6 +303,7 @@ impl<'a> Job<'a> {
                 hits: (after.allocations - before.allocations).saturating_sub(misses),
                 misses,
                 held_bytes: after.held,
+                fragmentation: after.fragmentation,
             },
         };
         Ok((pictures, outcome))

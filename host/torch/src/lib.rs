@@ -6,6 +6,7 @@ pub mod device;
 mod error;
 mod ffi;
 pub mod memory;
+mod pool;
 pub mod probe;
 mod tensors;
 
