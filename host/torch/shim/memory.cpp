@@ -10,22 +10,27 @@
 
 namespace {
 
-struct HostAllocator final : c10::Allocator {
-  HostAllocator(tw_allocate allocate, tw_release release) : allocate_(allocate), release_(release) {}
+// Set once, before the first call of what follows. Never destroyed: tensors may outlive every static.
+tw_allocate host_allocate;
+tw_release host_release;
+c10::Allocator* before;
 
+// oneDNN keeps blocks without a deleter and gives them to whichever allocator is current, so that some may be older than ours.
+void release(void* data) {
+  if (host_release(data) == 0 && data != nullptr) before->raw_deallocate(data);
+}
+
+struct HostAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     void* data = nullptr;
-    const char* refused = bytes == 0 ? nullptr : allocate_(bytes, &data);
+    const char* refused = bytes == 0 ? nullptr : host_allocate(bytes, &data);
     TORCH_CHECK_WITH(OutOfMemoryError, refused == nullptr, refused, ": tried to allocate ", bytes, " bytes");
-    return {data, data, release_, c10::Device(c10::DeviceType::CPU)};
+    return {data, data, &release, c10::Device(c10::DeviceType::CPU)};
   }
 
-  c10::DeleterFnPtr raw_deleter() const override { return release_; }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
 
   void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
-
-  tw_allocate allocate_;
-  tw_release release_;
 };
 
 // Runs `work` and turns whatever it throws into a status and a text.
@@ -59,8 +64,12 @@ c10::DeviceAllocator& gpu() {
 
 int tw_cpu_install(tw_allocate allocate, tw_release release, char* error, size_t error_length) noexcept {
   return guarded(error, error_length, [=] {
-    // Never destroyed: tensors may outlive every static.
-    static auto* allocator = new HostAllocator(allocate, release);
+    static auto* allocator = [=] {
+      host_allocate = allocate;
+      host_release = release;
+      before = c10::GetCPUAllocator();
+      return new HostAllocator;
+    }();
     c10::SetCPUAllocator(allocator, /*priority=*/100);
   });
 }

@@ -16,7 +16,8 @@ struct tw_memory {
 
 // Serves a request for `bytes`, which is not 0: writes its address and returns null, or returns why not.
 typedef const char* (*tw_allocate)(uint64_t bytes, void** data);
-typedef void (*tw_release)(void* data);
+// Frees it; 0 where `data` is none of its own, or null.
+typedef int (*tw_release)(void* data);
 
 // Puts an allocator behind every CPU tensor made from now on; again is harmless. Neither function may unwind.
 int tw_cpu_install(tw_allocate allocate, tw_release release, char* error, size_t error_length) noexcept;

@@ -18,8 +18,8 @@ pub struct RawMemory {
 
 /// `tw_allocate`: writes the address of as many bytes and returns null, or returns why not.
 pub type Allocate = extern "C" fn(bytes: u64, data: *mut *mut c_void) -> *const c_char;
-/// `tw_release`.
-pub type Release = extern "C" fn(data: *mut c_void);
+/// `tw_release`: frees, or returns 0 where the address is none that [`Allocate`] gave.
+pub type Release = extern "C" fn(data: *mut c_void) -> c_int;
 
 unsafe extern "C" {
     pub fn tw_cpu_install(allocate: Allocate, release: Release, error: *mut c_char, error_length: usize) -> c_int;

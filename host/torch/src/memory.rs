@@ -3,7 +3,7 @@
 //! On the CPU the host's own pool stands behind every tensor; on a GPU it is libtorch's caching allocator.
 
 use std::{
-    ffi::{c_char, c_void},
+    ffi::{c_char, c_int, c_void},
     ptr,
     sync::OnceLock,
 };
@@ -77,10 +77,8 @@ extern "C" fn allocate(bytes: u64, data: *mut *mut c_void) -> *const c_char {
     }
 }
 
-extern "C" fn release(data: *mut c_void) {
-    if let Some(pool) = POOL.get().filter(|_| !data.is_null()) {
-        pool.release(data.cast());
-    }
+extern "C" fn release(data: *mut c_void) -> c_int {
+    POOL.get().is_some_and(|pool| pool.release(data.cast())).into()
 }
 
 /// Memory of a device now; of the CPU all zeros before [`install`].

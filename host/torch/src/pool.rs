@@ -10,7 +10,6 @@ mod tests;
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    ops::Bound,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -90,9 +89,9 @@ impl Pool {
         self.state().allocate(bytes)
     }
 
-    /// Frees what [`Pool::allocate`] gave. Any other address is ignored.
-    pub fn release(&self, address: *mut u8) {
-        self.state().release(address);
+    /// Frees what [`Pool::allocate`] gave; false, and nothing is done, for any other address.
+    pub fn release(&self, address: *mut u8) -> bool {
+        self.state().release(address).is_some()
     }
 
     /// From now on no request may raise the bytes in use above `bytes`, and no memory is cached above it.
@@ -218,22 +217,20 @@ impl State {
         Ok((start, true))
     }
 
-    fn release(&mut self, address: *mut u8) {
-        let offset = self.pages.offset(address);
-        let Some((&start, block)) = self.blocks.range_mut((Bound::Unbounded, Bound::Included(offset))).next_back()
-        else {
-            return;
-        };
+    fn release(&mut self, address: *mut u8) -> Option<()> {
+        let offset = self.pages.offset(address)?;
+        let (&start, block) = self.blocks.range_mut(..=offset).next_back()?;
         match block {
-            Block::Large { bytes, requested } => {
+            Block::Large { bytes, requested } if start == offset => {
                 let bytes = *bytes;
                 self.in_use -= *requested;
                 self.blocks.remove(&start);
                 self.give_back(start, bytes);
             }
+            Block::Large { .. } => return None,
             Block::Slab(slab) => {
                 let (cell, was_full) = (slab.cell(), slab.is_full());
-                self.in_use -= slab.release(offset - start);
+                self.in_use -= slab.release(offset - start)?;
                 let open = self.open.entry(cell).or_default();
                 if slab.is_empty() {
                     open.remove(&start);
@@ -244,6 +241,7 @@ impl State {
                 }
             }
         }
+        Some(())
     }
 
     fn give_back(&mut self, start: usize, bytes: usize) {

@@ -81,8 +81,9 @@ impl Pages {
         self.base.wrapping_add(offset)
     }
 
-    pub fn offset(&self, address: *mut u8) -> usize {
-        address.addr() - self.base.addr()
+    /// `None` for an address outside.
+    pub fn offset(&self, address: *mut u8) -> Option<usize> {
+        address.addr().checked_sub(self.base.addr()).filter(|offset| *offset < self.reserved)
     }
 
     /// How many granules of a range that is not empty have no memory yet.

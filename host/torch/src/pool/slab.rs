@@ -57,12 +57,15 @@ impl Slab {
         index * self.cell
     }
 
-    /// Frees the cell at an offset; the bytes that were asked for.
-    pub fn release(&mut self, offset: usize) -> usize {
+    /// Frees the cell at an offset; the bytes that were asked for, or `None` where no cell in use starts.
+    pub fn release(&mut self, offset: usize) -> Option<usize> {
         let index = offset / self.cell;
+        let requested =
+            self.requested.get_mut(index).filter(|bytes| **bytes != 0 && offset.is_multiple_of(self.cell))?;
+        let bytes = std::mem::take(requested) as usize;
         self.free.push(index as u32);
         self.live -= 1;
-        std::mem::take(&mut self.requested[index]) as usize
+        Some(bytes)
     }
 }
 
@@ -89,9 +92,12 @@ mod tests {
         }
         let apart = offsets.windows(2).all(|pair| pair[1] - pair[0] == slab.cell());
         assert!(apart && offsets.len() * slab.cell() <= slab_for(slab.cell()), "{offsets:?}");
-        assert_eq!(slab.release(offsets[3]), 9000);
+        assert_eq!(slab.release(offsets[3]), Some(9000));
+        for offset in [offsets[3], 1, slab.capacity * slab.cell()] {
+            assert_eq!(slab.release(offset), None, "{offset}");
+        }
         assert_eq!(slab.take(8193), offsets[3]);
-        let asked: usize = offsets.iter().map(|&offset| slab.release(offset)).sum();
+        let asked: usize = offsets.iter().filter_map(|&offset| slab.release(offset)).sum();
         assert_eq!(asked, 9000 * (offsets.len() - 1) + 8193);
         assert!(slab.is_empty());
     }

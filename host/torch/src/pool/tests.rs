@@ -1,6 +1,6 @@
 //! Each test has a pool of its own.
 
-use std::{slice, thread};
+use std::{ptr, slice, thread};
 
 use super::*;
 
@@ -31,14 +31,14 @@ fn decode(pool: &Pool, scale: f64) {
             let scratch = pool.allocate(bytes(1.3)).unwrap();
             let output = pool.allocate(bytes(1.0)).unwrap();
             let small = pool.allocate(bytes(0.002)).unwrap();
-            pool.release(scratch);
+            assert!(pool.release(scratch));
             if let Some(input) = before.replace(output) {
-                pool.release(input);
+                assert!(pool.release(input));
             }
-            pool.release(small);
+            assert!(pool.release(small));
         }
     }
-    pool.release(before.unwrap());
+    assert!(pool.release(before.unwrap()));
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn hundreds_of_rounds_leave_held_bounded() {
             kept.push(pool.allocate(MIB / 2 + numbers.below(MIB)).unwrap());
         }
         if kept.len() > 8 {
-            pool.release(kept.remove(numbers.below(8)));
+            assert!(pool.release(kept.remove(numbers.below(8))));
         }
     }
     let memory = pool.memory();
@@ -88,13 +88,13 @@ fn free_neighbours_serve_their_sum() {
     let before = pool.memory();
     // The middle one last, so that it has to join both of its neighbours.
     for part in [0, 2, 1] {
-        pool.release(parts[part]);
+        assert!(pool.release(parts[part]));
     }
     let sum = pool.allocate(16 * MIB).unwrap();
     let after = pool.memory();
     assert_eq!((sum, after.held, after.system), (parts[0], before.held, before.system));
-    pool.release(sum);
-    pool.release(fence);
+    assert!(pool.release(sum));
+    assert!(pool.release(fence));
 }
 
 #[test]
@@ -102,9 +102,9 @@ fn held_memory_is_preferred_to_untouched_memory_that_fits_better() {
     let pool = pool();
     let fences: Vec<_> = (0..4).map(|_| pool.allocate(16 * MIB).unwrap()).collect();
     // A hole of 16 MiB without memory, then one of 32 MiB, partly in the same free range as the rest.
-    pool.release(fences[1]);
+    assert!(pool.release(fences[1]));
     pool.trim();
-    pool.release(fences[3]);
+    assert!(pool.release(fences[3]));
     let held = pool.memory().held;
     let block = pool.allocate(15 * MIB).unwrap();
     assert_eq!(block, fences[3]);
@@ -116,9 +116,9 @@ fn fragmentation_is_what_the_largest_piece_leaves() {
     let pool = pool();
     let parts = [16, 2, 8, 2].map(|mib| pool.allocate(mib * MIB).unwrap());
     assert_eq!(pool.memory().fragmentation, 0.0, "nothing is free");
-    pool.release(parts[0]);
+    assert!(pool.release(parts[0]));
     assert_eq!(pool.memory().fragmentation, 0.0);
-    pool.release(parts[2]);
+    assert!(pool.release(parts[2]));
     assert!((pool.memory().fragmentation - 8.0 / 24.0).abs() < 1e-9, "{:?}", pool.memory());
 }
 
@@ -128,7 +128,7 @@ fn cached_memory_goes_back_before_the_limit_is_passed() {
     pool.set_limit(64 * MIB);
     // 60 MiB of pieces that can't serve 40 MiB, since every second stays in use.
     let pieces: Vec<_> = (0..6).map(|_| pool.allocate(10 * MIB).unwrap()).collect();
-    pieces.iter().step_by(2).for_each(|piece| pool.release(*piece));
+    pieces.iter().step_by(2).for_each(|piece| assert!(pool.release(*piece)));
     let block = pool.allocate(34 * MIB).unwrap();
     let memory = pool.memory();
     assert_eq!(memory.in_use as usize, 64 * MIB);
@@ -137,14 +137,14 @@ fn cached_memory_goes_back_before_the_limit_is_passed() {
     assert_eq!(pool.allocate(1), Err(Refused::Limit));
     assert_eq!(pool.allocate(usize::MAX), Err(Refused::Limit));
     assert_eq!(pool.memory().in_use as usize, 64 * MIB, "a refusal leaves nothing behind");
-    pool.release(block);
-    pool.release(pool.allocate(34 * MIB).unwrap());
+    assert!(pool.release(block));
+    assert!(pool.release(pool.allocate(34 * MIB).unwrap()));
 
     // A tighter limit returns what is cached at once, and what is in use may stay.
     pool.set_limit(32 * MIB);
     assert!(pool.memory().held as usize <= 32 * MIB + 6 * GRANULE, "{:?}", pool.memory());
     pool.set_limit(usize::MAX);
-    pool.release(pool.allocate(100 * MIB).unwrap());
+    assert!(pool.release(pool.allocate(100 * MIB).unwrap()));
 }
 
 #[test]
@@ -155,13 +155,13 @@ fn what_rounding_adds_to_the_limit_is_bounded() {
     let fence = SMALL + PAGE;
     let pairs: Vec<_> =
         (0..120).map(|_| (pool.allocate(GRANULE - fence).unwrap(), pool.allocate(fence).unwrap())).collect();
-    pairs.iter().for_each(|(block, _)| pool.release(*block));
+    pairs.iter().for_each(|(block, _)| assert!(pool.release(*block)));
     pool.trim();
     let before = pool.memory();
     assert_eq!((before.held as usize, before.in_use as usize), (120 * GRANULE, 120 * fence));
     assert_eq!(pool.allocate(100 * MIB), Err(Refused::Limit), "the sum would be 340 MiB");
     assert_eq!(pool.memory().held, before.held);
-    pool.release(pool.allocate(40 * MIB).unwrap());
+    assert!(pool.release(pool.allocate(40 * MIB).unwrap()));
 }
 
 #[test]
@@ -169,15 +169,15 @@ fn a_trim_returns_all_that_is_free() {
     let pool = pool();
     let (block, kept) = (pool.allocate(40 * MIB).unwrap(), pool.allocate(3 * MIB).unwrap());
     let small: Vec<_> = (1..2000).map(|bytes| pool.allocate(bytes).unwrap()).collect();
-    pool.release(block);
-    small.into_iter().for_each(|cell| pool.release(cell));
+    assert!(pool.release(block));
+    small.into_iter().for_each(|cell| assert!(pool.release(cell)));
     pool.trim();
     assert!(pool.memory().held as usize <= 3 * MIB + 2 * GRANULE, "{:?}", pool.memory());
     // SAFETY: the block has 40 MiB; pages come back zeroed, which is how it shows that they had gone.
     let again = unsafe { slice::from_raw_parts(pool.allocate(40 * MIB).unwrap(), 40 * MIB) };
     assert!(again.iter().all(|byte| *byte == 0));
-    pool.release(again.as_ptr().cast_mut());
-    pool.release(kept);
+    assert!(pool.release(again.as_ptr().cast_mut()));
+    assert!(pool.release(kept));
     pool.trim();
     assert_eq!(pool.memory().held, 0);
     pool.trim();
@@ -192,7 +192,7 @@ fn every_size_is_aligned() {
         assert_eq!(block.addr() % 64, 0, "{bytes}");
         blocks.push(block);
     }
-    blocks.into_iter().for_each(|block| pool.release(block));
+    blocks.into_iter().for_each(|block| assert!(pool.release(block)));
     assert_eq!(pool.memory().in_use, 0);
 }
 
@@ -204,8 +204,31 @@ fn what_no_machine_has_is_refused() {
     }
     let all = pool.allocate(64 * MIB).unwrap();
     assert_eq!(pool.allocate(1), Err(Refused::System));
-    pool.release(all);
-    pool.release(pool.allocate(1).unwrap());
+    assert!(pool.release(all));
+    assert!(pool.release(pool.allocate(1).unwrap()));
+}
+
+#[test]
+fn addresses_that_are_none_of_its_own_are_left_alone() {
+    let pool = pool();
+    let (large, small) = (pool.allocate(3 * MIB).unwrap(), pool.allocate(100).unwrap());
+    let before = pool.memory();
+    let strangers = [ptr::null_mut(), (&raw const before).cast_mut().cast(), ptr::without_provenance_mut(usize::MAX)];
+    let inside = [large.wrapping_add(64), small.wrapping_add(64), small.wrapping_add(GRANULE)];
+    for address in strangers.into_iter().chain(inside) {
+        assert!(!pool.release(address), "{address:?}");
+    }
+    assert_eq!(pool.memory(), before);
+    assert!(pool.release(large) && pool.release(small));
+    assert!(!pool.release(large) && !pool.release(small));
+}
+
+#[test]
+fn a_reservation_that_no_system_grants_is_made_smaller() {
+    let pool = Pool::new(1 << 62).unwrap();
+    let reserved = pool.state().pages.reserved();
+    assert!((64 * MIB..1 << 62).contains(&reserved), "{reserved}");
+    assert!(pool.release(pool.allocate(MIB).unwrap()));
 }
 
 #[test]
@@ -220,7 +243,7 @@ fn no_two_blocks_share_a_byte_from_any_thread() {
                 let mut live: Vec<(&mut [u64], u64)> = Vec::new();
                 let check = |(words, mark): (&mut [u64], u64)| {
                     assert!(words.iter().all(|word| *word == mark), "a block was written to by another");
-                    pool.release(words.as_mut_ptr().cast());
+                    assert!(pool.release(words.as_mut_ptr().cast()));
                 };
                 for step in 0..3000 {
                     if live.len() > 24 || (!live.is_empty() && numbers.below(2) == 0) {
