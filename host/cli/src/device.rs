@@ -6,9 +6,8 @@ use serde::Serialize;
 use tilewright_engine::{Machine, Probe};
 use tilewright_plan::{Device, Dtype, bytes};
 use tilewright_torch::{
-    backend,
+    attention, backend,
     device::{amd_gpus, system_memory},
-    probe,
 };
 
 use crate::{
@@ -97,7 +96,7 @@ fn report(machine: &Machine) -> Outcome<Report> {
         dtypes.iter().map(move |&dtype| Attention {
             width,
             dtype,
-            fused_is_right: probe::fused_attention_agrees(machine.device, width, dtype),
+            fused_is_right: attention::fused_agrees(machine.device, width, dtype),
         })
     });
     Ok(Report {

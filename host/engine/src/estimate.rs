@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tilewright_models::kl::{Config, Footprint};
+use tilewright_models::kl::{Config, Extent, Footprint};
 use tilewright_plan::{Cost, Dtype, Facts, Layout, Plan, Precision, Request, Space, Time, Trial};
 use tilewright_torch::probe::Measured;
 
@@ -18,6 +18,7 @@ pub struct Estimator {
     scale: u32,
     latent_channels: f64,
     image_channels: f64,
+    bytes_per_second: f64,
     prices: Vec<Price>,
 }
 
@@ -27,9 +28,6 @@ struct Price {
     precision: Precision,
     layout: Layout,
     footprint: Footprint,
-    nanoseconds_per_pixel: f64,
-    /// Per pair of latent pixels of a tile.
-    attention_nanoseconds: f64,
 }
 
 impl Estimator {
@@ -38,14 +36,8 @@ impl Estimator {
         let mut prices = Vec::new();
         for speed in &measured.speeds {
             for precision in [Precision::Uniform(speed.dtype), Precision::Mixed(speed.dtype)] {
-                let footprint = config.footprint(precision, speed.layout, speed.scratch);
-                prices.push(Price::new(
-                    precision,
-                    speed.layout,
-                    footprint,
-                    speed.flops_per_second,
-                    measured.bytes_per_second,
-                ));
+                let footprint = config.footprint(precision, speed.layout, measured);
+                prices.extend(footprint.map(|footprint| Price { precision, layout: speed.layout, footprint }));
             }
         }
         Self {
@@ -55,6 +47,7 @@ impl Estimator {
             scale: config.spatial_scale(),
             latent_channels: config.latent_channels as f64,
             image_channels: config.image_channels as f64,
+            bytes_per_second: measured.bytes_per_second,
             prices,
         }
     }
@@ -64,25 +57,6 @@ impl Estimator {
         let mut dtypes: Vec<Dtype> = self.prices.iter().map(|price| price.precision.dtype()).collect();
         dtypes.dedup();
         dtypes
-    }
-}
-
-impl Price {
-    fn new(
-        precision: Precision,
-        layout: Layout,
-        footprint: Footprint,
-        flops_per_second: f64,
-        bytes_per_second: f64,
-    ) -> Self {
-        let per_second = footprint.convolution_flops / flops_per_second + footprint.moved_bytes / bytes_per_second;
-        Self {
-            precision,
-            layout,
-            nanoseconds_per_pixel: per_second * 1e9,
-            attention_nanoseconds: footprint.attention_flops / flops_per_second * 1e9,
-            footprint,
-        }
     }
 }
 
@@ -105,26 +79,32 @@ impl Facts for Estimator {
             }
             Space::Exact(_) => (self.height, self.width, 1),
         };
+        let whole = !matches!(plan.space, Space::Blended(_));
+        let band = if let Space::Exact(tile) = plan.space { Some(tile.height) } else { None };
         let tiles = per_sample.saturating_mul(self.batch);
         let batch = plan.batch.clamp(1, tiles);
+        let extent = |batch| Extent { batch, height: tile_height, width: tile_width, band };
         let pixels = f64::from(tile_height) * f64::from(tile_width);
         let kept = f64::from(self.height) * f64::from(self.width) * f64::from(self.batch);
-        let tokens = pixels / f64::from(self.scale * self.scale);
-        let nanoseconds =
-            f64::from(tiles) * (pixels * price.nanoseconds_per_pixel + tokens * tokens * price.attention_nanoseconds);
         let at_once = f64::from(batch) * pixels;
-        let whole = !matches!(plan.space, Space::Blended(_));
+        let ragged = tiles % batch;
+        let mut seconds = f64::from(tiles / batch) * price.footprint.seconds(&extent(batch));
+        if ragged > 0 {
+            seconds += price.footprint.seconds(&extent(ragged));
+        }
+        // What is decoded is looked through for NaN, and gathered with its weights where it is a tile.
+        let gathering = if whole { 4.0 } else { 28.0 };
+        seconds += gathering * self.image_channels * f64::from(tiles) * pixels / self.bytes_per_second;
         // A decode of all samples at once hands its output on; every other one gathers into a picture of its own.
         let gathered = if whole && tiles == batch { 0.0 } else { 4.0 * self.image_channels * kept };
         // Crops of the latent are copies.
         let latents =
             if whole { 0.0 } else { 4.0 * self.latent_channels * at_once / f64::from(self.scale * self.scale) };
-        let ragged = !tiles.is_multiple_of(batch);
         Ok(Cost {
-            peak_bytes: (price.footprint.peak_bytes(at_once) + gathered + latents + 4.0 * ramps) as u64,
-            elapsed: Duration::from_nanos(nanoseconds as u64),
+            peak_bytes: (price.footprint.peak_bytes(&extent(batch)) + gathered + latents + 4.0 * ramps) as u64,
+            elapsed: Duration::from_secs_f64(seconds),
             tiles,
-            shapes: 1 + u32::from(ragged),
+            shapes: 1 + u32::from(ragged > 0),
             rework: f64::from(tiles) * pixels / kept,
         })
     }

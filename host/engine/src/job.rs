@@ -6,7 +6,7 @@ use std::{
 };
 
 use tch::{Device, Tensor};
-use tilewright_models::kl::{Decoder, Numeric};
+use tilewright_models::kl::Numeric;
 use tilewright_plan::{
     Attempt, Candidate, Cost, Decision, Dtype, Facts, FailedAttempt, Failure, Hint, Layout, Objective, Offer, Outcome,
     Plan, Planner, PoolStatistics, Precision, Record, Release, Request, Space, Tile, Time,
@@ -202,10 +202,9 @@ impl<'a> Job<'a> {
         let mut attempts: Vec<Attempt> = Vec::new();
         let mut failed: Vec<FailedAttempt> = Vec::new();
         let mut load = Duration::ZERO;
-        let mut loaded: Option<Decoder> = None;
         loop {
             observer.decided(&decision);
-            let outcome = self.attempt(&latents, &decision.plan, &mut loaded, &mut load, observer);
+            let outcome = self.attempt(&latents, &decision.plan, &mut load, observer);
             let failure = match outcome {
                 Ok((pictures, outcome)) => {
                     let outcome = Outcome { attempts: attempts.len() as u32 + 1, load, ..outcome };
@@ -266,31 +265,24 @@ impl<'a> Job<'a> {
         &self,
         latents: &Tensor,
         plan: &Plan,
-        loaded: &mut Option<Decoder>,
         load: &mut Duration,
         observer: &mut dyn Observer,
     ) -> std::result::Result<(Tensor, Outcome), Stopped> {
         let device = self.machine.device;
         let numeric = Numeric::new(plan.precision, plan.layout)?;
-        if loaded.as_ref().is_none_or(|decoder| decoder.numeric() != numeric) {
-            // The old weights go first: both at once may not fit.
-            *loaded = None;
-            let start = Instant::now();
-            let decoder = Decoder::load(&self.vae.file, &self.vae.identity, &self.vae.config, numeric, device)?;
-            probe::synchronize(device);
-            *load += start.elapsed();
-            *loaded = Some(decoder);
-        }
-        let Some(decoder) = loaded else {
-            return Err(Stopped::Broken(tilewright_torch::Error::Torch("no weights".into()).into()));
-        };
+        let start = Instant::now();
+        let decoder = self.vae.decoder(numeric, device)?;
+        probe::synchronize(device);
+        *load += start.elapsed();
         memory::reset_peak(device)?;
         let before = memory::of(device)?;
         let limit = memory::Limit::new(device, self.request.memory_limit);
         let start = Instant::now();
-        let pictures = Run { decoder, latents, plan, device, observer }.carry_out()?;
+        let pictures = Run { decoder: &decoder, latents, plan, device, observer }.carry_out();
         let elapsed = start.elapsed();
         drop(limit);
+        self.vae.keep(decoder, device);
+        let pictures = pictures?;
         let after = memory::of(device)?;
         let pictures = pictures.f_to_device(Device::Cpu)?.f_contiguous()?;
         let misses = after.system - before.system;
@@ -303,6 +295,7 @@ impl<'a> Job<'a> {
                 hits: (after.allocations - before.allocations).saturating_sub(misses),
                 misses,
                 held_bytes: after.held,
+                fragmentation: after.fragmentation,
             },
         };
         Ok((pictures, outcome))

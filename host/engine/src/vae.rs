@@ -1,8 +1,15 @@
 //! An autoencoder's file: opened and understood, its weights loaded when a plan says in which type.
 
-use std::path::Path;
+use std::{
+    path::Path,
+    sync::{Mutex, PoisonError},
+};
 
-use tilewright_models::{Checkpoint, Family, Identity, Latent, Scaling, kl::Config};
+use tch::Device;
+use tilewright_models::{
+    Checkpoint, Family, Identity, Latent, Scaling,
+    kl::{Config, Decoder, Numeric},
+};
 use tilewright_plan::Model;
 
 use crate::Result;
@@ -21,12 +28,14 @@ pub struct Overrides {
 /// An autoencoder whose decoder can be run.
 #[derive(Debug)]
 pub struct Vae {
-    pub(crate) file: Checkpoint,
-    pub(crate) identity: Identity,
+    file: Checkpoint,
+    identity: Identity,
     /// The architecture.
     pub config: Config,
     /// What policies are told of it.
     pub model: Model,
+    /// The weights as the last decode had them: another one in the same types need not load them again.
+    loaded: Mutex<Option<(Device, Decoder)>>,
 }
 
 impl Vae {
@@ -48,7 +57,23 @@ impl Vae {
         config.scaling = overrides.scaling.or(config.scaling);
         config.shift = overrides.shift.unwrap_or(config.shift);
         let model = config.model(&file, &identity);
-        Ok(Self { file, identity, config, model })
+        Ok(Self { file, identity, config, model, loaded: Mutex::new(None) })
+    }
+
+    /// The weights in these types and this order on a device: those of the last decode, or loaded anew. Whoever takes them gives them back with
+    /// [`Self::keep`].
+    pub(crate) fn decoder(&self, numeric: Numeric, device: Device) -> Result<Decoder> {
+        // The old weights go first where they are others: both at once may not fit.
+        let last = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match last.filter(|(place, decoder)| *place == device && decoder.numeric() == numeric) {
+            Some((_, decoder)) => Ok(decoder),
+            None => Ok(Decoder::load(&self.file, &self.identity, &self.config, numeric, device)?),
+        }
+    }
+
+    /// Keeps weights for the next decode.
+    pub(crate) fn keep(&self, decoder: Decoder, device: Device) {
+        *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some((device, decoder));
     }
 
     /// How latents saved by diffusers are brought into the autoencoder's own space, where the family tells.

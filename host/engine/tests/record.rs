@@ -84,7 +84,7 @@ fn a_record_has_the_names_of_the_design() {
 
     let outcome = &record["outcome"];
     assert_eq!(keys(outcome), sorted("elapsed_ms load_ms peak_bytes attempts pool"));
-    assert_eq!(keys(&outcome["pool"]), sorted("hits misses held_bytes"));
+    assert_eq!(keys(&outcome["pool"]), sorted("hits misses held_bytes fragmentation"));
     assert_eq!(outcome["attempts"], 2);
     for name in ["elapsed_ms", "load_ms", "peak_bytes"] {
         assert!(outcome[name].as_f64().unwrap() > 0.0, "{name}");

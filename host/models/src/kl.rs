@@ -10,4 +10,4 @@ mod layers;
 
 pub use config::Config;
 pub use decoder::{Decoder, Numeric};
-pub use footprint::Footprint;
+pub use footprint::{Extent, Footprint};

@@ -25,7 +25,7 @@ pub struct Cost {
 }
 
 /// What the memory pool did during a decode.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PoolStatistics {
     /// Requests served from memory that was held.
     pub hits: u64,
@@ -33,6 +33,9 @@ pub struct PoolStatistics {
     pub misses: u64,
     /// Bytes held when the decode ended, in use or not.
     pub held_bytes: u64,
+    /// How broken up the memory was that was held and not in use when the decode ended, from 0 (one piece) to 1.
+    #[serde(default)]
+    pub fragmentation: f64,
 }
 
 /// What was measured of a plan that was carried out.

@@ -101,7 +101,7 @@ fn record() -> Record {
             load: Duration::from_millis(300),
             peak_bytes: 1 << 30,
             attempts: 4,
-            pool: PoolStatistics { hits: 90, misses: 10, held_bytes: 1 << 28 },
+            pool: PoolStatistics { hits: 90, misses: 10, held_bytes: 1 << 28, fragmentation: 0.25 },
         }),
     }
 }

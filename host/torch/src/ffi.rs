@@ -1,6 +1,6 @@
 //! The shim's functions; everything `extern "C"` of this crate stands here.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 use crate::{Error, Result};
 
@@ -13,6 +13,7 @@ pub struct RawMemory {
     pub held: u64,
     pub allocations: u64,
     pub system: u64,
+    pub fragmentation: f64,
 }
 
 /// `tw_convolution` in `shim/winograd.h`.
@@ -41,16 +42,18 @@ pub struct RawConvolution {
     pub sums: *mut f64,
 }
 
+/// `tw_allocate`: writes the address of as many bytes and returns null, or returns why not.
+pub type Allocate = extern "C" fn(bytes: u64, data: *mut *mut c_void) -> *const c_char;
+/// `tw_release`: frees, or returns 0 where the address is none that [`Allocate`] gave.
+pub type Release = extern "C" fn(data: *mut c_void) -> c_int;
+
 unsafe extern "C" {
     pub safe fn tw_winograd_available() -> c_int;
     pub safe fn tw_winograd_values(into: i64, out: i64, upsample: c_int) -> i64;
     pub safe fn tw_winograd_scratch(into: i64, upsample: c_int) -> i64;
     pub fn tw_winograd_weights(weights: *const f32, into: i64, out: i64, upsample: c_int, laid_out: *mut f32);
     pub fn tw_winograd_convolve(convolution: *const RawConvolution, error: *mut c_char, error_length: usize) -> c_int;
-    pub fn tw_cpu_install(error: *mut c_char, error_length: usize) -> c_int;
-    pub fn tw_cpu_set_limit(bytes: u64);
-    pub fn tw_cpu_memory(out: *mut RawMemory);
-    pub fn tw_cpu_reset_peak();
+    pub fn tw_cpu_install(allocate: Allocate, release: Release, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_gpu_memory(device: c_int, out: *mut RawMemory, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_gpu_reset_peak(device: c_int, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_gpu_empty_cache(error: *mut c_char, error_length: usize) -> c_int;

@@ -1,11 +1,13 @@
 //! What tch does not give: memory accounting and limits ([`memory`]), facts about devices ([`device`]), measured speeds
 //! ([`probe`]), back ends loaded at run time ([`backend`]), and one error type that knows out-of-memory from the rest.
 
+pub mod attention;
 pub mod backend;
 pub mod device;
 mod error;
 mod ffi;
 pub mod memory;
+mod pool;
 pub mod probe;
 mod tensors;
 pub mod winograd;

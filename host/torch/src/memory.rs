@@ -1,60 +1,101 @@
 //! How much memory tensors hold, the most that they held, and a limit on it.
 //!
-//! On the CPU a counting allocator stands behind every tensor; on a GPU the figures are those of libtorch's caching allocator.
+//! On the CPU the host's own pool stands behind every tensor; on a GPU it is libtorch's caching allocator.
+
+use std::{
+    ffi::{c_char, c_int, c_void},
+    ptr,
+    sync::OnceLock,
+};
 
 use tch::Device;
 
-use crate::{Result, ffi};
+use crate::{
+    Error, Result, ffi,
+    pool::{Pool, Refused, reservation},
+};
+
+/// Behind the CPU's tensors. Never dropped: some may outlive everything else.
+static POOL: OnceLock<Pool> = OnceLock::new();
 
 /// Memory of one device as its allocator sees it. Sizes are bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Memory {
-    /// Held by tensors now.
+    /// Asked for by tensors that live now.
     pub in_use: u64,
-    /// The most held by tensors since [`reset_peak`].
+    /// The most in use since [`reset_peak`].
     pub peak: u64,
     /// Taken from the system or driver, in use or not.
     pub held: u64,
     /// Requests served since the start.
     pub allocations: u64,
-    /// Requests that had to ask the system or driver.
+    /// Requests that needed memory from the system or driver; the others were served from what was held.
     pub system: u64,
+    /// How broken up the memory is that is held and not in use, from 0 to 1. On the CPU: 1 − its largest piece / all of it. On a
+    /// GPU: the part of what is held that is free but can't be handed back, since it shares a segment with something in use.
+    pub fragmentation: f64,
 }
 
 impl From<ffi::RawMemory> for Memory {
     fn from(raw: ffi::RawMemory) -> Self {
-        let ffi::RawMemory { in_use, peak, held, allocations, system } = raw;
-        Self { in_use, peak, held, allocations, system }
+        let ffi::RawMemory { in_use, peak, held, allocations, system, fragmentation } = raw;
+        Self { in_use, peak, held, allocations, system, fragmentation }
     }
 }
 
-/// Puts the counting allocator behind every CPU tensor made from now on. Call it before the first tensor; again is harmless.
+/// Puts the pool behind every CPU tensor made from now on. Call it before the first tensor; again is harmless.
 ///
 /// # Errors
-/// What libtorch says.
+/// There is no address space for the pool, or what libtorch says.
 pub fn install() -> Result<()> {
-    // SAFETY: the buffer is valid for its length; the allocator set lives for ever.
-    ffi::call(|error, length| unsafe { ffi::tw_cpu_install(error, length) })
+    if POOL.get().is_none() {
+        let pool = Pool::new(reservation()).map_err(|error| Error::Device {
+            what: "reserving address space for tensors".into(),
+            reason: format!("{error}; raise the limit on it (ulimit -v)"),
+        })?;
+        // Another thread may have been faster, and its pool is as good.
+        let _ = POOL.set(pool);
+    }
+    // SAFETY: the buffer is valid for its length; the functions do what the shim asks of them and never unwind.
+    ffi::call(|error, length| unsafe { ffi::tw_cpu_install(allocate, release, error, length) })
 }
 
-/// Memory of a device now.
+extern "C" fn allocate(bytes: u64, data: *mut *mut c_void) -> *const c_char {
+    let refused = match (POOL.get(), usize::try_from(bytes)) {
+        (Some(pool), Ok(bytes)) => pool.allocate(bytes),
+        _ => Err(Refused::System),
+    };
+    match refused {
+        Ok(address) => {
+            // SAFETY: the shim passes the address of a pointer of its own.
+            unsafe { data.write(address.cast()) };
+            ptr::null()
+        }
+        // `Error` knows both by these words.
+        Err(Refused::Limit) => c"memory limit".as_ptr(),
+        Err(Refused::System) => c"out of memory".as_ptr(),
+    }
+}
+
+extern "C" fn release(data: *mut c_void) -> c_int {
+    POOL.get().is_some_and(|pool| pool.release(data.cast())).into()
+}
+
+/// Memory of a device now; of the CPU all zeros before [`install`].
 ///
 /// # Errors
 /// What libtorch says, for a GPU that is not there.
 pub fn of(device: Device) -> Result<Memory> {
+    let Device::Cuda(index) = device else {
+        return Ok(POOL.get().map(Pool::memory).unwrap_or_default());
+    };
     let mut raw = ffi::RawMemory::default();
-    match device {
-        Device::Cuda(index) => {
-            // SAFETY: `raw` is valid for writing and only read after the call.
-            ffi::call(|error, length| unsafe { ffi::tw_gpu_memory(index as i32, &mut raw, error, length) })?
-        }
-        // SAFETY: as above; the function cannot fail.
-        _ => unsafe { ffi::tw_cpu_memory(&mut raw) },
-    }
+    // SAFETY: `raw` is valid for writing and only read after the call.
+    ffi::call(|error, length| unsafe { ffi::tw_gpu_memory(index as i32, &mut raw, error, length) })?;
     Ok(raw.into())
 }
 
-/// Starts a new peak from what is held now.
+/// Starts a new peak from what is in use now.
 ///
 /// # Errors
 /// What libtorch says, for a GPU that is not there.
@@ -65,14 +106,13 @@ pub fn reset_peak(device: Device) -> Result<()> {
             ffi::call(|error, length| unsafe { ffi::tw_gpu_reset_peak(index as i32, error, length) })
         }
         _ => {
-            // SAFETY: touches atomics only.
-            unsafe { ffi::tw_cpu_reset_peak() };
+            POOL.get().into_iter().for_each(Pool::reset_peak);
             Ok(())
         }
     }
 }
 
-/// Hands memory that is held but not in use back to the driver. The CPU's allocator holds none.
+/// Hands memory that is held but not in use back to the system or driver. Costs next to nothing where there is none.
 ///
 /// # Errors
 /// What libtorch says.
@@ -80,7 +120,10 @@ pub fn trim(device: Device) -> Result<()> {
     match device {
         // SAFETY: the buffer is valid for its length.
         Device::Cuda(_) => ffi::call(|error, length| unsafe { ffi::tw_gpu_empty_cache(error, length) }),
-        _ => Ok(()),
+        _ => {
+            POOL.get().into_iter().for_each(Pool::trim);
+            Ok(())
+        }
     }
 }
 
@@ -97,18 +140,20 @@ pub fn free_and_total(index: usize) -> Result<(u64, u64)> {
     Ok((free, total))
 }
 
-/// While it lives, CPU tensors may hold no more than `bytes` above what they held when it was made; an allocation past that fails
-/// as out-of-memory. There is one limit for the process: the last one made counts.
+/// While it lives, CPU tensors may hold no more than `bytes` above what they held when it was made: an allocation past that fails
+/// as out-of-memory, and what the pool keeps for later is returned to the system before both together pass it. What rounding
+/// adds (the rest of a 2 MiB page or of a slab that is partly in use) comes on top: at most 32 MiB, or an eighth of the limit
+/// where that is more. There is one limit for the process: the last one made counts.
 #[derive(Debug)]
 pub struct Limit(());
 
 impl Limit {
-    /// Limits the CPU's tensors. On a GPU there is no limit yet but the card's own.
+    /// Limits the CPU's tensors. On a GPU there is no limit but the card's own: libtorch 2.11's device-neutral interface has none
+    /// (its memory fraction is read once, when the device is first used), so the peak can only be looked at afterwards.
     pub fn new(device: Device, bytes: u64) -> Self {
-        if device == Device::Cpu {
-            let held = of(device).map(|memory| memory.in_use).unwrap_or(0);
-            // SAFETY: touches an atomic only.
-            unsafe { ffi::tw_cpu_set_limit(held.saturating_add(bytes).max(1)) };
+        if let (Device::Cpu, Some(pool)) = (device, POOL.get()) {
+            let most = pool.memory().in_use.saturating_add(bytes);
+            pool.set_limit(usize::try_from(most).unwrap_or(usize::MAX));
         }
         Self(())
     }
@@ -116,7 +161,8 @@ impl Limit {
 
 impl Drop for Limit {
     fn drop(&mut self) {
-        // SAFETY: touches an atomic only.
-        unsafe { ffi::tw_cpu_set_limit(0) };
+        if let Some(pool) = POOL.get() {
+            pool.set_limit(usize::MAX);
+        }
     }
 }

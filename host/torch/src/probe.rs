@@ -1,5 +1,5 @@
 //! Measures what a device is good at: how fast convolutions run per type and memory order and what they hold meanwhile, how fast
-//! memory is, and whether fused attention agrees with plain attention.
+//! memory is.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +7,24 @@ use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::{Dtype, Layout};
 
-use crate::{Result, kind, memory, to_layout};
+use crate::{
+    Result, attention, kind, memory, to_layout,
+    winograd::{self, Affine, Rows, Sums, Winograd},
+};
 
-/// Channels and side of the probe's 3×3 convolutions, in the order that they are tried. The last is the one that counts: on a CPU it
-/// takes about a millisecond, so that some run is over before the scheduler gives the core to somebody else; on a GPU, less fills
-/// no chip.
-const CPU_CONVOLUTIONS: [(i64, i64); 3] = [(16, 16), (64, 20), (128, 32)];
-const GPU_CONVOLUTIONS: [(i64, i64); 2] = [(64, 64), (256, 256)];
+/// Channels and side of the probe's 3×3 convolutions, in the order that they are tried. The last two are those that count: on a CPU they
+/// take some hundredths of a second and more memory than caches hold, as a decoder's do; on a GPU, less fills no chip.
+const CPU_CONVOLUTIONS: [(i64, i64); 4] = [(16, 16), (64, 20), (128, 160), (512, 64)];
+const GPU_CONVOLUTIONS: [(i64, i64); 3] = [(64, 64), (128, 256), (512, 128)];
+
+/// Channels and side of the probe's convolutions by Winograd's filtering.
+const WINOGRAD: [(i64, i64); 2] = [(128, 256), (512, 64)];
+
+/// Tokens and width of the probe's attention.
+const ATTENTION: (i64, i64) = (2048, 512);
+
+/// Values of the probe's elementwise operation: more than caches hold.
+const VALUES: i64 = 16 << 20;
 
 /// The types that a convolution is tried in.
 const TRIED: [Dtype; 3] = [Dtype::F32, Dtype::Bf16, Dtype::F16];
@@ -36,6 +47,34 @@ pub struct Scratch {
     pub small: u64,
 }
 
+/// How long convolutions take per pixel, in seconds: so much per product of two channels, and so much per channel that is read or written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rate {
+    /// Per pair of an input and an output channel.
+    pub per_product: f64,
+    /// Per channel of input or output.
+    pub per_value: f64,
+}
+
+impl Rate {
+    /// Seconds per pixel and tap.
+    pub fn of(&self, into: f64, out: f64) -> f64 {
+        self.per_product * into * out + self.per_value * (into + out)
+    }
+
+    /// From what one pixel and tap takes with so many channels in and out, fewer first.
+    fn through([(fewer, quick), (more, slow)]: [(f64, f64); 2]) -> Self {
+        // quick = a · fewer² + b · 2 · fewer, slow likewise.
+        let per_product = (slow / more - quick / fewer) / (more - fewer);
+        let per_value = (quick / fewer - per_product * fewer) / 2.0;
+        if per_product > 0.0 && per_value >= 0.0 {
+            return Self { per_product, per_value };
+        }
+        // Noise: the larger convolution counts.
+        Self { per_product: slow / (more * more), per_value: 0.0 }
+    }
+}
+
 /// The speed of convolutions in one type and memory order.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Speed {
@@ -43,8 +82,14 @@ pub struct Speed {
     pub dtype: Dtype,
     /// The memory order of input and output.
     pub layout: Layout,
-    /// Floating-point operations per second, a multiply-add counted as two.
+    /// Floating-point operations per second of a large convolution, a multiply-add counted as two.
     pub flops_per_second: f64,
+    /// libtorch's convolutions.
+    pub plain: Rate,
+    /// 3×3 convolutions with norm and activation by [`crate::winograd`], per pixel and each of its 4 or 2¼ products, where these are used.
+    pub winograd: Option<Rate>,
+    /// The middle attention's operations per second.
+    pub attention_flops_per_second: f64,
     /// What convolutions hold meanwhile.
     pub scratch: Scratch,
 }
@@ -151,7 +196,7 @@ impl Trial {
     }
 }
 
-/// Measures a device in about a tenth of a second. [`memory::install`] comes first, or nothing is seen of what is held on a CPU.
+/// Measures a device in a few seconds. [`memory::install`] comes first, or nothing is seen of what is held on a CPU.
 ///
 /// # Errors
 /// Where not even f32 runs.
@@ -170,11 +215,11 @@ pub fn measure(device: Device) -> Result<Measured> {
             }
         }
     }
-    let bytes = 8_i64 << 20;
-    let values = Tensor::f_rand([bytes / 4], (Kind::Float, device))?;
+    let values = Tensor::f_rand([VALUES], (Kind::Float, device))?;
     timed(device, || Ok(values.f_silu()?))?;
     let elapsed = least_of(device, Duration::MAX, || Ok(values.f_silu()?))?;
-    Ok(Measured { speeds, bytes_per_second: 2.0 * bytes as f64 / elapsed.as_secs_f64().max(1e-9) })
+    let bytes = 4.0 * VALUES as f64;
+    Ok(Measured { speeds, bytes_per_second: 2.0 * bytes / elapsed.as_secs_f64().max(1e-9) })
 }
 
 /// Measures one type and memory order, on as large a convolution as is worth the wait.
@@ -185,94 +230,80 @@ fn measure_convolution(
     layout: Layout,
     single: &mut [Duration],
 ) -> Result<Speed> {
-    let mut speed = Speed { dtype, layout, flops_per_second: 0.0, scratch: Scratch::default() };
-    for (size, single) in sizes.iter().zip(single) {
-        let trial = Trial::new(device, *size, dtype, layout)?;
+    let mut scratch = Scratch::default();
+    let mut points = [(0.0, 0.0); 2];
+    let mut flops_per_second = 0.0;
+    let mut hopeless = false;
+    for ((channels, side), single) in sizes.iter().zip(single) {
+        let trial = Trial::new(device, (*channels, *side), dtype, layout)?;
         let patience = if dtype == Dtype::F32 { Duration::MAX } else { single.saturating_mul(HOPELESS) };
-        speed.scratch = trial.scratch(device)?;
+        scratch = trial.scratch(device)?;
         let elapsed = least_of(device, patience, || trial.convolve(1))?;
-        speed.flops_per_second = trial.operations / elapsed.as_secs_f64().max(1e-9);
+        let seconds = elapsed.as_secs_f64().max(1e-9);
+        flops_per_second = trial.operations / seconds;
+        points = [points[1], (*channels as f64, seconds / (9.0 * (side * side) as f64))];
         if dtype == Dtype::F32 {
             *single = elapsed.min(*single);
         }
-        if elapsed > single.saturating_mul(HOPELESS) {
+        hopeless = elapsed > single.saturating_mul(HOPELESS);
+        if hopeless {
             break;
         }
     }
     if device == Device::Cpu && dtype == Dtype::F32 {
-        speed.scratch.small = CPU_SMALL;
+        scratch.small = CPU_SMALL;
     }
-    Ok(speed)
+    let plain = match hopeless {
+        true => Rate { per_product: 2.0 / flops_per_second, per_value: 0.0 },
+        false => Rate::through(points),
+    };
+    let by_winograd = (dtype, layout) == (Dtype::F32, Layout::ChannelsLast) && device == Device::Cpu;
+    Ok(Speed {
+        dtype,
+        layout,
+        flops_per_second,
+        plain,
+        winograd: if by_winograd && winograd::available() { Some(measure_winograd()?) } else { None },
+        attention_flops_per_second: if hopeless { flops_per_second } else { measure_attention(device, dtype)? },
+        scratch,
+    })
 }
 
-/// Attention as plain matrix products, over rows of queries so that the score matrix stays small.
-/// `query`, `key`, `value`: [N, tokens, width]; scores and softmax in f32.
-///
-/// # Errors
-/// What libtorch says.
-pub fn plain_attention(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
-    const SCORES: i64 = 1 << 24;
-    let (batch, tokens, width) = query.size3()?;
-    let rows = (SCORES / (batch * tokens).max(1)).clamp(1, tokens);
-    let scale = 1.0 / (width as f64).sqrt();
-    let transposed = key.f_transpose(1, 2)?;
-    let mut parts = Vec::new();
-    for start in (0..tokens).step_by(rows as usize) {
-        let part = query.f_narrow(1, start, rows.min(tokens - start))?;
-        let scores = (part.f_matmul(&transposed)?.f_to_kind(Kind::Float)?).f_mul_scalar(scale)?;
-        parts.push(scores.f_softmax(-1, Kind::Float)?.f_to_kind(value.f_kind()?)?.f_matmul(value)?);
+/// Norm, activation, convolution, sum and the next norm's sums, as a residual layer has them.
+fn measure_winograd() -> Result<Rate> {
+    let options = (Kind::Float, Device::Cpu);
+    let mut points = Vec::new();
+    for (channels, side) in WINOGRAD {
+        let picture =
+            || -> Result<Tensor> { Ok(Tensor::f_rand([1, side, side, channels], options)?.f_permute([0, 3, 1, 2])?) };
+        let (input, output) = (picture()?, picture()?);
+        let weight = Tensor::f_rand([channels, channels, 3, 3], options)?.f_sub_scalar(0.5)?;
+        let conv = Winograd::new(&weight, &Tensor::f_zeros([channels], options)?, false)?;
+        let affine = Affine { scale: vec![0.01; channels as usize], shift: vec![0.0; channels as usize] };
+        let run = || -> Result<Tensor> {
+            let mut sums = Sums::new(1, channels);
+            conv.convolve(Rows::all(&input), Some(&affine), 0..side, Some(&output), Some(&output), Some(&mut sums))?;
+            Ok(output.shallow_clone())
+        };
+        timed(Device::Cpu, run)?;
+        let elapsed = least_of(Device::Cpu, Duration::MAX, run)?;
+        points.push((channels as f64, elapsed.as_secs_f64() / (4.0 * (side * side) as f64)));
     }
-    Ok(Tensor::f_cat(&parts, 1)?)
+    Ok(Rate::through([points[0], points[1]]))
 }
 
-/// libtorch's fused attention for one head. `query`, `key`, `value`: [N, tokens, width].
-///
-/// # Errors
-/// What libtorch says.
-pub fn fused_attention(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
-    let head = |tensor: &Tensor| tensor.f_unsqueeze(1);
-    let mixed = Tensor::f_scaled_dot_product_attention(
-        &head(query)?,
-        &head(key)?,
-        &head(value)?,
-        None::<Tensor>,
-        0.0,
-        false,
-        None,
-        false,
-    )?;
-    Ok(mixed.f_squeeze_dim(1)?)
-}
-
-/// What fused attention holds besides query, key, value and result, at most: on a CPU each thread has scores and sums for 256 queries
-/// against 512 keys in f32, and the scores once more in a 16-bit type (pytorch v2.11.0, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
-pub fn fused_attention_bytes(width: f64) -> f64 {
-    let threads = f64::from(tch::get_num_threads().max(1));
-    threads * 256.0 * (4.0 * (512.0 + 2.0 + width) + 2.0 * 512.0)
+fn measure_attention(device: Device, dtype: Dtype) -> Result<f64> {
+    let (tokens, width) = ATTENTION;
+    let tensor = Tensor::f_rand([1, tokens, width], (Kind::Float, device))?.f_to_kind(kind(dtype)?)?;
+    let run = || attention::fused(&tensor, &tensor, &tensor);
+    timed(device, run)?;
+    let elapsed = least_of(device, Duration::MAX, run)?;
+    Ok(4.0 * (tokens * tokens * width) as f64 / elapsed.as_secs_f64().max(1e-9))
 }
 
 /// What a convolution holds whatever its size: on a CPU oneDNN gives each thread a page, as measured with 2.11.
 pub fn convolution_bytes() -> f64 {
     4096.0 * f64::from(tch::get_num_threads().max(1) + 2)
-}
-
-/// Whether fused attention of this width and type agrees with plain attention on this device. It has been silently wrong at
-/// the widths of the VAEs' middle blocks on gfx1100 and gfx1151.
-pub fn fused_attention_agrees(device: Device, width: i64, dtype: Dtype) -> bool {
-    let _no_grad = tch::no_grad_guard();
-    let attempt = || -> Result<bool> {
-        let kind = kind(dtype)?;
-        let random =
-            || -> Result<Tensor> { Ok(Tensor::f_randn([1, 160, width], (Kind::Float, device))?.f_to_kind(kind)?) };
-        let (query, key, value) = (random()?, random()?, random()?);
-        let single = |tensor: &Tensor| tensor.f_to_kind(Kind::Float);
-        let fused = single(&fused_attention(&query, &key, &value)?)?;
-        let plain = plain_attention(&single(&query)?, &single(&key)?, &single(&value)?)?;
-        let difference = f64::try_from(&(fused - &plain).f_norm()?)? / f64::try_from(&plain.f_norm()?)?.max(1e-12);
-        // Far above the rounding of each type, far below what a wrong kernel gives.
-        Ok(difference < if dtype == Dtype::F32 { 1e-3 } else { 3e-2 })
-    };
-    attempt().unwrap_or(false)
 }
 
 #[cfg(test)]
@@ -288,10 +319,12 @@ mod tests {
     }
 
     #[test]
-    fn fused_and_plain_attention_agree_on_a_cpu() {
-        for width in [32, 384, 512] {
-            assert!(fused_attention_agrees(Device::Cpu, width, Dtype::F32), "{width}");
-        }
+    fn a_rate_goes_through_what_was_measured() {
+        let known = Rate { per_product: 3e-12, per_value: 7e-10 };
+        let found = Rate::through([128.0, 512.0].map(|channels| (channels, known.of(channels, channels))));
+        assert!((found.of(256.0, 128.0) / known.of(256.0, 128.0) - 1.0).abs() < 1e-9);
+        // More channels that take less time are noise.
+        assert_eq!(Rate::through([(128.0, 1.0), (512.0, 0.5)]).per_value, 0.0);
     }
 
     #[test]
@@ -300,6 +333,9 @@ mod tests {
             dtype,
             layout: Layout::ChannelsFirst,
             flops_per_second: rate,
+            plain: Rate::default(),
+            winograd: None,
+            attention_flops_per_second: rate,
             scratch: Scratch::default(),
         };
         let speeds = vec![speed(Dtype::F32, 100.0), speed(Dtype::Bf16, 180.0), speed(Dtype::F16, 60.0)];

@@ -8,6 +8,9 @@ use tch::{Device, Kind, Tensor};
 
 use crate::{Error, Result, ffi};
 
+/// Pixels along the side of a block that one thread computes at once.
+pub const BLOCK: u32 = 16;
+
 /// Whether it runs on this processor; where not, libtorch's own convolutions do the work.
 pub fn available() -> bool {
     ffi::tw_winograd_available() != 0

@@ -16,7 +16,7 @@ use super::{
 use crate::Result;
 
 /// The fewest rows of a band: below this most of it would be its neighbours' rows.
-const LEAST_ROWS: i64 = 8;
+pub(super) const LEAST_ROWS: i64 = 8;
 
 /// One decode in bands.
 pub(super) struct Bands<'a> {
@@ -100,12 +100,15 @@ impl<'a> Bands<'a> {
                 progress.layer()?;
             }
         }
+        let kept = decoder.config().upsampled_kept();
+        let mut kept = kept.into_iter();
         for up in &decoder.ups {
             for resnet in &up.resnets {
                 picture = self.resnet(resnet, picture, progress)?;
             }
             if let Some(conv) = &up.upsample {
-                picture = self.upsample(conv, picture, progress)?;
+                let kept = kept.next() != Some(false) || self.band.is_none();
+                picture = self.upsample(conv, kept, picture, progress)?;
             }
         }
         let output = self.normed(&decoder.norm_out, &decoder.conv_out, &picture, progress)?;
@@ -169,12 +172,18 @@ impl<'a> Bands<'a> {
         Ok(Picture::Held { tensor, sums })
     }
 
-    fn upsample(&self, conv: &'a Conv, picture: Picture<'a>, progress: &mut Progress<'_>) -> Result<Picture<'a>> {
+    fn upsample(
+        &self,
+        conv: &'a Conv,
+        kept: bool,
+        picture: Picture<'a>,
+        progress: &mut Progress<'_>,
+    ) -> Result<Picture<'a>> {
         let [batch, _, height, width] = picture.size();
         let from = self.held(picture)?;
         let mut sums = Sums::new(batch, conv.out());
         let shape = [batch, conv.out(), 2 * height, 2 * width];
-        let kept = if self.band.is_none() { Some(self.empty(shape, &from)?) } else { None };
+        let kept = if kept { Some(self.empty(shape, &from)?) } else { None };
         for rows in self.bands(conv, kept.is_some(), 2 * height) {
             let done = rows.end as f64 / (2 * height) as f64;
             // The sums alone need no output.

@@ -3,7 +3,7 @@
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::{Layout, Precision};
 use tilewright_torch::{
-    probe, to_layout,
+    attention, to_layout,
     winograd::{self, Winograd},
 };
 
@@ -285,7 +285,7 @@ impl Loader<'_> {
             key: linear("to_k")?,
             value: linear("to_v")?,
             output: linear("to_out.0")?,
-            fused: probe::fused_attention_agrees(self.device, width as i64, dtype),
+            fused: attention::fused_agrees(self.device, width as i64, dtype),
         })
     }
 }

@@ -5,7 +5,8 @@
 
 use tilewright_plan::{Layout, Precision};
 use tilewright_torch::{
-    probe::{Measured, Rate, Scratch, Speed, convolution_bytes, fused_attention_bytes},
+    attention,
+    probe::{Measured, Rate, Scratch, Speed, convolution_bytes},
     winograd,
 };
 
@@ -86,10 +87,7 @@ impl Footprint {
         let band = row * f64::from(band);
         let moments = if extent.band.is_some() { &self.banded } else { &self.whole };
         let held = |moment: &Moment| {
-            moment.constant
-                + moment.per_pixel * pixels
-                + moment.per_band_pixel * band
-                + moment.per_row_pixel * row
+            moment.constant + moment.per_pixel * pixels + moment.per_band_pixel * band + moment.per_row_pixel * row
         };
         moments
             .iter()
@@ -107,7 +105,7 @@ impl Footprint {
             let mut pixels = down * across * batch;
             if layer.blocks && self.winograd {
                 // Whole blocks, and as many threads as there are blocks for.
-                let block = winograd::BLOCK as f64;
+                let block = f64::from(winograd::BLOCK);
                 let blocks = (down / block).ceil() * (across / block).ceil() * batch;
                 let turns = (blocks / self.threads).ceil();
                 pixels = pixels.max(turns * self.threads.min(blocks) * block * block);
@@ -138,6 +136,8 @@ struct Layer {
     kind: LayerKind,
     /// In bands its input is computed where it is needed, from so many channels at half the side.
     from_low: Option<f64>,
+    /// In bands its output is not held.
+    passing: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -154,36 +154,32 @@ impl Config {
         let scale = f64::from(self.spatial_scale());
         let mut pixels = 1.0 / (scale * scale);
         let kept = self.upsampled_kept();
-        let mut kept = kept.iter();
-        let mut from_low = None;
-        let mut layers = Vec::new();
-        let mut layer = |into: usize, out: usize, pixels: f64, kind, from_low: &mut Option<f64>| {
-            let low = if kind == LayerKind::Upsample { None } else { from_low.take() };
-            layers.push(Layer { into: into as f64, out: out as f64, pixels, kind, from_low: low });
+        let mut kept = kept.into_iter();
+        let mut layers: Vec<Layer> = Vec::new();
+        let mut layer = |into: usize, out: usize, pixels: f64, kind, passing: bool| {
+            let from_low = layers.last().filter(|before| before.passing).map(|before| before.into);
+            layers.push(Layer { into: into as f64, out: out as f64, pixels, kind, from_low, passing });
         };
         let middle = self.middle_channels;
-        layer(self.latent_channels, middle, pixels, LayerKind::ConvIn, &mut from_low);
+        layer(self.latent_channels, middle, pixels, LayerKind::ConvIn, false);
         for index in 0..self.middle_layers {
-            layer(middle, middle, pixels, LayerKind::Resnet, &mut from_low);
+            layer(middle, middle, pixels, LayerKind::Resnet, false);
             if index == 0 && self.middle_attention {
-                layer(middle, middle, pixels, LayerKind::Attention, &mut from_low);
+                layer(middle, middle, pixels, LayerKind::Attention, false);
             }
         }
         let mut into = middle;
         for block in &self.up_blocks {
             for _ in 0..block.layers {
-                layer(into, block.channels, pixels, LayerKind::Resnet, &mut from_low);
+                layer(into, block.channels, pixels, LayerKind::Resnet, false);
                 into = block.channels;
             }
             if block.upsamples {
                 pixels *= 4.0;
-                layer(into, into, pixels, LayerKind::Upsample, &mut from_low);
-                if kept.next() == Some(&false) {
-                    from_low = Some(into as f64);
-                }
+                layer(into, into, pixels, LayerKind::Upsample, kept.next() == Some(false));
             }
         }
-        layer(into, self.image_channels, pixels, LayerKind::Out, &mut from_low);
+        layer(into, self.image_channels, pixels, LayerKind::Out, false);
         layers
     }
 
@@ -208,7 +204,8 @@ impl Config {
             });
             let with = (block.channels as f64 + follows) * pixels;
             // Without a residual layer of its own width to hold the sum, that takes a picture more.
-            let own = if next.is_some_and(|next| next.channels == block.channels) { block.channels as f64 } else { 0.0 };
+            let own =
+                if next.is_some_and(|next| next.channels == block.channels) { block.channels as f64 } else { 0.0 };
             let without = block.channels as f64 * pixels / 4.0 + (follows + own) * pixels;
             held.push((with, without, index < last && next.is_some_and(|next| next.layers > 0)));
         }
@@ -250,7 +247,7 @@ impl Config {
             layout,
             scratch: speed.scratch,
             winograd: rate.is_some(),
-            attention: fused_attention_bytes(self.middle_channels as f64),
+            attention: attention::fused_bytes(self.middle_channels as f64),
         };
         let layers = self.layers();
         let moments = |banded: bool| {
@@ -371,7 +368,13 @@ impl Layer {
             let upsampled = if bytes.winograd { 2.25 } else { 9.0 };
             upsampled * square.of(low, self.into) / seconds
         });
-        Timed { side: self.pixels.sqrt(), seconds, again, per_row: 2.0 * again, blocks: self.kind != LayerKind::Attention }
+        Timed {
+            side: self.pixels.sqrt(),
+            seconds,
+            again,
+            per_row: 2.0 * again,
+            blocks: self.kind != LayerKind::Attention,
+        }
     }
 
     /// Bytes read and written per pixel by what is no convolution.
@@ -442,11 +445,7 @@ impl Layer {
                 bytes.convolution(into, self.into, self.out, 9.0),
                 simple(into + 2.0 * out),
                 bytes.convolution(into, self.out, self.out, 9.0),
-                if self.into == self.out {
-                    Vec::new()
-                } else {
-                    bytes.convolution(out, self.into, self.out, 1.0)
-                },
+                if self.into == self.out { Vec::new() } else { bytes.convolution(out, self.into, self.out, 1.0) },
             ],
             LayerKind::Upsample => {
                 let before = if bytes.converts { (into + self.into * bytes.convolution) / 4.0 } else { 0.0 };
@@ -458,11 +457,9 @@ impl Layer {
                     simple(self.out * bytes.convolution + if bytes.converts { out } else { 0.0 }),
                 ]
             }
-            LayerKind::Out => vec![
-                simple(2.0 * into),
-                bytes.convolution(0.0, self.into, self.out, 9.0),
-                simple(out + 4.0 * self.out),
-            ],
+            LayerKind::Out => {
+                vec![simple(2.0 * into), bytes.convolution(0.0, self.into, self.out, 9.0), simple(out + 4.0 * self.out)]
+            }
             LayerKind::Attention => Vec::new(),
         };
         groups.concat()
@@ -473,15 +470,13 @@ impl Layer {
         let (into, out) = (self.into * bytes.rest, self.out * bytes.rest);
         let scratch = |into: f64, upsample| match bytes.winograd {
             true => winograd::scratch_bytes(into as i64, upsample) as f64,
-            false => convolution_bytes() + bytes.scratch.weights * 9.0 * padded(into) * padded(self.out) * bytes.convolution,
+            false => {
+                convolution_bytes() + bytes.scratch.weights * 9.0 * padded(into) * padded(self.out) * bytes.convolution
+            }
         };
         let band = |into: f64, out: f64| if bytes.winograd { 0.0 } else { bytes.rows(into, out) };
-        let moment = |per_pixel, per_band_pixel, constant| Moment {
-            per_pixel,
-            per_band_pixel,
-            constant,
-            ..Moment::default()
-        };
+        let moment =
+            |per_pixel, per_band_pixel, constant| Moment { per_pixel, per_band_pixel, constant, ..Moment::default() };
         // The input: held, or a quarter of it and the rows that are computed for the moment.
         let low = self.from_low.filter(|_| banded);
         let input = low.map_or(into, |low| low * bytes.rest / 4.0);
@@ -495,7 +490,7 @@ impl Layer {
                 scratch(self.into, false),
             ))],
             LayerKind::Upsample => {
-                let kept = if banded && !self.kept(banded) { 0.0 } else { out };
+                let kept = if banded && self.passing { 0.0 } else { out };
                 vec![moment(into / 4.0 + kept, band(self.into, self.out), scratch(self.into, true))]
             }
             LayerKind::Resnet => {
@@ -509,7 +504,11 @@ impl Layer {
                         computed + band(self.into, self.out).max(shortcut),
                         scratch(self.into, false),
                     )),
-                    moment(out + beside.max(into * f64::from(u8::from(!apart))), band(self.out, self.out), scratch(self.out, false)),
+                    moment(
+                        out + beside.max(into * f64::from(u8::from(!apart))),
+                        band(self.out, self.out),
+                        scratch(self.out, false),
+                    ),
                 ];
                 if apart {
                     let constant = convolution_bytes()
@@ -520,10 +519,5 @@ impl Layer {
             }
             LayerKind::Attention => Vec::new(),
         }
-    }
-
-    /// Whether an upsampled picture is held; the layer after it says.
-    fn kept(&self, _banded: bool) -> bool {
-        true
     }
 }

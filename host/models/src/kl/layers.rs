@@ -6,7 +6,7 @@ use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::Layout;
 use tilewright_torch::{
-    channels_last, probe, to_layout,
+    attention, channels_last, to_layout,
     winograd::{Affine, Rows, Sums, Winograd},
 };
 
@@ -317,8 +317,8 @@ impl Attention {
             (self.query.forward(&tokens)?, self.key.forward(&tokens)?, self.value.forward(&tokens)?);
         drop(tokens);
         let mixed = match self.fused {
-            true => probe::fused_attention(&query, &key, &value)?,
-            false => probe::plain_attention(&query, &key, &value)?,
+            true => attention::fused(&query, &key, &value)?,
+            false => attention::plain(&query, &key, &value)?,
         };
         drop((query, key, value));
         let mut output = self.output.forward(&mixed)?;

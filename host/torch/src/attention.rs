@@ -1,0 +1,83 @@
+//! Attention of one head, plain and fused, and whether the two agree on a device.
+
+use tch::{Device, Kind, Tensor};
+use tilewright_plan::Dtype;
+
+use crate::{Result, kind};
+
+/// Attention as plain matrix products, over rows of queries so that the score matrix stays small.
+/// `query`, `key`, `value`: [N, tokens, width]; scores and softmax in f32.
+///
+/// # Errors
+/// What libtorch says.
+pub fn plain(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
+    const SCORES: i64 = 1 << 24;
+    let (batch, tokens, width) = query.size3()?;
+    let rows = (SCORES / (batch * tokens).max(1)).clamp(1, tokens);
+    let scale = 1.0 / (width as f64).sqrt();
+    let transposed = key.f_transpose(1, 2)?;
+    let mut parts = Vec::new();
+    for start in (0..tokens).step_by(rows as usize) {
+        let part = query.f_narrow(1, start, rows.min(tokens - start))?;
+        let scores = (part.f_matmul(&transposed)?.f_to_kind(Kind::Float)?).f_mul_scalar(scale)?;
+        parts.push(scores.f_softmax(-1, Kind::Float)?.f_to_kind(value.f_kind()?)?.f_matmul(value)?);
+    }
+    Ok(Tensor::f_cat(&parts, 1)?)
+}
+
+/// libtorch's fused attention for one head. `query`, `key`, `value`: [N, tokens, width].
+///
+/// # Errors
+/// What libtorch says.
+pub fn fused(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
+    let head = |tensor: &Tensor| tensor.f_unsqueeze(1);
+    let mixed = Tensor::f_scaled_dot_product_attention(
+        &head(query)?,
+        &head(key)?,
+        &head(value)?,
+        None::<Tensor>,
+        0.0,
+        false,
+        None,
+        false,
+    )?;
+    Ok(mixed.f_squeeze_dim(1)?)
+}
+
+/// What fused attention holds besides query, key, value and result, at most: on a CPU each thread has scores and sums for 256 queries
+/// against 512 keys in f32, and the scores once more in a 16-bit type (pytorch v2.11.0, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
+pub fn fused_bytes(width: f64) -> f64 {
+    let threads = f64::from(tch::get_num_threads().max(1));
+    threads * 256.0 * (4.0 * (512.0 + 2.0 + width) + 2.0 * 512.0)
+}
+
+/// Whether fused attention of this width and type agrees with plain attention on this device. It has been silently wrong at
+/// the widths of the VAEs' middle blocks on gfx1100 and gfx1151.
+pub fn fused_agrees(device: Device, width: i64, dtype: Dtype) -> bool {
+    let _no_grad = tch::no_grad_guard();
+    let attempt = || -> Result<bool> {
+        let kind = kind(dtype)?;
+        let random =
+            || -> Result<Tensor> { Ok(Tensor::f_randn([1, 160, width], (Kind::Float, device))?.f_to_kind(kind)?) };
+        let (query, key, value) = (random()?, random()?, random()?);
+        let single = |tensor: &Tensor| tensor.f_to_kind(Kind::Float);
+        let fused = single(&fused(&query, &key, &value)?)?;
+        let plain = plain(&single(&query)?, &single(&key)?, &single(&value)?)?;
+        let difference = f64::try_from(&(fused - &plain).f_norm()?)? / f64::try_from(&plain.f_norm()?)?.max(1e-12);
+        // Far above the rounding of each type, far below what a wrong kernel gives.
+        Ok(difference < if dtype == Dtype::F32 { 1e-3 } else { 3e-2 })
+    };
+    attempt().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fused_and_plain_attention_agree_on_a_cpu() {
+        for width in [32, 384, 512] {
+            assert!(fused_agrees(Device::Cpu, width, Dtype::F32), "{width}");
+        }
+    }
+}
