@@ -158,10 +158,35 @@ fn what_an_answer_asks_too_much_of_is_clamped_and_said() {
     assert_eq!(record["answer"]["space"]["overlap"], 200);
     assert_eq!(record["plan"]["space"]["overlap"], 64);
     assert_eq!(record["adjusted"], serde_json::json!(["overlap 200 → 64: at most a quarter of the tile"]));
-    let exact = ["--policy", "fixed", "--set", "space=exact", "--set", "tile=256", "--json", "-o", "x.png"];
-    let record = place.decode(&bundled(), &exact).json();
-    assert_eq!(record["plan"]["space"]["kind"], "blended");
-    assert!(record["adjusted"][0].as_str().unwrap().contains("exact"), "{record}");
+}
+
+#[test]
+fn exact_tiles_give_the_whole_picture_in_less_memory() {
+    let place = Place::new();
+    let decode = |space: &str, output: &str| {
+        let space = format!("space={space}");
+        let settings = [
+            "--policy",
+            "fixed",
+            "--set",
+            &space,
+            "--set",
+            "tile=64",
+            "--set",
+            "overlap=0",
+            "--set",
+            "layout=channels-last",
+        ];
+        let record = place.decode(&bundled(), &[&settings[..], &["--json", "-o", output]].concat()).json();
+        (record["outcome"]["peak_bytes"].as_u64().unwrap(), record, place.sample(output).1)
+    };
+    let (whole_bytes, _, whole) = decode("whole", "whole.safetensors");
+    let (exact_bytes, record, exact) = decode("exact", "exact.safetensors");
+    assert_eq!(record["plan"]["space"], serde_json::json!({"kind": "exact", "height": 64, "width": 512, "overlap": 0}));
+    assert_eq!(record["adjusted"], serde_json::json!(["tile width 64 → 512: exact tiles span the picture"]));
+    assert!(exact_bytes < whole_bytes * 9 / 10, "{exact_bytes} against {whole_bytes}");
+    let difference = whole.iter().zip(&exact).map(|(one, other)| (one - other).abs()).fold(0.0, f32::max);
+    assert!(difference < 1e-4, "{difference}");
 }
 
 #[test]
