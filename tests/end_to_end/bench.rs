@@ -1,6 +1,11 @@
 //! Measuring: what is reported, in which shape, and what is generated. No time is held against anything.
 
-use std::fs;
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use serde_json::Value;
 
@@ -203,4 +208,30 @@ fn the_suite_lists_what_was_published() {
             "{claim}"
         );
     }
+}
+
+#[test]
+fn an_interrupted_sweep_says_what_it_measured() {
+    let place = Place::new();
+    let vae = bundled()[2].clone();
+    let options =
+        ["--sizes", "128", "--iterations", "100000", "--plans", "4", "--threads", "1", "--device", "cpu", "--json"];
+    let mut sweep = Command::new(env!("CARGO_BIN_EXE_tilewright"))
+        .args(["bench", "sweep", "--vae", &vae])
+        .args(options)
+        .env("XDG_CACHE_HOME", place.path("cache"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(sweep.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().ends_with("4 plans")), "it starts");
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(Command::new("kill").args(["-INT", &sweep.id().to_string()]).status().unwrap().success());
+    let output = sweep.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["interrupted"], report["plans"].as_array().unwrap().len()), (&true.into(), 4));
+    let error = lines.map_while(Result::ok).last();
+    assert!(error.as_ref().is_some_and(|line| line.starts_with("error: interrupted")), "{error:?}");
 }

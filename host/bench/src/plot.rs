@@ -10,6 +10,9 @@ use crate::{Error, Result, write_whole};
 const WIDTH: u32 = 960;
 const HEIGHT: u32 = 420;
 
+/// Facts that an SVG shows below its title.
+const ABOUT: usize = 3;
+
 /// How HTML looks: light, readable, printable.
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:1000px;margin:2rem auto;padding:0 1rem}\
 h1{font-size:1.4rem}table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums;display:block;overflow-x:auto}\
@@ -128,7 +131,8 @@ impl Page {
     /// # Errors
     /// A chart can't be drawn.
     pub fn svg(&self) -> Result<String> {
-        draw::sheet(&self.title, &self.drawable(), WIDTH, HEIGHT)
+        let about: Vec<&str> = self.facts.iter().take(ABOUT).map(|(_, value)| value.as_str()).collect();
+        draw::sheet(&self.title, &about.join(" · "), &self.drawable(), WIDTH, HEIGHT)
     }
 
     /// One file with everything in it.
@@ -154,7 +158,7 @@ impl Page {
             html += "</table>\n";
         }
         for chart in self.drawable() {
-            html += &draw::sheet("", &[chart], WIDTH, HEIGHT)?;
+            html += &draw::sheet("", "", &[chart], WIDTH, HEIGHT)?;
             html += "\n";
         }
         Ok(html + "</body></html>\n")

@@ -14,12 +14,12 @@ use tilewright_bench::{Contest, Entry, Latents, Network, Page, Rounds, Spelling,
 use tilewright_engine::{Machine, Overrides, Probe, Vae};
 use tilewright_models::{Latent, Origin};
 use tilewright_plan::Planner;
+use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost};
 
 use crate::{
     args::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep},
     bench::waiting::Waiting,
     failure::{Failure, Outcome},
-    policy,
 };
 
 /// The share of free memory that is used where the user sets no limit.
@@ -58,7 +58,7 @@ fn contest(arguments: &Bench) -> Outcome {
         Against::None => None,
         Against::Policy(spelling) => Some(spelling.clone()),
     };
-    check(arguments.policies.iter().chain(&against), &arguments.common)?;
+    let policies = Policies::checked(arguments.policies.iter().chain(&against), &arguments.common)?;
     let overrides =
         Overrides { family: arguments.family, scaling: arguments.scaling_factor, shift: arguments.shift_factor };
     let vae = Vae::open(vae_path, overrides)?;
@@ -80,7 +80,7 @@ fn contest(arguments: &Bench) -> Outcome {
         rounds: Rounds { first_apart: true, warmup: arguments.warmup, iterations: arguments.iterations },
     };
     let mut waiting = Waiting::new();
-    let report = contest.hold(&planner, &mut waiting)?;
+    let report = contest.hold(&policies.planner(), &mut waiting)?;
     waiting.finish();
     publish(&arguments.common, &report, || tables::contest(&report), || pages::contest(&report))?;
     ended(report.interrupted)?;
@@ -91,7 +91,7 @@ fn contest(arguments: &Bench) -> Outcome {
 }
 
 fn run_suite(arguments: &Suite) -> Outcome {
-    check(arguments.policies.iter(), &arguments.common)?;
+    let policies = Policies::checked(arguments.policies.iter(), &arguments.common)?;
     let (path, weights) = match &arguments.vae {
         Some(path) => (path.clone(), path.display().to_string()),
         None => (generated(arguments.network)?, format!("{}'s size, generated from seed 0", arguments.network.name)),
@@ -100,17 +100,23 @@ fn run_suite(arguments: &Suite) -> Outcome {
     let machine = machine(&arguments.common)?;
     let rounds = if arguments.quick { QUICK } else { FULL };
     let rounds = Rounds { iterations: arguments.iterations.unwrap_or(rounds.iterations), ..rounds };
-    let (policies, quick) = (arguments.policies.clone(), arguments.quick);
-    let suite = suite::Suite { machine: &machine, vae: &vae, weights, policies, rounds, quick };
+    let suite = suite::Suite {
+        machine: &machine,
+        vae: &vae,
+        weights,
+        policies: arguments.policies.clone(),
+        rounds,
+        quick: arguments.quick,
+    };
     let mut waiting = Waiting::new();
-    let report = suite.run(&planner, &mut waiting)?;
+    let report = suite.run(&policies.planner(), &mut waiting)?;
     waiting.finish();
     publish(&arguments.common, &report, || tables::suite(&report), || pages::suite(&report))?;
     ended(report.interrupted)
 }
 
 fn run_sweep(arguments: &Sweep) -> Outcome {
-    check([&arguments.policy], &arguments.common)?;
+    let policies = Policies::checked([&arguments.policy], &arguments.common)?;
     let path = match &arguments.vae {
         Some(path) => path.clone(),
         None => generated(Network::FLUX)?,
@@ -130,7 +136,7 @@ fn run_sweep(arguments: &Sweep) -> Outcome {
         seed: arguments.seed,
     };
     let mut waiting = Waiting::new();
-    let report = sweep.run(&planner, &mut waiting)?;
+    let report = sweep.run(&policies.planner(), &mut waiting)?;
     waiting.finish();
     publish(&arguments.common, &report, || tables::sweep(&report), || pages::sweep(&report))?;
     ended(report.interrupted)
@@ -162,23 +168,30 @@ fn generated(network: Network) -> Outcome<PathBuf> {
     Ok(Weights { network, seed: 0 }.kept()?)
 }
 
-/// The policy that a spelling names, put to work.
-fn planner(spelling: &Spelling) -> Result<Box<dyn Planner>, Box<dyn std::error::Error + Send + Sync>> {
-    policy::configured(&spelling.policy, &spelling.settings).map_err(|failure| match failure {
-        Failure::Input(error) | Failure::Work(error) => error.into(),
-        Failure::ClosedPipe => "standard output is closed".into(),
-    })
-}
+/// Puts policies to work. One sandbox serves them all: each has a clock of its own, which would tick while others are measured.
+struct Policies(PolicyHost);
 
-/// A policy that is not there, a wrong setting or a report that can't be written is the arguments' fault: nothing is measured then.
-fn check<'a>(policies: impl IntoIterator<Item = &'a Spelling>, common: &Common) -> Outcome {
-    for spelling in policies {
-        policy::configured(&spelling.policy, &spelling.settings)?;
+impl Policies {
+    /// A policy that is not there, a wrong setting or a report that can't be written is the arguments' fault: nothing is measured
+    /// then.
+    fn checked<'a>(spellings: impl IntoIterator<Item = &'a Spelling>, common: &Common) -> Outcome<Self> {
+        let policies = Self(PolicyHost::new(Limits::default(), &CacheDir::User)?);
+        for spelling in spellings {
+            policies.configured(spelling)?;
+        }
+        if let Some(plot) = &common.plot {
+            Page::check(plot)?;
+        }
+        Ok(policies)
     }
-    if let Some(plot) = &common.plot {
-        Page::check(plot)?;
+
+    fn configured(&self, spelling: &Spelling) -> Result<Box<dyn Planner>, PolicyError> {
+        Ok(Box::new(self.0.find(&spelling.policy)?.configure(&spelling.settings)?))
     }
-    Ok(())
+
+    fn planner(&self) -> impl Fn(&Spelling) -> Result<Box<dyn Planner>, Box<dyn std::error::Error + Send + Sync>> {
+        |spelling| Ok(self.configured(spelling)?)
+    }
 }
 
 fn machine(common: &Common) -> Outcome<Machine> {

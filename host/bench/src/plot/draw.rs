@@ -28,12 +28,14 @@ const INK: RGBColor = RGBColor(40, 40, 40);
 const GRID: RGBColor = RGBColor(228, 228, 228);
 
 /// Pixels.
-const TITLE: u32 = 34;
+const TITLE: u32 = 60;
 const LABELS: u32 = 300;
 const LONGEST_LABEL: usize = 44;
+const LEGEND: u32 = 220;
+const LEGEND_LETTERS: usize = 30;
 
 /// Charts below each other, with a title above where it is not empty.
-pub fn sheet(title: &str, charts: &[&Chart], width: u32, height: u32) -> Result<String> {
+pub fn sheet(title: &str, about: &str, charts: &[&Chart], width: u32, height: u32) -> Result<String> {
     let top = if title.is_empty() { 0 } else { TITLE };
     let mut svg = String::new();
     {
@@ -42,8 +44,8 @@ pub fn sheet(title: &str, charts: &[&Chart], width: u32, height: u32) -> Result<
         root.fill(&WHITE).map_err(failed)?;
         let (head, mut rest) = root.split_vertically(top);
         if top > 0 {
-            head.draw(&Text::new(title.to_owned(), (16, 8), ("sans-serif", 20).into_font().color(&INK)))
-                .map_err(failed)?;
+            head.draw(&Text::new(title.to_owned(), (16, 8), font(20))).map_err(failed)?;
+            head.draw(&Text::new(about.to_owned(), (16, 36), font(13))).map_err(failed)?;
         }
         for chart in charts {
             let (area, below) = rest.split_vertically(height);
@@ -164,25 +166,28 @@ fn plane(area: &Area<'_>, title: &str, x: &Axis, y: &Axis, series: &[Series], ma
         up = across;
     }
     let mut builder = ChartBuilder::on(area);
-    builder.caption(title, font(17)).margin(14).x_label_area_size(44).y_label_area_size(76);
+    builder.caption(title, font(17)).margin(14).margin_right(LEGEND).x_label_area_size(44).y_label_area_size(76);
     let (across, up) = (across.0..across.1, up.0..up.1);
     match (x.logarithmic, y.logarithmic) {
-        (false, false) => draw_plane(builder.build_cartesian_2d(across, up).map_err(failed)?, x, y, series, marks),
+        (false, false) => {
+            draw_plane(area, builder.build_cartesian_2d(across, up).map_err(failed)?, x, y, series, marks)
+        }
         (true, false) => {
-            draw_plane(builder.build_cartesian_2d(across.log_scale(), up).map_err(failed)?, x, y, series, marks)
+            draw_plane(area, builder.build_cartesian_2d(across.log_scale(), up).map_err(failed)?, x, y, series, marks)
         }
         (false, true) => {
-            draw_plane(builder.build_cartesian_2d(across, up.log_scale()).map_err(failed)?, x, y, series, marks)
+            draw_plane(area, builder.build_cartesian_2d(across, up.log_scale()).map_err(failed)?, x, y, series, marks)
         }
         (true, true) => {
             let chart = builder.build_cartesian_2d(across.log_scale(), up.log_scale()).map_err(failed)?;
-            draw_plane(chart, x, y, series, marks)
+            draw_plane(area, chart, x, y, series, marks)
         }
     }
 }
 
 fn draw_plane<'a, X, Y>(
-    mut chart: ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>,
+    area: &Area<'a>,
+    mut chart: ChartContext<'_, SVGBackend<'a>, Cartesian2d<X, Y>>,
     x: &Axis,
     y: &Axis,
     series: &[Series],
@@ -197,14 +202,15 @@ where
     mesh.x_label_formatter(&|value| short(*value)).y_label_formatter(&|value| short(*value));
     mesh.light_line_style(WHITE).bold_line_style(GRID).axis_style(INK).label_style(font(13)).axis_desc_style(font(14));
     mesh.draw().map_err(failed)?;
+    // Beside the plane, so that it covers no point.
+    let left = area.dim_in_pixel().0 as i32 - LEGEND as i32 + 8;
+    let mut line = 44;
     if marks == Marks::Compared {
+        let style = INK.mix(0.5).stroke_width(1);
         let (from, to) = (chart.x_range().start, chart.x_range().end);
-        let diagonal = PathElement::new(vec![(from, from), (to, to)], INK.mix(0.5).stroke_width(1));
-        chart
-            .draw_series([diagonal])
-            .map_err(failed)?
-            .label("as estimated")
-            .legend(|(x, y)| PathElement::new(vec![(x, y), (x + 16, y)], INK.mix(0.5).stroke_width(1)).into_dyn());
+        chart.draw_series([PathElement::new(vec![(from, from), (to, to)], style)]).map_err(failed)?;
+        area.draw(&PathElement::new(vec![(left, line), (left + 16, line)], style)).map_err(failed)?;
+        legend(area, "estimate = measurement", left, &mut line)?;
     }
     for (index, series) in series.iter().enumerate().filter(|(_, series)| !series.points.is_empty()) {
         let color = COLORS[index % COLORS.len()];
@@ -216,12 +222,24 @@ where
         if marks == Marks::Lines {
             chart.draw_series(LineSeries::new(points.clone(), color.stroke_width(2))).map_err(failed)?;
         }
-        let drawn = chart.draw_series(points.into_iter().map(|point| mark(point, index, color))).map_err(failed)?;
-        drawn.label(shortened(&series.name)).legend(move |(x, y)| mark((x + 8, y), index, color));
+        chart.draw_series(points.into_iter().map(|point| mark(point, index, color))).map_err(failed)?;
+        area.draw(&mark((left + 8, line), index, color)).map_err(failed)?;
+        legend(area, &series.name, left, &mut line)?;
     }
-    let mut legend = chart.configure_series_labels();
-    legend.position(SeriesLabelPosition::UpperLeft).label_font(font(12));
-    legend.background_style(WHITE.mix(0.85)).border_style(GRID).draw().map_err(failed)
+    Ok(())
+}
+
+/// A name beside its mark, in as many lines as it needs.
+fn legend(area: &Area<'_>, name: &str, left: i32, line: &mut i32) -> Result<()> {
+    let anchor = font(12).pos(Pos::new(HPos::Left, VPos::Center));
+    let letters: Vec<char> = name.chars().collect();
+    for part in letters.chunks(LEGEND_LETTERS) {
+        let part: String = part.iter().collect();
+        area.draw(&Text::new(part, (left + 24, *line), anchor.clone())).map_err(failed)?;
+        *line += 15;
+    }
+    *line += 5;
+    Ok(())
 }
 
 /// Marks differ in shape too, so that nothing hangs on colour alone.
@@ -231,10 +249,12 @@ where
     Cross<C, i32>: IntoDynElement<'static, SVGBackend<'a>, C>,
     TriangleMarker<C, i32>: IntoDynElement<'static, SVGBackend<'a>, C>,
 {
-    match index % 3 {
+    match index % 4 {
         0 => Circle::new(at, 4, color.mix(0.75).filled()).into_dyn(),
         1 => TriangleMarker::new(at, 6, color.mix(0.75).filled()).into_dyn(),
-        _ => Cross::new(at, 4, color.stroke_width(2)).into_dyn(),
+        2 => Cross::new(at, 4, color.stroke_width(2)).into_dyn(),
+        // A ring leaves what lies below it to be seen.
+        _ => Circle::new(at, 8, color.stroke_width(2)).into_dyn(),
     }
 }
 

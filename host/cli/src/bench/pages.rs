@@ -124,8 +124,8 @@ pub fn sweep(report: &SweepReport) -> Page {
         });
         charts.push(Chart::Scatter {
             title: format!("{width}×{height}: memory against time, every plan"),
-            x: Axis::logarithmic("most held, MiB"),
-            y: Axis::logarithmic("median time, ms"),
+            x: Axis::linear("most held, MiB"),
+            y: Axis::linear("median time, ms"),
             series: plans,
             diagonal: false,
         });
