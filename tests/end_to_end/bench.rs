@@ -212,6 +212,12 @@ fn the_suite_lists_what_was_published() {
 
 #[test]
 fn an_interrupted_sweep_says_what_it_measured() {
+    for signal in ["-INT", "-TERM"] {
+        interrupted_sweep(signal);
+    }
+}
+
+fn interrupted_sweep(signal: &str) {
     let place = Place::new();
     let vae = bundled()[2].clone();
     let options =
@@ -227,7 +233,7 @@ fn an_interrupted_sweep_says_what_it_measured() {
     let mut lines = BufReader::new(sweep.stderr.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().ends_with("4 plans")), "it starts");
     std::thread::sleep(Duration::from_secs(1));
-    assert!(Command::new("kill").args(["-INT", &sweep.id().to_string()]).status().unwrap().success());
+    assert!(Command::new("kill").args([signal, &sweep.id().to_string()]).status().unwrap().success());
     let output = sweep.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();

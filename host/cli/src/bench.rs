@@ -27,7 +27,7 @@ const SHARE_OF_FREE: f64 = 0.8;
 
 /// Runs of the suite: as many as published, and with --quick.
 const FULL: Rounds = Rounds { first_apart: true, warmup: 3, iterations: 10 };
-const QUICK: Rounds = Rounds { first_apart: true, warmup: 1, iterations: 3 };
+const QUICK: Rounds = Rounds { first_apart: true, warmup: 0, iterations: 2 };
 
 impl From<tilewright_bench::Error> for Failure {
     fn from(error: tilewright_bench::Error) -> Self {

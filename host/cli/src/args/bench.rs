@@ -106,7 +106,7 @@ pub struct Suite {
     /// Who is measured against whole decodes, repeatable
     #[arg(long = "policy", value_name = "P", default_value = "adaptive")]
     pub policies: Vec<Spelling>,
-    /// Counted runs [default: 10, with --quick 3]
+    /// Counted runs [default: 10, with --quick 2]
     #[arg(long, value_name = "N", value_parser = iterations)]
     pub iterations: Option<usize>,
     /// Where it runs, and what comes out

@@ -10,6 +10,10 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    flag,
+};
 use tilewright_bench::Watch;
 
 /// How often a plain line is printed.
@@ -24,17 +28,17 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Takes over Ctrl-C: the first ends the measurement at the next layer, with what was measured; a second one the program.
+    /// Takes over Ctrl-C and SIGTERM (what `timeout` sends): the first ends the measurement at the next layer, with what was
+    /// measured; a second one the program.
     pub fn new() -> Self {
         let interrupted = Arc::new(AtomicBool::new(false));
-        let flag = interrupted.clone();
-        let set = ctrlc::set_handler(move || {
-            if flag.swap(true, Ordering::Relaxed) {
-                std::process::exit(1);
+        for signal in [SIGINT, SIGTERM] {
+            // In this order, so that the first signal arms the second's shutdown.
+            let set = flag::register_conditional_shutdown(signal, 1, interrupted.clone())
+                .and_then(|_| flag::register(signal, interrupted.clone()));
+            if let Err(error) = set {
+                tracing::debug!(signal, %error, "the signal ends the program at once");
             }
-        });
-        if let Err(error) = set {
-            tracing::debug!(%error, "Ctrl-C ends the program at once");
         }
         let bar = io::stderr().is_terminal().then(|| {
             let style =
