@@ -2,6 +2,8 @@
 
 #[path = "end_to_end/bad_input.rs"]
 mod bad_input;
+#[path = "end_to_end/bench.rs"]
+mod bench;
 #[path = "end_to_end/commands.rs"]
 mod commands;
 #[path = "end_to_end/decode.rs"]

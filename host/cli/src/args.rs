@@ -1,11 +1,15 @@
 //! The command line, declared. What the arguments mean is decided elsewhere.
 
+mod bench;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tilewright_models::Family;
 use tilewright_plan::{Objective, bytes};
 use tilewright_torch::device::Choice;
+
+pub use bench::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep};
 
 /// Decodes latents of diffusion models into pictures; how each one is run is decided by a sandboxed WebAssembly policy.
 #[derive(Debug, Parser)]
@@ -35,6 +39,8 @@ pub struct Global {
 pub enum Command {
     /// Decode a latent into a picture
     Decode(Box<Decode>),
+    /// Measure policies against each other
+    Bench(Box<Bench>),
     /// Say what a file is: family, layout, types, what is missing
     Inspect(Inspect),
     /// Show what the host knows of this machine's devices, measured now

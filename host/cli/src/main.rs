@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod decode;
 mod device;
 mod failure;
@@ -52,6 +53,7 @@ fn run(arguments: Arguments) -> Outcome {
     }
     match arguments.command {
         Command::Decode(decode) => decode::run(&decode),
+        Command::Bench(bench) => bench::run(&bench),
         Command::Inspect(inspect) => inspect::run(&inspect),
         Command::Device(device) => device::run(&device),
         Command::Policy(policy) => policy::run(&policy),

@@ -1,0 +1,143 @@
+//! Policies against each other on one latent.
+
+use tch::Tensor;
+use tilewright_engine::{Job, Machine, Unfinished, Vae};
+use tilewright_plan::{Objective, Request, Space};
+
+use crate::{
+    Against, Difference, Planners, Ratio, Report, Result, Rounds, Row, Spelling, Watch,
+    race::{Ear, Interrupted, Lane, Runner, elapsed_ms, race},
+};
+
+/// One policy, and what it is told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Who.
+    pub spelling: Spelling,
+    /// The limit in bytes, weights aside.
+    pub memory_limit: u64,
+    /// What it is asked to favour.
+    pub objective: Objective,
+}
+
+/// Policies that take turns on one latent.
+#[derive(Debug)]
+pub struct Contest<'a> {
+    /// Where it runs.
+    pub machine: &'a Machine,
+    /// The weights.
+    pub vae: &'a Vae,
+    /// [N, C, h, w] in the autoencoder's own space, f32.
+    pub latents: &'a Tensor,
+    /// Who takes part; ratios are against the first.
+    pub entries: Vec<Entry>,
+    /// Whose picture the others are compared with, decoded once without their limit.
+    pub against: Option<Spelling>,
+    /// How often each one runs.
+    pub rounds: Rounds,
+}
+
+impl Contest<'_> {
+    /// Lets them run. A policy that fails is a row with its error; an interruption leaves rows with what was measured.
+    ///
+    /// # Errors
+    /// Pictures that can't be compared or a request that can't be made. Never because a policy failed.
+    pub fn hold(&self, planners: &Planners<'_>, watch: &mut dyn Watch) -> Result<Report> {
+        let mut interrupted = false;
+        let mut reference = None;
+        if let Some(spelling) = &self.against {
+            match self.reference(spelling, planners, watch) {
+                Ok(found) => reference = Some(found),
+                Err(Interrupted) => interrupted = true,
+            }
+        }
+        let jobs: Vec<_> = self.entries.iter().map(|entry| self.job(entry.memory_limit, entry.objective)).collect();
+        let request: Option<Request> = jobs.iter().flatten().next().map(|job| job.request().clone());
+        let mut runners = Vec::new();
+        // Per entry: the runner that it became, or why it became none.
+        let mut places: Vec<std::result::Result<usize, String>> = Vec::new();
+        for (entry, job) in self.entries.iter().zip(&jobs) {
+            let planner = planners(&entry.spelling).map_err(|error| error.to_string());
+            let made = job.as_ref().map_err(Clone::clone).and_then(|job| Ok((job, planner?)));
+            places.push(made.map(|(job, planner)| {
+                runners.push(Runner { job, planner, label: entry.spelling.to_string(), lane: Lane::default() });
+                runners.len() - 1
+            }));
+        }
+        interrupted = interrupted || race(&mut runners, self.rounds, watch).is_err();
+        let mut rows = Vec::new();
+        for (entry, place) in self.entries.iter().zip(&places) {
+            let Entry { spelling, memory_limit, objective } = entry;
+            let mut row = match place {
+                Ok(index) => Row::new(spelling, *objective, *memory_limit, &runners[*index].lane),
+                Err(error) => Row::failed(spelling, *objective, *memory_limit, error.clone()),
+            };
+            let pictures = place.as_ref().ok().and_then(|index| runners[*index].lane.pictures.as_ref());
+            let whole = reference.as_ref().and_then(|(_, pictures)| pictures.as_ref());
+            if let (Some(found), Some(whole)) = (pictures, whole) {
+                let space = row.plan.as_ref().map_or(Space::Whole, |plan| plan.space);
+                row.difference = Some(Difference::between(found, whole, &space)?);
+            }
+            rows.push(row);
+        }
+        let base = rows.first().map(|row| row.samples_ms.clone()).unwrap_or_default();
+        for row in &mut rows {
+            row.ratio = Ratio::of(&row.samples_ms, &base);
+        }
+        Ok(Report {
+            tilewright: env!("CARGO_PKG_VERSION").into(),
+            runs: rows,
+            device: self.machine.facts.clone(),
+            request,
+            against: reference.map(|(against, _)| against),
+            warmup: self.rounds.warmup,
+            iterations: self.rounds.iterations,
+            interrupted,
+        })
+    }
+
+    fn job(&self, memory_limit: u64, objective: Objective) -> std::result::Result<Job<'_>, String> {
+        Job::new(self.machine, self.vae, self.latents, memory_limit, objective).map_err(|error| error.to_string())
+    }
+
+    /// Decodes once, within all the memory there is.
+    fn reference(
+        &self,
+        spelling: &Spelling,
+        planners: &Planners<'_>,
+        watch: &mut dyn Watch,
+    ) -> std::result::Result<(Against, Option<Tensor>), Interrupted> {
+        let mut against =
+            Against { policy: spelling.to_string(), plan: None, elapsed_ms: None, peak_bytes: None, error: None };
+        let made = planners(spelling).map_err(|error| error.to_string());
+        // A cap all the same: a reference that can't be had must not invite the kernel's killer.
+        let job = self.job(self.machine.facts.free_bytes.max(1), Objective::Fastest);
+        let (job, mut planner) = match job.and_then(|job| Ok((job, made?))) {
+            Ok(made) => made,
+            Err(error) => return Ok((Against { error: Some(error), ..against }, None)),
+        };
+        if !watch.goes_on() {
+            return Err(Interrupted);
+        }
+        watch.say(&format!("reference: {spelling}"));
+        let finished = match job.run(planner.as_mut(), &mut Ear(watch)) {
+            Ok(finished) => finished,
+            Err(Unfinished { error: tilewright_engine::Error::Interrupted, .. }) => return Err(Interrupted),
+            Err(Unfinished { error, .. }) => {
+                let error = format!("no differences: the reference can't be decoded: {error}");
+                watch.say(&error);
+                return Ok((Against { error: Some(error), ..against }, None));
+            }
+        };
+        let record = finished.record;
+        against.plan = Some(record.plan.clone());
+        against.elapsed_ms = elapsed_ms(&record);
+        against.peak_bytes = record.outcome.map(|outcome| outcome.peak_bytes);
+        if *spelling == Spelling::whole() && record.plan.space != Space::Whole {
+            let error = format!("no differences: the reference was run as {} instead of whole", record.plan.space);
+            watch.say(&error);
+            return Ok((Against { error: Some(error), ..against }, None));
+        }
+        Ok((against, Some(finished.pictures)))
+    }
+}

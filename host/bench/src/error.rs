@@ -1,0 +1,83 @@
+//! Why something can't be measured, generated or written.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// A `Result` with this crate's [`enum@Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What went wrong. Each is one line: what, where, what to do.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// A policy's spelling is none.
+    #[error("policy '{given}': {reason}: write NAME, FILE.wasm or NAME:key=value,key=value")]
+    Spelling {
+        /// As given.
+        given: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The engine refused or failed.
+    #[error(transparent)]
+    Engine(#[from] tilewright_engine::Error),
+    /// A file can't be written.
+    #[error("{path}: can't be written: {source}: choose another place")]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// There is nowhere to keep generated weights.
+    #[error("no cache folder: set HOME or XDG_CACHE_HOME, or give --vae FILE")]
+    NoCache,
+    /// A report's ending is unknown.
+    #[error("{path}: unknown report ending: expected .svg or .html")]
+    Ending {
+        /// The path as given.
+        path: PathBuf,
+    },
+    /// A chart can't be drawn.
+    #[error("a chart can't be drawn: {0}")]
+    Chart(String),
+    /// Two pictures can't be compared.
+    #[error("pictures of {found:?} and {reference:?} can't be compared")]
+    Shapes {
+        /// The one, as [N, C, H, W].
+        found: Vec<i64>,
+        /// The other.
+        reference: Vec<i64>,
+    },
+    /// Nothing is of that name.
+    #[error("unknown {what} '{given}': expected one of {known}")]
+    Unknown {
+        /// What was wanted.
+        what: &'static str,
+        /// As given.
+        given: String,
+        /// What there is.
+        known: String,
+    },
+    /// Generated tensors don't make a file.
+    #[error("weights can't be generated: {0}")]
+    Weights(#[from] safetensors::SafeTensorError),
+}
+
+impl From<tch::TchError> for Error {
+    fn from(error: tch::TchError) -> Self {
+        Error::Engine(error.into())
+    }
+}
+
+impl Error {
+    /// Whether the arguments or files are wrong, rather than the work having failed.
+    pub fn is_input(&self) -> bool {
+        match self {
+            Error::Engine(error) => error.is_input(),
+            Error::Spelling { .. } | Error::Ending { .. } | Error::Unknown { .. } | Error::NoCache => true,
+            Error::Write { .. } => true,
+            Error::Chart(_) | Error::Shapes { .. } | Error::Weights(_) => false,
+        }
+    }
+}

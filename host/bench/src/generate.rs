@@ -1,0 +1,317 @@
+//! Weights and latents from a seed: the published networks' sizes without their files. The same seed gives the same bytes on
+//! every machine: only additions, multiplications and square roots are used.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use half::bf16;
+use rand_chacha::{
+    ChaCha8Rng,
+    rand_core::{Rng, SeedableRng},
+};
+use safetensors::tensor::{Dtype, TensorView};
+
+use crate::{Error, Result, cache_folder, write_whole};
+
+/// Changes whenever the same seed would give other bytes, so that no older file is taken for a new one.
+const RECIPE: u32 = 1;
+
+/// Channels of the decoders' stages from the middle outwards, the layers of each, and what each stage's first block takes in.
+const STAGES: [(usize, usize); 4] = [(512, 512), (512, 512), (512, 256), (256, 128)];
+const LAYERS: usize = 3;
+const MIDDLE: usize = 512;
+
+/// Sides of the cells that a latent's noise is summed over, in latent pixels, and the weight of each: coarse detail is stronger, as
+/// in photographs.
+const OCTAVES: [(usize, f64); 5] = [(32, 1.0), (16, 0.8), (8, 0.6), (4, 0.4), (1, 0.25)];
+
+/// Output pixels per latent pixel of the generated networks.
+pub const SCALE: u32 = 8;
+
+/// A published decoder's shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// As in `--family`.
+    pub name: &'static str,
+    /// Channels of its latents.
+    pub latent_channels: usize,
+    /// It starts with a 1×1 convolution.
+    pub post_quant: bool,
+}
+
+impl Network {
+    /// Those that can be generated.
+    pub const ALL: [Network; 4] = [
+        Network { name: "flux", latent_channels: 16, post_quant: false },
+        Network { name: "sdxl", latent_channels: 4, post_quant: true },
+        Network { name: "sd3", latent_channels: 16, post_quant: false },
+        Network { name: "sd", latent_channels: 4, post_quant: true },
+    ];
+
+    /// Flux's.
+    pub const FLUX: Network = Self::ALL[0];
+
+    /// Every tensor of the decoder by its LDM name, with its shape.
+    fn tensors(self) -> Vec<(String, Vec<usize>)> {
+        let mut tensors = Vec::new();
+        let mut conv = |name: String, out: usize, into: usize, side: usize| {
+            tensors.push((format!("{name}.weight"), vec![out, into, side, side]));
+            tensors.push((format!("{name}.bias"), vec![out]));
+        };
+        let mut norms = Vec::new();
+        let mut block = |conv: &mut dyn FnMut(String, usize, usize, usize), name: String, into: usize, out: usize| {
+            conv(format!("{name}.conv1"), out, into, 3);
+            conv(format!("{name}.conv2"), out, out, 3);
+            if into != out {
+                conv(format!("{name}.nin_shortcut"), out, into, 1);
+            }
+            norms.extend([(format!("{name}.norm1"), into), (format!("{name}.norm2"), out)]);
+        };
+        if self.post_quant {
+            conv("post_quant_conv".into(), self.latent_channels, self.latent_channels, 1);
+        }
+        conv("decoder.conv_in".into(), MIDDLE, self.latent_channels, 3);
+        block(&mut conv, "decoder.mid.block_1".into(), MIDDLE, MIDDLE);
+        block(&mut conv, "decoder.mid.block_2".into(), MIDDLE, MIDDLE);
+        for part in ["q", "k", "v", "proj_out"] {
+            conv(format!("decoder.mid.attn_1.{part}"), MIDDLE, MIDDLE, 1);
+        }
+        for (stage, (into, out)) in STAGES.into_iter().enumerate() {
+            // LDM counts from the picture inwards.
+            let up = format!("decoder.up.{}", STAGES.len() - 1 - stage);
+            for layer in 0..LAYERS {
+                block(&mut conv, format!("{up}.block.{layer}"), if layer == 0 { into } else { out }, out);
+            }
+            if stage + 1 < STAGES.len() {
+                conv(format!("{up}.upsample.conv"), out, out, 3);
+            }
+        }
+        let last = STAGES[STAGES.len() - 1].1;
+        conv("decoder.conv_out".into(), 3, last, 3);
+        norms.extend([("decoder.mid.attn_1.norm".to_owned(), MIDDLE), ("decoder.norm_out".to_owned(), last)]);
+        for (name, width) in norms {
+            tensors.push((format!("{name}.weight"), vec![width]));
+            tensors.push((format!("{name}.bias"), vec![width]));
+        }
+        tensors
+    }
+}
+
+impl FromStr for Network {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|network| network.name == text).ok_or_else(|| Error::Unknown {
+            what: "network",
+            given: text.to_owned(),
+            known: Self::ALL.map(|network| network.name).join(", "),
+        })
+    }
+}
+
+/// Weights of a network's decoder, bf16 as published files are, under LDM's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weights {
+    /// Whose shape.
+    pub network: Network,
+    /// What they are made from.
+    pub seed: u64,
+}
+
+impl Weights {
+    /// The file in this user's cache folder; made where it is not there yet.
+    ///
+    /// # Errors
+    /// There is no cache folder, or the file can't be written.
+    pub fn kept(self) -> Result<PathBuf> {
+        let folder = cache_folder()?;
+        let path = folder.join(format!("generated-{}-{}-{RECIPE}.safetensors", self.network.name, self.seed));
+        if !path.is_file() {
+            fs::create_dir_all(&folder).map_err(|source| Error::Write { path: folder, source })?;
+            self.write(&path)?;
+        }
+        Ok(path)
+    }
+
+    /// Writes the file, about 100 MB.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn write(self, path: &Path) -> Result<()> {
+        let tensors: Vec<_> = self
+            .network
+            .tensors()
+            .into_iter()
+            .map(|(name, shape)| {
+                let bytes = self.values(&name, &shape);
+                (name, shape, bytes)
+            })
+            .collect();
+        let views = tensors
+            .iter()
+            .map(|(name, shape, bytes)| Ok((name.as_str(), TensorView::new(Dtype::BF16, shape.clone(), bytes)?)))
+            .collect::<Result<Vec<_>>>()?;
+        write_whole(path, &serialized(views)?)
+    }
+
+    /// Values that depend on the seed and the tensor's name alone. Norms and biases are not ones and zeros, and convolutions keep
+    /// activations near 1, as those of trained networks do.
+    fn values(self, name: &str, shape: &[usize]) -> Vec<u8> {
+        let mut noise = Noise::new(self.seed, name);
+        let count: usize = shape.iter().product();
+        let norm = name.contains("norm");
+        let scale: f64 = match () {
+            () if norm => 0.2,
+            () if name.ends_with(".bias") => 0.1,
+            () => gain(name) / (shape[1..].iter().product::<usize>() as f64).sqrt(),
+        };
+        let centre = if norm && name.ends_with(".weight") { 1.0 } else { 0.0 };
+        let value = |_| bf16::from_f64(centre + scale * noise.next()).to_le_bytes();
+        (0..count).flat_map(value).collect()
+    }
+}
+
+fn gain(name: &str) -> f64 {
+    let gains = [("post_quant_conv", 1.0), ("conv_in", 1.0), ("nin_shortcut", 1.0), ("conv_out", 0.8)];
+    gains.iter().find(|(part, _)| name.contains(part)).map_or(1.5, |(_, gain)| *gain)
+}
+
+/// A latent of smooth noise: per channel of mean 0 and variance 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latents {
+    /// Samples.
+    pub batch: usize,
+    /// Channels.
+    pub channels: usize,
+    /// Latent pixels.
+    pub height: usize,
+    /// Latent pixels.
+    pub width: usize,
+    /// What it is made from.
+    pub seed: u64,
+}
+
+impl Latents {
+    /// [N, C, h, w] in row-major order.
+    pub fn values(self) -> Vec<f32> {
+        let sample = |sample| (0..self.channels).flat_map(move |channel| self.channel(&format!("{sample}.{channel}")));
+        (0..self.batch).flat_map(sample).collect()
+    }
+
+    fn channel(self, name: &str) -> Vec<f32> {
+        let mut sum = vec![0.0; self.height * self.width];
+        for (cell, weight) in OCTAVES {
+            let mut noise = Noise::new(self.seed, &format!("{name}.{cell}"));
+            let (rows, columns) = (self.height / cell + 2, self.width / cell + 2);
+            let grid: Vec<f64> = (0..rows * columns).map(|_| noise.next()).collect();
+            for (index, value) in sum.iter_mut().enumerate() {
+                let (row, down) = place(index / self.width, cell);
+                let (column, across) = place(index % self.width, cell);
+                let at = |row: usize, column: usize| grid[row * columns + column];
+                let above = at(row, column) + (at(row, column + 1) - at(row, column)) * across;
+                let below = at(row + 1, column) + (at(row + 1, column + 1) - at(row + 1, column)) * across;
+                *value += weight * (above + (below - above) * down);
+            }
+        }
+        let count = sum.len().max(1) as f64;
+        let mean = sum.iter().sum::<f64>() / count;
+        let variance = sum.iter().map(|value| (value - mean) * (value - mean)).sum::<f64>() / count;
+        let spread = if variance > 0.0 { variance.sqrt() } else { 1.0 };
+        sum.into_iter().map(|value| ((value - mean) / spread) as f32).collect()
+    }
+
+    /// Writes one tensor `latents` in f32, in the autoencoder's own space.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn write(self, path: &Path) -> Result<()> {
+        let bytes: Vec<u8> = self.values().into_iter().flat_map(f32::to_le_bytes).collect();
+        let shape = vec![self.batch, self.channels, self.height, self.width];
+        write_whole(path, &serialized(vec![("latents", TensorView::new(Dtype::F32, shape, &bytes)?)])?)
+    }
+}
+
+/// The cell that a pixel lies in and how far, smoothed so that cells don't show.
+fn place(pixel: usize, cell: usize) -> (usize, f64) {
+    let share = (pixel % cell) as f64 / cell as f64;
+    (pixel / cell, share * share * (3.0 - 2.0 * share))
+}
+
+fn serialized(views: Vec<(&str, TensorView<'_>)>) -> Result<Vec<u8>> {
+    let format = [("format".to_owned(), "pt".to_owned())].into();
+    Ok(safetensors::serialize(views, Some(format))?)
+}
+
+/// Numbers of mean 0 and variance 1, all but normal: sums of four even ones, which need no logarithm that differs between machines.
+struct Noise(ChaCha8Rng);
+
+impl Noise {
+    /// A stream of its own for each name.
+    fn new(seed: u64, name: &str) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        // FNV-1a, whose constants these are.
+        let stream = name
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+        random.set_stream(stream);
+        Self(random)
+    }
+
+    fn next(&mut self) -> f64 {
+        let bits = self.0.next_u64();
+        let sum: u64 = (0..4).map(|part| bits >> (16 * part) & 0xffff).sum();
+        // Each part has the variance (2³² − 1) / 12.
+        (sum as f64 - 2.0 * 65535.0) / ((65536.0 * 65536.0 - 1.0) / 3.0_f64).sqrt()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flux_decoder_has_as_many_parameters_as_published() {
+        let count = |network: Network| -> usize {
+            network.tensors().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
+        };
+        assert_eq!(count(Network::FLUX), 49_545_475);
+        assert_eq!(count("sdxl".parse().unwrap()), 49_545_475 - 512 * 12 * 9 + 20);
+        assert!("sd4".parse::<Network>().is_err_and(|error| error.to_string().contains("flux, sdxl")));
+    }
+
+    #[test]
+    fn values_depend_on_the_seed_and_the_name_alone() {
+        let one = Weights { network: Network::FLUX, seed: 1 };
+        let shape = [64, 16, 3, 3];
+        assert_eq!(one.values("decoder.conv_in.weight", &shape), one.values("decoder.conv_in.weight", &shape));
+        assert_ne!(one.values("decoder.conv_in.weight", &shape), one.values("decoder.mid.weight", &shape));
+        let other = Weights { seed: 2, ..one };
+        assert_ne!(one.values("decoder.conv_in.weight", &shape), other.values("decoder.conv_in.weight", &shape));
+        // He-like: variance gain² / fan-in.
+        let values = one.values("decoder.mid.block_1.conv1.weight", &[256, 16, 3, 3]);
+        let values: Vec<f64> =
+            values.chunks_exact(2).map(|pair| bf16::from_le_bytes([pair[0], pair[1]]).to_f64()).collect();
+        let variance = values.iter().map(|value| value * value).sum::<f64>() / values.len() as f64;
+        assert!((variance * 144.0 / 2.25 - 1.0).abs() < 0.05, "{variance}");
+    }
+
+    #[test]
+    fn latents_are_smooth_and_of_unit_variance() {
+        let latents = Latents { batch: 2, channels: 3, height: 48, width: 64, seed: 7 };
+        let values = latents.values();
+        assert_eq!(values.len(), 2 * 3 * 48 * 64);
+        assert_eq!(values, latents.values());
+        for channel in values.chunks_exact(48 * 64) {
+            let mean = channel.iter().sum::<f32>() / channel.len() as f32;
+            let variance = channel.iter().map(|value| value * value).sum::<f32>() / channel.len() as f32;
+            assert!(mean.abs() < 1e-4 && (variance - 1.0).abs() < 1e-3);
+            let along: f32 =
+                channel.chunks_exact(64).flat_map(|row| row.windows(2)).map(|pair| pair[0] * pair[1]).sum();
+            assert!(along / (48.0 * 63.0) > 0.7, "neighbours are alike: {along}");
+        }
+        assert_ne!(values[..48 * 64], values[48 * 64..2 * 48 * 64]);
+    }
+}

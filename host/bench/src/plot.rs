@@ -1,0 +1,270 @@
+//! Charts, and the pages that hold them: SVG, or HTML that needs nothing from elsewhere.
+
+mod draw;
+
+use std::path::Path;
+
+use crate::{Error, Result, write_whole};
+
+/// Extent of one chart in pixels.
+const WIDTH: u32 = 960;
+const HEIGHT: u32 = 420;
+
+/// Facts that an SVG shows below its title.
+const ABOUT: usize = 3;
+
+/// How HTML looks: light, readable, printable.
+const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:1000px;margin:2rem auto;padding:0 1rem}\
+h1{font-size:1.4rem}table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums;display:block;overflow-x:auto}\
+th,td{padding:.25rem .7rem;border-bottom:1px solid #ddd;text-align:left;white-space:nowrap}th{color:#555;font-weight:600}\
+svg{max-width:100%;height:auto;margin:1rem 0}dt{color:#555;float:left;clear:left;width:8rem}dd{margin-left:8.5rem}";
+
+/// What is along an axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Axis {
+    /// With its unit.
+    pub label: String,
+    /// Logarithmic.
+    pub logarithmic: bool,
+}
+
+impl Axis {
+    /// From zero, in even steps.
+    pub fn linear(label: impl Into<String>) -> Self {
+        Self { label: label.into(), logarithmic: false }
+    }
+
+    /// In powers of ten.
+    pub fn logarithmic(label: impl Into<String>) -> Self {
+        Self { label: label.into(), logarithmic: true }
+    }
+}
+
+/// Points that belong together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// For the legend.
+    pub name: String,
+    /// Pairs of x and y.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// A chart's data.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Chart {
+    /// A row per name: every sample, the quartiles as a box, the median as a line.
+    Boxes {
+        /// Above the chart.
+        title: String,
+        /// Of the samples.
+        axis: Axis,
+        /// From the top.
+        rows: Vec<(String, Vec<f64>)>,
+    },
+    /// Lines through points.
+    Lines {
+        /// Above the chart.
+        title: String,
+        /// Across.
+        x: Axis,
+        /// Up.
+        y: Axis,
+        /// One line each.
+        series: Vec<Series>,
+    },
+    /// Points alone.
+    Scatter {
+        /// Above the chart.
+        title: String,
+        /// Across.
+        x: Axis,
+        /// Up.
+        y: Axis,
+        /// One mark each.
+        series: Vec<Series>,
+        /// Draws where x and y are equal.
+        diagonal: bool,
+    },
+}
+
+/// A report for people.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Page {
+    /// On top.
+    pub title: String,
+    /// What, and its value.
+    pub facts: Vec<(String, String)>,
+    /// The heading first.
+    pub table: Vec<Vec<String>>,
+    /// In order; those without a point are left out.
+    pub charts: Vec<Chart>,
+}
+
+impl Page {
+    /// Whether a report can have this name.
+    ///
+    /// # Errors
+    /// [`Error::Ending`] where it ends in neither .svg nor .html, [`Error::Write`] where its folder is not there.
+    pub fn check(path: &Path) -> Result<()> {
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        if !["svg", "html"].contains(&ending) {
+            return Err(Error::Ending { path: path.to_owned() });
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let missing = || std::io::Error::new(std::io::ErrorKind::NotFound, "there is no such folder");
+        if folder.is_dir() { Ok(()) } else { Err(Error::Write { path: path.to_owned(), source: missing() }) }
+    }
+
+    /// Writes .svg with the charts, or .html with everything.
+    ///
+    /// # Errors
+    /// As [`Page::check`]; a chart can't be drawn; the file can't be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        Self::check(path)?;
+        let html = path.extension().is_some_and(|ending| ending == "html");
+        let text = if html { self.html()? } else { self.svg()? };
+        write_whole(path, text.as_bytes())
+    }
+
+    /// The charts, one below the other.
+    ///
+    /// # Errors
+    /// A chart can't be drawn.
+    pub fn svg(&self) -> Result<String> {
+        let about: Vec<&str> = self.facts.iter().take(ABOUT).map(|(_, value)| value.as_str()).collect();
+        draw::sheet(&self.title, &about.join(" · "), &self.drawable(), WIDTH, HEIGHT)
+    }
+
+    /// One file with everything in it.
+    ///
+    /// # Errors
+    /// A chart can't be drawn.
+    pub fn html(&self) -> Result<String> {
+        let mut html = format!(
+            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title><style>{STYLE}</style></head>\n\
+             <body><h1>{0}</h1>\n<dl>",
+            escaped(&self.title)
+        );
+        for (name, value) in &self.facts {
+            html += &format!("<dt>{}</dt><dd>{}</dd>", escaped(name), escaped(value));
+        }
+        html += "</dl>\n";
+        for (index, row) in self.table.iter().enumerate() {
+            let (open, cell) = if index == 0 { ("<table>", "th") } else { ("", "td") };
+            let cells: String = row.iter().map(|text| format!("<{cell}>{}</{cell}>", escaped(text))).collect();
+            html += &format!("{open}<tr>{cells}</tr>\n");
+        }
+        if !self.table.is_empty() {
+            html += "</table>\n";
+        }
+        for chart in self.drawable() {
+            html += &draw::sheet("", "", &[chart], WIDTH, HEIGHT)?;
+            html += "\n";
+        }
+        Ok(html + "</body></html>\n")
+    }
+
+    fn drawable(&self) -> Vec<&Chart> {
+        self.charts.iter().filter(|chart| chart.has_points()).collect()
+    }
+}
+
+impl Chart {
+    fn has_points(&self) -> bool {
+        match self {
+            Chart::Boxes { rows, .. } => rows.iter().any(|(_, samples)| !samples.is_empty()),
+            Chart::Lines { series, .. } | Chart::Scatter { series, .. } => {
+                series.iter().any(|series| !series.points.is_empty())
+            }
+        }
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page() -> Page {
+        let series = |name: &str, points: &[(f64, f64)]| Series { name: name.into(), points: points.to_vec() };
+        Page {
+            title: "A <title>".into(),
+            facts: vec![("device".into(), "a & b".into())],
+            table: vec![vec!["policy".into()], vec!["<b>".into()]],
+            charts: vec![
+                Chart::Boxes {
+                    title: "Times".into(),
+                    axis: Axis::linear("time, ms"),
+                    rows: vec![("one".into(), vec![1.0, 2.0, 4.0]), ("none".into(), vec![]), ("two".into(), vec![3.0])],
+                },
+                Chart::Lines {
+                    title: "Drift".into(),
+                    x: Axis::linear("iteration"),
+                    y: Axis::linear("time, ms"),
+                    series: vec![series("one", &[(0.0, 1.0), (1.0, 1.5)]), series("none", &[])],
+                },
+                Chart::Scatter {
+                    title: "Estimates".into(),
+                    x: Axis::logarithmic("measured, ms"),
+                    y: Axis::logarithmic("estimated, ms"),
+                    series: vec![series("plans", &[(10.0, 11.0), (1000.0, 900.0)]), series("odd", &[(0.0, 5.0)])],
+                    diagonal: true,
+                },
+                Chart::Scatter {
+                    title: "Nothing".into(),
+                    x: Axis::linear("x"),
+                    y: Axis::linear("y"),
+                    series: vec![],
+                    diagonal: false,
+                },
+            ],
+        }
+    }
+
+    #[test]
+    fn pages_are_whole_and_need_nothing_from_elsewhere() {
+        let html = page().html().unwrap();
+        assert_eq!(html.matches("<svg").count(), 3, "the empty chart is left out");
+        assert_eq!(html.matches("</svg>").count(), 3);
+        assert!(html.contains("a &amp; b") && html.contains("&lt;b&gt;") && html.contains("A &lt;title&gt;"));
+        for outside in ["<script", "<link", "src=", "@import", "url("] {
+            assert!(!html.contains(outside), "{outside}");
+        }
+        let svg = page().svg().unwrap();
+        assert_eq!(svg.matches("<svg").count(), 1);
+        for words in ["Times", "Drift", "Estimates", "time, ms", "estimated, ms"] {
+            assert!(svg.contains(words), "{words}");
+        }
+        assert!(!svg.contains("NaN") && !svg.contains("inf"));
+    }
+
+    #[test]
+    fn one_point_and_equal_points_can_be_drawn() {
+        let rows = vec![("one".to_owned(), vec![5.0]), ("same".to_owned(), vec![5.0, 5.0])];
+        let chart = Chart::Boxes { title: "t".into(), axis: Axis::logarithmic("a"), rows };
+        let points = vec![Series { name: "s".into(), points: vec![(0.0, 0.0)] }];
+        let dots = Chart::Scatter {
+            title: "t".into(),
+            x: Axis::linear("x"),
+            y: Axis::linear("y"),
+            series: points,
+            diagonal: true,
+        };
+        assert!(Page { charts: vec![chart, dots], ..Page::default() }.svg().unwrap().contains("</svg>"));
+    }
+
+    #[test]
+    fn names_are_checked_and_files_are_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a.png", "a", "nowhere/a.svg"] {
+            assert!(Page::check(&folder.path().join(name)).is_err(), "{name}");
+        }
+        let path = folder.path().join("a.html");
+        page().write(&path).unwrap();
+        assert!(std::fs::read_to_string(&path).unwrap().ends_with("</html>\n"));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

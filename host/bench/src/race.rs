@@ -1,0 +1,169 @@
+//! Runs in turn: each round lets everyone run once, and the next round starts with the next one, so that drift of the machine
+//! falls on all alike.
+
+use std::{error::Error as StdError, fmt};
+
+use tch::Tensor;
+use tilewright_engine::{Job, Observer, Unfinished};
+use tilewright_plan::{Planner, Record};
+
+use crate::Spelling;
+
+/// Makes the planner that a spelling names.
+///
+/// # Errors
+/// Of its own, in one line: there is no such policy, a setting is wrong.
+pub type Planners<'a> =
+    dyn Fn(&Spelling) -> std::result::Result<Box<dyn Planner>, Box<dyn StdError + Send + Sync>> + 'a;
+
+/// Who waits for a long measurement.
+pub trait Watch {
+    /// Something worth knowing, in one line.
+    fn say(&mut self, _line: &str) {}
+    /// Of `total` runs so many are done; `what` runs next.
+    fn advance(&mut self, _done: usize, _total: usize, _what: &str) {}
+    /// False ends the measurement as soon as possible, with what there is.
+    fn goes_on(&mut self) -> bool {
+        true
+    }
+}
+
+/// How often each one runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rounds {
+    /// The very first run is kept apart, before any warm-up.
+    pub first_apart: bool,
+    /// Runs that are not counted.
+    pub warmup: usize,
+    /// Runs that are.
+    pub iterations: usize,
+}
+
+impl Rounds {
+    fn total(self) -> usize {
+        usize::from(self.first_apart) + self.warmup + self.iterations
+    }
+}
+
+/// One that runs.
+pub(crate) struct Runner<'a> {
+    pub job: &'a Job<'a>,
+    pub planner: Box<dyn Planner>,
+    pub label: String,
+    pub lane: Lane,
+}
+
+/// What became of its runs.
+#[derive(Debug, Default)]
+pub(crate) struct Lane {
+    /// Time of the first run in milliseconds, where it is apart.
+    pub first_ms: Option<f64>,
+    /// The records of the counted runs.
+    pub records: Vec<Record>,
+    /// Every run that ended in a picture, counted or not, and how many of these found their weights loaded.
+    pub runs: usize,
+    pub found_loaded: usize,
+    /// The last picture.
+    pub pictures: Option<Tensor>,
+    /// Why it runs no more.
+    pub error: Option<String>,
+}
+
+impl Lane {
+    pub fn samples_ms(&self) -> Vec<f64> {
+        self.records.iter().filter_map(elapsed_ms).collect()
+    }
+}
+
+pub(crate) fn elapsed_ms(record: &Record) -> Option<f64> {
+    record.outcome.as_ref().map(|outcome| outcome.elapsed.as_secs_f64() * 1e3)
+}
+
+/// The order of a round.
+pub(crate) fn turns(count: usize, round: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |turn| (turn + round) % count)
+}
+
+/// The measurement was ended from outside.
+#[derive(Debug)]
+pub(crate) struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+/// Lets all of them run in turn. One that fails runs no more. What was measured stays where it is when interrupted.
+pub(crate) fn race(
+    runners: &mut [Runner<'_>],
+    rounds: Rounds,
+    watch: &mut dyn Watch,
+) -> std::result::Result<(), Interrupted> {
+    let total = rounds.total() * runners.len();
+    let mut done = 0;
+    for round in 0..rounds.total() {
+        for index in turns(runners.len(), round) {
+            let runner = &mut runners[index];
+            done += 1;
+            if runner.lane.error.is_some() {
+                continue;
+            }
+            watch.advance(done - 1, total, &runner.label);
+            runner.run(round, rounds, watch)?;
+        }
+    }
+    Ok(())
+}
+
+impl Runner<'_> {
+    fn run(&mut self, round: usize, rounds: Rounds, watch: &mut dyn Watch) -> std::result::Result<(), Interrupted> {
+        if !watch.goes_on() {
+            return Err(Interrupted);
+        }
+        match self.job.run(self.planner.as_mut(), &mut Ear(watch)) {
+            Ok(finished) => {
+                let lane = &mut self.lane;
+                let first = lane.runs == 0;
+                lane.runs += 1;
+                let loaded = finished.record.outcome.is_some_and(|outcome| outcome.load.is_zero());
+                lane.found_loaded += usize::from(!first && loaded);
+                lane.pictures = Some(finished.pictures);
+                if round == 0 && rounds.first_apart {
+                    lane.first_ms = elapsed_ms(&finished.record);
+                } else if round >= rounds.total() - rounds.iterations {
+                    lane.records.push(finished.record);
+                }
+            }
+            Err(Unfinished { error: tilewright_engine::Error::Interrupted, .. }) => return Err(Interrupted),
+            Err(Unfinished { error, .. }) => {
+                let error = error.to_string();
+                watch.say(&format!("{}: {error}", self.label));
+                self.lane.error = Some(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Passes a job's progress on.
+pub(crate) struct Ear<'a>(pub &'a mut dyn Watch);
+
+impl Observer for Ear<'_> {
+    fn progress(&mut self, _share: f64) -> bool {
+        self.0.goes_on()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_round_starts_with_the_next_one() {
+        let order = |round| turns(3, round).collect::<Vec<_>>();
+        assert_eq!([order(0), order(1), order(2), order(3)], [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2]]);
+        assert_eq!(turns(1, 7).collect::<Vec<_>>(), [0]);
+        assert_eq!(turns(0, 7).count(), 0);
+    }
+}

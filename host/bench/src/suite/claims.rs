@@ -1,0 +1,321 @@
+//! The published claims, and what was found of each.
+
+use serde::Serialize;
+
+use super::{CaseReport, ClaimRow, cases::HALF};
+use crate::Row;
+
+/// Whether a claim holds here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It does.
+    Met,
+    /// It does not.
+    NotMet,
+    /// The figures are of different things, or there is none.
+    NotComparable,
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Verdict::Met => "met",
+            Verdict::NotMet => "not met",
+            Verdict::NotComparable => "not comparable",
+        })
+    }
+}
+
+/// What a claim's figure is read off.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    /// The baseline's median in a case, in milliseconds.
+    Baseline(&'static str),
+    /// A policy's median in a case, in milliseconds.
+    Median(&'static str),
+    /// A policy's median over the baseline's, as a change.
+    Time(&'static str),
+    /// The greatest reduction of time in any case.
+    BestTime,
+    /// A policy's peak over the baseline's, as a change.
+    Peak(&'static str),
+    /// Memory served from the pool, in all counted runs.
+    PoolHits,
+    /// Runs after the first that found their weights loaded.
+    WeightHits,
+    /// Converting a latent and a picture, over the policy's median in the half-type case.
+    Conversion,
+    /// Policies that failed, and attempts that did, over all runs.
+    FailedRuns,
+    /// The greatest mean difference from whole in f32, over the pictures' range.
+    MeanDifference,
+    /// Nothing; why not.
+    Nothing(&'static str),
+}
+
+/// What a figure has to be.
+#[derive(Clone, Copy, Debug)]
+enum Bar {
+    AtMost(f64),
+    AtLeast(f64),
+    /// Can't be held against the published one; why.
+    Incomparable(&'static str),
+}
+
+struct Claim {
+    claim: &'static str,
+    published: &'static str,
+    source: Source,
+    bar: Bar,
+    /// A quick run's smaller pictures say something of it too.
+    any_size: bool,
+}
+
+const OTHER: &str = "published of a stand-in network on another machine; here a decoder of the published size";
+const VIDEO: Source = Source::Nothing("not yet: video");
+const NONE: Bar = Bar::Incomparable("nothing to compare");
+
+const fn sized(claim: &'static str, published: &'static str, source: Source, bar: Bar) -> Claim {
+    Claim { claim, published, source, bar, any_size: false }
+}
+
+const fn any(claim: &'static str, published: &'static str, source: Source, bar: Bar) -> Claim {
+    Claim { claim, published, source, bar, any_size: true }
+}
+
+const CLAIMS: [Claim; 21] = [
+    sized("baseline, 256×256", "1.792 ms", Source::Baseline("256"), Bar::Incomparable(OTHER)),
+    sized("phase 1, 256×256", "1.271 ms", Source::Median("256"), Bar::Incomparable(OTHER)),
+    sized("time after phase 1, 256×256", "−29.1 %", Source::Time("256"), Bar::AtMost(-0.291)),
+    sized("time, 512×512", "case named, no figure", Source::Time("512"), Bar::Incomparable("no figure was published")),
+    sized(
+        "time, 1024×1024",
+        "case named, no figure",
+        Source::Time("1024"),
+        Bar::Incomparable("no figure was published"),
+    ),
+    sized("time by precision (phase 2), 512×512", "−30 %, estimated", Source::Time(HALF), Bar::AtMost(-0.30)),
+    sized("time by batch (phase 2), 256×256 × 4", "−30 %, estimated", Source::Time("256x4"), Bar::AtMost(-0.30)),
+    any("time of video (phase 3)", "−30 %, estimated", VIDEO, NONE),
+    sized(
+        "time after all phases",
+        "−65.2 %, estimated",
+        Source::BestTime,
+        Bar::Incomparable("the published total counts video and was never measured; here the best case"),
+    ),
+    sized("peak memory, 1024×1024", "−25 %", Source::Peak("1024-memory"), Bar::AtMost(-0.25)),
+    any("pool hits", "85–95 %", Source::PoolHits, Bar::AtLeast(0.85)),
+    any("cache hits (here: runs that found their weights loaded)", "90–98 %", Source::WeightHits, Bar::AtLeast(0.90)),
+    any("fragmentation", "−40 %", Source::Nothing("not measured: a record has no figure of it"), NONE),
+    sized("conversion overhead, 512×512 in bf16", "under 2 %", Source::Conversion, Bar::AtMost(0.02)),
+    any("errors, as runs that failed", "under 1 %", Source::FailedRuns, Bar::AtMost(0.01)),
+    any("errors, as mean difference over the range", "under 1 %", Source::MeanDifference, Bar::AtMost(0.01)),
+    any("video memory", "−40 %", VIDEO, NONE),
+    any("smooth frame transitions", "95–98 %", VIDEO, NONE),
+    any("WAN 320×320, 2 s of video", "under 5 s", VIDEO, NONE),
+    any("WAN 320×320, 17 frames", "under 10 s", VIDEO, NONE),
+    any("WAN 320×320, memory", "under 50 GB", VIDEO, NONE),
+];
+
+/// Every claim with what the cases say of it. `conversion_ms` is the time of converting a latent and a picture.
+pub fn evaluate(cases: &[CaseReport], conversion_ms: Option<f64>, quick: bool) -> Vec<ClaimRow> {
+    CLAIMS.iter().map(|claim| claim.evaluate(cases, conversion_ms, quick)).collect()
+}
+
+impl Claim {
+    fn evaluate(&self, cases: &[CaseReport], conversion_ms: Option<f64>, quick: bool) -> ClaimRow {
+        let figure = self.source.figure(cases, conversion_ms);
+        let (verdict, why) = match (figure, self.source, self.bar) {
+            (_, Source::Nothing(why), _) | (Some(_), _, Bar::Incomparable(why)) => {
+                (Verdict::NotComparable, why.to_owned())
+            }
+            (None, ..) => (Verdict::NotComparable, "not measured: the case failed or was not reached".into()),
+            (Some(_), ..) if quick && !self.any_size => {
+                (Verdict::NotComparable, "--quick measures smaller pictures".into())
+            }
+            (Some(figure), source, Bar::AtMost(bar)) => (met(figure <= bar), source.basis()),
+            (Some(figure), source, Bar::AtLeast(bar)) => (met(figure >= bar), source.basis()),
+        };
+        let measured = figure.map(|figure| self.source.in_words(figure));
+        ClaimRow { claim: self.claim, published: self.published, measured, verdict, why }
+    }
+}
+
+fn met(holds: bool) -> Verdict {
+    if holds { Verdict::Met } else { Verdict::NotMet }
+}
+
+impl Source {
+    fn figure(self, cases: &[CaseReport], conversion_ms: Option<f64>) -> Option<f64> {
+        let of = |id: &str| cases.iter().find(|case| case.id == id)?.report.as_ref().map(|report| &report.runs[..]);
+        let reports = || cases.iter().filter_map(|case| case.report.as_ref());
+        let rows = || reports().flat_map(|report| report.runs.iter().skip(1));
+        let change = |id: &str| rows_after_first(of(id)?).filter_map(time_change).min_by(f64::total_cmp);
+        match self {
+            Source::Baseline(id) => of(id)?.first()?.median_ms,
+            Source::Median(id) => rows_after_first(of(id)?).filter_map(|row| row.median_ms).min_by(f64::total_cmp),
+            Source::Time(id) => change(id),
+            Source::BestTime => rows().filter_map(time_change).min_by(f64::total_cmp),
+            Source::Peak(id) => {
+                let rows = of(id)?;
+                let whole = rows.first()?.peak_bytes? as f64;
+                let change = |row: &Row| row.peak_bytes.map(|peak| peak as f64 / whole - 1.0);
+                rows_after_first(rows).filter_map(change).min_by(f64::total_cmp)
+            }
+            Source::PoolHits => mean(rows().filter_map(|row| row.pool_hit_share)),
+            Source::WeightHits => {
+                let (found, later) = reports()
+                    .flat_map(|report| &report.runs)
+                    .filter(|row| row.finished > 1)
+                    .fold((0, 0), |(found, later), row| (found + row.found_loaded, later + row.finished - 1));
+                (later > 0).then(|| found as f64 / later as f64)
+            }
+            Source::Conversion => {
+                let decode = rows_after_first(of(HALF)?).filter_map(|row| row.median_ms).min_by(f64::total_cmp)?;
+                Some(conversion_ms? / decode)
+            }
+            Source::FailedRuns => {
+                let all = || reports().flat_map(|report| &report.runs);
+                let failed: usize = all().map(|row| row.attempts + usize::from(row.error.is_some())).sum();
+                let runs = failed + all().map(|row| row.finished).sum::<usize>();
+                (runs > 0).then(|| failed as f64 / runs as f64)
+            }
+            Source::MeanDifference => {
+                rows().filter_map(|row| row.difference.map(|difference| difference.mean / 2.0)).max_by(f64::total_cmp)
+            }
+            Source::Nothing(_) => None,
+        }
+    }
+
+    fn in_words(self, figure: f64) -> String {
+        match self {
+            Source::Baseline(_) | Source::Median(_) => format!("{figure:.1} ms"),
+            Source::Time(_) | Source::BestTime | Source::Peak(_) => {
+                let sign = if figure < 0.0 { "−" } else { "+" };
+                format!("{sign}{:.1} %", figure.abs() * 100.0)
+            }
+            Source::MeanDifference | Source::Conversion => format!("{:.3} %", figure * 100.0),
+            _ => format!("{:.1} %", figure * 100.0),
+        }
+    }
+
+    /// What the figure is of, for a claim that is held against it.
+    fn basis(self) -> String {
+        match self {
+            Source::Time(id) => format!("best policy's median against whole, channels-first, f32, in case {id}"),
+            Source::Peak(id) => {
+                format!("least peak of a policy against that of whole, channels-first, f32, in case {id}")
+            }
+            Source::PoolHits => "mean over the policies' counted runs in all cases".into(),
+            Source::WeightHits => "all runs after each policy's first, in all cases".into(),
+            Source::Conversion => "latent to bf16, channels-last, and picture back, over the decode".into(),
+            Source::FailedRuns => "failed runs and attempts over all runs".into(),
+            Source::MeanDifference => "the largest of all cases' means, against whole in f32".into(),
+            Source::Baseline(_) | Source::Median(_) | Source::BestTime | Source::Nothing(_) => String::new(),
+        }
+    }
+}
+
+fn rows_after_first(rows: &[Row]) -> impl Iterator<Item = &Row> {
+    rows.iter().skip(1)
+}
+
+fn time_change(row: &Row) -> Option<f64> {
+    row.ratio.map(|ratio| ratio.of_medians - 1.0)
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0_usize), |(sum, count), value| (sum + value, count + 1));
+    (count > 0).then(|| sum / count as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use tilewright_plan::{Backend, Device, Objective};
+
+    use super::*;
+    use crate::{Ratio, Report, suite::cases};
+
+    fn row(median_ms: f64, base: f64, peak_bytes: u64) -> Row {
+        let ratio = Ratio { of_medians: median_ms / base, low: 0.0, high: 9.0 };
+        let row = Row::failed(&cases::baseline(), Objective::Fastest, 1, String::new());
+        Row {
+            median_ms: Some(median_ms),
+            peak_bytes: Some(peak_bytes),
+            ratio: Some(ratio),
+            pool_hit_share: Some(0.9),
+            finished: 14,
+            found_loaded: 13,
+            error: None,
+            ..row
+        }
+    }
+
+    fn case(id: &'static str, median_ms: f64, peak_bytes: u64) -> CaseReport {
+        let device = Device {
+            backend: Backend::Cpu,
+            name: String::new(),
+            arch: String::new(),
+            compute_units: 2,
+            total_bytes: 1,
+            free_bytes: 1,
+            unified: true,
+            fast_dtypes: Vec::new(),
+        };
+        let report = Report {
+            tilewright: String::new(),
+            runs: vec![row(100.0, 100.0, 1000), row(median_ms, 100.0, peak_bytes)],
+            device,
+            request: None,
+            against: None,
+            warmup: 3,
+            iterations: 10,
+            interrupted: false,
+        };
+        CaseReport { id, what: "", report: Some(report), note: None }
+    }
+
+    fn verdicts(cases: &[CaseReport], quick: bool) -> Vec<(&'static str, Option<String>, Verdict)> {
+        let rows = evaluate(cases, Some(1.0), quick);
+        rows.into_iter().map(|row| (row.claim, row.measured, row.verdict)).collect()
+    }
+
+    #[test]
+    fn claims_are_held_against_what_was_measured() {
+        let cases = [case("256", 60.0, 1000), case("1024-memory", 150.0, 900), case(HALF, 120.0, 500)];
+        let found = verdicts(&cases, false);
+        let of = |claim: &str| {
+            found.iter().find(|(name, ..)| *name == claim).map(|(_, words, met)| (words.as_deref(), *met))
+        };
+        assert_eq!(of("time after phase 1, 256×256"), Some((Some("−40.0 %"), Verdict::Met)));
+        assert_eq!(of("time by precision (phase 2), 512×512"), Some((Some("+20.0 %"), Verdict::NotMet)));
+        assert_eq!(of("peak memory, 1024×1024"), Some((Some("−10.0 %"), Verdict::NotMet)));
+        assert_eq!(of("pool hits"), Some((Some("90.0 %"), Verdict::Met)));
+        assert_eq!(of("baseline, 256×256"), Some((Some("100.0 ms"), Verdict::NotComparable)));
+        assert_eq!(of("time by batch (phase 2), 256×256 × 4"), Some((None, Verdict::NotComparable)));
+        assert_eq!(of("conversion overhead, 512×512 in bf16"), Some((Some("0.833 %"), Verdict::Met)));
+        assert_eq!(of("errors, as runs that failed"), Some((Some("0.0 %"), Verdict::Met)));
+        assert_eq!(of("smooth frame transitions"), Some((None, Verdict::NotComparable)));
+        let quick = verdicts(&cases, true);
+        assert_eq!(quick[2].2, Verdict::NotComparable);
+        assert!(
+            evaluate(&[], None, false).iter().all(|row| row.verdict == Verdict::NotComparable && !row.why.is_empty())
+        );
+    }
+
+    #[test]
+    fn every_claim_names_a_case_that_there_is() {
+        for claim in &CLAIMS {
+            if let Source::Baseline(id) | Source::Median(id) | Source::Time(id) | Source::Peak(id) = claim.source {
+                assert!(cases::CASES.iter().any(|case| case.id == id && case.picture.is_some()), "{id}");
+            }
+        }
+        assert!(
+            cases::CASES
+                .iter()
+                .enumerate()
+                .all(|(index, case)| cases::CASES[..index].iter().all(|one| one.id != case.id))
+        );
+    }
+}

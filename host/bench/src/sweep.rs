@@ -1,0 +1,437 @@
+//! Is a policy's choice the best there is? Every plan of a list is measured by hand, then the policy chooses, case by case. The same
+//! measurements say how honest the host's estimates are.
+
+mod judge;
+mod plans;
+
+use std::{fmt, str::FromStr};
+
+use serde::Serialize;
+use tch::{Device as Place, Tensor};
+use tilewright_engine::{Job, Machine, Unfinished, Vae};
+use tilewright_plan::{Cost, Device, Objective, Plan, bytes};
+
+use crate::{
+    Error, Latents, Planners, Result, Rounds, Spelling, Watch,
+    race::{Ear, Interrupted, Lane, Runner, race},
+    spelling::is_same_work,
+    statistics::median,
+};
+
+pub use judge::{Accuracy, Honesty};
+
+/// The most that a choice may be worse than the best.
+const WITHIN: f64 = 1.10;
+
+/// Of free memory, where the limit is ample.
+const AMPLE: f64 = 0.8;
+
+/// A limit of a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// 80 % of what is free.
+    Ample,
+    /// A third of the least that a whole decode in f32 was measured to hold, or is estimated to.
+    Third,
+    /// Bytes.
+    Bytes(u64),
+}
+
+impl FromStr for Limit {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "ample" => Ok(Limit::Ample),
+            "third" => Ok(Limit::Third),
+            size => bytes::parse(size).map(Limit::Bytes).map_err(|error| format!("{error}; or ample, or third")),
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Limit::Ample => f.write_str("ample"),
+            Limit::Third => f.write_str("third"),
+            Limit::Bytes(size) => f.write_str(&bytes::display(*size)),
+        }
+    }
+}
+
+/// What is swept.
+#[derive(Debug)]
+pub struct Sweep<'a> {
+    /// Where it runs.
+    pub machine: &'a Machine,
+    /// The weights.
+    pub vae: &'a Vae,
+    /// Sides of square pictures in pixels.
+    pub sizes: Vec<u32>,
+    /// Limits of the cases.
+    pub limits: Vec<Limit>,
+    /// Objectives of the cases.
+    pub objectives: Vec<Objective>,
+    /// Runs of each plan.
+    pub iterations: usize,
+    /// Whose choices are judged.
+    pub policy: Spelling,
+    /// The most plans per size; the list starts with what matters most.
+    pub plans: Option<usize>,
+    /// Narrow types count on a CPU too, where the default policy never trades accuracy.
+    pub any_precision: bool,
+    /// Of the latents.
+    pub seed: u64,
+}
+
+/// What a sweep found.
+#[derive(Clone, Debug, Serialize)]
+pub struct SweepReport {
+    /// The host's version.
+    pub tilewright: String,
+    /// What it ran on.
+    pub device: Device,
+    /// Whose choices were judged.
+    pub policy: String,
+    /// Runs of each plan.
+    pub iterations: usize,
+    /// Every plan, per size.
+    pub plans: Vec<PlanRow>,
+    /// Every case.
+    pub cases: Vec<CaseRow>,
+    /// Over all plans that were measured.
+    pub honesty: Honesty,
+    /// Ended from outside: what was measured until then.
+    pub interrupted: bool,
+}
+
+/// A plan that was measured, or why not.
+#[derive(Clone, Debug, Serialize)]
+pub struct PlanRow {
+    /// Pixels.
+    pub width: u32,
+    /// Pixels.
+    pub height: u32,
+    /// As a spelling of the `fixed` policy.
+    pub policy: String,
+    /// The plan.
+    pub plan: Plan,
+    /// The median of the runs.
+    pub elapsed_ms: Option<f64>,
+    /// The runs.
+    pub samples_ms: Vec<f64>,
+    /// The most held in any run.
+    pub peak_bytes: Option<u64>,
+    /// What was expected before the first run.
+    pub estimate: Option<Cost>,
+    /// Why it does not count.
+    pub error: Option<String>,
+}
+
+/// A plan and what it costs, as measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Choice {
+    /// How.
+    pub plan: Plan,
+    /// Median time.
+    pub elapsed_ms: f64,
+    /// The most held.
+    pub peak_bytes: u64,
+}
+
+/// A case: the best plan, and the policy's.
+#[derive(Clone, Debug, Serialize)]
+pub struct CaseRow {
+    /// Pixels.
+    pub width: u32,
+    /// Pixels.
+    pub height: u32,
+    /// The limit's name.
+    pub limit: String,
+    /// The limit in bytes.
+    pub memory_limit: u64,
+    /// The objective.
+    pub objective: Objective,
+    /// The best plan within the limit, of those measured.
+    pub best: Option<Choice>,
+    /// The policy's.
+    pub chosen: Option<Choice>,
+    /// What the policy's own run held, under the limit.
+    pub run_peak_bytes: Option<u64>,
+    /// The policy's cost by the objective over the best one's.
+    pub ratio: Option<f64>,
+    /// Within 10 % of the best, and within the limit.
+    pub met: bool,
+    /// What is to be said beside it.
+    pub note: String,
+}
+
+impl Sweep<'_> {
+    /// Measures. What was measured stays in the report when interrupted.
+    ///
+    /// # Errors
+    /// Latents that can't be made, or a request that can't. Never because a plan failed.
+    pub fn run(&self, planners: &Planners<'_>, watch: &mut dyn Watch) -> Result<SweepReport> {
+        let mut report = SweepReport {
+            tilewright: env!("CARGO_PKG_VERSION").into(),
+            device: self.machine.facts.clone(),
+            policy: self.policy.to_string(),
+            iterations: self.iterations,
+            plans: Vec::new(),
+            cases: Vec::new(),
+            honesty: Honesty::default(),
+            interrupted: false,
+        };
+        for side in &self.sizes {
+            let scale = self.vae.config.spatial_scale();
+            let latents = Latents {
+                batch: 1,
+                channels: self.vae.config.latent_channels,
+                height: (side / scale).max(1) as usize,
+                width: (side / scale).max(1) as usize,
+                seed: self.seed,
+            };
+            let latents = tensor(latents)?;
+            let swept = self.sweep_size(&latents, planners, watch, &mut report);
+            match swept {
+                Ok(()) => {}
+                Err(Stop::Interrupted) => {
+                    report.interrupted = true;
+                    break;
+                }
+                Err(Stop::Failed(error)) => return Err(error),
+            }
+        }
+        report.honesty = Honesty::of(&report.plans);
+        Ok(report)
+    }
+
+    fn ample(&self) -> u64 {
+        (self.machine.facts.free_bytes as f64 * AMPLE) as u64
+    }
+
+    fn sweep_size(
+        &self,
+        latents: &Tensor,
+        planners: &Planners<'_>,
+        watch: &mut dyn Watch,
+        report: &mut SweepReport,
+    ) -> std::result::Result<(), Stop> {
+        let job = Job::new(self.machine, self.vae, latents, self.ample(), Objective::Fastest)?;
+        let mut plans = plans::list(job.request(), job.offer());
+        plans.truncate(self.plans.unwrap_or(usize::MAX));
+        watch.say(&format!("{}×{}: {} plans", job.request().width, job.request().height, plans.len()));
+        let (mut rows, ended) = self.measure(&job, &plans, planners, watch);
+        let ended = ended.and_then(|()| self.choose(latents, &job, &mut rows, planners, watch, report));
+        report.plans.append(&mut rows);
+        ended
+    }
+
+    /// Measures plans in turns.
+    fn measure(
+        &self,
+        job: &Job<'_>,
+        plans: &[Plan],
+        planners: &Planners<'_>,
+        watch: &mut dyn Watch,
+    ) -> (Vec<PlanRow>, std::result::Result<(), Stop>) {
+        let mut rows = Vec::new();
+        let mut runners = Vec::new();
+        for plan in plans {
+            let spelling = Spelling::fixed(plan);
+            let planner = planners(&spelling).map_err(|error| error.to_string());
+            let request = job.request();
+            rows.push(PlanRow {
+                width: request.width,
+                height: request.height,
+                policy: spelling.to_string(),
+                plan: plan.clone(),
+                elapsed_ms: None,
+                samples_ms: Vec::new(),
+                peak_bytes: None,
+                estimate: job.estimate(plan).ok(),
+                error: planner.as_ref().err().cloned(),
+            });
+            if let Ok(planner) = planner {
+                let label = crate::spelling::in_words(plan);
+                runners.push((rows.len() - 1, Runner { job, planner, label, lane: Lane::default() }));
+            }
+        }
+        let (places, mut runners): (Vec<usize>, Vec<_>) = runners.into_iter().unzip();
+        // What the host would adjust runs as something else: it is not that plan's measurement, so it need not run.
+        for (place, runner) in places.iter().zip(&mut runners) {
+            let (record, _) = job.decide(runner.planner.as_mut());
+            if !is_same_work(&record.plan, &rows[*place].plan) {
+                let instead = crate::spelling::in_words(&record.plan);
+                runner.lane.error = Some(format!("would be run as {instead} instead"));
+            }
+        }
+        let rounds = Rounds { first_apart: false, warmup: 0, iterations: self.iterations };
+        let ended = race(&mut runners, rounds, watch).map_err(|Interrupted| Stop::Interrupted);
+        for (place, runner) in places.into_iter().zip(runners) {
+            let row = &mut rows[place];
+            // A run that ended in another plan, after a failure, is not a run of this one.
+            let own = |record: &&tilewright_plan::Record| is_same_work(&record.plan, &row.plan);
+            let (own, other): (Vec<_>, Vec<_>) = runner.lane.records.iter().partition(own);
+            row.samples_ms = own.iter().filter_map(|record| crate::race::elapsed_ms(record)).collect();
+            row.elapsed_ms = median(&row.samples_ms);
+            row.peak_bytes = own.iter().filter_map(|record| record.outcome.map(|outcome| outcome.peak_bytes)).max();
+            let attempts = other.first().and_then(|record| record.attempts.first());
+            row.error = runner.lane.error.or(attempts.map(|attempt| attempt.failure.to_string()));
+        }
+        (rows, ended)
+    }
+
+    /// Lets the policy choose, case by case.
+    fn choose(
+        &self,
+        latents: &Tensor,
+        ample: &Job<'_>,
+        rows: &mut Vec<PlanRow>,
+        planners: &Planners<'_>,
+        watch: &mut dyn Watch,
+        report: &mut SweepReport,
+    ) -> std::result::Result<(), Stop> {
+        let third = judge::third_of_whole(rows);
+        for limit in &self.limits {
+            let memory_limit = match limit {
+                Limit::Ample => self.ample(),
+                Limit::Third => third.unwrap_or_else(|| self.ample() / 3),
+                Limit::Bytes(limit) => *limit,
+            };
+            for objective in &self.objectives {
+                let request = ample.request();
+                let mut case = CaseRow {
+                    width: request.width,
+                    height: request.height,
+                    limit: limit.to_string(),
+                    memory_limit,
+                    objective: *objective,
+                    best: None,
+                    chosen: None,
+                    run_peak_bytes: None,
+                    ratio: None,
+                    met: false,
+                    note: String::new(),
+                };
+                watch.say(
+                    &format!("{}×{} {limit} {objective:?}: the policy chooses", case.width, case.height).to_lowercase(),
+                );
+                let chosen = self.chosen(latents, &mut case, planners, watch)?;
+                if let Some(plan) = chosen {
+                    self.settle(&mut case, &plan, ample, rows, planners, watch)?;
+                } else {
+                    case.best = self.judge(&case).best(rows);
+                }
+                report.cases.push(case);
+            }
+        }
+        Ok(())
+    }
+
+    fn judge(&self, case: &CaseRow) -> judge::Judge {
+        let on_cpu = self.machine.device == Place::Cpu;
+        judge::Judge {
+            objective: case.objective,
+            memory_limit: case.memory_limit,
+            wide_only: on_cpu && !self.any_precision,
+        }
+    }
+
+    /// The plan that the policy's own run ended with, under the case's limit.
+    fn chosen(
+        &self,
+        latents: &Tensor,
+        case: &mut CaseRow,
+        planners: &Planners<'_>,
+        watch: &mut dyn Watch,
+    ) -> std::result::Result<Option<Plan>, Stop> {
+        let made = Job::new(self.machine, self.vae, latents, case.memory_limit, case.objective);
+        let planner = planners(&self.policy).map_err(|error| error.to_string());
+        let (job, mut planner) = match made.map_err(|error| error.to_string()).and_then(|job| Ok((job, planner?))) {
+            Ok(made) => made,
+            Err(error) => {
+                case.note = error;
+                return Ok(None);
+            }
+        };
+        match job.run(planner.as_mut(), &mut Ear(watch)) {
+            Ok(finished) => {
+                case.run_peak_bytes = finished.record.outcome.map(|outcome| outcome.peak_bytes);
+                if !finished.record.attempts.is_empty() {
+                    case.note = format!("after {} attempts that failed", finished.record.attempts.len());
+                }
+                Ok(Some(finished.record.plan))
+            }
+            Err(Unfinished { error: tilewright_engine::Error::Interrupted, .. }) => Err(Stop::Interrupted),
+            Err(Unfinished { error, .. }) => {
+                case.note = error.to_string();
+                Ok(None)
+            }
+        }
+    }
+
+    /// Compares the policy's plan with the best one. A plan that is not on the list is measured now, in turns with the best one, so
+    /// that neither profits from the machine's drift.
+    fn settle(
+        &self,
+        case: &mut CaseRow,
+        plan: &Plan,
+        ample: &Job<'_>,
+        rows: &mut Vec<PlanRow>,
+        planners: &Planners<'_>,
+        watch: &mut dyn Watch,
+    ) -> std::result::Result<(), Stop> {
+        let judge = self.judge(case);
+        let known = |rows: &[PlanRow]| rows.iter().find(|row| is_same_work(&row.plan, plan)).and_then(judge::choice);
+        case.best = judge.best(rows);
+        case.chosen = known(rows);
+        if case.chosen.is_none() {
+            let pair: Vec<Plan> =
+                [plan].into_iter().chain(case.best.as_ref().map(|best| &best.plan)).cloned().collect();
+            let (measured, ended) = self.measure(ample, &pair, planners, watch);
+            case.chosen = measured.first().and_then(judge::choice);
+            case.best = measured.get(1).and_then(judge::choice).or(case.best.take());
+            rows.extend(measured.into_iter().take(1));
+            ended?;
+        }
+        let Some(chosen) = &case.chosen else {
+            case.note = format!("{} was not measured alone", crate::spelling::in_words(plan));
+            return Ok(());
+        };
+        let Some(best) = &case.best else {
+            case.met = case.run_peak_bytes.is_some_and(|peak| peak <= case.memory_limit);
+            case.note = "no plan of the list fits: the policy's is alone".into();
+            return Ok(());
+        };
+        let ratio = judge.cost(chosen) / judge.cost(best);
+        case.ratio = Some(ratio);
+        let kept = case.run_peak_bytes.unwrap_or(chosen.peak_bytes) <= case.memory_limit;
+        let in_time = judge.is_in_time(chosen, rows);
+        case.met = ratio <= WITHIN && kept && in_time;
+        let faults = [(!kept, "over the limit"), (!in_time, "takes over four times the quickest")];
+        let faults: Vec<&str> = faults.iter().filter(|(fault, _)| *fault).map(|(_, words)| *words).collect();
+        if !faults.is_empty() {
+            case.note = faults.join(", ");
+        }
+        Ok(())
+    }
+}
+
+/// Why a sweep goes no further.
+enum Stop {
+    Interrupted,
+    Failed(Error),
+}
+
+impl<E: Into<Error>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Stop::Failed(error.into())
+    }
+}
+
+/// Generated latents as a tensor [N, C, h, w].
+pub(crate) fn tensor(latents: Latents) -> Result<Tensor> {
+    let shape = [latents.batch, latents.channels, latents.height, latents.width].map(|extent| extent as i64);
+    Ok(Tensor::f_from_slice(&latents.values())?.f_view(shape)?)
+}

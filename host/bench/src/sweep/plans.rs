@@ -1,0 +1,126 @@
+//! The exhaustive list, most telling plans first.
+
+use tilewright_plan::{Dtype, Layout, Offer, Plan, Precision, Release, Request, Space, Tile, Time};
+
+/// Sides of tiles in pixels.
+const SIDES: [u32; 8] = [1024, 768, 512, 384, 256, 192, 128, 64];
+
+/// The sides that are also tried in bf16 and in batches.
+const FEWER_SIDES: [u32; 3] = [512, 256, 128];
+
+/// Batches of blended tiles.
+const BATCHES: [u32; 2] = [2, 4];
+
+const LAYOUTS: [Layout; 2] = [Layout::ChannelsLast, Layout::ChannelsFirst];
+
+/// A tile's overlap when blended: an eighth of its side.
+const OVERLAP: u32 = 8;
+
+/// Every plan for a request that the engine offers: whole, exact and blended in f32 in both memory orders, then blended in batches,
+/// then bf16.
+pub fn list(request: &Request, offer: &Offer) -> Vec<Plan> {
+    let mut plans = Vec::new();
+    let f32 = Precision::Uniform(Dtype::F32);
+    let mut add = |space, precision, layout, batch| plans.push(plan(space, precision, layout, batch));
+    for layout in LAYOUTS {
+        add(Space::Whole, f32, layout, 1);
+    }
+    for space in spaces(request, offer, &SIDES) {
+        for layout in LAYOUTS {
+            add(space, f32, layout, 1);
+        }
+    }
+    for space in spaces(request, offer, &FEWER_SIDES).filter(|space| matches!(space, Space::Blended(_))) {
+        for batch in BATCHES.into_iter().filter(|batch| *batch <= offer.batch_most) {
+            add(space, f32, LAYOUTS[0], batch);
+        }
+    }
+    if offer.dtypes.contains(&Dtype::Bf16) {
+        for space in [Space::Whole].into_iter().chain(spaces(request, offer, &FEWER_SIDES)) {
+            for layout in LAYOUTS {
+                add(space, Precision::Uniform(Dtype::Bf16), layout, 1);
+            }
+        }
+    }
+    plans
+}
+
+/// Exact tiles where they are offered, and blended ones, smaller than the picture.
+fn spaces<'a>(request: &'a Request, offer: &'a Offer, sides: &'a [u32]) -> impl Iterator<Item = Space> + 'a {
+    let longest = request.height.max(request.width);
+    let allowed =
+        move |side: &u32| *side < longest && *side >= offer.tile_least && side.is_multiple_of(offer.tile_unit);
+    sides.iter().copied().filter(move |side| allowed(side)).flat_map(move |side| {
+        let (height, width) = (side.min(request.height), side.min(request.width));
+        let overlap = side / OVERLAP / offer.tile_unit.max(1) * offer.tile_unit;
+        let exact = offer.exact.then_some(Space::Exact(Tile { height, width, overlap: 0 }));
+        exact.into_iter().chain([Space::Blended(Tile { height, width, overlap })])
+    })
+}
+
+fn plan(space: Space, precision: Precision, layout: Layout, batch: u32) -> Plan {
+    Plan {
+        space,
+        time: Time::Whole,
+        batch,
+        precision,
+        layout,
+        release: Release::AtEnd,
+        offload: false,
+        prefetch: 0,
+        reason: String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tilewright_plan::{Model, Objective};
+
+    use super::*;
+
+    #[test]
+    fn the_list_has_each_plan_once_and_only_what_is_offered() {
+        let request = Request {
+            model: Model {
+                family: "flux".into(),
+                stored: Dtype::Bf16,
+                quantized: false,
+                parameter_bytes: 0,
+                spatial_scale: 8,
+                temporal_scale: 1,
+            },
+            batch: 1,
+            frames: 1,
+            height: 512,
+            width: 512,
+            memory_limit: 1 << 30,
+            objective: Objective::Fastest,
+            hints: Vec::new(),
+        };
+        let offer = Offer {
+            dtypes: vec![Dtype::F32, Dtype::Bf16],
+            tile_unit: 8,
+            tile_least: 64,
+            batch_most: 64,
+            exact: true,
+            carried: false,
+            offload: false,
+            prefetch_most: 0,
+        };
+        let plans = list(&request, &offer);
+        assert!(plans.len() >= 24, "{}", plans.len());
+        assert!(plans.iter().enumerate().all(|(index, plan)| !plans[..index].contains(plan)));
+        assert!(plans.iter().any(|plan| matches!(plan.space, Space::Exact(_))));
+        let without = list(&request, &Offer { exact: false, dtypes: vec![Dtype::F32], ..offer });
+        assert!(without.iter().all(|plan| !matches!(plan.space, Space::Exact(_))));
+        assert!(without.iter().all(|plan| plan.precision == Precision::Uniform(Dtype::F32)));
+        for plan in &plans {
+            if let Some(tile) = plan.space.tile() {
+                assert!(
+                    tile.width < 512 && tile.overlap <= tile.width / 4 && tile.overlap.is_multiple_of(8),
+                    "{plan:?}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! `tilewright bench …`, declared.
+
+use std::{path::PathBuf, str::FromStr};
+
+use clap::{Args, Subcommand};
+use tilewright_bench::{Network, Spelling, sweep::Limit};
+use tilewright_models::Family;
+use tilewright_plan::bytes;
+use tilewright_torch::device::Choice;
+
+use super::{ObjectiveArgument, device, factor, finite};
+
+/// `tilewright bench`
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Bench {
+    /// What else to measure, or to generate
+    #[command(subcommand)]
+    pub command: Option<BenchCommand>,
+    /// A ComfyUI .latent, or a .safetensors with one tensor [N, C, H, W]
+    #[arg(required = true)]
+    pub latent: Option<PathBuf>,
+    /// The VAE's weights, as for decode
+    #[arg(long, value_name = "FILE", required = true)]
+    pub vae: Option<PathBuf>,
+    /// Who takes part, repeatable: NAME, FILE.wasm, or either with settings as in fixed:space=blended,tile=512
+    #[arg(long = "policy", value_name = "P", default_value = "adaptive")]
+    pub policies: Vec<Spelling>,
+    /// Runs of each policy that are not counted, after its first, which is told apart
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub warmup: usize,
+    /// Runs of each policy that are counted
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = iterations)]
+    pub iterations: usize,
+    /// What the pictures are compared with, decoded once without the memory limit: whole, a policy, or none
+    #[arg(long, value_name = "whole|P|none", default_value = "whole")]
+    pub against: Against,
+    /// The most to hold at once, weights aside, as in 8GiB or 512MiB [default: 80 % of what is free]
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
+    pub memory_limit: Option<u64>,
+    /// What matters most
+    #[arg(long, value_enum, default_value_t = ObjectiveArgument::Balanced)]
+    pub objective: ObjectiveArgument,
+    /// The tensor to decode, where the file holds several
+    #[arg(long, value_name = "NAME")]
+    pub tensor: Option<String>,
+    /// The latent carries the model's scaling, as diffusers saves it: undo it
+    #[arg(long)]
+    pub scaled: bool,
+    /// The model's family, where the file can't tell: sd, sdxl, sd3, flux
+    #[arg(long, value_name = "FAMILY")]
+    pub family: Option<Family>,
+    /// The scaling factor that --scaled undoes, instead of the family's
+    #[arg(long, value_name = "X", value_parser = factor)]
+    pub scaling_factor: Option<f64>,
+    /// The shift that --scaled undoes, instead of the family's
+    #[arg(long, value_name = "X", value_parser = finite, allow_negative_numbers = true)]
+    pub shift_factor: Option<f64>,
+    /// Where it runs, and what comes out
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Options of everything that is measured.
+#[derive(Args, Debug)]
+pub struct Common {
+    /// Where to run; ROCm answers to cuda, as in PyTorch
+    #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
+    pub device: Choice,
+    /// Processor threads [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Print JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+    /// Write a report with charts, too: .svg or .html
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+}
+
+/// What can be measured or generated beside a latent of one's own.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Measure every case that the project's ancestors published, beside what they published
+    Suite(Suite),
+    /// Measure every plan of a long list, and compare the best with what a policy chooses
+    Sweep(Sweep),
+    /// Generate a decoder's weights of the published size from a seed
+    Weights(GenerateWeights),
+    /// Generate a smooth latent from a seed
+    Latent(GenerateLatent),
+}
+
+/// `tilewright bench suite`
+#[derive(Args, Debug)]
+pub struct Suite {
+    /// Quarter sides, few runs: about two minutes
+    #[arg(long)]
+    pub quick: bool,
+    /// Whose generated weights: flux, sdxl, sd3, sd
+    #[arg(long, value_name = "NETWORK", default_value = "flux")]
+    pub network: Network,
+    /// Weights to use instead of generated ones
+    #[arg(long, value_name = "FILE")]
+    pub vae: Option<PathBuf>,
+    /// Who is measured against whole decodes, repeatable
+    #[arg(long = "policy", value_name = "P", default_value = "adaptive")]
+    pub policies: Vec<Spelling>,
+    /// Counted runs [default: 10, with --quick 2]
+    #[arg(long, value_name = "N", value_parser = iterations)]
+    pub iterations: Option<usize>,
+    /// Where it runs, and what comes out
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// `tilewright bench sweep`
+#[derive(Args, Debug)]
+pub struct Sweep {
+    /// Weights to use instead of generated ones of Flux's size
+    #[arg(long, value_name = "FILE")]
+    pub vae: Option<PathBuf>,
+    /// Sides of square pictures, in pixels
+    #[arg(long, value_name = "SIDES", value_delimiter = ',', default_value = "256,512,768", value_parser = side)]
+    pub sizes: Vec<u32>,
+    /// Memory limits: ample (80 % of what is free), third (of what a whole decode holds), or sizes
+    #[arg(long, value_name = "LIMITS", value_delimiter = ',', default_value = "ample,third")]
+    pub limits: Vec<Limit>,
+    /// Objectives
+    #[arg(long, value_name = "OBJECTIVES", value_enum, value_delimiter = ',', default_value = "fastest,leanest")]
+    pub objectives: Vec<ObjectiveArgument>,
+    /// Runs of each plan
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = iterations)]
+    pub iterations: usize,
+    /// Whose choices are compared with the best
+    #[arg(long, value_name = "P", default_value = "adaptive")]
+    pub policy: Spelling,
+    /// The most plans per size; the list starts with what matters most [default: all]
+    #[arg(long, value_name = "N")]
+    pub plans: Option<usize>,
+    /// Let plans in narrow types count on a CPU, too
+    #[arg(long)]
+    pub any_precision: bool,
+    /// The latents' seed
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Where it runs, and what comes out
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// `tilewright bench weights`
+#[derive(Args, Debug)]
+pub struct GenerateWeights {
+    /// Whose shape: flux, sdxl, sd3, sd
+    pub network: Network,
+    /// Where to write, about 100 MB
+    #[arg(short, long, value_name = "FILE.safetensors")]
+    pub output: PathBuf,
+    /// The same seed gives the same bytes
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+}
+
+/// `tilewright bench latent`
+#[derive(Args, Debug)]
+pub struct GenerateLatent {
+    /// The picture's size in pixels, multiples of 8
+    #[arg(long, value_name = "WxH", value_parser = extent)]
+    pub size: (u32, u32),
+    /// Channels: 16 for Flux and SD3, 4 for SD and SDXL
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub channels: u16,
+    /// Samples
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub batch: u16,
+    /// The same seed gives the same bytes
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Where to write
+    #[arg(short, long, value_name = "FILE.safetensors")]
+    pub output: PathBuf,
+}
+
+/// What pictures are compared with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Against {
+    /// Nothing.
+    None,
+    /// A policy's; `whole` is the plain whole decode in f32.
+    Policy(Spelling),
+}
+
+impl FromStr for Against {
+    type Err = tilewright_bench::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text {
+            "none" => Against::None,
+            "whole" => Against::Policy(Spelling::whole()),
+            policy => Against::Policy(policy.parse()?),
+        })
+    }
+}
+
+fn iterations(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=100_000).contains(number));
+    number.ok_or_else(|| "expected a number from 1 to 100000".to_owned())
+}
+
+fn side(text: &str) -> Result<u32, String> {
+    let side = text.parse().ok().filter(|side: &u32| (64..=16_384).contains(side) && side.is_multiple_of(8));
+    side.ok_or_else(|| "expected a multiple of 8 from 64 to 16384".to_owned())
+}
+
+fn extent(text: &str) -> Result<(u32, u32), String> {
+    let number =
+        |text: &str| text.parse().ok().filter(|side: &u32| (8..=16_384).contains(side) && side.is_multiple_of(8));
+    let both = text.split_once(['x', '×']).and_then(|(width, height)| Some((number(width)?, number(height)?)));
+    both.ok_or_else(|| "expected WIDTHxHEIGHT, each a multiple of 8 from 8 to 16384".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_or_refused() {
+        assert_eq!(extent("640x512"), Ok((640, 512)));
+        for text in ["640", "641x512", "0x8", "8x", "x", "99999x8"] {
+            assert!(extent(text).is_err(), "{text}");
+        }
+        assert!(side("256").is_ok() && side("100").is_err() && side("56").is_err());
+        assert!(iterations("0").is_err() && iterations("x").is_err());
+    }
+
+    #[test]
+    fn whole_and_none_are_words_of_their_own() {
+        assert_eq!("none".parse::<Against>().unwrap(), Against::None);
+        assert_eq!("whole".parse::<Against>().unwrap(), Against::Policy(Spelling::whole()));
+        assert!("fixed:".parse::<Against>().is_err());
+    }
+}

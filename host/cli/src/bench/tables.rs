@@ -1,0 +1,186 @@
+//! What was found, as tables for people.
+
+use std::time::Duration;
+
+use tilewright_bench::{
+    Report, Row,
+    suite::SuiteReport,
+    sweep::{Accuracy, Choice, SweepReport},
+};
+use tilewright_plan::{Plan, bytes};
+
+use crate::table;
+
+/// Contests have this heading, here and in reports.
+pub const HEADING: [&str; 13] = [
+    "policy",
+    "plan",
+    "first",
+    "mean",
+    "± std",
+    "min",
+    "median",
+    "p99",
+    "against first",
+    "held",
+    "max diff",
+    "PSNR",
+    "borders",
+];
+
+/// A contest: a row per policy, then what is to be said of some.
+pub fn contest(report: &Report) -> String {
+    let mut text = table::listing(&HEADING, &HEADING[2..], report.runs.iter().map(cells));
+    for row in &report.runs {
+        for note in notes(row) {
+            text += &format!("\n{}: {note}", row.policy);
+        }
+    }
+    match &report.against {
+        Some(against) => match &against.error {
+            Some(error) => text += &format!("\n{error}"),
+            None => text += &format!("\ndifferences are against {}", against.policy),
+        },
+        None => text += "\nno differences were asked for",
+    }
+    text
+}
+
+/// A row of [`HEADING`]'s columns.
+pub fn cells(row: &Row) -> Vec<String> {
+    let spread = match (row.std_ms, row.mean_ms) {
+        (Some(std), Some(mean)) if mean > 0.0 => {
+            format!("{:.1} %{}", 100.0 * std / mean, if row.noisy { " noisy" } else { "" })
+        }
+        _ => "–".into(),
+    };
+    let ratio =
+        row.ratio.map_or("–".into(), |ratio| format!("{:.3} ({:.3}–{:.3})", ratio.of_medians, ratio.low, ratio.high));
+    let difference = |show: &dyn Fn(&tilewright_bench::Difference) -> Option<String>| {
+        row.difference.as_ref().and_then(show).unwrap_or_else(|| "–".into())
+    };
+    vec![
+        row.policy.clone(),
+        row.plan.as_ref().map_or("–".into(), plan),
+        time(row.first_ms),
+        time(row.mean_ms),
+        spread,
+        time(row.min_ms),
+        time(row.median_ms),
+        time(row.p99_ms),
+        ratio,
+        row.peak_bytes.map_or("–".into(), bytes::display),
+        difference(&|difference| Some(format!("{:.2e}", difference.max))),
+        difference(&|difference| difference.psnr.map(|psnr| format!("{psnr:.1} dB"))),
+        difference(&|difference| difference.border_over_inside.map(|ratio| format!("×{ratio:.2}"))),
+    ]
+}
+
+/// What a row's figures don't say.
+fn notes(row: &Row) -> Vec<String> {
+    let mut notes: Vec<String> = row.error.iter().map(|error| format!("failed: {error}")).collect();
+    notes.extend(row.fallback.iter().map(|fallback| format!("the host's default ran instead ({fallback})")));
+    notes.extend(row.adjusted.iter().cloned());
+    if row.noisy {
+        notes.push("noisy: the deviation is above 10 % of the mean".into());
+    }
+    if row.plans > 1 {
+        notes.push(format!("{} different plans in the counted runs; the last is shown", row.plans));
+    }
+    if row.attempts > 0 {
+        notes.push(format!("{} attempts failed before others succeeded", row.attempts));
+    }
+    notes
+}
+
+/// The suite: cases, then claims.
+pub fn suite(report: &SuiteReport) -> String {
+    let mut text = format!("{}; {}", report.device.name, report.weights);
+    for case in &report.cases {
+        text += &format!("\n\n{} ({})", case.id, case.what);
+        match (&case.report, case.note) {
+            (Some(found), _) => text += &format!("\n{}", contest(found)),
+            (None, note) => text += &format!(": {}", note.unwrap_or("not measured")),
+        }
+    }
+    text + "\n\n" + &table::listing(&CLAIMS, &["published", "measured"], claims(report))
+}
+
+/// The heading of the claims.
+pub const CLAIMS: [&str; 5] = ["claim", "published", "measured", "", "why"];
+
+/// The claims' rows.
+pub fn claims(report: &SuiteReport) -> Vec<Vec<String>> {
+    let row = |claim: &tilewright_bench::suite::ClaimRow| {
+        let measured = claim.measured.clone().unwrap_or_else(|| "–".into());
+        vec![claim.claim.into(), claim.published.into(), measured, claim.verdict.to_string(), claim.why.clone()]
+    };
+    report.claims.iter().map(row).collect()
+}
+
+/// The heading of a sweep's cases.
+pub const CASES: [&str; 8] = ["size", "limit", "objective", "best", "", "chosen", "", "ratio"];
+
+/// A sweep: the cases, then how honest the estimates were.
+pub fn sweep(report: &SweepReport) -> String {
+    let mut text = table::listing(&CASES, &["ratio"], cases(report));
+    let met = report.cases.iter().filter(|case| case.met).count();
+    text +=
+        &format!("\n{met} of {} cases are within 10 % of the best plan and within the limit\n\n", report.cases.len());
+    text + &honesty(report).join("\n")
+}
+
+/// The cases' rows.
+pub fn cases(report: &SweepReport) -> Vec<Vec<String>> {
+    let choice = |choice: &Option<Choice>| match choice {
+        Some(choice) => {
+            [plan(&choice.plan), format!("{}, {}", time(Some(choice.elapsed_ms)), bytes::display(choice.peak_bytes))]
+        }
+        None => ["–".into(), String::new()],
+    };
+    let row = |case: &tilewright_bench::sweep::CaseRow| {
+        let [best, best_cost] = choice(&case.best);
+        let [chosen, chosen_cost] = choice(&case.chosen);
+        let verdict = if case.met { "met" } else { "not met" };
+        let ratio = case.ratio.map_or(verdict.into(), |ratio| format!("{ratio:.3} {verdict}"));
+        let note = if case.note.is_empty() { String::new() } else { format!(" ({})", case.note) };
+        vec![
+            format!("{}×{}", case.width, case.height),
+            format!("{} ({})", case.limit, bytes::display(case.memory_limit)),
+            format!("{:?}", case.objective).to_lowercase(),
+            best,
+            best_cost,
+            chosen,
+            chosen_cost,
+            ratio + &note,
+        ]
+    };
+    report.cases.iter().map(row).collect()
+}
+
+/// The estimates beside their bars, a line each.
+pub fn honesty(report: &SweepReport) -> Vec<String> {
+    let honesty = &report.honesty;
+    let percent = |share: Option<f64>| share.map_or("–".into(), |share| format!("{:.1} %", share * 100.0));
+    let verdict = |accuracy: &Accuracy| if accuracy.met { "met" } else { "not met" };
+    vec![
+        format!("estimates of {} plans against what was measured:", honesty.plans),
+        format!(
+            "peak  90th percentile off by {} (bar: 15 %), at worst {} (bar: −5 %): {}",
+            percent(honesty.peak.p90),
+            percent(honesty.peak.lowest),
+            verdict(&honesty.peak)
+        ),
+        format!("time  90th percentile off by {} (bar: 25 %): {}", percent(honesty.time.p90), verdict(&honesty.time)),
+    ]
+}
+
+/// A plan in a few words.
+pub fn plan(plan: &Plan) -> String {
+    let batch = if plan.batch > 1 { format!(" batch {}", plan.batch) } else { String::new() };
+    format!("{} {} {}{batch}", plan.space, plan.precision, plan.layout)
+}
+
+fn time(milliseconds: Option<f64>) -> String {
+    milliseconds.map_or("–".into(), |value| table::time(Duration::from_secs_f64(value.max(0.0) / 1e3)))
+}
