@@ -6,6 +6,8 @@ mod bad_input;
 mod commands;
 #[path = "end_to_end/decode.rs"]
 mod decode;
+#[path = "end_to_end/history.rs"]
+mod history;
 #[path = "end_to_end/hostile.rs"]
 mod hostile;
 #[path = "end_to_end/program.rs"]

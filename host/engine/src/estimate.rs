@@ -19,6 +19,8 @@ pub struct Estimator {
     latent_channels: f64,
     image_channels: f64,
     prices: Vec<Price>,
+    /// Newest first.
+    pub(crate) trials: Vec<Trial>,
 }
 
 /// The price of a precision in a memory order.
@@ -56,6 +58,7 @@ impl Estimator {
             latent_channels: config.latent_channels as f64,
             image_channels: config.image_channels as f64,
             prices,
+            trials: Vec::new(),
         }
     }
 
@@ -129,8 +132,7 @@ impl Facts for Estimator {
         })
     }
 
-    /// None yet: nothing is kept from one process to the next.
-    fn trials(&self, _most: u32) -> Vec<Trial> {
-        Vec::new()
+    fn trials(&self, most: u32) -> Vec<Trial> {
+        self.trials.iter().take(most as usize).cloned().collect()
     }
 }
