@@ -4,9 +4,10 @@
 use crate::program::{Place, fixture};
 
 /// A policy as a core module: healthy answers are whole, f32, batch 1. `describe` and `decide` run before them.
-fn guest(describe: &str, decide: &str) -> Vec<u8> {
+pub fn guest(describe: &str, decide: &str) -> Vec<u8> {
     let text = format!(
         r#"(module
+  (import "tilewright:policy/decoding-host@0.1.0" "trials" (func $trials (param i32 i32)))
   (memory (export "memory") 4)
   (global $heap (mut i32) (i32.const 8192))
   (data (i32.const 256) "\00\02\00\00\05\00\00\00\10\02\00\00\05\00\00\00\00\02\00\00\05\00\00\00\08\00\00\00\00\00\00\00")

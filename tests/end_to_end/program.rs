@@ -57,17 +57,29 @@ impl Place {
         names
     }
 
-    /// Runs the program on the CPU with its caches in an empty place.
+    /// Where the program keeps its history.
+    pub fn history(&self) -> PathBuf {
+        self.cache.path().join("history.sqlite")
+    }
+
+    /// Runs the program on the CPU with its caches and history in an empty place.
     pub fn run<S: AsRef<str>>(&self, arguments: &[S]) -> Run {
+        Run(self.command(arguments).output().unwrap())
+    }
+
+    /// The program about to be run, for tests that change its environment.
+    pub fn command<S: AsRef<str>>(&self, arguments: &[S]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tilewright"));
         command
             .current_dir(self.folder.path())
             .env_clear()
             .env("HOME", self.cache.path())
-            .env("XDG_CACHE_HOME", self.cache.path());
+            .env("XDG_CACHE_HOME", self.cache.path())
+            .env("TILEWRIGHT_HISTORY", self.history());
         // Tests run side by side: threads that wait for each other on busy cores are many times slower than one alone.
         command.env("OMP_NUM_THREADS", "1");
-        Run(command.args(arguments.iter().map(AsRef::as_ref)).output().unwrap())
+        command.args(arguments.iter().map(AsRef::as_ref));
+        command
     }
 
     pub fn decode<S: AsRef<str>>(&self, inputs: &[S], options: &[&str]) -> Run {

@@ -2,7 +2,7 @@
 
 mod bench;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::SystemTime};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tilewright_models::Family;
@@ -48,6 +48,8 @@ pub enum Command {
     /// List and look into policies
     #[command(subcommand)]
     Policy(Policy),
+    /// List, export or clear what earlier decodes took; policies are told of it
+    History(History),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -115,6 +117,9 @@ pub struct Decode {
     /// Append the decision record to this file, as a JSON line
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
+    /// Neither tell the policy of earlier decodes nor keep this one; for all: TILEWRIGHT_HISTORY=off
+    #[arg(long)]
+    pub no_history: bool,
 }
 
 /// `tilewright inspect`
@@ -164,6 +169,80 @@ pub enum Policy {
     },
 }
 
+/// `tilewright history …`
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+#[command(after_help = "TILEWRIGHT_HISTORY=FILE keeps the history elsewhere, TILEWRIGHT_HISTORY=off keeps none.")]
+pub struct History {
+    /// What to do with it; without a word it is listed
+    #[command(subcommand)]
+    pub command: Option<HistoryCommand>,
+    /// For the list.
+    #[command(flatten)]
+    pub list: HistoryList,
+}
+
+/// What is done with the history.
+#[derive(Debug, Subcommand)]
+pub enum HistoryCommand {
+    /// List decodes, newest first, what was expected beside what was measured
+    List(HistoryList),
+    /// Write the records as JSON lines, oldest first
+    Export {
+        /// Where to; - is standard output
+        #[arg(value_name = "FILE|-")]
+        file: PathBuf,
+        /// Which ones.
+        #[command(flatten)]
+        filters: HistoryFilters,
+    },
+    /// Remove records for good
+    Clear {
+        /// Which ones.
+        #[command(flatten)]
+        filters: HistoryFilters,
+        /// Don't ask
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Print where the history is kept
+    Path,
+}
+
+/// `tilewright history list`
+#[derive(Args, Debug)]
+pub struct HistoryList {
+    /// Which ones.
+    #[command(flatten)]
+    pub filters: HistoryFilters,
+    /// At most this many
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: u32,
+    /// Print the records as JSON lines
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which of the records; all conditions hold together.
+#[derive(Args, Debug)]
+pub struct HistoryFilters {
+    /// Decided by this policy
+    #[arg(long, value_name = "NAME")]
+    pub policy: Option<String>,
+    /// Of this model family: sd, sdxl, sd3, flux
+    #[arg(long, value_name = "FAMILY")]
+    pub family: Option<String>,
+    /// On a device with this text in its description
+    #[arg(long, value_name = "TEXT")]
+    pub device: Option<String>,
+    /// Not older than this: a duration, as in 90min or 7d, or a date in UTC, as in 2026-11-21
+    #[arg(long, value_name = "DURATION|DATE", value_parser = since)]
+    pub since: Option<SystemTime>,
+    /// Only those that ended without a picture
+    #[arg(long)]
+    pub failed: bool,
+}
+
 /// What matters most.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum ObjectiveArgument {
@@ -195,6 +274,10 @@ fn device(text: &str) -> Result<Choice, String> {
             index.map(Choice::Gpu).ok_or_else(|| "expected auto, cpu, cuda or cuda:N".to_owned())
         }
     }
+}
+
+fn since(text: &str) -> Result<SystemTime, tilewright_history::NotATime> {
+    tilewright_history::since(text, SystemTime::now())
 }
 
 fn finite(text: &str) -> Result<f64, String> {

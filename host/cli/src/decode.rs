@@ -13,6 +13,7 @@ use tilewright_plan::{Candidate, Record, bytes};
 use crate::{
     args::Decode,
     failure::{Failure, Outcome},
+    history::Trials,
     output::{Format, Output, Pixels, Texts, is_keyword},
     overlay, policy,
     progress::Progress,
@@ -52,6 +53,9 @@ pub fn run(arguments: &Decode) -> Outcome {
     }
     let limit = arguments.memory_limit.unwrap_or((machine.facts.free_bytes as f64 * SHARE_OF_FREE) as u64);
     let job = Job::new(&machine, &vae, &latent.values, limit, arguments.objective.into())?;
+    let mut history = if arguments.no_history { Trials::none() } else { Trials::of(&machine, arguments.dry_run) };
+    let before = history.before(job.request());
+    let job = job.with_trials(before);
 
     if arguments.dry_run {
         let (record, candidates) = job.decide(planner.as_mut());
@@ -62,6 +66,10 @@ pub fn run(arguments: &Decode) -> Outcome {
     progress.finish();
     let finished = finished.or_else(|unfinished| {
         if let Some(record) = &unfinished.record {
+            // What the user ended says nothing of the plan.
+            if !matches!(unfinished.error, tilewright_engine::Error::Interrupted) {
+                history.keep(record);
+            }
             keep(arguments, record)?;
             if arguments.json {
                 print_json(record)?;
@@ -69,6 +77,7 @@ pub fn run(arguments: &Decode) -> Outcome {
         }
         Err(Failure::from(unfinished.error))
     })?;
+    history.keep(&finished.record);
     let texts = texts(&latent, &finished.record)?;
     let mut files = match &output {
         Some(output) => output.write(&finished.pictures, &texts)?,

@@ -7,6 +7,7 @@ mod bench;
 mod decode;
 mod device;
 mod failure;
+mod history;
 mod inspect;
 mod libtorch;
 mod output;
@@ -57,6 +58,7 @@ fn run(arguments: Arguments) -> Outcome {
         Command::Inspect(inspect) => inspect::run(&inspect),
         Command::Device(device) => device::run(&device),
         Command::Policy(policy) => policy::run(&policy),
+        Command::History(history) => history::run(&history),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "tilewright", &mut io::stdout());
             Ok(())

@@ -9,7 +9,7 @@ use tch::{Device, Tensor};
 use tilewright_models::kl::Numeric;
 use tilewright_plan::{
     Attempt, Candidate, Cost, Decision, Dtype, Facts, FailedAttempt, Failure, Hint, Layout, Objective, Offer, Outcome,
-    Plan, Planner, PoolStatistics, Precision, Record, Release, Request, Space, Tile, Time,
+    Plan, Planner, PoolStatistics, Precision, Record, Release, Request, Space, Tile, Time, Trial,
 };
 use tilewright_torch::{memory, probe};
 
@@ -125,6 +125,13 @@ impl<'a> Job<'a> {
             return Err(Error::DoesNotFit { limit: memory_limit, least: least.peak_bytes, tile });
         }
         Ok(job)
+    }
+
+    /// Tells policies what was measured before on this device for this model at about this size, newest first.
+    #[must_use]
+    pub fn with_trials(mut self, trials: Vec<Trial>) -> Self {
+        Arc::make_mut(&mut self.estimator).trials = trials;
+        self
     }
 
     /// What is asked for, as policies see it.

@@ -1,0 +1,350 @@
+//! `tilewright history …`, and the history as a decode uses it.
+
+use std::{
+    env, fs,
+    io::{self, BufWriter, IsTerminal, Write},
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use tilewright_engine::Machine;
+use tilewright_history::{Entry, Error, Exported, Filter, History, Query, json_line, model_fingerprint, user_path};
+use tilewright_plan::{Backend, Record, Request, Trial, bytes};
+use tilewright_torch::backend;
+
+use crate::{
+    args::{self, HistoryCommand, HistoryFilters, HistoryList},
+    failure::{Failure, Outcome},
+    table,
+};
+
+/// Where the history is kept, or `off`.
+const VARIABLE: &str = "TILEWRIGHT_HISTORY";
+
+/// The most trials that a policy is told of in one decision: as many as the sandbox hands over at once.
+const MOST_TRIALS: u32 = 256;
+
+/// Characters of a text that are shown in a table.
+const SHOWN: usize = 40;
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Write(cause) => cause.into(),
+            error if error.is_input() => Failure::Input(error.into()),
+            error => Failure::Work(error.into()),
+        }
+    }
+}
+
+/// The history as one decode uses it. Whatever is wrong with it becomes one line of warning, and the decode goes on without.
+pub struct Trials {
+    history: Option<History>,
+    device: String,
+}
+
+impl Trials {
+    /// Neither read nor written.
+    pub fn none() -> Self {
+        Self { history: None, device: String::new() }
+    }
+
+    /// The user's, for this machine; only where there is one already if nothing will be decoded.
+    pub fn of(machine: &Machine, dry_run: bool) -> Self {
+        let open = || match place()? {
+            None => Ok(None),
+            Some(path) if dry_run => History::existing(&path),
+            Some(path) => History::open(&path).map(Some),
+        };
+        let history = open().unwrap_or_else(|error| {
+            warn(error);
+            None
+        });
+        Self { history, device: device_fingerprint(machine) }
+    }
+
+    /// What was measured before on this machine for this model at about this size, newest first.
+    pub fn before(&mut self, request: &Request) -> Vec<Trial> {
+        let device = self.device.clone();
+        let model = model_fingerprint(&request.model);
+        let query = Query { device: &device, model: &model, request };
+        self.with(|history| history.trials(&query, MOST_TRIALS)).unwrap_or_default()
+    }
+
+    /// Keeps what a decode came to.
+    pub fn keep(&mut self, record: &Record) {
+        let device = self.device.clone();
+        self.with(|history| history.append(&device, record));
+    }
+
+    fn with<T>(&mut self, work: impl FnOnce(&mut History) -> Result<T, Error>) -> Option<T> {
+        let history = self.history.as_mut()?;
+        let done = work(history);
+        say_put_aside(history);
+        match done {
+            Ok(value) => Some(value),
+            Err(error) => {
+                warn(error);
+                // One line is enough: what could not be read will not be written.
+                self.history = None;
+                None
+            }
+        }
+    }
+}
+
+fn warn(error: Error) {
+    eprintln!("warning: decoding without history: {} (--no-history leaves it out)", line(&error.into()));
+}
+
+fn say_put_aside(history: &mut History) {
+    for path in history.take_put_aside() {
+        eprintln!("warning: the history was damaged; it is {} now, and a new one has begun", plain(&path));
+    }
+}
+
+/// An error with its causes, in one line that is safe on a terminal.
+fn line(error: &anyhow::Error) -> String {
+    shown(&format!("{error:#}"), usize::MAX)
+}
+
+fn plain(path: &Path) -> String {
+    shown(&path.to_string_lossy(), usize::MAX)
+}
+
+/// Where the history is; none where it is switched off.
+fn place() -> Result<Option<PathBuf>, Error> {
+    match env::var_os(VARIABLE) {
+        Some(value) if value == "off" => Ok(None),
+        Some(value) if !value.is_empty() => Ok(Some(value.into())),
+        _ => user_path().map(Some),
+    }
+}
+
+/// Everything about a device that changes how fast it is, so that after a change of it old trials no longer count.
+fn device_fingerprint(machine: &Machine) -> String {
+    let device = &machine.facts;
+    let first_line = |path| fs::read_to_string(path).ok().and_then(|text| text.lines().next().map(str::to_owned));
+    let driver = match device.backend {
+        Backend::Cuda => first_line("/proc/driver/nvidia/version"),
+        Backend::Rocm => first_line("/sys/module/amdgpu/version").or_else(|| first_line("/proc/sys/kernel/osrelease")),
+        Backend::Cpu | Backend::Metal => None,
+    };
+    // libtorch says nothing of its version in the C++ interface that is linked; its files change with it.
+    let libtorch: Vec<String> = ["libtorch_cpu.so", "libtorch_cuda.so", "libtorch_hip.so"]
+        .iter()
+        .filter_map(|name| fs::metadata(backend::folder().ok()?.join(name)).ok())
+        .map(|file| format!("{}@{}", file.len(), file.mtime()))
+        .collect();
+    format!(
+        "{} ({:?}, {}, {} units), {} threads, libtorch {}, {}",
+        device.name,
+        device.backend,
+        device.arch,
+        device.compute_units,
+        tch::get_num_threads(),
+        libtorch.join(" "),
+        driver.as_deref().unwrap_or("no driver")
+    )
+}
+
+/// Lists, exports or clears.
+pub fn run(arguments: &args::History) -> Outcome {
+    let path = place()?.ok_or_else(|| {
+        Failure::input(format!("{VARIABLE}=off: no history is kept: unset it, or name a file with it"))
+    })?;
+    match &arguments.command {
+        None => list(&path, &arguments.list),
+        Some(HistoryCommand::List(arguments)) => list(&path, arguments),
+        Some(HistoryCommand::Export { file, filters }) => export(&path, file, &filter(filters)),
+        Some(HistoryCommand::Clear { filters, yes }) => clear(&path, &filter(filters), *yes),
+        Some(HistoryCommand::Path) => {
+            // As it is, for scripts, but for what no terminal should be sent.
+            Ok(writeln!(io::stdout(), "{}", plain(&path))?)
+        }
+    }
+}
+
+fn filter(filters: &HistoryFilters) -> Filter {
+    Filter {
+        policy: filters.policy.clone(),
+        family: filters.family.clone(),
+        device: filters.device.clone(),
+        since: filters.since,
+        failed: filters.failed,
+    }
+}
+
+fn list(path: &Path, arguments: &HistoryList) -> Outcome {
+    let filter = filter(&arguments.filters);
+    let history = History::existing(path)?;
+    let listing =
+        history.as_ref().map(|history| history.newest(&filter, arguments.limit)).transpose()?.unwrap_or_default();
+    if listing.unreadable > 0 {
+        eprintln!("note: {} were written by another version and are left out", records(listing.unreadable));
+    }
+    let mut stdout = BufWriter::new(io::stdout().lock());
+    if arguments.json {
+        for entry in &listing.entries {
+            writeln!(stdout, "{}", json_line(&entry.record)?)?;
+        }
+    } else if listing.entries.is_empty() {
+        let nothing = match filter == Filter::default() {
+            true => "Nothing yet: every decode from now on is kept in",
+            false => "Nothing like that in",
+        };
+        writeln!(stdout, "{nothing} {}", plain(path))?;
+    } else {
+        let heading = [
+            "when (UTC)",
+            "model",
+            "size",
+            "plan",
+            "time",
+            "expected",
+            "ratio",
+            "memory",
+            "expected",
+            "ratio",
+            "policy",
+            "device",
+        ];
+        let numbers = ["time", "expected", "ratio", "memory"];
+        writeln!(stdout, "{}", table::listing(&heading, &numbers, listing.entries.iter().map(row)))?;
+    }
+    Ok(stdout.flush()?)
+}
+
+fn row(entry: &Entry) -> Vec<String> {
+    let Record { request, plan, estimate, outcome, .. } = &entry.record;
+    let text = |text: &str| shown(text, SHOWN);
+    let samples = if request.batch == 1 { String::new() } else { format!("{} × ", request.batch) };
+    let frames = if request.frames == 1 { String::new() } else { format!(" × {} frames", request.frames) };
+    let together = if plan.batch == 1 { String::new() } else { format!(", batch {}", plan.batch) };
+    let ratio = |measured: f64, expected: f64| match expected > 0.0 {
+        true => format!("{:.2}", measured / expected),
+        false => String::new(),
+    };
+    let mut row = vec![
+        shown(&entry.record.time.replacen('T', " ", 1), 19),
+        text(&request.model.family),
+        format!("{samples}{}×{}{frames}", request.width, request.height),
+        format!("{}, {}, {}{together}", plan.space, plan.precision, plan.layout),
+    ];
+    let mut measure = |measured: Option<(String, f64)>, expected: Option<(String, f64)>| {
+        let quotient = measured.as_ref().zip(expected.as_ref()).map(|((_, one), (_, other))| ratio(*one, *other));
+        row.push(measured.map_or("failed".into(), |(shown, _)| shown));
+        row.push(expected.map_or(String::new(), |(shown, _)| shown));
+        row.push(quotient.unwrap_or_default());
+    };
+    let time = |time| (table::time(time), time.as_secs_f64());
+    let memory = |held| (bytes::display(held), held as f64);
+    measure(outcome.map(|outcome| time(outcome.elapsed)), estimate.map(|cost| time(cost.elapsed)));
+    measure(outcome.map(|outcome| memory(outcome.peak_bytes)), estimate.map(|cost| memory(cost.peak_bytes)));
+    row.extend([text(&entry.record.policy.name), text(&entry.record.device.name)]);
+    row
+}
+
+fn export(path: &Path, file: &Path, filter: &Filter) -> Outcome {
+    let history = History::existing(path)?;
+    let write = |to: &mut dyn Write| match &history {
+        Some(history) => history.export(filter, to),
+        None => Ok(Exported::default()),
+    };
+    let exported = if file == Path::new("-") {
+        write(&mut BufWriter::new(io::stdout().lock()))?
+    } else {
+        let failed = |cause: io::Error| Failure::input(format!("{}: can't be written: {cause}", plain(file)));
+        // A device or pipe would be replaced, and so would the history itself.
+        if file.exists() && !file.is_file() {
+            return Err(Failure::input(format!("{}: not a file: - is standard output", plain(file))));
+        }
+        if file.exists()
+            && path.exists()
+            && file.canonicalize().map_err(failed)? == path.canonicalize().map_err(failed)?
+        {
+            return Err(Failure::input(format!("{}: this is the history itself: give another file", plain(file))));
+        }
+        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // The umask takes away what the user does not want, as for every file.
+        let mode = fs::Permissions::from_mode(0o666);
+        let temporary = tempfile::Builder::new().prefix(".tilewright-").permissions(mode).tempfile_in(folder);
+        let temporary = temporary.map_err(failed)?;
+        let exported = write(&mut BufWriter::new(temporary.as_file())).map_err(|error| match error {
+            Error::Write(cause) => Failure::work(format!("{}: can't be written: {cause}", plain(file))),
+            error => error.into(),
+        })?;
+        temporary.persist(file).map_err(|error| failed(error.error))?;
+        exported
+    };
+    if exported.unreadable > 0 {
+        eprintln!("note: {} were written by another version and are left out", records(exported.unreadable));
+    }
+    eprintln!("exported {}", records(exported.records));
+    Ok(())
+}
+
+fn clear(path: &Path, filter: &Filter, yes: bool) -> Outcome {
+    let opened = match History::existing(path) {
+        Err(Error::Corrupt { .. }) => History::open(path).map(Some),
+        opened => opened,
+    };
+    let Some(mut history) = opened? else {
+        return Ok(writeln!(io::stdout(), "Nothing to remove: there is no {}", plain(path))?);
+    };
+    // A file that turns out to be damaged is put aside whole: nothing in it is lost, so nobody is asked.
+    let found = match history.count(filter) {
+        Err(Error::Corrupt { .. }) => None,
+        found => Some(found?),
+    };
+    if found.is_some_and(|found| found > 0 && !yes) && !agreed(found.unwrap_or(0), path)? {
+        return Ok(writeln!(io::stdout(), "Nothing was removed.")?);
+    }
+    let removed = history.clear(filter)?;
+    say_put_aside(&mut history);
+    Ok(writeln!(io::stdout(), "Removed {}.", records(removed))?)
+}
+
+fn agreed(count: u64, path: &Path) -> Outcome<bool> {
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return Err(Failure::input(format!("{} would be removed: give --yes to agree", records(count))));
+    }
+    eprint!("Remove {} from {}? [y/N] ", records(count), plain(path));
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).map_err(Failure::work)?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+}
+
+fn records(count: u64) -> String {
+    if count == 1 { "1 record".into() } else { format!("{count} records") }
+}
+
+/// A text in one line that is safe on a terminal: at most so many characters, control characters and marks that turn the direction of
+/// writing escaped.
+fn shown(text: &str, most: usize) -> String {
+    let mut shown = String::new();
+    for (count, character) in text.chars().enumerate() {
+        if count == most {
+            shown.push('…');
+            break;
+        }
+        let turns = matches!(character, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        match character.is_control() || turns {
+            true => shown.extend(character.escape_default()),
+            false => shown.push(character),
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_made_safe_and_short() {
+        assert_eq!(shown("AMD Radeon™ 8060S", 40), "AMD Radeon™ 8060S");
+        assert_eq!(shown("a\u{1b}[31m\r\n\u{9b}\u{202e}", 40), "a\\u{1b}[31m\\r\\n\\u{9b}\\u{202e}");
+        assert_eq!(shown(&"x".repeat(50), 40), format!("{}…", "x".repeat(40)));
+    }
+}

@@ -1,0 +1,53 @@
+//! A damaged file is moved out of the way, whole, and a new one begun: what is in it may still be worth something to somebody.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+use crate::{Error, Result, schema};
+
+/// Moves a damaged file to `NAME.broken-TIME`, with its log, and says where it is now; none where another process was faster.
+pub(crate) fn put_aside(path: &Path) -> Result<Option<PathBuf>> {
+    let stuck = |cause| Error::Stuck { path: path.to_owned(), cause };
+    // Several processes may find the damage at once, and the slower ones must not move the new file. The folder is locked, not the
+    // file: closing a file that SQLite has open elsewhere in this process drops SQLite's locks.
+    let folder = File::open(path.parent().unwrap_or(Path::new("/"))).map_err(stuck)?;
+    folder.lock().map_err(stuck)?;
+    let sound = schema::connect(path).and_then(|connection| schema::damage(&connection, path));
+    match sound {
+        Ok(None) => return Ok(None),
+        Ok(Some(_)) | Err(Error::Corrupt { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    let to = free_name(path).map_err(stuck)?;
+    // The log first: left behind, it would be replayed into the new file.
+    for part in ["-wal", "-shm", ""] {
+        match fs::rename(with(path, part), with(&to, part)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(stuck(error)),
+            _ => {}
+        }
+    }
+    Ok(Some(to))
+}
+
+fn free_name(path: &Path) -> io::Result<PathBuf> {
+    let time = humantime::format_rfc3339_seconds(SystemTime::now()).to_string().replace([':', '-'], "");
+    let mut name = with(path, &format!(".broken-{time}"));
+    let mut count = 1;
+    while fs::exists(&name)? {
+        count += 1;
+        name = with(path, &format!(".broken-{time}-{count}"));
+    }
+    Ok(name)
+}
+
+/// The path with something after its whole name, ending included.
+fn with(path: &Path, after: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(after);
+    name.into()
+}

@@ -1,0 +1,113 @@
+//! What can go wrong with the history. None of it is a reason to leave a picture undecoded.
+
+use std::{io, path::PathBuf};
+
+use rusqlite::ErrorCode;
+use thiserror::Error;
+
+/// A `Result` with this crate's [`enum@Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why the history can't be read or written. Each is one line: what, where, what to do.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The user has no place for it.
+    #[error("no place for the history: neither XDG_STATE_HOME nor HOME is set to an absolute path")]
+    NoPlace,
+    /// Its folder or the empty file can't be made.
+    #[error("{}: the history can't be made here", path.display())]
+    Make {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: io::Error,
+    },
+    /// The file is no database, or a damaged one.
+    #[error("{}: the history is damaged: the next decode, or 'history clear', puts it aside and begins anew", path.display())]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A damaged file can't be moved out of the way.
+    #[error("{}: the history is damaged and can't be put aside", path.display())]
+    Stuck {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: io::Error,
+    },
+    /// A later version of the program wrote it.
+    #[error("{}: a newer tilewright wrote this history (format {found}; this one knows {known}): use that one", path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: i64,
+        /// The last format that this program knows.
+        known: i64,
+    },
+    /// The file is another program's database.
+    #[error("{}: a database, but not a history of tilewright's: give another file", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Another process held it for longer than is waited.
+    #[error("{}: another process keeps the history locked: try again", path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A record is larger than any that a decode makes.
+    #[error("a record of {bytes} bytes is too large to be kept: at most {most}")]
+    TooLarge {
+        /// Its length as JSON.
+        bytes: usize,
+        /// What is allowed.
+        most: usize,
+    },
+    /// A record can't be written as JSON.
+    #[error("a record can't be written as JSON")]
+    Record(#[source] serde_json::Error),
+    /// SQLite failed for another reason, such as a disk that is full or read-only.
+    #[error("{}: the history can't be used", path.display())]
+    Sqlite {
+        /// The file.
+        path: PathBuf,
+        /// What SQLite says.
+        #[source]
+        cause: rusqlite::Error,
+    },
+    /// What was read can't be written where it was asked for.
+    #[error("the export can't be written")]
+    Write(#[source] io::Error),
+}
+
+impl Error {
+    /// Gives SQLite's error the meaning that callers act on.
+    pub(crate) fn sqlite(path: &std::path::Path, cause: rusqlite::Error) -> Self {
+        let path = path.to_owned();
+        match cause.sqlite_error_code() {
+            Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => Error::Corrupt { path },
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::Busy { path },
+            _ => Error::Sqlite { path, cause },
+        }
+    }
+
+    /// Whether the file or the place is wrong, rather than the work having failed.
+    pub fn is_input(&self) -> bool {
+        match self {
+            Error::NoPlace
+            | Error::Make { .. }
+            | Error::Corrupt { .. }
+            | Error::Stuck { .. }
+            | Error::Newer { .. }
+            | Error::Foreign { .. } => true,
+            Error::Busy { .. } | Error::TooLarge { .. } | Error::Record(_) | Error::Sqlite { .. } | Error::Write(_) => {
+                false
+            }
+        }
+    }
+}

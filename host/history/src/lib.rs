@@ -1,0 +1,31 @@
+//! The history of trials: every decode that ended, kept in one SQLite file that all processes of the user share. Policies are told
+//! from it what was measured before ([`History::trials`]); people list, export and clear it.
+//!
+//! ```
+//! use tilewright_history::{Filter, History};
+//!
+//! let folder = tempfile::tempdir()?;
+//! let history = History::open(&folder.path().join("history.sqlite"))?;
+//! assert!(history.newest(&Filter::default(), 20)?.entries.is_empty());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod aside;
+mod error;
+mod fingerprint;
+mod place;
+mod query;
+mod schema;
+mod store;
+#[cfg(test)]
+mod tests;
+mod trials;
+
+pub use error::{Error, Result};
+pub use fingerprint::model_fingerprint;
+pub use place::user_path;
+pub use query::{Entry, Exported, Filter, Listing, NotATime, json_line, since};
+pub use store::{History, MOST_RECORD_BYTES, MOST_ROWS};
+pub use trials::Query;

@@ -1,0 +1,194 @@
+//! What people ask for: the newest records, all of them as JSON lines, or that they go.
+
+use std::{fmt::Write as _, io::Write, time::SystemTime};
+
+use rusqlite::TransactionBehavior;
+use tilewright_plan::Record;
+
+use crate::{Error, History, Result, store::milliseconds};
+
+/// Which records; every condition that is set has to hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Decided by the policy of this name.
+    pub policy: Option<String>,
+    /// Of a model of this family.
+    pub family: Option<String>,
+    /// On a device whose name or fingerprint has this text in it; the case of ASCII letters does not matter.
+    pub device: Option<String>,
+    /// Decided at this time or later.
+    pub since: Option<SystemTime>,
+    /// Only those that ended without a picture.
+    pub failed: bool,
+}
+
+/// What every query of a [`Filter`] ends with; [`Filter::values`] fits it.
+const MATCHING: &str = "
+    FROM trial WHERE (?1 IS NULL OR policy = ?1) AND (?2 IS NULL OR family = ?2)
+    AND (?3 IS NULL OR instr(lower(device_name), lower(?3)) > 0 OR instr(lower(device), lower(?3)) > 0)
+    AND time >= ?4 AND (?5 = 0 OR failed = 1)";
+
+/// A record and where it was made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// The device's fingerprint.
+    pub device: String,
+    /// The record.
+    pub record: Record,
+}
+
+/// The newest records.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Listing {
+    /// Newest first.
+    pub entries: Vec<Entry>,
+    /// Rows among them that this version of the program can't read.
+    pub unreadable: u64,
+}
+
+/// What an export came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exported {
+    /// Lines written.
+    pub records: u64,
+    /// Rows left out because this version of the program can't read them.
+    pub unreadable: u64,
+}
+
+impl Filter {
+    fn values(&self) -> impl rusqlite::Params + '_ {
+        let since = self.since.map_or(i64::MIN, milliseconds);
+        (&self.policy, &self.family, &self.device, since, self.failed)
+    }
+}
+
+impl History {
+    /// The newest records, newest first, at most `most`.
+    ///
+    /// # Errors
+    /// SQLite can't read, or the file is damaged.
+    pub fn newest(&self, filter: &Filter, most: u32) -> Result<Listing> {
+        let mut listing = Listing::default();
+        self.each(filter, "DESC", |device, record| {
+            match record {
+                Some(record) => listing.entries.push(Entry { device, record }),
+                None => listing.unreadable += 1,
+            }
+            Ok(listing.entries.len() < most as usize)
+        })?;
+        Ok(listing)
+    }
+
+    /// Writes every record as a JSON line, oldest first, as `decode --record` appends them.
+    ///
+    /// # Errors
+    /// SQLite can't read, the file is damaged, or [`Error::Write`].
+    pub fn export(&self, filter: &Filter, to: &mut dyn Write) -> Result<Exported> {
+        let mut exported = Exported::default();
+        self.each(filter, "ASC", |_, record| {
+            match record {
+                Some(record) => {
+                    writeln!(to, "{}", json_line(&record)?).map_err(Error::Write)?;
+                    exported.records += 1;
+                }
+                None => exported.unreadable += 1,
+            }
+            Ok(true)
+        })?;
+        to.flush().map_err(Error::Write)?;
+        Ok(exported)
+    }
+
+    /// How many records there are.
+    ///
+    /// # Errors
+    /// SQLite can't read, or the file is damaged.
+    pub fn count(&self, filter: &Filter) -> Result<u64> {
+        let query = format!("SELECT count(*) {MATCHING}");
+        let count: i64 = self
+            .connection
+            .query_row(&query, filter.values(), |row| row.get(0))
+            .map_err(|cause| Error::sqlite(&self.path, cause))?;
+        Ok(count.unsigned_abs())
+    }
+
+    /// Removes records for good and says how many. A file found damaged here is put aside, as in [`History::open`].
+    ///
+    /// # Errors
+    /// SQLite can't write.
+    pub fn clear(&mut self, filter: &Filter) -> Result<u64> {
+        self.healed(|history| {
+            let sqlite = |cause| Error::sqlite(&history.path, cause);
+            let transaction =
+                history.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sqlite)?;
+            let removed = transaction.execute(&format!("DELETE {MATCHING}"), filter.values()).map_err(sqlite)?;
+            transaction.commit().map_err(sqlite)?;
+            // So that nothing of them is left in the file either. Another process that reads just now may forbid it: no harm done.
+            let _ = history.connection.execute_batch("VACUUM; PRAGMA wal_checkpoint(TRUNCATE);");
+            Ok(removed as u64)
+        })
+    }
+
+    /// Visits records by time until told to stop; a record is none where it can't be read.
+    fn each(
+        &self,
+        filter: &Filter,
+        order: &str,
+        mut visit: impl FnMut(String, Option<Record>) -> Result<bool>,
+    ) -> Result<()> {
+        let sqlite = |cause| Error::sqlite(&self.path, cause);
+        let query = format!("SELECT device, record {MATCHING} ORDER BY time {order}, id {order}");
+        let mut statement = self.connection.prepare(&query).map_err(sqlite)?;
+        let mut rows = statement.query(filter.values()).map_err(sqlite)?;
+        while let Some(row) = rows.next().map_err(sqlite)? {
+            let (device, text): (String, String) = (row.get(0).map_err(sqlite)?, row.get(1).map_err(sqlite)?);
+            if !visit(device, serde_json::from_str(&text).ok())? {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A record as one line of JSON that is safe to show on a terminal: what JSON leaves as it is of control characters and of marks that
+/// turn the direction of writing is escaped too.
+///
+/// # Errors
+/// [`Error::Record`] where it can't be written as JSON.
+pub fn json_line(record: &Record) -> Result<String> {
+    let text = serde_json::to_string(record).map_err(Error::Record)?;
+    let mut line = String::with_capacity(text.len());
+    for character in text.chars() {
+        // Outside texts JSON has ASCII alone, so what is replaced stands in a text.
+        match u32::from(character) {
+            code @ (0x7f..=0x9f | 0x61c | 0x200e..=0x200f | 0x2028..=0x202e | 0x2066..=0x2069) => {
+                // Into a text, which takes everything.
+                let _ = write!(line, "\\u{code:04x}");
+            }
+            _ => line.push(character),
+        }
+    }
+    Ok(line)
+}
+
+/// A text that is no time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "'{0}' is no time: write a duration, as in 90min or 7d, or a date in UTC, as in 2026-11-21 or 2026-11-21T08:30:00Z"
+)]
+pub struct NotATime(String);
+
+/// Reads a duration before now or a date, as people write them. More than there was since 1970 is 1970.
+///
+/// # Errors
+/// [`NotATime`] for anything else.
+pub fn since(text: &str, now: SystemTime) -> std::result::Result<SystemTime, NotATime> {
+    let text = text.trim();
+    if let Ok(duration) = humantime::parse_duration(text) {
+        let after_1970 = |time: &SystemTime| *time >= SystemTime::UNIX_EPOCH;
+        return Ok(now.checked_sub(duration).filter(after_1970).unwrap_or(SystemTime::UNIX_EPOCH));
+    }
+    humantime::parse_rfc3339_weak(text)
+        .or_else(|_| humantime::parse_rfc3339_weak(&format!("{text}T00:00:00Z")))
+        .map_err(|_| NotATime(text.to_owned()))
+}

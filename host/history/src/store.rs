@@ -1,0 +1,179 @@
+//! The file itself: opened, appended to, kept within its bounds.
+
+use std::{
+    mem,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use rusqlite::{Connection, TransactionBehavior, named_params};
+use tilewright_plan::Record;
+
+use crate::{Error, Result, aside, fingerprint::model_fingerprint, place, schema, trials};
+
+/// Records that are kept; the oldest go first.
+pub const MOST_ROWS: u32 = 20_000;
+
+/// The largest record that is kept, in bytes of JSON; a decode's has a few thousand.
+pub const MOST_RECORD_BYTES: usize = 1 << 20;
+
+/// Appends between two removals of what is too old: removing costs more than appending.
+const PRUNE_EVERY: i64 = 64;
+
+/// Files put aside before a place is given up.
+const MOST_ASIDE: u32 = 3;
+
+const INSERT: &str = "
+    INSERT INTO trial (time, device, device_name, model, family, stage, height, width, frames, batch, size, policy, space,
+        tile_height, tile_width, overlap, precision, layout, plan, elapsed_ns, peak_bytes, failed, record)
+    VALUES (:time, :device, :device_name, :model, :family, :stage, :height, :width, :frames, :batch, :size, :policy, :space,
+        :tile_height, :tile_width, :overlap, :precision, :layout, :plan, :elapsed_ns, :peak_bytes, :failed, :record)";
+
+const PRUNE: &str = "
+    DELETE FROM trial WHERE (time, id) <= (SELECT time, id FROM trial ORDER BY time DESC, id DESC LIMIT 1 OFFSET ?1)";
+
+/// The history of one user, open. Any number of processes may have it open at once.
+#[derive(Debug)]
+pub struct History {
+    pub(crate) path: PathBuf,
+    pub(crate) connection: Connection,
+    put_aside: Vec<PathBuf>,
+    pub(crate) most_rows: u32,
+}
+
+impl History {
+    /// Opens a file, made where it is missing: the file readable by the user alone, and so are folders that are made for it. A file
+    /// that is damaged or no database is renamed to `NAME.broken-TIME` and a new one begun: see [`History::take_put_aside`].
+    ///
+    /// # Errors
+    /// It can't be made, read or moved; a newer version or another program wrote it; another process keeps it locked for 5 s.
+    pub fn open(path: &Path) -> Result<Self> {
+        let path = std::path::absolute(path).map_err(|cause| Error::Make { path: path.to_owned(), cause })?;
+        let mut put_aside = Vec::new();
+        let connection = begin(&path, &mut put_aside)?;
+        Ok(Self { path, connection, put_aside, most_rows: MOST_ROWS })
+    }
+
+    /// Opens the user's own, at [`crate::user_path`].
+    ///
+    /// # Errors
+    /// As [`History::open`], and [`Error::NoPlace`].
+    pub fn user() -> Result<Self> {
+        Self::open(&place::user_path()?)
+    }
+
+    /// Opens a file only to read it: none where there is none, and a damaged one stays where it is.
+    ///
+    /// # Errors
+    /// As [`History::open`], and [`Error::Corrupt`].
+    pub fn existing(path: &Path) -> Result<Option<Self>> {
+        let path = std::path::absolute(path).map_err(|cause| Error::Make { path: path.to_owned(), cause })?;
+        if !path.try_exists().map_err(|cause| Error::Make { path: path.clone(), cause })? {
+            return Ok(None);
+        }
+        let connection = schema::connect(&path)?;
+        Ok(Some(Self { path, connection, put_aside: Vec::new(), most_rows: MOST_ROWS }))
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where damaged files went since this was last asked, to be told to the user.
+    pub fn take_put_aside(&mut self) -> Vec<PathBuf> {
+        mem::take(&mut self.put_aside)
+    }
+
+    /// Keeps the record of a decode that ended, made on the device with this fingerprint; one without an outcome has failed. Now and then what is older
+    /// than the newest [`MOST_ROWS`] is removed. A file found damaged here is put aside, as in [`History::open`].
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`], or SQLite can't write.
+    pub fn append(&mut self, device: &str, record: &Record) -> Result<()> {
+        let text = serde_json::to_string(record).map_err(Error::Record)?;
+        let bytes = text.len() + device.len();
+        if bytes > MOST_RECORD_BYTES {
+            return Err(Error::TooLarge { bytes, most: MOST_RECORD_BYTES });
+        }
+        self.healed(|history| history.insert(device, record, &text))
+    }
+
+    fn insert(&mut self, device: &str, record: &Record, text: &str) -> Result<()> {
+        let sqlite = |cause| Error::sqlite(&self.path, cause);
+        let Record { request, plan, outcome, .. } = record;
+        let tile = plan.space.tile();
+        // A record of ours has a time; whatever else claims to be one is taken as made now.
+        let time = humantime::parse_rfc3339(&record.time).unwrap_or_else(|_| SystemTime::now());
+        let space = plan.space.to_string();
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sqlite)?;
+        let values = named_params! {
+            ":time": milliseconds(time),
+            ":device": device,
+            ":device_name": record.device.name,
+            ":model": model_fingerprint(&request.model),
+            ":family": request.model.family,
+            ":stage": trials::STAGE,
+            ":height": request.height,
+            ":width": request.width,
+            ":frames": request.frames,
+            ":batch": request.batch,
+            ":size": trials::size(request),
+            ":policy": record.policy.name,
+            ":space": space.split(' ').next().unwrap_or_default(),
+            ":tile_height": tile.map(|tile| tile.height),
+            ":tile_width": tile.map(|tile| tile.width),
+            ":overlap": tile.map(|tile| tile.overlap),
+            ":precision": plan.precision.to_string(),
+            ":layout": plan.layout.to_string(),
+            ":plan": trials::plan_key(plan)?,
+            ":elapsed_ns": outcome.map(|outcome| i64::try_from(outcome.elapsed.as_nanos()).unwrap_or(i64::MAX)),
+            ":peak_bytes": outcome.map(|outcome| i64::try_from(outcome.peak_bytes).unwrap_or(i64::MAX)),
+            ":failed": outcome.is_none(),
+            ":record": text,
+        };
+        transaction.execute(INSERT, values).map_err(sqlite)?;
+        if transaction.last_insert_rowid() % PRUNE_EVERY == 0 {
+            transaction.execute(PRUNE, [self.most_rows]).map_err(sqlite)?;
+        }
+        transaction.commit().map_err(sqlite)
+    }
+
+    /// Does it once more with a new file where this one turns out to be damaged.
+    pub(crate) fn healed<T>(&mut self, mut work: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
+        match work(self) {
+            Err(Error::Corrupt { .. }) => {
+                // Closed before it is moved.
+                self.connection =
+                    Connection::open_in_memory().map_err(|cause| Error::Sqlite { path: self.path.clone(), cause })?;
+                self.put_aside.extend(aside::put_aside(&self.path)?);
+                self.connection = begin(&self.path, &mut self.put_aside)?;
+                work(self)
+            }
+            done => done,
+        }
+    }
+}
+
+/// Connects to a file, made where it is missing, with damaged ones put aside.
+fn begin(path: &Path, put_aside: &mut Vec<PathBuf>) -> Result<Connection> {
+    for _ in 0..MOST_ASIDE {
+        place::make(path)?;
+        match schema::connect(path) {
+            Err(Error::Corrupt { .. }) => put_aside.extend(aside::put_aside(path)?),
+            // Another process has just put it aside.
+            Err(_) if !path.exists() => {}
+            done => return done,
+        }
+    }
+    Err(Error::Corrupt { path: path.to_owned() })
+}
+
+/// Since 1970, negative before.
+pub(crate) fn milliseconds(time: SystemTime) -> i64 {
+    let number = |duration: Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => number(after),
+        Err(before) => -number(before.duration()),
+    }
+}

@@ -1,0 +1,103 @@
+//! What policies are told: what was measured on this device, for this model, at about this size.
+
+use std::collections::HashSet;
+
+use rusqlite::params;
+use tilewright_plan::{Plan, Record, Request, Trial};
+
+use crate::{Error, History, Result};
+
+/// The stage that rows are of; loading and sampling get their own.
+pub(crate) const STAGE: &str = "decode";
+
+/// "About this size": at most this many times the output, and at least one in this many.
+const ABOUT: u128 = 4;
+
+/// Measurements that are looked at, newest first, for plans not seen yet: a bound on the time, where the same few plans were run
+/// many thousand times.
+const LOOKED_AT: u32 = 4096;
+
+/// Uses the index alone: the records of rows that are passed over are never touched.
+pub(crate) const NEWEST: &str = "
+    SELECT id, plan FROM trial INDEXED BY trial_of_policies
+    WHERE stage = ?1 AND device = ?2 AND model = ?3 AND failed = 0 AND size BETWEEN ?4 AND ?5
+    ORDER BY time DESC, id DESC LIMIT ?6";
+
+/// Which trials are worth comparing with.
+#[derive(Clone, Copy, Debug)]
+pub struct Query<'a> {
+    /// The device's fingerprint: everything that changes its speed. Matched exactly.
+    pub device: &'a str,
+    /// The model's, from [`crate::model_fingerprint`]. Matched exactly.
+    pub model: &'a str,
+    /// For the size.
+    pub request: &'a Request,
+}
+
+impl History {
+    /// What succeeded on this device for this model at a quarter to four times this size (batch · frames · height · width), newest
+    /// first, the later-added first at the same time. One trial per plan, the newest, whatever reason the plan gives for itself; of the
+    /// newest 4096 that match. A file found damaged here is put aside, as in [`History::open`].
+    ///
+    /// # Errors
+    /// SQLite can't read.
+    pub fn trials(&mut self, query: &Query<'_>, most: u32) -> Result<Vec<Trial>> {
+        self.healed(|history| history.trials_now(query, most))
+    }
+
+    fn trials_now(&self, query: &Query<'_>, most: u32) -> Result<Vec<Trial>> {
+        let sqlite = |cause| Error::sqlite(&self.path, cause);
+        let (least, largest) = about(query.request);
+        let mut newest = self.connection.prepare(NEWEST).map_err(sqlite)?;
+        let mut record = self.connection.prepare("SELECT record FROM trial WHERE id = ?1").map_err(sqlite)?;
+        let mut rows =
+            newest.query(params![STAGE, query.device, query.model, least, largest, LOOKED_AT]).map_err(sqlite)?;
+        let mut seen: HashSet<i64> = HashSet::new();
+        let mut trials: Vec<Trial> = Vec::new();
+        while trials.len() < most as usize {
+            let Some(row) = rows.next().map_err(sqlite)? else { break };
+            let (id, plan): (i64, i64) = (row.get(0).map_err(sqlite)?, row.get(1).map_err(sqlite)?);
+            if !seen.insert(plan) {
+                continue;
+            }
+            let text: String = match record.query_row([id], |row| row.get(0)) {
+                Ok(text) => text,
+                // Removed by another process meanwhile.
+                Err(rusqlite::Error::QueryReturnedNoRows) => continue,
+                Err(cause) => return Err(sqlite(cause)),
+            };
+            let Ok(Record { plan, outcome: Some(outcome), .. }) = serde_json::from_str(&text) else { continue };
+            trials.push(Trial { plan, outcome });
+        }
+        Ok(trials)
+    }
+}
+
+/// The smallest and largest size that a request is compared with.
+fn about(request: &Request) -> (i64, i64) {
+    let size = exact_size(request);
+    (saturated(size.div_ceil(ABOUT)), saturated(size.saturating_mul(ABOUT)))
+}
+
+/// Output pixels over samples and frames.
+pub(crate) fn size(request: &Request) -> i64 {
+    saturated(exact_size(request))
+}
+
+fn exact_size(request: &Request) -> u128 {
+    [request.batch, request.frames, request.height, request.width].into_iter().map(u128::from).product()
+}
+
+fn saturated(size: u128) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
+}
+
+/// Tells plans apart by everything but the reason: a 64-bit FNV-1a of its JSON, the same in every build.
+pub(crate) fn plan_key(plan: &Plan) -> Result<i64> {
+    let plan = Plan { reason: String::new(), ..plan.clone() };
+    let text = serde_json::to_vec(&plan).map_err(Error::Record)?;
+    let hash = text
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    Ok(hash.cast_signed())
+}
