@@ -56,30 +56,24 @@ pub fn rounding(precision: Precision) -> f64 {
 }
 
 impl Search<'_> {
-    /// Accuracy first: a CPU gains little from narrow types, so there they only count where f32 does not fit.
-    /// Elsewhere a type that is no faster than f32 is not worth its rounding.
-    pub(crate) fn first_precisions(&self) -> Vec<Precision> {
+    /// The precisions of the first round, or of the second, which is only looked at where the first has nothing that fits.
+    ///
+    /// The first is f32 and what gains time over it; the second is the other narrow types. On a CPU those gain little, so all of them
+    /// wait: accuracy first.
+    pub(crate) fn precisions(&self, is_first: bool) -> Vec<Precision> {
         let mut precisions = Vec::with_capacity(5);
+        let is_cpu = self.request.device.backend == Backend::Cpu;
         match self.wishes.precision {
-            Some(precision) => precisions.push(precision),
+            Some(precision) if is_first => precisions.push(precision),
+            Some(_) => {}
             None => {
-                precisions.push(Precision::Uniform(Dtype::F32));
-                let is_cpu = self.request.device.backend == Backend::Cpu;
-                self.narrow(&mut precisions, |dtype| !is_cpu && self.request.is_fast(dtype));
+                if is_first {
+                    precisions.push(Precision::Uniform(Dtype::F32));
+                }
+                self.narrow(&mut precisions, |dtype| {
+                    self.request.offers(dtype) && is_first == (!is_cpu && self.request.is_fast(dtype))
+                });
             }
-        }
-        precisions.retain(|precision| self.allows(*precision));
-        precisions
-    }
-
-    /// What is only considered where nothing else fits: narrow types that gain no time.
-    pub(crate) fn further_precisions(&self) -> Vec<Precision> {
-        let mut precisions = Vec::with_capacity(4);
-        if self.wishes.precision.is_none() {
-            let is_cpu = self.request.device.backend == Backend::Cpu;
-            self.narrow(&mut precisions, |dtype| {
-                self.request.offers(dtype) && (is_cpu || !self.request.is_fast(dtype))
-            });
         }
         precisions.retain(|precision| self.allows(*precision));
         precisions
@@ -102,11 +96,11 @@ impl Search<'_> {
 
     /// Prices the whole picture in every precision and memory order, and keeps the lanes that something speaks for: at most the two
     /// quickest and the leanest.
-    pub(crate) fn lanes(&mut self, precisions: &[Precision]) -> Vec<Lane> {
-        let mut lanes: Vec<Lane> = Vec::with_capacity(2 * precisions.len());
-        for precision in precisions {
+    pub(crate) fn lanes(&mut self, is_first: bool) -> Vec<Lane> {
+        let mut lanes: Vec<Lane> = Vec::with_capacity(10);
+        for precision in self.precisions(is_first) {
             for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
-                let plan = Plan { layout, ..Plan::whole(*precision) };
+                let plan = Plan { layout, ..Plan::whole(precision) };
                 if let Some(cost) = self.estimate(&plan) {
                     lanes.push(self.lane(&plan, cost));
                 }
@@ -122,11 +116,14 @@ impl Search<'_> {
                 kept.push(*lane);
             }
         }
-        if kept.len() > MOST {
-            kept.sort_by(|a, b| a.time().total_cmp(&b.time()));
-            let leanest = kept.iter().copied().skip(MOST - 1).min_by(|a, b| a.peak().total_cmp(&b.peak()));
-            kept.truncate(MOST - 1);
-            kept.extend(leanest);
+        // Sorting would be a tenth of the module's size.
+        while kept.len() > MOST {
+            let by = |what: fn(&Lane) -> f64| kept.iter().enumerate().map(move |(index, lane)| (index, what(lane)));
+            let leanest = by(Lane::peak).min_by(|a, b| a.1.total_cmp(&b.1)).map(|(index, _)| index);
+            let slowest =
+                by(Lane::time).filter(|(index, _)| Some(*index) != leanest).max_by(|a, b| a.1.total_cmp(&b.1));
+            let Some((slowest, _)) = slowest else { break };
+            kept.remove(slowest);
         }
         kept
     }

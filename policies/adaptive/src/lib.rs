@@ -125,7 +125,7 @@ impl Policy for Adaptive {
 
 impl Adaptive {
     fn answered(&mut self, request: &Request, best: Priced) -> Plan {
-        self.learnt.expect(request, &best.plan, best.cost.elapsed_ns, best.cost.peak_bytes);
+        self.learnt.expect(request, &best.plan, &best.cost);
         best.plan
     }
 }

@@ -122,21 +122,24 @@ impl<'a> Search<'a> {
     pub fn best(&mut self) -> Option<Priced> {
         let mut fitting = Vec::new();
         let mut lanes = Vec::new();
-        let rounds = [self.first_precisions(), self.further_precisions()];
-        let small = divide::small_tiles(self.request, &self.wishes);
+        let bands = divide::bands(self.request);
         // The leanest plan of all is among the smallest tiles, whatever comes between.
-        let tiles = if self.bounds.leanest { small.clone() } else { divide::tiles(self.request, &self.wishes) };
-        for precisions in rounds {
-            let round = self.lanes(&precisions);
+        let tiles = match self.bounds.leanest {
+            true => divide::small_tiles(self.request, &self.wishes),
+            false => divide::tiles(self.request, &self.wishes),
+        };
+        for is_first in [true, false] {
+            let round = self.lanes(is_first);
             for lane in &round {
-                self.enumerate(lane, &tiles, &mut fitting);
+                self.enumerate(lane, &bands, &tiles, &mut fitting);
             }
             lanes.extend(round);
             if !self.bounds.leanest && !fitting.is_empty() {
                 break;
             }
         }
-        if fitting.is_empty() {
+        if fitting.is_empty() && !self.bounds.leanest {
+            let small = divide::small_tiles(self.request, &self.wishes);
             for lane in &lanes {
                 self.ascend(lane, &small, &mut fitting);
             }
@@ -152,9 +155,9 @@ impl<'a> Search<'a> {
 
     /// The last plan's space in the best of the wider types, where one of those fits.
     pub fn keeping(&mut self, last: &Plan) -> Option<Priced> {
-        for precisions in [self.first_precisions(), self.further_precisions()] {
+        for is_first in [true, false] {
             let mut fitting = Vec::new();
-            for precision in precisions {
+            for precision in self.precisions(is_first) {
                 for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
                     let plan = Plan { precision, layout, reason: String::new(), ..*last };
                     if let Answer::Fits(priced) = self.price(plan) {
@@ -184,12 +187,12 @@ impl<'a> Search<'a> {
     }
 
     /// Whole, every band and, from the smallest up, every tile, one at a time.
-    fn enumerate(&mut self, lane: &Lane, tiles: &[Tile], fitting: &mut Vec<Priced>) {
+    fn enumerate(&mut self, lane: &Lane, bands: &[u32], tiles: &[Tile], fitting: &mut Vec<Priced>) {
         if let Answer::Fits(whole) = self.judged(lane.plan(), lane.cost) {
             fitting.push(whole);
         }
-        for height in divide::bands(self.request) {
-            if let Answer::Fits(bands) = self.price(lane.plan().exact(self.request, height)) {
+        for height in bands {
+            if let Answer::Fits(bands) = self.price(lane.plan().exact(self.request, *height)) {
                 fitting.push(bands);
             }
         }

@@ -125,7 +125,7 @@ impl Case {
             peak_bytes: (HELD * held * order_memory * type_memory * f64::from(batch) + gathered) as u64,
             elapsed_ns: (100.0 * worked * order_time * type_time * f64::from(self.batch)) as u64,
             tiles: jobs,
-            shapes: 1 + u32::from(jobs % batch != 0),
+            shapes: 1 + u32::from(!jobs.is_multiple_of(batch)),
             rework: worked / picture,
         }
     }
