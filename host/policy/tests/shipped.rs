@@ -200,8 +200,7 @@ fn adaptive_learns_from_outcomes() {
     let request = Request { objective: Objective::Fastest, ..request(1024, 1_300_000_000) };
     let facts = Arc::new(Prices(request.clone()));
     let cpu = device(Backend::Cpu);
-    let decide =
-        |policy: &mut tilewright_policy::Policy| policy.decide(&request, &cpu, &offer(), facts.clone()).plan;
+    let decide = |policy: &mut tilewright_policy::Policy| policy.decide(&request, &cpu, &offer(), facts.clone()).plan;
     let first = decide(&mut policy);
     assert_eq!(first.space, Space::Whole);
     // In either memory order whole turns out to need half as much again, which does not fit.

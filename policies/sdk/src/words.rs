@@ -176,3 +176,63 @@ impl Request {
         self.height.max(self.width)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Backend, Device, Hint, Model, Objective};
+
+    fn request(hints: &[(&str, &str)]) -> Request {
+        Request {
+            model: Model {
+                family: "flux".into(),
+                stored: Dtype::Bf16,
+                quantized: false,
+                parameter_bytes: 1,
+                spatial_scale: 8,
+                temporal_scale: 1,
+            },
+            device: Device {
+                backend: Backend::Cpu,
+                name: "test".into(),
+                arch: "test".into(),
+                compute_units: 1,
+                total_bytes: 1,
+                free_bytes: 1,
+                unified: false,
+                fast_dtypes: vec![],
+            },
+            batch: 1,
+            frames: 1,
+            height: 512,
+            width: 768,
+            memory_limit: 1,
+            objective: Objective::Balanced,
+            hints: hints.iter().map(|(name, value)| Hint { name: (*name).into(), value: (*value).into() }).collect(),
+        }
+    }
+
+    #[test]
+    fn a_part_that_covers_the_picture_is_the_whole() {
+        let (request, plan) = (request(&[]), Plan::whole(Precision::Uniform(Dtype::F32)));
+        let bands = plan.clone().exact(&request, 128);
+        assert_eq!(bands.space, Space::Exact(Tile { height: 128, width: 768, overlap: 0 }));
+        assert_eq!(plan.clone().exact(&request, 512).kind(), Kind::Whole);
+        assert_eq!(plan.clone().blended(&request, Tile::square(512, 64)).kind(), Kind::Blended);
+        assert_eq!(plan.clone().blended(&request, Tile::square(768, 64)).kind(), Kind::Whole);
+        // What the host makes of the width does not tell bands apart; their height does.
+        let clamped = Plan { space: Space::Exact(Tile { height: 128, width: 640, overlap: 8 }), ..plan.clone() };
+        assert!(bands.is_like(&clamped) && !bands.is_like(&plan.exact(&request, 64)));
+    }
+
+    #[test]
+    fn offers_are_read_with_their_defaults() {
+        let bare = request(&[]);
+        assert_eq!((bare.offers_exact(), bare.tile_unit(), bare.tile_least()), (false, 8, 8));
+        let full = request(&[("offer.exact", "true"), ("offer.tile-unit", "16"), ("offer.tile-least", "40")]);
+        assert_eq!((full.offers_exact(), full.tile_unit(), full.tile_least()), (true, 16, 48));
+        let odd = request(&[("offer.exact", "yes"), ("offer.tile-unit", "0"), ("offer.tile-least", "-1")]);
+        assert_eq!((odd.offers_exact(), odd.tile_unit(), odd.tile_least()), (false, 1, 1));
+        assert_eq!(request(&[("offer.tile-least", "4294967295")]).tile_least(), 8);
+    }
+}
