@@ -1,55 +1,172 @@
-//! What earlier measurements say about the host's estimates: the ratio of the two for the nearest plan.
+//! What earlier measurements say about the host's estimates: the ratio of the two, of the nearest plan.
+//!
+//! Time is taken from the nearest plan (in pixels worked on at once) of the same kind of space, precision and memory order; where there
+//! is none, from the nearest of another kind, whole and bands standing in for each other first: what a device is slow at whole, it is
+//! slow at in parts too. Memory is the most that was seen of the same kind, precision and memory order, and of no other: bands and tiles
+//! hold different things. Another precision says nothing about either.
+//!
+//! A trial carries no size of its own: the host gives what it would have been at the size of the request.
 
-use tilewright_sdk::{Plan, Request, host};
+use tilewright_sdk::{Attempt, Failure, Kind, Layout, Plan, Precision, Request, host};
 
-/// The most measurements to look at; newer ones come first.
-const TRIALS: u32 = 8;
+use crate::learnt::Learnt;
 
-/// How far a ratio is trusted; beyond it something else was measured.
-const TRUSTED: std::ops::RangeInclusive<f64> = 0.1..=10.0;
+/// The most trials to look at; newer ones come first.
+const TRIALS: u32 = 16;
 
-/// Measured over estimated, per plan that was carried out.
+/// The most plans among them to ask the price of.
+const TRIED_PLANS: usize = 6;
+
+/// How far a measurement moves an estimate. Beyond it something else was measured too: another program's work, a kernel search.
+const TRUSTED: (f64, f64) = (0.5, 4.0);
+
+/// What a measurement weighs against the next newer one.
+const AGEING: f64 = 0.75;
+
+/// Measured over estimated, for one plan or a few that are alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Ratio {
+    /// Mean of estimated over measured time.
+    speed: f64,
+    weight: f64,
+    /// The most of measured over estimated memory; 0 where none was seen.
+    memory: f64,
+}
+
+impl Ratio {
+    /// Adds a measurement that is newer than all before.
+    ///
+    /// Speeds are averaged rather than times, with less weight for older ones: a noisy run is one that took too long, and a mean of
+    /// speeds gives such a run the least say.
+    pub fn note(&mut self, time: f64, memory: f64) {
+        let trusted = |ratio: f64| (ratio.is_finite() && ratio > 0.0).then(|| ratio.clamp(TRUSTED.0, TRUSTED.1));
+        if let Some(time) = trusted(time) {
+            self.weight = self.weight * AGEING + 1.0;
+            self.speed += (1.0 / time - self.speed) / self.weight;
+        }
+        if let Some(memory) = trusted(memory) {
+            self.memory = self.memory.max(memory);
+        }
+    }
+
+    fn time(&self) -> Option<f64> {
+        (self.weight > 0.0).then(|| 1.0 / self.speed)
+    }
+}
+
+/// A plan that was carried out.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub plan: Plan,
+    /// Pixels that were worked on at once.
+    pub pixels: f64,
+    pub ratio: Ratio,
+}
+
+/// What to multiply an estimate by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Correction {
+    pub time: f64,
+    pub memory: f64,
+    /// Whether the memory of such plans was ever measured.
+    pub is_measured: bool,
+}
+
+/// Everything that was measured, for one request.
 pub struct Corrections {
-    ratios: Vec<(Plan, f64, f64)>,
-    pixels: f64,
+    seen: Vec<Seen>,
+    asked: u32,
+    extents: (u32, u32),
 }
 
 impl Corrections {
-    /// Asks the host for what was measured, and for what it would have expected.
-    pub fn new(request: &Request) -> Self {
-        let mut ratios: Vec<(Plan, f64, f64)> = Vec::new();
-        for trial in host::trials(TRIALS) {
-            // The newest measurement of a plan stands for it.
-            if ratios.iter().any(|(known, ..)| known.is_like(&trial.plan)) {
+    /// Asks the host for what was measured and what it would have expected, and adds what the policy has learnt itself.
+    pub fn new(request: &Request, learnt: &Learnt) -> Self {
+        let extents = (request.height, request.width);
+        let trials = host::trials(TRIALS);
+        let mut seen: Vec<Seen> = Vec::new();
+        let mut prices: Vec<(f64, f64)> = Vec::new();
+        let mut asked = 0;
+        // The newest first, so that they are the ones that are priced; then the oldest first, so that the newest weigh most.
+        for trial in &trials {
+            let known = seen.iter().any(|seen| seen.plan.is_like(&trial.plan));
+            if known || asked as usize == TRIED_PLANS {
                 continue;
             }
+            asked += 1;
             let Ok(cost) = host::estimate(&trial.plan) else { continue };
-            let time = trial.outcome.elapsed_ns as f64 / cost.elapsed_ns as f64;
-            let memory = trial.outcome.peak_bytes as f64 / cost.peak_bytes as f64;
-            if TRUSTED.contains(&time) && TRUSTED.contains(&memory) {
-                ratios.push((trial.plan, time, memory));
+            prices.push((cost.elapsed_ns as f64, cost.peak_bytes as f64));
+            let plan = Plan { reason: String::new(), ..trial.plan };
+            seen.push(Seen { pixels: pixels(&plan, extents), plan, ratio: Ratio::default() });
+        }
+        for trial in trials.iter().rev() {
+            let known = seen.iter().position(|seen| seen.plan.is_like(&trial.plan));
+            if let Some(index) = known
+                && let (Some(seen), Some((time, memory))) = (seen.get_mut(index), prices.get(index))
+            {
+                let outcome = &trial.outcome;
+                seen.ratio.note(outcome.elapsed_ns as f64 / time, outcome.peak_bytes as f64 / memory);
             }
         }
-        Self { ratios, pixels: f64::from(request.height) * f64::from(request.width) }
+        seen.extend(learnt.about(request).cloned());
+        Self { seen, asked, extents }
     }
 
-    /// The factors for a plan's time and memory: those of the nearest plan in the same precision and memory order, else 1.
-    pub fn of(&self, plan: &Plan) -> (f64, f64) {
-        let alike =
-            self.ratios.iter().filter(|(known, ..)| known.precision == plan.precision && known.layout == plan.layout);
-        let size = self.size(plan);
-        let far = |known: &Plan| {
-            let ratio = self.size(known) / size;
-            if ratio < 1.0 { 1.0 / ratio } else { ratio }
+    /// Estimates that were asked for.
+    pub fn asked(&self) -> u32 {
+        self.asked
+    }
+
+    /// Takes the peak of an attempt that went over the limit as a measurement of plans of its kind.
+    pub fn note(&mut self, attempt: &Attempt, expected_bytes: f64) {
+        if let Failure::OverLimit(bytes) = attempt.failure {
+            let mut ratio = Ratio::default();
+            ratio.note(f64::NAN, bytes as f64 / expected_bytes);
+            let plan = Plan { reason: String::new(), ..attempt.plan };
+            self.seen.push(Seen { pixels: pixels(&plan, self.extents), plan, ratio });
+        }
+    }
+
+    /// What to multiply the estimate of a plan by; 1 where nothing was measured.
+    pub fn of(&self, plan: &Plan) -> Correction {
+        self.of_kind(plan.kind(), plan.precision, plan.layout, pixels(plan, self.extents))
+    }
+
+    /// The same for plans of a kind that work on about this many pixels at once.
+    pub fn of_kind(&self, kind: Kind, precision: Precision, layout: Layout, pixels: f64) -> Correction {
+        let far = |seen: &Seen| (seen.pixels / pixels).max(pixels / seen.pixels);
+        // Whole and bands do the same work; tiles do other work of the same sort.
+        let other = |seen: &Seen| match (seen.plan.kind(), kind) {
+            (known, kind) if known == kind => 0,
+            (Kind::Blended, _) | (_, Kind::Blended) => 2,
+            _ => 1,
         };
-        let nearest =
-            alike.map(|(known, time, memory)| (far(known), *time, *memory)).min_by(|a, b| a.0.total_cmp(&b.0));
-        nearest.map_or((1.0, 1.0), |(_, time, memory)| (time, memory))
+        let mut nearest: Option<(u8, f64, f64)> = None;
+        let mut memory: f64 = 0.0;
+        for seen in self.seen.iter().filter(|seen| seen.plan.precision == precision && seen.plan.layout == layout) {
+            let other = other(seen);
+            if other == 0 {
+                memory = memory.max(seen.ratio.memory);
+            }
+            if let Some(time) = seen.ratio.time()
+                && nearest.is_none_or(|(but_other, but_far, _)| (other, far(seen)) < (but_other, but_far))
+            {
+                nearest = Some((other, far(seen), time));
+            }
+        }
+        let is_measured = memory > 0.0;
+        let time = nearest.map_or(1.0, |(.., time)| time);
+        Correction { time, memory: if is_measured { memory } else { 1.0 }, is_measured }
     }
 
-    /// Pixels that are worked on at once.
-    fn size(&self, plan: &Plan) -> f64 {
-        let pixels = plan.tile().map_or(self.pixels, |tile| f64::from(tile.height) * f64::from(tile.width));
-        (pixels * f64::from(plan.batch)).max(1.0)
+    /// Whether this very plan was carried out to its end, so that every kernel that it needs was found.
+    pub fn has_run(&self, plan: &Plan) -> bool {
+        self.seen.iter().any(|seen| seen.ratio.weight > 0.0 && seen.plan.is_like(plan))
     }
+}
+
+/// Pixels that a plan works on at once in a picture of this height and width.
+pub fn pixels(plan: &Plan, (height, width): (u32, u32)) -> f64 {
+    let (height, width) = plan.tile().map_or((height, width), |tile| (tile.height.min(height), tile.width.min(width)));
+    (f64::from(height) * f64::from(width) * f64::from(plan.batch)).max(1.0)
 }

@@ -1,26 +1,51 @@
-//! The default policy: enumerates whole and blended plans over tile sizes, precisions, memory orders and batches, asks the host for
-//! the price of each, corrects the prices by what was measured before, and takes the best that fits the memory limit.
+//! The default policy: prices the picture whole, in exact bands and in blended tiles, over precisions, memory orders and batches, asks
+//! the host for the price of each, corrects the prices by what was measured before, and takes the best that fits the memory limit.
 //!
-//! What is best depends on the objective, with t the time and m the peak as a share of the limit:
-//! `fastest` takes the least t; `balanced` the least t · (1 + m / 2); `leanest` the least m among the plans that take no longer than
-//! four times the quickest. Blended tiles are not quite the whole picture's output and narrow types round, so their prices count a
-//! few percent more: at near-equal cost the better picture wins.
+//! **What fits.** The corrected peak, and 3 % on top as long as no plan of its kind was measured, is within the limit.
+//!
+//! **What is best** depends on the objective, with t the time and m the peak: `fastest` takes the least t; `balanced` the least
+//! t · (1 + m / limit / 2); `leanest` the least m among the plans that take no longer than four times the quickest. Bands give the whole
+//! picture's output, so their price stands; blended tiles don't quite, and narrow types round, so their t counts a few percent more
+//! (types also their m). Where prices are alike, or memory within 2 % under `leanest`, the better picture wins: whole, then exact, then
+//! blended. Narrow types that gain no time, as on a CPU, only count where nothing else fits, and tiles under 256 pixels last of all. On
+//! ROCm every convolution shape beyond a plan's first counts a second for its kernel search, unless that plan has run before.
+//!
+//! **What is learnt.** Measured over estimated, per model, device, kind of space, precision and memory order: from the host's trials, and
+//! from the outcomes that this instance was told since it was made, so that a long-lived host gets better answers without a history too.
+//! The memory of an instance only changes by outcomes: a fresh one gives the same answer to the same inputs, and a decision changes no
+//! later one.
+//!
+//! **After a failure.** Where memory ran out, the next plan is expected to need at most 70 % of what the failed one was expected to,
+//! exact before blended; where there is no such plan, the leanest that is smaller at all; after three such failures the leanest of all.
+//! Where values were not finite, a wider type in the same space, else in whatever space fits. What was tried is never answered again.
+//!
+//! A decision asks for at most 64 estimates.
 
 mod correct;
+mod divide;
+mod lanes;
+mod learnt;
+mod reason;
 mod search;
 
-use tilewright_sdk::{Attempt, Description, Dtype, Failure, Plan, Policy, Precision, Request, Settings, host};
+use tilewright_sdk::{Attempt, Description, Dtype, Failure, Outcome, Plan, Policy, Precision, Request, Settings};
 
-use correct::Corrections;
-use search::{Limits, Search};
+use learnt::Learnt;
+use search::{Priced, Search};
 
 /// What the user may narrow the search to.
-#[derive(Clone, Copy)]
-pub struct Adaptive {
+#[derive(Clone, Copy, Debug)]
+struct Wishes {
     precision: Option<Precision>,
     min_tile: u32,
     max_tile: u32,
     overlap: Option<u32>,
+}
+
+/// The policy: what the user wishes and what was learnt.
+pub struct Adaptive {
+    wishes: Wishes,
+    learnt: Learnt,
 }
 
 impl Policy for Adaptive {
@@ -63,41 +88,45 @@ impl Policy for Adaptive {
                 .concat()
             })?),
         };
-        Ok(Self { precision, min_tile, max_tile, overlap })
+        Ok(Self { wishes: Wishes { precision, min_tile, max_tile, overlap }, learnt: Learnt::default() })
     }
 
     fn decide(&mut self, request: &Request) -> Result<Plan, String> {
-        let limits = Limits { peak_bytes: request.memory_limit as f64, wider_than: None };
-        let found = Search::new(self, request).best(&limits, &[]);
-        found.ok_or_else(|| "no plan fits into the memory limit".into())
+        let best = Search::new(self.wishes, &self.learnt, request, &[]).best();
+        best.map(|best| self.answered(request, best)).ok_or_else(|| "no plan fits into the memory limit".into())
     }
 
     fn recover(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
         let Some(last) = attempts.last() else {
             return self.decide(request);
         };
-        let overflowed = attempts.iter().filter(|attempt| matches!(attempt.failure, Failure::NonFinite(_)));
-        let overflowed = overflowed.map(|attempt| attempt.plan.precision).max_by_key(|precision| width(*precision));
-        let mut limits = Limits { peak_bytes: request.memory_limit as f64, wider_than: overflowed };
-        let mut search = Search::new(self, request);
-        let why = match last.failure {
-            Failure::NonFinite(_) => {
-                if last.plan.precision.dtype() == Dtype::F32 {
-                    return Err("not finite even in f32: no plan mends that".into());
-                }
-                // A precision that was asked for is given up rather than the picture.
-                search.widen();
-                "values were not finite in "
-            }
-            Failure::OutOfMemory(_) | Failure::OverLimit(_) => {
-                let expected = host::estimate(&last.plan).map_or(request.memory_limit, |cost| cost.peak_bytes);
-                limits.peak_bytes = limits.peak_bytes.min(0.7 * expected as f64 * search.memory_ratio(&last.plan));
-                "memory ran out in "
-            }
-        };
-        let plan = search.best(&limits, attempts).ok_or("no plan is left to try")?;
-        let reason = [why, last.plan.precision.word(), shape(&last.plan), ": ", &plan.reason].concat();
-        Ok(plan.because(reason))
+        let mut wishes = self.wishes;
+        let overflowed = matches!(last.failure, Failure::NonFinite(_));
+        if overflowed && last.plan.precision.dtype() == Dtype::F32 {
+            return Err("not finite even in f32: no plan mends that".into());
+        }
+        if attempts.iter().any(|attempt| matches!(attempt.failure, Failure::NonFinite(_))) {
+            // A precision that was asked for is given up rather than the picture.
+            wishes.precision = None;
+        }
+        let mut search = Search::new(wishes, &self.learnt, request, attempts);
+        let kept = if overflowed { search.keeping(&last.plan) } else { None };
+        let mut best = kept.or_else(|| search.best()).ok_or("no plan is left to try")?;
+        let why = if overflowed { "values were not finite in " } else { "memory ran out in " };
+        let failed = [why, last.plan.precision.word(), ", ", &reason::shape(&last.plan), ": "].concat();
+        best.plan.reason.insert_str(0, &failed);
+        Ok(self.answered(request, best))
+    }
+
+    fn learn(&mut self, request: &Request, plan: &Plan, outcome: &Outcome) {
+        self.learnt.note(request, plan, outcome);
+    }
+}
+
+impl Adaptive {
+    fn answered(&mut self, request: &Request, best: Priced) -> Plan {
+        self.learnt.expect(request, &best.plan, &best.cost);
+        best.plan
     }
 }
 
@@ -112,10 +141,6 @@ fn width(precision: Precision) -> u32 {
         Precision::Uniform(Dtype::Bf16) => 1,
         Precision::Uniform(_) => 0,
     }
-}
-
-fn shape(plan: &Plan) -> &'static str {
-    if plan.tile().is_some() { " tiles" } else { ", whole" }
 }
 
 #[cfg(test)]

@@ -1,210 +1,323 @@
-//! The enumeration: which plans are looked at, what each counts, and which one is best.
+//! The search: which plans are looked at, what each counts, and which one is best.
 
-use tilewright_sdk::{Attempt, Backend, Dtype, Layout, Objective, Plan, Precision, Request, Space, Tile, host};
+use tilewright_sdk::{Attempt, Backend, Cost, Failure, Kind, Layout, Objective, Plan, Precision, Request, Tile, host};
 
-use crate::{Adaptive, Corrections, width};
+use crate::{
+    Wishes,
+    correct::{Correction, Corrections, pixels},
+    divide,
+    lanes::{Lane, rounding},
+    learnt::Learnt,
+    reason, width,
+};
 
-/// Sides of tiles to consider, in pixels.
-const SIDES: [u32; 7] = [256, 384, 512, 768, 1024, 1536, 2048];
+/// Estimates that a decision may ask for.
+const MOST_ESTIMATES: u32 = 64;
 
-/// Sides for when nothing larger fits.
-const SMALL_SIDES: [u32; 4] = [192, 128, 96, 64];
+/// How far over its estimate a peak may come where none of the kind was measured.
+const MARGIN: f64 = 1.03;
 
 /// Batches to try on the best plan with one tile at a time.
 const BATCHES: [u32; 4] = [2, 4, 8, 16];
 
-/// What counts on top of a price where the picture comes out a little different from the whole one in f32.
+/// What counts on top of a price where the picture comes out a little different from the whole one.
 const BLENDED: f64 = 1.05;
-const MIXED: f64 = 1.02;
-const UNIFORM_HALF: f64 = 1.05;
 
-/// Where f16 overflows as a type of its own: the KL autoencoders' activations go beyond 65504.
-const KL_FAMILIES: [&str; 4] = ["sd", "sdxl", "sd3", "flux"];
+/// What a kernel search for one more shape takes on ROCm, in nanoseconds: towards the lower end of what is reported (from under a second
+/// to minutes), since a search is paid once and a slow plan every time.
+const KERNEL_SEARCH: f64 = 1e9;
 
 /// Under `leanest`, how much longer than the quickest plan a plan may take.
 const LEANEST_TIME: f64 = 4.0;
 
-/// What a plan has to stay within.
-pub struct Limits {
-    pub peak_bytes: f64,
-    /// Only precisions wider than this one.
-    pub wider_than: Option<Precision>,
+/// Within these factors two plans count alike and the better picture wins: of memory under `leanest`, of the price otherwise.
+const ALIKE_MEMORY: f64 = 1.02;
+const ALIKE_PRICE: f64 = 1.001;
+
+/// Of the memory that a failed plan was expected to need, what the next one may be expected to need.
+const SHRINK: f64 = 0.7;
+
+/// After this many failures for memory, what is left is the leanest plan of all.
+const PATIENCE: usize = 3;
+
+/// A plan that may be answered.
+#[derive(Clone, Debug)]
+pub struct Priced {
+    pub plan: Plan,
+    /// As the host prices it.
+    pub cost: Cost,
+    /// Corrected by what was measured, in nanoseconds and bytes.
+    pub time: f64,
+    pub peak: f64,
 }
 
-/// A plan that fits, with its corrected price.
-#[derive(Clone)]
-struct Priced {
-    plan: Plan,
-    nanoseconds: f64,
-    peak_bytes: f64,
+/// What became of a price that was asked for.
+enum Answer {
+    Fits(Priced),
+    /// Larger plans of its kind need not be priced.
+    TooMuch,
+    /// Tried before, or without a price.
+    Passed,
+}
+
+/// What recovery asks of the next plan.
+#[derive(Debug, Default)]
+struct Bounds {
+    /// Only precisions wider than this one.
+    wider_than: Option<Precision>,
+    /// The most that may be expected.
+    ceiling: Option<f64>,
+    /// What the leanest plan that failed for memory was expected to need.
+    failed: Option<f64>,
+    /// The last chance.
+    leanest: bool,
 }
 
 /// The search for one request.
 pub struct Search<'a> {
-    policy: Adaptive,
-    request: &'a Request,
-    corrections: Corrections,
-    priced: u32,
+    pub(crate) wishes: Wishes,
+    pub(crate) request: &'a Request,
+    pub(crate) corrections: Corrections,
+    pub(crate) wholes: Vec<Lane>,
+    tried: &'a [Attempt],
+    bounds: Bounds,
+    /// The leanest plan that is smaller than what failed, though not by as much as it should be.
+    spare: Option<Priced>,
+    estimates: u32,
 }
 
 impl<'a> Search<'a> {
-    /// Looks up what was measured before.
-    pub fn new(policy: &Adaptive, request: &'a Request) -> Self {
-        Self { policy: *policy, request, corrections: Corrections::new(request), priced: 0 }
-    }
-
-    /// Gives up on the precision that the user set.
-    pub fn widen(&mut self) {
-        self.policy.precision = None;
-    }
-
-    /// What is measured over what is expected of a plan's memory.
-    pub fn memory_ratio(&self, plan: &Plan) -> f64 {
-        self.corrections.of(plan).1
+    /// Looks up what was measured before, and what the failures of the attempts ask for.
+    pub fn new(wishes: Wishes, learnt: &Learnt, request: &'a Request, tried: &'a [Attempt]) -> Self {
+        let corrections = Corrections::new(request, learnt);
+        let estimates = corrections.asked();
+        let bounds = Bounds::default();
+        let mut search =
+            Self { wishes, request, corrections, wholes: Vec::new(), tried, bounds, spare: None, estimates };
+        let mut peaks = Vec::new();
+        for attempt in tried {
+            match attempt.failure {
+                Failure::NonFinite(_) => {
+                    let failed = attempt.plan.precision;
+                    let widest = search.bounds.wider_than.is_none_or(|known| width(failed) > width(known));
+                    search.bounds.wider_than = if widest { Some(failed) } else { search.bounds.wider_than };
+                }
+                Failure::OutOfMemory(_) | Failure::OverLimit(_) => {
+                    let cost = search.estimate(&attempt.plan);
+                    let expected = cost.map_or(request.memory_limit, |cost| cost.peak_bytes) as f64;
+                    peaks.push((attempt, expected, expected * search.corrections.of(&attempt.plan).memory));
+                }
+            }
+        }
+        search.bounds.failed = peaks.iter().map(|(.., corrected)| *corrected).min_by(f64::total_cmp);
+        search.bounds.ceiling = search.bounds.failed.map(|failed| SHRINK * failed);
+        search.bounds.leanest = peaks.len() >= PATIENCE;
+        for (attempt, expected, _) in peaks {
+            search.corrections.note(attempt, expected);
+        }
+        search
     }
 
     /// The best plan that fits and was not tried before.
-    pub fn best(&mut self, limits: &Limits, tried: &[Attempt]) -> Option<Plan> {
-        for sides in [&SIDES[..], &SMALL_SIDES[..]] {
+    pub fn best(&mut self) -> Option<Priced> {
+        let mut fitting = Vec::new();
+        let mut lanes = Vec::new();
+        let bands = divide::bands(self.request);
+        // The leanest plan of all is among the smallest tiles, whatever comes between.
+        let tiles = match self.bounds.leanest {
+            true => divide::small_tiles(self.request, &self.wishes),
+            false => divide::tiles(self.request, &self.wishes),
+        };
+        for is_first in [true, false] {
+            let round = self.lanes(is_first);
+            for lane in &round {
+                self.enumerate(lane, &bands, &tiles, &mut fitting);
+            }
+            lanes.extend(round);
+            if !self.bounds.leanest && !fitting.is_empty() {
+                break;
+            }
+        }
+        if fitting.is_empty() && !self.bounds.leanest {
+            let small = divide::small_tiles(self.request, &self.wishes);
+            for lane in &lanes {
+                self.ascend(lane, &small, &mut fitting);
+            }
+        }
+        if self.bounds.failed.is_some() && !self.bounds.leanest && fitting.iter().any(is_exact) {
+            fitting.retain(is_exact);
+        }
+        match self.pick(&fitting).cloned() {
+            Some(best) => Some(self.batched(best, fitting.len())),
+            None => self.spare.take().map(|spare| self.explained(spare, 1)),
+        }
+    }
+
+    /// The last plan's space in the best of the wider types, where one of those fits.
+    pub fn keeping(&mut self, last: &Plan) -> Option<Priced> {
+        for is_first in [true, false] {
             let mut fitting = Vec::new();
-            for precision in self.precisions(limits) {
+            for precision in self.precisions(is_first) {
                 for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
-                    self.enumerate(precision, layout, sides, limits, tried, &mut fitting);
+                    let plan = Plan { precision, layout, reason: String::new(), ..*last };
+                    if let Answer::Fits(priced) = self.price(plan) {
+                        fitting.push(priced);
+                    }
                 }
             }
-            let count = fitting.len();
-            // Accuracy first: a CPU gains little from narrow types, so there they only count where f32 does not fit.
-            let is_wide = |priced: &Priced| priced.plan.precision == Precision::Uniform(Dtype::F32);
-            if self.request.device.backend == Backend::Cpu && fitting.iter().any(is_wide) {
-                fitting.retain(is_wide);
-            }
-            if let Some(best) = self.pick(&fitting, limits) {
-                return Some(self.batched(best, count, limits, tried));
+            if let Some(best) = self.pick(&fitting).cloned() {
+                return Some(self.explained(best, fitting.len()));
             }
         }
         None
     }
 
-    fn precisions(&self, limits: &Limits) -> Vec<Precision> {
-        let mut precisions = Vec::with_capacity(5);
-        match self.policy.precision {
-            Some(precision) => precisions.push(precision),
-            None => {
-                precisions.push(Precision::Uniform(Dtype::F32));
-                // A type that is no faster is not worth its rounding, but bf16 may be what fits on a CPU.
-                let is_cpu = self.request.device.backend == Backend::Cpu;
-                let may_fit = |dtype| is_cpu && dtype == Dtype::Bf16 && self.request.offers(dtype);
-                let wanted = |dtype: &Dtype| self.request.is_fast(*dtype) || may_fit(*dtype);
-                for dtype in [Dtype::Bf16, Dtype::F16].into_iter().filter(wanted) {
-                    precisions.push(Precision::Mixed(dtype));
-                    let overflows = dtype == Dtype::F16 && KL_FAMILIES.contains(&self.request.model.family.as_str());
-                    if !overflows {
-                        precisions.push(Precision::Uniform(dtype));
-                    }
-                }
-            }
-        }
-        precisions.retain(|precision| limits.wider_than.is_none_or(|failed| width(*precision) > width(failed)));
-        precisions
+    /// Whether a recovery has to widen the type.
+    pub(crate) fn allows(&self, precision: Precision) -> bool {
+        self.bounds.wider_than.is_none_or(|failed| width(precision) > width(failed))
     }
 
-    /// Prices whole and every tile size, one at a time, and keeps what fits.
-    fn enumerate(
-        &mut self,
-        precision: Precision,
-        layout: Layout,
-        sides: &[u32],
-        limits: &Limits,
-        tried: &[Attempt],
-        fitting: &mut Vec<Priced>,
-    ) {
-        let plan = Plan { layout, ..Plan::whole(precision) };
-        let small = sides[0] < SIDES[0];
-        if !small {
-            fitting.extend(self.price(plan.clone(), limits, tried));
+    /// The host's price of a plan, while there are estimates left.
+    pub(crate) fn estimate(&mut self, plan: &Plan) -> Option<Cost> {
+        if self.estimates == MOST_ESTIMATES {
+            return None;
         }
-        for side in sides {
-            let wanted = small || (self.policy.min_tile..=self.policy.max_tile).contains(side);
-            if wanted && *side < self.request.longest() {
-                let overlap = self.policy.overlap.unwrap_or(side / 8).min(side / 4);
-                let tile =
-                    Tile { height: (*side).min(self.request.height), width: (*side).min(self.request.width), overlap };
-                fitting.extend(self.price(Plan { space: Space::Blended(tile), ..plan.clone() }, limits, tried));
+        self.estimates += 1;
+        host::estimate(plan).ok()
+    }
+
+    /// Whole, every band and, from the smallest up, every tile, one at a time.
+    fn enumerate(&mut self, lane: &Lane, bands: &[u32], tiles: &[Tile], fitting: &mut Vec<Priced>) {
+        if let Answer::Fits(whole) = self.judged(lane.plan(), lane.cost) {
+            fitting.push(whole);
+        }
+        for height in bands {
+            if let Answer::Fits(bands) = self.price(lane.plan().exact(self.request, *height)) {
+                fitting.push(bands);
+            }
+        }
+        self.ascend(lane, tiles, fitting);
+    }
+
+    /// Tiles from the smallest up, as far as they fit.
+    fn ascend(&mut self, lane: &Lane, tiles: &[Tile], fitting: &mut Vec<Priced>) {
+        for tile in tiles {
+            match self.price(lane.plan().blended(self.request, *tile)) {
+                Answer::Fits(priced) => fitting.push(priced),
+                Answer::TooMuch => break,
+                Answer::Passed => {}
             }
         }
     }
 
-    fn price(&mut self, plan: Plan, limits: &Limits, tried: &[Attempt]) -> Option<Priced> {
-        self.priced += 1;
-        let cost = host::estimate(&plan).ok()?;
-        let (time, memory) = self.corrections.of(&plan);
-        let peak_bytes = cost.peak_bytes as f64 * memory;
-        let new = !tried.iter().any(|attempt| attempt.plan.is_like(&plan));
-        let fits = peak_bytes <= limits.peak_bytes;
-        (fits && new).then_some(Priced { nanoseconds: cost.elapsed_ns as f64 * time, peak_bytes, plan })
+    fn price(&mut self, plan: Plan) -> Answer {
+        match self.estimate(&plan) {
+            Some(cost) => self.judged(plan, cost),
+            None => Answer::Passed,
+        }
     }
 
-    fn pick<'p>(&self, fitting: &'p [Priced], limits: &Limits) -> Option<&'p Priced> {
-        let quickest = fitting.iter().map(|priced| priced.nanoseconds).min_by(f64::total_cmp)?;
-        let score = |priced: &Priced| match self.request.objective {
-            Objective::Leanest if priced.nanoseconds > LEANEST_TIME * quickest => (f64::INFINITY, priced.nanoseconds),
-            _ => self.score(priced, limits),
+    /// Whether a plan may be answered, with its corrected price.
+    fn judged(&mut self, plan: Plan, cost: Cost) -> Answer {
+        let correction = self.corrections.of(&plan);
+        let searches = match self.request.device.backend {
+            Backend::Rocm if !self.corrections.has_run(&plan) => f64::from(cost.shapes.saturating_sub(1)),
+            _ => 0.0,
         };
-        // The first of equals wins, and whole plans come first.
-        fitting.iter().min_by(|a, b| {
-            let (a, b) = (score(a), score(b));
-            a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
-        })
+        let time = cost.elapsed_ns as f64 * correction.time + searches * KERNEL_SEARCH;
+        let peak = cost.peak_bytes as f64 * correction.memory;
+        let tried = self.tried.iter().any(|attempt| attempt.plan.is_like(&plan));
+        let priced = Priced { plan, cost, time, peak };
+        if with_margin(peak, &correction) > self.request.memory_limit as f64 {
+            return Answer::TooMuch;
+        }
+        if tried {
+            return Answer::Passed;
+        }
+        if self.bounds.ceiling.is_some_and(|ceiling| peak > ceiling) {
+            let smaller = self.bounds.failed.is_none_or(|failed| peak < failed);
+            if smaller && self.spare.as_ref().is_none_or(|spare| peak < spare.peak) {
+                self.spare = Some(priced);
+            }
+            return Answer::TooMuch;
+        }
+        Answer::Fits(priced)
     }
 
-    /// What counts, least first, and what decides between equals.
-    fn score(&self, priced: &Priced, limits: &Limits) -> (f64, f64) {
-        let blended = if priced.plan.tile().is_some() { BLENDED } else { 1.0 };
-        let rounded = match priced.plan.precision {
-            Precision::Uniform(Dtype::F32) => 1.0,
-            Precision::Mixed(_) => MIXED,
-            Precision::Uniform(_) => UNIFORM_HALF,
-        };
-        let time = priced.nanoseconds * blended * rounded;
-        let share = priced.peak_bytes / limits.peak_bytes.max(1.0);
+    fn pick<'p>(&self, fitting: &'p [Priced]) -> Option<&'p Priced> {
+        if self.bounds.leanest {
+            return fitting.iter().min_by(|a, b| a.peak.total_cmp(&b.peak));
+        }
+        let is_leanest = self.request.objective == Objective::Leanest;
+        let quickest = fitting.iter().map(|priced| priced.time).min_by(f64::total_cmp)?;
+        let in_time = |priced: &&Priced| !is_leanest || priced.time <= LEANEST_TIME * quickest;
+        let least = fitting.iter().filter(in_time).map(|priced| self.score(priced)).min_by(f64::total_cmp)?;
+        let alike = least * if is_leanest { ALIKE_MEMORY } else { ALIKE_PRICE };
+        let alike = fitting.iter().filter(in_time).filter(|priced| self.score(priced) <= alike);
+        let then = |priced: &Priced| if is_leanest { priced.time } else { self.score(priced) };
+        // The first of equals wins.
+        alike.min_by(|a, b| a.plan.kind().cmp(&b.plan.kind()).then(then(a).total_cmp(&then(b))))
+    }
+
+    /// What counts, least first.
+    fn score(&self, priced: &Priced) -> f64 {
+        let blended = if priced.plan.kind() == Kind::Blended { BLENDED } else { 1.0 };
+        let dearer = blended * rounding(priced.plan.precision);
+        let share = priced.peak / (self.request.memory_limit as f64).max(1.0);
         match self.request.objective {
-            Objective::Fastest => (time, share),
-            Objective::Balanced => (time * (1.0 + share / 2.0), share),
-            Objective::Leanest => (share * blended * rounded, time),
+            Objective::Fastest => priced.time * dearer,
+            Objective::Balanced => priced.time * dearer * (1.0 + share / 2.0),
+            // That a blend is not the whole's output counts where memory is alike, and only there.
+            Objective::Leanest => share * rounding(priced.plan.precision),
         }
     }
 
     /// The plan with as large a batch as makes it better, with its reason.
-    fn batched(&mut self, best: &Priced, fitting: usize, limits: &Limits, tried: &[Attempt]) -> Plan {
-        let mut best = best.clone();
-        let work = match best.plan.space {
-            Space::Whole => self.request.batch,
-            _ => self.tiles(&best.plan),
-        };
+    fn batched(&mut self, mut best: Priced, fitting: usize) -> Priced {
+        let work = self.work(&best.plan);
+        let single = Plan { reason: String::new(), ..best.plan };
         for batch in BATCHES.into_iter().filter(|batch| *batch <= work) {
-            let plan = Plan { batch, ..best.plan.clone() };
-            if let Some(priced) = self.price(plan, limits, tried)
-                && self.score(&priced, limits).0 < self.score(&best, limits).0
+            if let Answer::Fits(priced) = self.price(Plan { batch, reason: String::new(), ..single })
+                && self.score(&priced) < self.score(&best)
             {
                 best = priced;
             }
         }
-        let objective = match self.request.objective {
-            Objective::Fastest => "fastest of ",
-            Objective::Balanced => "best balance of ",
-            Objective::Leanest => "leanest of ",
-        };
-        let reason =
-            [objective, &fitting.to_string(), " plans that fit, ", &self.priced.to_string(), " priced"].concat();
-        best.plan.because(reason)
+        self.explained(best, fitting)
     }
 
-    fn tiles(&self, plan: &Plan) -> u32 {
-        let Some(tile) = plan.tile() else { return self.request.batch };
+    fn explained(&self, mut best: Priced, fitting: usize) -> Priced {
+        best.plan.reason = reason::of(self, &best, fitting, self.bounds.leanest);
+        best
+    }
+
+    /// How many samples or tiles there are to run together.
+    fn work(&self, plan: &Plan) -> u32 {
+        let tile = match plan.kind() {
+            Kind::Blended => plan.tile(),
+            Kind::Whole | Kind::Exact => None,
+        };
+        let Some(tile) = tile else { return self.request.batch };
         let along = |extent: u32, side: u32| match side >= extent {
             true => 1,
             false => (extent - side).div_ceil((side - tile.overlap).max(1)) + 1,
         };
-        along(self.request.height, tile.height) * along(self.request.width, tile.width) * self.request.batch
+        let tiles = along(self.request.height, tile.height).saturating_mul(along(self.request.width, tile.width));
+        tiles.saturating_mul(self.request.batch)
     }
+
+    /// Pixels of the whole picture.
+    pub(crate) fn pixels(&self, plan: &Plan) -> f64 {
+        pixels(plan, (self.request.height, self.request.width))
+    }
+}
+
+/// The peak that is held against the limit.
+pub fn with_margin(peak: f64, correction: &Correction) -> f64 {
+    if correction.is_measured { peak } else { peak * MARGIN }
+}
+
+/// Whether the output is that of the whole picture.
+fn is_exact(priced: &Priced) -> bool {
+    priced.plan.kind() != Kind::Blended
 }

@@ -1,138 +1,368 @@
-//! The search against a host whose prices are known: time by pixels and precision, memory by the pixels held at once.
+//! The search against a host whose prices are known.
 
-use tilewright_sdk::{Backend, Cost, Device, Hint, Layout, Model, Objective, Outcome, Space, Trial, host::Stub};
+mod prices;
+mod properties;
+
+use tilewright_sdk::{Backend, Kind, Layout, Objective, Space, Tile, Trial};
 
 use super::*;
-
-fn request(backend: Backend, side: u32, memory_limit: u64, objective: Objective) -> Request {
-    Request {
-        model: Model {
-            family: "flux".into(),
-            stored: Dtype::Bf16,
-            quantized: false,
-            parameter_bytes: 1 << 27,
-            spatial_scale: 8,
-            temporal_scale: 1,
-        },
-        device: Device {
-            backend,
-            name: "test".into(),
-            arch: "test".into(),
-            compute_units: 1,
-            total_bytes: 1 << 34,
-            free_bytes: 1 << 33,
-            unified: false,
-            fast_dtypes: vec![Dtype::Bf16, Dtype::F16],
-        },
-        batch: 1,
-        frames: 1,
-        height: side,
-        width: side,
-        memory_limit,
-        objective,
-        hints: vec![Hint { name: "offer.dtypes".into(), value: "f32,bf16,f16".into() }],
-    }
-}
-
-/// 1000 bytes per pixel held and f32 element's four bytes, 10 ns per pixel worked on; narrow types cost half.
-fn cost(plan: &Plan, side: u32) -> Cost {
-    let (pixels, tiles) = match plan.tile() {
-        None => (u64::from(side).pow(2), 1),
-        Some(tile) => {
-            let along = u64::from((side - tile.width).div_ceil(tile.width - tile.overlap) + 1);
-            (u64::from(tile.width) * u64::from(tile.height), along * along)
-        }
-    };
-    let half = if plan.precision.dtype() == Dtype::F32 { 2 } else { 1 };
-    Cost {
-        peak_bytes: pixels * 500 * half * u64::from(plan.batch),
-        elapsed_ns: pixels * tiles * 5 * half,
-        tiles: tiles as u32,
-        shapes: 1,
-        rework: 1.0,
-    }
-}
-
-fn stub(side: u32, trials: Vec<Trial>) {
-    Stub { estimate: Box::new(move |plan| Ok(cost(plan, side))), trials, log: Vec::new() }.install();
-}
+use prices::{Case, f32};
 
 fn adaptive() -> Adaptive {
     Adaptive::configure(&Adaptive::describe().defaults()).unwrap()
 }
 
-#[test]
-fn whole_where_it_fits() {
-    stub(1024, Vec::new());
-    let plan = adaptive().decide(&request(Backend::Cpu, 1024, 1 << 40, Objective::Fastest)).unwrap();
-    assert_eq!((plan.space, plan.precision), (Space::Whole, Precision::Uniform(Dtype::F32)));
+fn decide(case: &Case, trials: Vec<Trial>) -> Plan {
+    case.install(trials);
+    adaptive().decide(&case.request()).unwrap()
+}
+
+fn last(plan: Plan) -> Plan {
+    Plan { layout: Layout::ChannelsLast, ..plan }
+}
+
+fn cpu(limit: f64, objective: Objective) -> Case {
+    Case::new(Backend::Cpu, 1024, limit, objective)
+}
+
+/// The plan in both memory orders.
+fn both(plan: Plan) -> [Plan; 2] {
+    [plan.clone(), last(plan)]
 }
 
 #[test]
-fn narrow_where_the_device_is_fast_in_it_and_never_f16_alone() {
-    stub(1024, Vec::new());
-    let plan = adaptive().decide(&request(Backend::Cuda, 1024, 1 << 40, Objective::Fastest)).unwrap();
-    assert_eq!((plan.space, plan.precision), (Space::Whole, Precision::Mixed(Dtype::Bf16)));
+fn each_objective_takes_what_it_promises() {
+    // Plenty: the quickest is whole, in the quicker memory order.
+    let plan = decide(&cpu(100.0, Objective::Fastest), vec![]);
+    assert_eq!((plan.kind(), plan.layout, plan.precision), (Kind::Whole, Layout::ChannelsLast, f32().precision));
+    // With 1.2 times what whole needs, bands cost 3 % more time and a third as much memory.
+    assert_eq!(decide(&cpu(1.2, Objective::Balanced), vec![]).kind(), Kind::Exact);
+    // Where memory is no matter, time decides.
+    assert_eq!(decide(&cpu(100.0, Objective::Balanced), vec![]).kind(), Kind::Whole);
+    // The least memory is that of tiles, as small as they may be; the bound on time holds.
+    let case = cpu(100.0, Objective::Leanest);
+    let leanest = decide(&case, vec![]);
+    assert_eq!((leanest.kind(), leanest.tile().map(|tile| tile.height)), (Kind::Blended, Some(256)));
+    assert!(case.price(&leanest).elapsed_ns <= 4 * case.price(&last(f32())).elapsed_ns);
 }
 
 #[test]
-fn tiles_within_the_limit() {
-    stub(2048, Vec::new());
-    let limit = 700 << 20;
-    let plan = adaptive().decide(&request(Backend::Cpu, 2048, limit, Objective::Balanced)).unwrap();
-    assert!(plan.tile().is_some(), "{plan:?}");
-    assert!(cost(&plan, 2048).peak_bytes <= limit);
-    let tiny = adaptive().decide(&request(Backend::Cpu, 2048, 20 << 20, Objective::Fastest)).unwrap();
-    assert!(tiny.tile().unwrap().width < 256);
-    assert!(adaptive().decide(&request(Backend::Cpu, 2048, 1 << 10, Objective::Fastest)).is_err());
+fn leanest_takes_no_more_than_four_times_the_quickest() {
+    let case = cpu(100.0, Objective::Leanest);
+    // Tiles turn out to take four times their price: more than four times the quickest.
+    let tile = Tile::square(256, 32);
+    let slow = both(Plan { space: Space::Blended(tile), ..f32() }).map(|plan| case.trial(&plan, 4.0, 1.0));
+    let whole = both(f32()).map(|plan| case.trial(&plan, 1.0, 1.0));
+    let plan = decide(&case, [slow, whole].concat());
+    assert_eq!(plan.kind(), Kind::Exact, "{plan:?}");
 }
 
 #[test]
-fn leanest_takes_less_than_fastest() {
-    stub(2048, Vec::new());
-    let peak = |objective| {
-        cost(&adaptive().decide(&request(Backend::Cpu, 2048, 1 << 40, objective)).unwrap(), 2048).peak_bytes
+fn exact_only_where_it_is_offered() {
+    for objective in [Objective::Fastest, Objective::Balanced, Objective::Leanest] {
+        for limit in [0.05, 0.3, 0.5, 0.7, 1.2, 10.0] {
+            let plan = decide(&Case { exact: false, ..cpu(limit, objective) }, vec![]);
+            assert_ne!(plan.kind(), Kind::Exact);
+        }
+    }
+}
+
+#[test]
+fn exact_before_blended_and_whole_before_exact() {
+    // Whole doesn't fit; tiles of the size that fits would take longer, and 5 % more counts.
+    let plan = decide(&cpu(0.7, Objective::Fastest), vec![]);
+    assert_eq!(plan.kind(), Kind::Exact, "{plan:?}");
+    assert_eq!(plan.tile().unwrap().width, 1024);
+    // Measured to be 3 % quicker than bands, tiles still lose; 8 % quicker, they win.
+    let case = cpu(0.7, Objective::Fastest);
+    let request = case.request();
+    let tiles = both(Plan { space: Space::Blended(Tile::square(576, 72)), ..f32() });
+    let bands = both(f32().exact(&request, 256));
+    let measured = |plans: &[Plan; 2], like: &[Plan; 2], share: f64| -> Vec<Trial> {
+        let ratio = |plan, like| share * case.price(like).elapsed_ns as f64 / case.price(plan).elapsed_ns as f64;
+        plans.iter().zip(like).map(|(plan, like)| case.trial(plan, ratio(plan, like), 1.0)).collect()
     };
-    assert!(peak(Objective::Leanest) < peak(Objective::Fastest));
+    let bands_as_priced = measured(&bands, &bands, 1.0);
+    let with_tiles = |share| decide(&case, [measured(&tiles, &bands, share), bands_as_priced.clone()].concat()).kind();
+    assert_eq!([with_tiles(1.0), with_tiles(0.97), with_tiles(0.92)], [Kind::Exact, Kind::Exact, Kind::Blended]);
+    // Bands measured as quick as whole, or quicker by a hair: whole.
+    let wholes = both(f32());
+    let with_bands = |share| {
+        let trials = [measured(&bands, &wholes, share), measured(&wholes, &wholes, 1.0)].concat();
+        decide(&Case { limit: 3.0, ..case.clone() }, trials).kind()
+    };
+    assert_eq!([with_bands(1.0), with_bands(0.9995), with_bands(0.98)], [Kind::Whole, Kind::Whole, Kind::Exact]);
 }
 
 #[test]
-fn measurements_correct_the_estimates() {
-    // Whole was measured to take five times what was expected, tiles as long as expected.
-    let trial = |space, ratio: u64| {
-        let plan = Plan { space, layout: Layout::ChannelsFirst, ..Plan::whole(Precision::Uniform(Dtype::F32)) };
-        let expected = cost(&plan, 2048);
-        let outcome = Outcome { elapsed_ns: expected.elapsed_ns * ratio, peak_bytes: expected.peak_bytes, attempts: 1 };
-        Trial { plan, outcome }
+fn at_equal_memory_the_better_picture_wins() {
+    // Bands were measured to hold what the smallest tiles do, within a percent.
+    let case = Case { limit: 4.0, ..Case::new(Backend::Cpu, 512, 1.0, Objective::Leanest) };
+    let request = case.request();
+    let tile = case.price(&Plan { space: Space::Blended(Tile::square(256, 32)), ..f32() }).peak_bytes;
+    let band = f32().exact(&request, 64);
+    let equal = |factor: f64| {
+        let ratio = factor * tile as f64 / case.price(&band).peak_bytes as f64;
+        assert!(ratio > 0.5, "the trial would not be trusted");
+        decide(&case, both(band.clone()).map(|plan| case.trial(&plan, 1.0, ratio)).to_vec()).kind()
     };
-    let tiles = Space::Blended(tilewright_sdk::Tile::square(768, 96));
-    let last = |space, ratio| {
-        let mut trial = trial(space, ratio);
-        trial.plan.layout = Layout::ChannelsLast;
-        trial
-    };
-    stub(2048, vec![trial(Space::Whole, 5), trial(tiles, 1), last(Space::Whole, 5), last(tiles, 1)]);
-    let plan = adaptive().decide(&request(Backend::Cpu, 2048, 1 << 40, Objective::Fastest)).unwrap();
-    assert!(plan.tile().is_some(), "{plan:?}");
+    let fitted = decide(&case, vec![]);
+    assert_eq!(fitted.kind(), Kind::Blended);
+    let measured = case.price(&fitted).peak_bytes as f64 / tile as f64;
+    assert_eq!(equal(measured * 1.01), Kind::Exact);
+    assert_eq!(equal(measured * 1.05), Kind::Blended);
 }
 
 #[test]
-fn recovers_by_width_and_by_memory() {
-    stub(1024, Vec::new());
-    let request = request(Backend::Cuda, 1024, 1 << 40, Objective::Fastest);
-    let mut attempts =
-        vec![Attempt { plan: Plan::whole(Precision::Uniform(Dtype::Bf16)), failure: Failure::NonFinite(3) }];
-    let mixed = adaptive().recover(&request, &attempts).unwrap();
-    assert_eq!(mixed.precision, Precision::Mixed(Dtype::Bf16));
-    attempts.push(Attempt { plan: mixed, failure: Failure::NonFinite(3) });
-    let full = adaptive().recover(&request, &attempts).unwrap();
-    assert_eq!(full.precision, Precision::Uniform(Dtype::F32));
-    attempts.push(Attempt { plan: full.clone(), failure: Failure::OutOfMemory(1 << 20) });
-    let smaller = adaptive().recover(&request, &attempts).unwrap();
-    assert_eq!(smaller.precision, Precision::Uniform(Dtype::F32));
-    assert!(cost(&smaller, 1024).peak_bytes * 10 <= cost(&full, 1024).peak_bytes * 7);
-    attempts.push(Attempt { plan: smaller, failure: Failure::NonFinite(1) });
-    assert!(adaptive().recover(&request, &attempts).is_err());
+fn the_margin_goes_once_the_kind_was_measured() {
+    // Just enough for whole, but not for 3 % more.
+    let case = Case { exact: false, ..cpu(1.01, Objective::Fastest) };
+    assert_eq!(decide(&case, vec![]).kind(), Kind::Blended);
+    let trial = case.trial(&f32(), 1.0, 1.0);
+    let plan = decide(&case, vec![trial]);
+    assert_eq!((plan.kind(), plan.layout), (Kind::Whole, Layout::ChannelsFirst));
+    // Tiles that were measured say nothing about whole's memory.
+    let tile = Plan { space: Space::Blended(Tile::square(512, 64)), ..f32() };
+    assert_eq!(decide(&case, vec![case.trial(&tile, 1.0, 1.0)]).kind(), Kind::Blended);
+}
+
+#[test]
+fn memory_is_the_most_that_was_seen_and_time_a_mean() {
+    let case = Case { exact: false, ..cpu(1.2, Objective::Fastest) };
+    // An older run held more than fits: the newer ones don't make it safe.
+    let trials = |worst: f64| {
+        let runs = [1.0, 1.0, worst].map(|memory| both(f32()).map(|plan| case.trial(&plan, 1.0, memory)));
+        runs.into_iter().flatten().collect::<Vec<_>>()
+    };
+    assert_eq!(decide(&case, trials(1.0)).kind(), Kind::Whole);
+    assert_eq!(decide(&case, trials(1.3)).kind(), Kind::Blended);
+    // One noisy run does not flip a decision, two of two do.
+    let case = cpu(100.0, Objective::Fastest);
+    let runs = |times: &[f64]| {
+        let mut trials: Vec<Trial> = Vec::new();
+        for time in times {
+            trials.extend(both(f32()).map(|plan| case.trial(&plan, *time, 1.0)));
+        }
+        let tile = Space::Blended(Tile::square(576, 72));
+        trials.extend(both(Plan { space: tile, ..f32() }).map(|plan| case.trial(&plan, 1.0, 1.0)));
+        trials.extend(both(f32().exact(&case.request(), 128)).map(|plan| case.trial(&plan, 1.15, 1.0)));
+        decide(&case, trials).kind()
+    };
+    assert_eq!(runs(&[1.0, 1.0, 1.0]), Kind::Whole);
+    assert_eq!(runs(&[1.5, 1.0, 1.0, 1.0]), Kind::Whole);
+    assert_ne!(runs(&[1.5, 1.5]), Kind::Whole);
+    // The newest weigh most.
+    assert_ne!(runs(&[2.0, 1.0]), Kind::Whole);
+    assert_eq!(runs(&[1.0, 1.5]), Kind::Whole);
+}
+
+#[test]
+fn another_precision_says_nothing() {
+    let case = Case::new(Backend::Cuda, 1024, 100.0, Objective::Fastest);
+    let before = decide(&case, vec![]);
+    assert_eq!((before.kind(), before.precision), (Kind::Whole, Precision::Uniform(Dtype::Bf16)));
+    let slow = both(f32()).map(|plan| case.trial(&plan, 4.0, 4.0));
+    assert!(decide(&case, slow.to_vec()).is_like(&before));
+    // Its own does; another kind of space stands in for the time, so that bands don't look quicker for want of a measurement.
+    let half = both(Plan::whole(Precision::Uniform(Dtype::Bf16))).map(|plan| case.trial(&plan, 4.0, 1.0));
+    let after = decide(&case, half.to_vec());
+    assert_eq!((after.kind(), after.precision), (Kind::Whole, Precision::Mixed(Dtype::Bf16)));
+}
+
+#[test]
+fn whole_that_is_ten_times_too_slow_loses_to_tiles() {
+    let case = Case { exact: false, ..cpu(100.0, Objective::Fastest) };
+    let tile = Space::Blended(Tile::square(576, 72));
+    let mut trials: Vec<Trial> = both(f32()).map(|plan| case.trial(&plan, 11.0, 1.0)).to_vec();
+    trials.extend(both(Plan { space: tile, ..f32() }).map(|plan| case.trial(&plan, 1.0, 1.0)));
+    assert_eq!(decide(&case, trials).kind(), Kind::Blended);
+}
+
+#[test]
+fn outcomes_are_learnt_without_a_history() {
+    let case = Case { exact: false, ..cpu(1.2, Objective::Fastest) };
+    case.install(vec![]);
+    let request = case.request();
+    let mut policy = adaptive();
+    let first = policy.decide(&request).unwrap();
+    assert_eq!(first.kind(), Kind::Whole);
+    // Told of plans that it did not answer last, or of another request, it learns nothing.
+    let over = case.outcome(&first, 1.0, 2.0);
+    policy.learn(&request, &last(f32()).exact(&request, 64), &over);
+    policy.learn(&Request { height: 512, ..request.clone() }, &first, &over);
+    assert!(policy.decide(&request).unwrap().is_like(&first));
+    // Told that its own needs twice as much, it does not answer it again; nor on another size of the same model and device.
+    policy.learn(&request, &first, &over);
+    let second = policy.decide(&request).unwrap();
+    assert_eq!((second.kind(), second.layout), (Kind::Whole, Layout::ChannelsFirst));
+    policy.learn(&request, &second, &case.outcome(&second, 1.0, 2.0));
+    assert_eq!(policy.decide(&request).unwrap().kind(), Kind::Blended);
+    let larger = Case { height: 1088, ..case.clone() };
+    larger.install(vec![]);
+    assert_eq!(policy.decide(&larger.request()).unwrap().kind(), Kind::Blended);
+    // Another device is another matter, and so is a fresh instance.
+    case.install(vec![]);
+    let mut other = request.clone();
+    other.device.arch = "other".into();
+    assert_eq!(policy.decide(&other).unwrap().kind(), Kind::Whole);
+    assert!(adaptive().decide(&request).unwrap().is_like(&first));
+}
+
+#[test]
+fn what_is_learnt_is_bounded() {
+    let case = cpu(100.0, Objective::Fastest);
+    case.install(vec![]);
+    let mut policy = adaptive();
+    let request = |arch: usize| {
+        let mut request = case.request();
+        request.device.arch = arch.to_string();
+        request
+    };
+    for arch in 0..200 {
+        let plan = policy.decide(&request(arch)).unwrap();
+        policy.learn(&request(arch), &plan, &case.outcome(&plan, 4.0, 1.0));
+    }
+    let known = |arch| policy.learnt.about(&request(arch)).count();
+    assert_eq!((known(0), known(135), known(136), known(199)), (0, 0, 1, 1));
+}
+
+#[test]
+fn rocm_gets_equal_tiles_and_few_shapes() {
+    // 1664×928 is the published case.
+    let mut case = Case::new(Backend::Rocm, 1664, 0.2, Objective::Fastest);
+    (case.height, case.exact, case.batch) = (928, false, 3);
+    for (limit, objective) in [(0.3, Objective::Fastest), (0.1, Objective::Balanced), (0.05, Objective::Leanest)] {
+        let case = Case { limit, objective, ..case.clone() };
+        let plan = decide(&case, vec![]);
+        let tile = plan.tile().unwrap();
+        for (side, extent) in [(tile.height, case.height), (tile.width, case.width)] {
+            assert!(side == extent || side % 64 == 0, "{tile:?}");
+        }
+        // Evenly: the next smaller tile would make one more of them.
+        assert!(case.price(&plan).rework < 1.6, "{tile:?} computes {} times", case.price(&plan).rework);
+        assert_eq!(case.price(&plan).shapes, 1, "{plan:?}");
+        assert_ne!(plan.precision.dtype(), Dtype::F16);
+    }
+}
+
+#[test]
+fn rocm_counts_a_kernel_search_unless_the_plan_has_run() {
+    let case = Case::new(Backend::Rocm, 1024, 100.0, Objective::Fastest);
+    let request = case.request();
+    let decide = |trials: Vec<Trial>, backend| {
+        // Bands need a second shape for their last one, and are a fifth quicker here.
+        let inner = case.clone();
+        let estimate = Box::new(move |plan: &Plan| {
+            let mut cost = inner.price(plan);
+            if plan.kind() == Kind::Exact {
+                (cost.shapes, cost.elapsed_ns) = (2, cost.elapsed_ns * 4 / 5);
+            }
+            Ok(cost)
+        });
+        tilewright_sdk::host::Stub { estimate, trials, log: vec![] }.install();
+        let mut request = request.clone();
+        request.device.backend = backend;
+        adaptive().decide(&request).unwrap()
+    };
+    assert_eq!(decide(vec![], Backend::Rocm).kind(), Kind::Whole);
+    let quick = decide(vec![], Backend::Cuda);
+    assert_eq!(quick.kind(), Kind::Exact);
+    let mut trial = case.trial(&quick, 0.8, 1.0);
+    trial.plan.reason.clear();
+    assert!(decide(vec![trial], Backend::Rocm).is_like(&quick));
+}
+
+#[test]
+fn memory_that_runs_out_gets_bands_then_tiles() {
+    let case = Case::new(Backend::Cpu, 1024, 1.5, Objective::Fastest);
+    case.install(vec![]);
+    let request = case.request();
+    let mut attempts = vec![];
+    let mut kinds = vec![];
+    for _ in 0..4 {
+        let plan = adaptive().recover(&request, &attempts).unwrap();
+        kinds.push((plan.kind(), plan.precision.word()));
+        attempts.push(Attempt { plan, failure: Failure::OutOfMemory(1 << 20) });
+    }
+    let f32 = |kind| (kind, "f32");
+    assert_eq!(kinds, [f32(Kind::Whole), f32(Kind::Exact), f32(Kind::Blended), (Kind::Blended, "bf16")]);
+    assert_eq!(attempts[3].plan.tile().map(|tile| tile.height), Some(64), "the last chance is the leanest plan");
+    assert!(attempts[1].plan.reason.starts_with("memory ran out in f32, whole: exact bands of "));
+}
+
+#[test]
+fn after_a_failure_for_memory_exact_comes_before_leaner_tiles() {
+    let case = cpu(1.5, Objective::Leanest);
+    case.install(vec![]);
+    let request = case.request();
+    assert_eq!(adaptive().decide(&request).unwrap().kind(), Kind::Blended);
+    let attempts = [Attempt { plan: f32(), failure: Failure::OutOfMemory(1) }];
+    assert_eq!(adaptive().recover(&request, &attempts).unwrap().kind(), Kind::Exact);
+}
+
+#[test]
+fn a_measured_peak_corrects_its_kind() {
+    let case = Case { exact: false, ..cpu(1.5, Objective::Fastest) };
+    case.install(vec![]);
+    let request = case.request();
+    // Tiles were expected to need a fifth of what is there and took three times the limit: four times their price is trusted.
+    let plan = last(Plan { space: Space::Blended(Tile::square(512, 64)), ..f32() });
+    let attempts = [Attempt { plan: plan.clone(), failure: Failure::OverLimit(3 * request.memory_limit) }];
+    let next = adaptive().recover(&request, &attempts).unwrap();
+    assert!(case.price(&next).peak_bytes as f64 <= 0.7 * case.price(&plan).peak_bytes as f64);
+    assert!(next.kind() != Kind::Blended || 4 * case.price(&next).peak_bytes <= request.memory_limit);
+}
+
+#[test]
+fn values_that_overflow_get_a_wider_type_in_the_same_space() {
+    let case = Case::new(Backend::Cuda, 1024, 100.0, Objective::Fastest);
+    case.install(vec![]);
+    let request = case.request();
+    for space in [Space::Whole, Plan::exact(f32(), &request, 128).space, Space::Blended(Tile::square(384, 48))] {
+        let plan = Plan { space, ..Plan::whole(Precision::Uniform(Dtype::Bf16)) };
+        let mut attempts = vec![Attempt { plan, failure: Failure::NonFinite(3) }];
+        for expected in [Precision::Mixed(Dtype::Bf16), Precision::Uniform(Dtype::F32)] {
+            let plan = adaptive().recover(&request, &attempts).unwrap();
+            assert_eq!((plan.precision, plan.space), (expected, space));
+            attempts.push(Attempt { plan, failure: Failure::NonFinite(3) });
+        }
+        assert!(adaptive().recover(&request, &attempts).unwrap_err().contains("f32"));
+    }
+    // Where the wider type doesn't fit in that space, another space is found.
+    let case = Case { limit: 0.8, ..case };
+    case.install(vec![]);
+    let plan = Plan::whole(Precision::Mixed(Dtype::Bf16));
+    let plan = adaptive().recover(&case.request(), &[Attempt { plan, failure: Failure::NonFinite(1) }]).unwrap();
+    assert_eq!((plan.kind(), plan.precision), (Kind::Exact, f32().precision));
+}
+
+#[test]
+fn narrow_types_where_they_gain() {
+    let precision = |case: Case| decide(&case, vec![]).precision.word();
+    let cuda = Case::new(Backend::Cuda, 1024, 100.0, Objective::Fastest);
+    assert_eq!(precision(cuda.clone()), "bf16");
+    assert_eq!(precision(Case { fast: vec![Dtype::F16], ..cuda.clone() }), "mixed-f16");
+    assert_eq!(precision(Case { fast: vec![Dtype::F16], family: "wan-2.1", ..cuda.clone() }), "f16");
+    assert_eq!(precision(Case { fast: vec![], ..cuda.clone() }), "f32");
+    // Not even tiles of 256 fit in f32.
+    assert_eq!(precision(Case { fast: vec![], limit: 0.06, ..cuda }), "bf16");
+    assert_eq!(precision(cpu(0.045, Objective::Fastest)), "bf16");
+    // Mixed rounds less, and is taken where it fits.
+    assert_eq!(precision(cpu(0.06, Objective::Fastest)), "mixed-bf16");
+    assert_eq!(precision(cpu(0.10, Objective::Fastest)), "f32");
+}
+
+#[test]
+fn a_person_is_told_why() {
+    let reason = |case: &Case| decide(case, vec![]).reason;
+    assert_eq!(reason(&cpu(100.0, Objective::Fastest)), "whole; fastest of 16 that fit");
+    assert_eq!(
+        reason(&cpu(0.7, Objective::Fastest)),
+        "exact bands of 64 as whole does not fit: 37 % of whole's memory for 3 % more time; fastest of 14 that fit"
+    );
+    let plan = decide(&Case { exact: false, ..cpu(0.7, Objective::Balanced) }, vec![]);
+    assert!(plan.reason.starts_with("tiles of "), "{}", plan.reason);
+    assert!(plan.reason.contains(" % of whole's memory for "), "{}", plan.reason);
 }
 
 #[test]
@@ -146,4 +376,21 @@ fn settings_are_checked() {
         "precision=f8: allowed is auto, f32, bf16, f16, mixed-bf16, mixed-f16"
     );
     assert!(refused("overlap", "-1".into()).starts_with("overlap=-1: allowed is auto"));
+}
+
+#[test]
+fn settings_narrow_the_search() {
+    let with = |name: &str, value: tilewright_sdk::Value, limit: f64| {
+        let case = Case { exact: false, ..cpu(limit, Objective::Fastest) };
+        case.install(vec![]);
+        let settings = Adaptive::describe().defaults().with(name, value);
+        Adaptive::configure(&settings).unwrap().decide(&case.request()).unwrap()
+    };
+    assert_eq!(with("precision", "mixed-bf16".into(), 100.0).precision, Precision::Mixed(Dtype::Bf16));
+    assert_eq!(with("overlap", "96".into(), 0.6).tile().map(|tile| tile.overlap), Some(96));
+    assert!(with("max-tile", 384.into(), 0.6).tile().unwrap().width <= 384);
+    let tile = with("min-tile", 512.into(), 0.4).tile().unwrap();
+    assert!(tile.width >= 512 && tile.height >= 512, "{tile:?}");
+    // A wish about tiles yields where nothing of that size fits.
+    assert!(with("min-tile", 512.into(), 0.05).tile().unwrap().width < 512);
 }

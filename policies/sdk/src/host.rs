@@ -2,7 +2,8 @@
 
 use crate::{Cost, Level, Plan, Trial};
 
-/// What the host expects a plan to cost for the request at hand.
+/// What the host expects a plan to cost for the request at hand; there is one during [`decide`](crate::Policy::decide) and
+/// [`recover`](crate::Policy::recover) only.
 ///
 /// # Errors
 /// The host's words, where the plan makes no sense or can't be run.

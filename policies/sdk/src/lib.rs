@@ -55,6 +55,7 @@ pub use bindings::tilewright::policy::{
     types::{Backend, Device, Dtype, Hint, Model, Objective},
 };
 pub use description::{Description, Settings, Value};
+pub use words::Kind;
 
 /// How work is run. One value of the type lives as long as the policy is at work.
 pub trait Policy: Sized + 'static {
@@ -82,7 +83,8 @@ pub trait Policy: Sized + 'static {
         Err("this policy does not recover".into())
     }
 
-    /// Hears what became of a plan. What was measured is also kept by the host: see [`host::trials`].
+    /// Hears what became of a plan. What was measured is also kept by the host: see [`host::trials`]. No request is at hand meanwhile,
+    /// so the host prices nothing: [`host::estimate`] answers with an error.
     fn learn(&mut self, request: &Request, plan: &Plan, outcome: &Outcome) {
         let _ = (request, plan, outcome);
     }

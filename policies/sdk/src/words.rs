@@ -2,6 +2,17 @@
 
 use crate::{Dtype, Layout, Plan, Precision, Release, Request, Space, Tile, Time};
 
+/// How the picture is divided, from what is surely the whole's output to what only comes near it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Not at all.
+    Whole,
+    /// Into bands whose output is that of the whole picture.
+    Exact,
+    /// Into tiles that are decoded alone and cross-faded.
+    Blended,
+}
+
 impl Plan {
     /// The whole picture at once: batch 1, channels-first, memory handed back at the end. A start to change from.
     pub const fn whole(precision: Precision) -> Self {
@@ -24,6 +35,32 @@ impl Plan {
         Self { reason: reason.into(), ..self }
     }
 
+    /// The same plan in exact bands of this many pixels in height. They are as wide as the picture, so only the height is to be chosen,
+    /// and they need no overlap. A band that covers the picture is the whole picture.
+    ///
+    /// Only worth answering where [`Request::offers_exact`]; otherwise the host blends bands instead.
+    #[must_use]
+    pub fn exact(self, request: &Request, height: u32) -> Self {
+        let band = Tile { height, width: request.width, overlap: 0 };
+        Self { space: if height < request.height { Space::Exact(band) } else { Space::Whole }, ..self }
+    }
+
+    /// The same plan in blended tiles. A tile that covers the picture is the whole picture.
+    #[must_use]
+    pub fn blended(self, request: &Request, tile: Tile) -> Self {
+        let covers = tile.height >= request.height && tile.width >= request.width;
+        Self { space: if covers { Space::Whole } else { Space::Blended(tile) }, ..self }
+    }
+
+    /// How the picture is divided.
+    pub const fn kind(&self) -> Kind {
+        match self.space {
+            Space::Whole => Kind::Whole,
+            Space::Exact(_) => Kind::Exact,
+            Space::Blended(_) => Kind::Blended,
+        }
+    }
+
     /// The tile, where there is one.
     pub const fn tile(&self) -> Option<Tile> {
         match self.space {
@@ -32,9 +69,14 @@ impl Plan {
         }
     }
 
-    /// Whether the two are run alike, whatever their reasons.
+    /// Whether the two are run alike, whatever their reasons. Of exact bands only the height counts: the host gives them the picture's
+    /// width and no overlap.
     pub fn is_like(&self, other: &Plan) -> bool {
-        self.space == other.space
+        let same_space = match (self.space, other.space) {
+            (Space::Exact(one), Space::Exact(other)) => one.height == other.height,
+            (one, other) => one == other,
+        };
+        same_space
             && self.time == other.time
             && self.batch == other.batch
             && self.precision == other.precision
@@ -113,8 +155,84 @@ impl Request {
         self.device.fast_dtypes.contains(&dtype) && self.offers(dtype)
     }
 
+    /// Whether the host can run exact bands: the whole picture's output in less memory.
+    pub fn offers_exact(&self) -> bool {
+        self.hint("offer.exact") == Some("true")
+    }
+
+    /// Sides of tiles, heights of bands and overlaps are multiples of this, in pixels: as offered, else the pixels of one latent pixel.
+    pub fn tile_unit(&self) -> u32 {
+        self.hinted("offer.tile-unit").unwrap_or(self.model.spatial_scale).max(1)
+    }
+
+    /// The least side of a tile and the least height of a band, in pixels, where the picture is not smaller: as offered, in whole units.
+    pub fn tile_least(&self) -> u32 {
+        let unit = self.tile_unit();
+        self.hinted("offer.tile-least").unwrap_or(unit).max(1).checked_next_multiple_of(unit).unwrap_or(unit)
+    }
+
     /// The longer side, in pixels.
     pub fn longest(&self) -> u32 {
         self.height.max(self.width)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Backend, Device, Hint, Model, Objective};
+
+    fn request(hints: &[(&str, &str)]) -> Request {
+        Request {
+            model: Model {
+                family: "flux".into(),
+                stored: Dtype::Bf16,
+                quantized: false,
+                parameter_bytes: 1,
+                spatial_scale: 8,
+                temporal_scale: 1,
+            },
+            device: Device {
+                backend: Backend::Cpu,
+                name: "test".into(),
+                arch: "test".into(),
+                compute_units: 1,
+                total_bytes: 1,
+                free_bytes: 1,
+                unified: false,
+                fast_dtypes: vec![],
+            },
+            batch: 1,
+            frames: 1,
+            height: 512,
+            width: 768,
+            memory_limit: 1,
+            objective: Objective::Balanced,
+            hints: hints.iter().map(|(name, value)| Hint { name: (*name).into(), value: (*value).into() }).collect(),
+        }
+    }
+
+    #[test]
+    fn a_part_that_covers_the_picture_is_the_whole() {
+        let (request, plan) = (request(&[]), Plan::whole(Precision::Uniform(Dtype::F32)));
+        let bands = plan.clone().exact(&request, 128);
+        assert_eq!(bands.space, Space::Exact(Tile { height: 128, width: 768, overlap: 0 }));
+        assert_eq!(plan.clone().exact(&request, 512).kind(), Kind::Whole);
+        assert_eq!(plan.clone().blended(&request, Tile::square(512, 64)).kind(), Kind::Blended);
+        assert_eq!(plan.clone().blended(&request, Tile::square(768, 64)).kind(), Kind::Whole);
+        // What the host makes of the width does not tell bands apart; their height does.
+        let clamped = Plan { space: Space::Exact(Tile { height: 128, width: 640, overlap: 8 }), ..plan.clone() };
+        assert!(bands.is_like(&clamped) && !bands.is_like(&plan.exact(&request, 64)));
+    }
+
+    #[test]
+    fn offers_are_read_with_their_defaults() {
+        let bare = request(&[]);
+        assert_eq!((bare.offers_exact(), bare.tile_unit(), bare.tile_least()), (false, 8, 8));
+        let full = request(&[("offer.exact", "true"), ("offer.tile-unit", "16"), ("offer.tile-least", "40")]);
+        assert_eq!((full.offers_exact(), full.tile_unit(), full.tile_least()), (true, 16, 48));
+        let odd = request(&[("offer.exact", "yes"), ("offer.tile-unit", "0"), ("offer.tile-least", "-1")]);
+        assert_eq!((odd.offers_exact(), odd.tile_unit(), odd.tile_least()), (false, 1, 1));
+        assert_eq!(request(&[("offer.tile-least", "4294967295")]).tile_least(), 8);
     }
 }

@@ -1,0 +1,142 @@
+//! The lanes of the search: precisions and memory orders, and which of them are worth looking at in every size. What is worse than another
+//! one in time and in memory whole, is so in bands and tiles too, so one price per lane saves a dozen.
+
+use tilewright_sdk::{Backend, Cost, Dtype, Kind, Layout, Plan, Precision};
+
+use crate::search::{Search, with_margin};
+
+/// Where f16 overflows as a type of its own: the KL autoencoders' activations go beyond 65504.
+const KL_FAMILIES: [&str; 4] = ["sd", "sdxl", "sd3", "flux"];
+
+/// What counts on top of a price where narrow types round.
+const MIXED: f64 = 1.02;
+const UNIFORM_HALF: f64 = 1.05;
+
+/// The most lanes of one round to look into.
+const MOST: usize = 3;
+
+/// A precision in a memory order, with the price of the whole picture.
+#[derive(Clone, Copy, Debug)]
+pub struct Lane {
+    pub precision: Precision,
+    pub layout: Layout,
+    /// As the host prices it.
+    pub cost: Cost,
+    /// Per kind of space: corrected time with what rounding counts, peak with the same, and peak as held against the limit.
+    corrected: [[f64; 3]; 3],
+}
+
+impl Lane {
+    /// The whole picture in this lane.
+    pub fn plan(&self) -> Plan {
+        Plan { layout: self.layout, ..Plan::whole(self.precision) }
+    }
+
+    /// Whether nothing speaks for the other one.
+    fn beats(&self, other: &Lane) -> bool {
+        self.corrected.as_flattened().iter().zip(other.corrected.as_flattened()).all(|(own, others)| own <= others)
+    }
+
+    fn time(&self) -> f64 {
+        self.corrected[0][0]
+    }
+
+    fn peak(&self) -> f64 {
+        self.corrected[0][2]
+    }
+}
+
+/// What rounding counts on top of a price.
+pub fn rounding(precision: Precision) -> f64 {
+    match precision {
+        Precision::Uniform(Dtype::F32) | Precision::Mixed(Dtype::F32) => 1.0,
+        Precision::Mixed(_) => MIXED,
+        Precision::Uniform(_) => UNIFORM_HALF,
+    }
+}
+
+impl Search<'_> {
+    /// The precisions of the first round, or of the second, which is only looked at where the first has nothing that fits.
+    ///
+    /// The first is f32 and what gains time over it; the second is the other narrow types. On a CPU those gain little, so all of them
+    /// wait: accuracy first.
+    pub(crate) fn precisions(&self, is_first: bool) -> Vec<Precision> {
+        let mut precisions = Vec::with_capacity(5);
+        let is_cpu = self.request.device.backend == Backend::Cpu;
+        match self.wishes.precision {
+            Some(precision) if is_first => precisions.push(precision),
+            Some(_) => {}
+            None => {
+                if is_first {
+                    precisions.push(Precision::Uniform(Dtype::F32));
+                }
+                self.narrow(&mut precisions, |dtype| {
+                    self.request.offers(dtype) && is_first == (!is_cpu && self.request.is_fast(dtype))
+                });
+            }
+        }
+        precisions.retain(|precision| self.allows(*precision));
+        precisions
+    }
+
+    fn narrow(&self, precisions: &mut Vec<Precision>, is_wanted: impl Fn(Dtype) -> bool) {
+        let is_kl = KL_FAMILIES.contains(&self.request.model.family.as_str());
+        for dtype in [Dtype::Bf16, Dtype::F16].into_iter().filter(|dtype| is_wanted(*dtype)) {
+            let overflows = dtype == Dtype::F16 && is_kl;
+            if overflows && (precisions.contains(&Precision::Mixed(Dtype::Bf16)) || self.request.is_fast(Dtype::Bf16)) {
+                // No gain over bf16, and convolutions alone may overflow too.
+                continue;
+            }
+            precisions.push(Precision::Mixed(dtype));
+            if !overflows {
+                precisions.push(Precision::Uniform(dtype));
+            }
+        }
+    }
+
+    /// Prices the whole picture in every precision and memory order, and keeps the lanes that something speaks for: at most the two
+    /// quickest and the leanest.
+    pub(crate) fn lanes(&mut self, is_first: bool) -> Vec<Lane> {
+        let mut lanes: Vec<Lane> = Vec::with_capacity(10);
+        for precision in self.precisions(is_first) {
+            for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
+                let plan = Plan { layout, ..Plan::whole(precision) };
+                if let Some(cost) = self.estimate(&plan) {
+                    lanes.push(self.lane(&plan, cost));
+                }
+            }
+        }
+        self.wholes.extend(&lanes);
+        let mut kept: Vec<Lane> = Vec::with_capacity(lanes.len());
+        for (index, lane) in lanes.iter().enumerate() {
+            let beaten = |(other, rival): (usize, &Lane)| {
+                other != index && rival.beats(lane) && (other < index || !lane.beats(rival))
+            };
+            if !lanes.iter().enumerate().any(beaten) {
+                kept.push(*lane);
+            }
+        }
+        // Sorting would be a tenth of the module's size.
+        while kept.len() > MOST {
+            let by = |what: fn(&Lane) -> f64| kept.iter().enumerate().map(move |(index, lane)| (index, what(lane)));
+            let leanest = by(Lane::peak).min_by(|a, b| a.1.total_cmp(&b.1)).map(|(index, _)| index);
+            let slowest =
+                by(Lane::time).filter(|(index, _)| Some(*index) != leanest).max_by(|a, b| a.1.total_cmp(&b.1));
+            let Some((slowest, _)) = slowest else { break };
+            kept.remove(slowest);
+        }
+        kept
+    }
+
+    fn lane(&self, plan: &Plan, cost: Cost) -> Lane {
+        let Plan { precision, layout, .. } = *plan;
+        let pixels = self.pixels(plan);
+        let corrected = [Kind::Whole, Kind::Exact, Kind::Blended].map(|kind| {
+            let correction = self.corrections.of_kind(kind, precision, layout, pixels);
+            let peak = cost.peak_bytes as f64 * correction.memory;
+            let time = cost.elapsed_ns as f64 * correction.time;
+            [time * rounding(precision), peak * rounding(precision), with_margin(peak, &correction)]
+        });
+        Lane { precision, layout, cost, corrected }
+    }
+}

@@ -1,0 +1,50 @@
+//! Why a plan was chosen, in a few words for the person who reads the decision.
+
+use tilewright_sdk::{Objective, Plan, Space};
+
+use crate::search::{Priced, Search, with_margin};
+
+/// "exact bands of 128: 42 % of whole's memory for 3 % more time; best balance of 17 that fit".
+pub fn of(search: &Search<'_>, best: &Priced, fitting: usize, is_leanest: bool) -> String {
+    let mut words = shape(&best.plan);
+    if best.plan.tile().is_some() {
+        words.push_str(&against_whole(search, best));
+    }
+    let chosen = match search.request.objective {
+        _ if is_leanest => "leanest of ",
+        Objective::Fastest => "fastest of ",
+        Objective::Balanced => "best balance of ",
+        Objective::Leanest => "leanest of ",
+    };
+    match fitting {
+        1 => words.push_str("; the only one that fits"),
+        _ => words.extend(["; ", chosen, &fitting.to_string(), " that fit"]),
+    }
+    words
+}
+
+/// How a plan divides the picture.
+pub fn shape(plan: &Plan) -> String {
+    match plan.space {
+        Space::Whole => "whole".into(),
+        Space::Exact(tile) => ["exact bands of ", &tile.height.to_string()].concat(),
+        Space::Blended(tile) => ["tiles of ", &tile.width.to_string(), "×", &tile.height.to_string()].concat(),
+    }
+}
+
+/// The plan's price compared with the whole picture's in the same precision and memory order.
+fn against_whole(search: &Search<'_>, best: &Priced) -> String {
+    let alike = |plan: &Plan| plan.precision == best.plan.precision && plan.layout == best.plan.layout;
+    let Some(lane) = search.wholes.iter().find(|lane| alike(&lane.plan())) else { return String::new() };
+    let correction = search.corrections.of(&lane.plan());
+    let whole = (lane.cost.elapsed_ns as f64 * correction.time, lane.cost.peak_bytes as f64 * correction.memory);
+    let percent = |part: f64, of: f64| (100.0 * part / of.max(1.0)).round() as i64;
+    let time = match percent(best.time, whole.0) - 100 {
+        0 => " in the same time".into(),
+        more @ 1.. => [" for ", &more.to_string(), " % more time"].concat(),
+        less => [" in ", &less.unsigned_abs().to_string(), " % less time"].concat(),
+    };
+    let fits = with_margin(whole.1, &correction) <= search.request.memory_limit as f64;
+    let missed = if fits { "" } else { " as whole does not fit" };
+    [missed, ": ", &percent(best.peak, whole.1).to_string(), " % of whole's memory", &time].concat()
+}

@@ -1,0 +1,160 @@
+//! A device whose prices are known: what each plan takes by the pixels that it holds at once, and a stub host that answers them and
+//! counts the questions.
+
+use std::{cell::Cell, rc::Rc};
+
+use tilewright_sdk::{
+    Backend, Cost, Device, Dtype, Hint, Kind, Layout, Model, Objective, Outcome, Plan, Precision, Request, Trial,
+    host::Stub,
+};
+
+/// Bytes per pixel held at once, whole, in f32.
+const HELD: f64 = 4000.0;
+
+/// Bytes per pixel of the picture that tiles are gathered in.
+const GATHERED: f64 = 12.0;
+
+/// What exact bands take of whole's memory at most and at least, and on top of its time.
+const EXACT_MEMORY: (f64, f64) = (0.60, 0.35);
+const EXACT_TIME: f64 = 1.03;
+
+/// What is asked for and how the device is, with everything that a test changes.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub backend: Backend,
+    pub height: u32,
+    pub width: u32,
+    pub batch: u32,
+    /// As a share of what whole needs in f32, channels first.
+    pub limit: f64,
+    pub objective: Objective,
+    pub family: &'static str,
+    pub exact: bool,
+    pub fast: Vec<Dtype>,
+    pub offered: &'static str,
+}
+
+impl Case {
+    pub fn new(backend: Backend, side: u32, limit: f64, objective: Objective) -> Self {
+        Self {
+            backend,
+            height: side,
+            width: side,
+            batch: 1,
+            limit,
+            objective,
+            family: "flux",
+            exact: true,
+            fast: if backend == Backend::Cpu { vec![] } else { vec![Dtype::Bf16, Dtype::F16] },
+            offered: "f32,bf16,f16",
+        }
+    }
+
+    pub fn request(&self) -> Request {
+        let hint = |name: &str, value: &str| Hint { name: name.into(), value: value.into() };
+        Request {
+            model: Model {
+                family: self.family.into(),
+                stored: Dtype::Bf16,
+                quantized: false,
+                parameter_bytes: 1 << 27,
+                spatial_scale: 8,
+                temporal_scale: 1,
+            },
+            device: Device {
+                backend: self.backend,
+                name: "test".into(),
+                arch: "test".into(),
+                compute_units: 1,
+                total_bytes: 1 << 34,
+                free_bytes: 1 << 33,
+                unified: false,
+                fast_dtypes: self.fast.clone(),
+            },
+            batch: self.batch,
+            frames: 1,
+            height: self.height,
+            width: self.width,
+            memory_limit: (self.limit * self.price(&f32()).peak_bytes as f64) as u64,
+            objective: self.objective,
+            hints: vec![
+                hint("offer.dtypes", self.offered),
+                hint("offer.tile-unit", "8"),
+                hint("offer.tile-least", "64"),
+                hint("offer.exact", if self.exact { "true" } else { "false" }),
+            ],
+        }
+    }
+
+    /// 100 ns per pixel in f32; bf16 and f16 take half of time and memory, mixed three quarters of the memory. Channels-last takes 15 %
+    /// less time and 10 % more memory on a CPU, and a fifth more time elsewhere.
+    pub fn price(&self, plan: &Plan) -> Cost {
+        let picture = f64::from(self.height) * f64::from(self.width);
+        let is_cpu = self.backend == Backend::Cpu;
+        let (order_time, order_memory) = match (plan.layout, is_cpu) {
+            (Layout::ChannelsFirst, _) => (1.0, 1.0),
+            (Layout::ChannelsLast, true) => (0.85, 1.1),
+            (Layout::ChannelsLast, false) => (1.2, 1.0),
+        };
+        let (type_time, type_memory) = match plan.precision {
+            Precision::Uniform(Dtype::F32) => (1.0, 1.0),
+            Precision::Mixed(_) => (if is_cpu { 1.1 } else { 0.55 }, 0.75),
+            Precision::Uniform(_) => (if is_cpu { 1.1 } else { 0.5 }, 0.5),
+        };
+        let (held, worked, tiles, gathered) = match (plan.kind(), plan.tile()) {
+            (Kind::Exact, Some(band)) => {
+                let share = f64::from(band.height) / f64::from(self.height);
+                let (most, least) = EXACT_MEMORY;
+                let memory = least + (most - least) * share;
+                (picture * memory, picture * EXACT_TIME, self.height.div_ceil(band.height), 0.0)
+            }
+            (Kind::Blended, Some(tile)) => {
+                let along = |extent: u32, side: u32| match side >= extent {
+                    true => 1,
+                    false => (extent - side).div_ceil(side - tile.overlap) + 1,
+                };
+                let tiles = along(self.height, tile.height) * along(self.width, tile.width);
+                let pixels = f64::from(tile.height.min(self.height)) * f64::from(tile.width.min(self.width));
+                (pixels, pixels * f64::from(tiles), tiles, GATHERED * picture)
+            }
+            _ => (picture, picture, 1, 0.0),
+        };
+        let jobs = tiles * self.batch;
+        let batch = plan.batch.min(jobs.max(1));
+        Cost {
+            peak_bytes: (HELD * held * order_memory * type_memory * f64::from(batch) + gathered) as u64,
+            elapsed_ns: (100.0 * worked * order_time * type_time * f64::from(self.batch)) as u64,
+            tiles: jobs,
+            shapes: 1 + u32::from(!jobs.is_multiple_of(batch)),
+            rework: worked / picture,
+        }
+    }
+
+    /// The host that prices so, with a history. Counts the estimates that are asked for.
+    pub fn install(&self, trials: Vec<Trial>) -> Rc<Cell<u32>> {
+        let (case, count) = (self.clone(), Rc::new(Cell::new(0)));
+        let counted = count.clone();
+        let estimate = Box::new(move |plan: &Plan| {
+            counted.set(counted.get() + 1);
+            Ok(case.price(plan))
+        });
+        Stub { estimate, trials, log: Vec::new() }.install();
+        count
+    }
+
+    /// What was measured where it was so many times what is expected.
+    pub fn outcome(&self, plan: &Plan, time: f64, memory: f64) -> Outcome {
+        let cost = self.price(plan);
+        let times = |number: u64, factor: f64| (number as f64 * factor) as u64;
+        Outcome { elapsed_ns: times(cost.elapsed_ns, time), peak_bytes: times(cost.peak_bytes, memory), attempts: 1 }
+    }
+
+    pub fn trial(&self, plan: &Plan, time: f64, memory: f64) -> Trial {
+        Trial { plan: plan.clone(), outcome: self.outcome(plan, time, memory) }
+    }
+}
+
+/// Whole in f32, channels first.
+pub fn f32() -> Plan {
+    Plan::whole(Precision::Uniform(Dtype::F32))
+}

@@ -1,0 +1,190 @@
+//! What holds for every request, price and history.
+
+use proptest::{collection::vec, option, prelude::*, sample::select};
+use tilewright_sdk::{Attempt, Backend, Dtype, Failure, Kind, Layout, Objective, Plan, Policy, Precision, Tile, Trial};
+
+use super::{adaptive, prices::Case};
+
+prop_compose! {
+    fn any_case()(
+        backend in select(vec![Backend::Cpu, Backend::Cuda, Backend::Rocm, Backend::Metal]),
+        height in 8u32..512,
+        width in 8u32..512,
+        batch in 1u32..6,
+        // From a thousandth of what whole needs to four times as much.
+        power in -10.0..2.0f64,
+        objective in select(vec![Objective::Fastest, Objective::Balanced, Objective::Leanest]),
+        family in select(vec!["flux", "wan-2.1"]),
+        exact in any::<bool>(),
+        fast in select(vec![vec![], vec![Dtype::Bf16], vec![Dtype::F16], vec![Dtype::F16, Dtype::Bf16]]),
+        offered in select(vec!["f32", "f32,bf16", "f32,bf16,f16"]),
+    ) -> Case {
+        let (height, width) = (height * 8, width * 8);
+        Case { backend, height, width, batch, limit: power.exp2(), objective, family, exact, fast, offered }
+    }
+}
+
+prop_compose! {
+    fn any_plan()(
+        kind in 0..3, side in 8u32..100, layout in any::<bool>(), batch in 1u32..5, precision in select(&Precision::WORDS[..]),
+    ) -> Plan {
+        let side = 8 * side;
+        let layout = if layout { Layout::ChannelsLast } else { Layout::ChannelsFirst };
+        let plan = Plan { batch, layout, ..Plan::whole(precision.1) };
+        match kind {
+            0 => plan,
+            1 => Plan { space: tilewright_sdk::Space::Exact(Tile { height: side, width: 1 << 20, overlap: 0 }), ..plan },
+            _ => Plan { space: tilewright_sdk::Space::Blended(Tile::square(side, side / 8)), ..plan },
+        }
+    }
+}
+
+fn history(case: &Case, measured: &[(Plan, f64, f64)]) -> Vec<Trial> {
+    measured.iter().map(|(plan, time, memory)| case.trial(plan, *time, *memory)).collect()
+}
+
+fn any_history() -> impl Strategy<Value = Vec<(Plan, f64, f64)>> {
+    vec((any_plan(), 0.1..8.0f64, 0.3..5.0f64), 0..20)
+}
+
+/// The least that a plan holds: whole, the smallest band or tile, in every type that the policy may use.
+fn least(case: &Case) -> u64 {
+    let is_kl = case.family == "flux";
+    let mut least = u64::MAX;
+    for (word, precision) in Precision::WORDS {
+        let is_offered = case.request().offers(precision.dtype());
+        if !is_offered || (is_kl && word == "f16") {
+            continue;
+        }
+        for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
+            let whole = Plan { layout, ..Plan::whole(precision) };
+            let request = case.request();
+            let tile = Tile { height: 64.min(case.height), width: 64.min(case.width), overlap: 8 };
+            let mut plans = vec![whole.clone(), whole.clone().blended(&request, tile)];
+            if case.exact {
+                plans.push(whole.exact(&request, 64));
+            }
+            least = plans.iter().map(|plan| case.price(plan).peak_bytes).fold(least, u64::min);
+        }
+    }
+    least
+}
+
+/// What was measured over what was expected of plans of this kind, at most; the margin where nothing was.
+fn memory_factor(plan: &Plan, measured: &[(Plan, f64, f64)]) -> f64 {
+    let alike = measured.iter().filter(|(known, ..)| {
+        known.kind() == plan.kind() && known.precision == plan.precision && known.layout == plan.layout
+    });
+    alike.map(|(.., memory)| memory.clamp(0.5, 4.0)).reduce(f64::max).unwrap_or(1.03)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn an_answer_fits_wherever_one_does(case in any_case()) {
+        let request = case.request();
+        let count = case.install(Vec::new());
+        match adaptive().decide(&request) {
+            Ok(plan) => prop_assert!(case.price(&plan).peak_bytes as f64 * 1.03 <= request.memory_limit as f64, "{plan:?}"),
+            Err(_) => prop_assert!(least(&case) as f64 * 1.03 > request.memory_limit as f64),
+        }
+        prop_assert!(count.get() <= 64, "{} estimates", count.get());
+    }
+
+    #[test]
+    fn an_answer_fits_by_what_was_measured(case in any_case(), measured in any_history()) {
+        let request = case.request();
+        let count = case.install(history(&case, &measured));
+        // Only the six newest plans are looked up.
+        let mut newest: Vec<&Plan> = Vec::new();
+        for (plan, ..) in measured.iter().take(16) {
+            if newest.len() < 6 && !newest.iter().any(|known| known.is_like(plan)) {
+                newest.push(plan);
+            }
+        }
+        let looked_up: Vec<_> = (measured.iter().take(16))
+            .filter(|(plan, ..)| newest.iter().any(|known| known.is_like(plan))).cloned().collect();
+        if let Ok(plan) = adaptive().decide(&request) {
+            let peak = case.price(&plan).peak_bytes as f64 * memory_factor(&plan, &looked_up);
+            // Sizes are whole bytes, so a ratio taken from them is off by a hair.
+            prop_assert!(peak <= request.memory_limit as f64 * 1.0001, "{plan:?}");
+        }
+        prop_assert!(count.get() <= 64, "{} estimates", count.get());
+    }
+
+    #[test]
+    fn a_fresh_instance_answers_the_same(case in any_case(), measured in any_history(), other in any_case()) {
+        let request = case.request();
+        case.install(history(&case, &measured));
+        let first = adaptive().decide(&request);
+        let mut warm = adaptive();
+        prop_assert_eq!(&warm.decide(&request), &first);
+        // Other decisions leave nothing behind.
+        let _ = warm.decide(&other.request());
+        prop_assert_eq!(&warm.decide(&request), &first);
+        if let Ok(plan) = first {
+            let attempts = [Attempt { plan, failure: Failure::OutOfMemory(1) }];
+            prop_assert_eq!(warm.recover(&request, &attempts), adaptive().recover(&request, &attempts));
+        }
+    }
+
+    #[test]
+    fn recovery_shrinks_and_ends_in_a_picture(case in any_case(), there_is in 0.0..1.0f64) {
+        let mut request = case.request();
+        let count = case.install(Vec::new());
+        let least = least(&case);
+        request.memory_limit = request.memory_limit.max((least as f64 * 1.03).ceil() as u64);
+        // Much less memory than promised, but enough for some plan with its margin.
+        let real = least as f64 + there_is * (request.memory_limit as f64 - least as f64);
+        let mut policy = adaptive();
+        let mut plan = policy.decide(&request).unwrap();
+        let mut attempts: Vec<Attempt> = Vec::new();
+        while case.price(&plan).peak_bytes as f64 > real {
+            let held = case.price(&plan).peak_bytes;
+            attempts.push(Attempt { plan, failure: Failure::OutOfMemory(1 << 20) });
+            prop_assert!(attempts.len() <= 3, "the fourth attempt failed too: {attempts:?}");
+            count.set(0);
+            plan = policy.recover(&request, &attempts).unwrap();
+            prop_assert!(count.get() <= 64, "{} estimates", count.get());
+            prop_assert!(!attempts.iter().any(|attempt| attempt.plan.is_like(&plan)));
+            let peak = case.price(&plan).peak_bytes;
+            prop_assert!(peak < held);
+            // More than 70 % only where there is nothing below.
+            prop_assert!(peak as f64 <= 0.7 * held as f64 || least as f64 > 0.7 * held as f64, "{peak} of {held}, least {least}");
+            let exact_fits = (case.exact && case.height > 64).then(|| {
+                let bands = Plan { reason: String::new(), ..plan }.exact(&request, 64);
+                let bands = Plan { batch: 1, ..bands };
+                let tried = attempts.iter().any(|attempt| attempt.plan.is_like(&bands));
+                !tried && case.price(&bands).peak_bytes as f64 <= 0.7 * held as f64
+            });
+            if attempts.len() < 3 && exact_fits == Some(true) {
+                prop_assert!(plan.kind() != Kind::Blended, "{plan:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn recovery_never_repeats(case in any_case(), failures in vec(option::of(0.5..2.0f64), 1..8), measured in any_history()) {
+        let request = case.request();
+        let count = case.install(history(&case, &measured));
+        let mut policy = adaptive();
+        let Ok(mut plan) = policy.decide(&request) else { return Ok(()) };
+        let mut attempts: Vec<Attempt> = Vec::new();
+        for failure in failures {
+            let failure = match failure {
+                None => Failure::NonFinite(1),
+                Some(over) => Failure::OverLimit((request.memory_limit as f64 * over) as u64),
+            };
+            attempts.push(Attempt { plan: plan.clone(), failure });
+            count.set(0);
+            let Ok(next) = policy.recover(&request, &attempts) else { break };
+            prop_assert!(count.get() <= 64, "{} estimates", count.get());
+            prop_assert!(!attempts.iter().any(|attempt| attempt.plan.is_like(&next)), "{next:?} again");
+            if matches!(failure, Failure::NonFinite(_)) {
+                prop_assert!(crate::width(next.precision) > crate::width(plan.precision));
+            }
+            plan = next;
+        }
+    }
+}
