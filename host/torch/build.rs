@@ -13,6 +13,7 @@ fn main() {
         .warnings(true)
         .file("shim/memory.cpp")
         .file("shim/winograd.cpp")
+        .file("shim/attention.cpp")
         // Loops over channels are worth their vectors in every profile; threads are libtorch's own.
         .opt_level(3)
         .flag("-fopenmp")

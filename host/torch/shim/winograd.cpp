@@ -13,13 +13,7 @@
 #include <vector>
 
 #include "guarded.h"
-
-// The loops over channels are compiled for several widths of vectors; the loader picks.
-#if defined(__x86_64__) && defined(__GNUC__)
-#define TW_VECTORS __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define TW_VECTORS
-#endif
+#include "vectors.h"
 
 namespace {
 
@@ -38,36 +32,14 @@ constexpr int64_t patch_rows = (kTilesDown - 1) * Case::kStep + Case::kSide;
 template <typename Case>
 constexpr int64_t patch_columns = (kTilesAcross - 1) * Case::kStep + Case::kSide;
 
-// Sixteen channels at once, wherever they lie; the compiler splits them where registers are narrower.
-constexpr int64_t kLanes = 16;
-typedef float Lanes __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
-typedef int32_t Bits __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
-typedef double Wide __attribute__((vector_size(8 * kLanes), aligned(8), may_alias));
-
-#define TW_INLINE inline __attribute__((always_inline))
-
 constexpr int64_t padded(int64_t channels) { return (channels + kLanes - 1) / kLanes * kLanes; }
 
-TW_INLINE const Lanes& lanes(const float* from) { return *reinterpret_cast<const Lanes*>(from); }
-TW_INLINE Lanes& lanes(float* to) { return *reinterpret_cast<Lanes*>(to); }
-
-// x / (1 + exp(-x)); the exponential is Cephes' expf, within 2 units in the last place.
+// x / (1 + exp(-x))
 TW_INLINE void silu(float* value) {
   const Lanes x = lanes(value);
-  Lanes y = -x;
-  y = y < -87.0f ? Lanes{} - 87.0f : y;
-  y = y > 88.0f ? Lanes{} + 88.0f : y;
-  const Lanes shifted = y * 1.44269504f + 12582912.0f;
-  const Lanes whole = shifted - 12582912.0f;
-  const Lanes rest = (y - whole * 0.693359375f) + whole * 2.12194440e-4f;
-  Lanes power = rest * 1.9875691500e-4f + 1.3981999507e-3f;
-  power = power * rest + 8.3334519073e-3f;
-  power = power * rest + 4.1665795894e-2f;
-  power = power * rest + 1.6666665459e-1f;
-  power = power * rest + 5.0000001201e-1f;
-  power = power * (rest * rest) + rest + 1.0f;
-  const Bits scaled = reinterpret_cast<const Bits&>(power) + (reinterpret_cast<const Bits&>(shifted) << 23);
-  lanes(value) = x / (1.0f + reinterpret_cast<const Lanes&>(scaled));
+  Lanes power = -x;
+  exponential(power);
+  lanes(value) = x / (1.0f + power);
 }
 
 // A pixel's channels after scale, shift and SiLU; `to` has room for padded(channels).

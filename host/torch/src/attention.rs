@@ -3,7 +3,7 @@
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::Dtype;
 
-use crate::{Result, kind};
+use crate::{Error, Result, ffi, kind, winograd};
 
 /// Attention as plain matrix products, over rows of queries so that the score matrix stays small.
 /// `query`, `key`, `value`: [N, tokens, width]; scores and softmax in f32.
@@ -25,14 +25,18 @@ pub fn plain(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
     Ok(Tensor::f_cat(&parts, 1)?)
 }
 
-/// libtorch's fused attention for one head. `query`, `key`, `value`: [N, tokens, width].
+/// Attention of one head that holds no matrix of scores: libtorch's, or this crate's own in f32 on processors that have the products
+/// for it. `query`, `key`, `value`: [N, tokens, width]; the result may take the query's place.
 ///
 /// # Errors
 /// What libtorch says.
-pub fn fused(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
+pub fn fused(query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
+    if query.device() == Device::Cpu && query.f_kind()? == Kind::Float && winograd::available() {
+        return blocked(query, key, value);
+    }
     let head = |tensor: &Tensor| tensor.f_unsqueeze(1);
     let mixed = Tensor::f_scaled_dot_product_attention(
-        &head(query)?,
+        &head(&query)?,
         &head(key)?,
         &head(value)?,
         None::<Tensor>,
@@ -44,11 +48,38 @@ pub fn fused(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
     Ok(mixed.f_squeeze_dim(1)?)
 }
 
-/// What fused attention holds besides query, key, value and result, at most: on a CPU each thread has scores and sums for 256 queries
-/// against 512 keys in f32, and the scores once more in a 16-bit type (pytorch v2.11.0, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
-pub fn fused_bytes(width: f64) -> f64 {
+/// By `shim/attention.cpp`.
+fn blocked(query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
+    let shape = query.size();
+    let (samples, tokens, width) = query.size3()?;
+    let fits = |tensor: &Tensor| -> Result<bool> {
+        Ok(tensor.size() == shape && tensor.f_kind()? == Kind::Float && tensor.device() == Device::Cpu)
+    };
+    if !fits(key)? || !fits(value)? || query.numel() == 0 {
+        return Err(Error::Torch(format!("attention of {shape:?} with {:?} and {:?}", key.size(), value.size())));
+    }
+    let (query, key, value) = (query.f_contiguous()?, key.f_contiguous()?, value.f_contiguous()?);
+    for sample in 0..samples {
+        let at = |tensor: &Tensor| -> Result<*mut f32> { Ok(tensor.f_select(0, sample)?.data_ptr().cast()) };
+        let (query, key, value) = (at(&query)?, at(&key)?, at(&value)?);
+        // SAFETY: each is tokens · width contiguous f32 that live through the call; the output may be the query, which nobody else sees.
+        ffi::call(|error, length| unsafe {
+            ffi::tw_attention(query, key, value, query, tokens, width, error, length)
+        })?;
+    }
+    Ok(query)
+}
+
+/// What fused attention holds besides query, key, value and as much again, at most, in bytes. On a CPU each thread has scores and sums for
+/// some queries and keys: 64 and 512 in `shim/attention.cpp`; 256 and 512 in libtorch's, and there the scores once more in a 16-bit type (pytorch
+/// v2.11.0, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
+pub fn fused_bytes(width: f64, dtype: Dtype) -> f64 {
     let threads = f64::from(tch::get_num_threads().max(1));
-    threads * 256.0 * (4.0 * (512.0 + 2.0 + width) + 2.0 * 512.0)
+    match dtype {
+        // Up to 63 keys are added to fill a block.
+        Dtype::F32 if winograd::available() => 4.0 * (64.0 * width + threads * 64.0 * (512.0 + 2.0 + width)),
+        _ => threads * 256.0 * (4.0 * (512.0 + 2.0 + width) + 2.0 * 512.0),
+    }
 }
 
 /// Whether fused attention of this width and type agrees with plain attention on this device. It has been silently wrong at
@@ -61,8 +92,8 @@ pub fn fused_agrees(device: Device, width: i64, dtype: Dtype) -> bool {
             || -> Result<Tensor> { Ok(Tensor::f_randn([1, 160, width], (Kind::Float, device))?.f_to_kind(kind)?) };
         let (query, key, value) = (random()?, random()?, random()?);
         let single = |tensor: &Tensor| tensor.f_to_kind(Kind::Float);
-        let fused = single(&fused(&query, &key, &value)?)?;
         let plain = plain(&single(&query)?, &single(&key)?, &single(&value)?)?;
+        let fused = single(&fused(query, &key, &value)?)?;
         let difference = f64::try_from(&(fused - &plain).f_norm()?)? / f64::try_from(&plain.f_norm()?)?.max(1e-12);
         // Far above the rounding of each type, far below what a wrong kernel gives.
         Ok(difference < if dtype == Dtype::F32 { 1e-3 } else { 3e-2 })
@@ -73,6 +104,22 @@ pub fn fused_agrees(device: Device, width: i64, dtype: Dtype) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn attention_agrees_with_its_definition() {
+        let _no_grad = tch::no_grad_guard();
+        let options = (Kind::Float, Device::Cpu);
+        for (samples, tokens, width) in [(1, 1, 8), (2, 77, 40), (1, 600, 512), (3, 513, 24), (1, 1100, 65)] {
+            let random = || Tensor::randn([samples, tokens, width], options);
+            let (query, key, value) = (random(), random() * 3.0, random());
+            let wide = |tensor: &Tensor| tensor.to_kind(Kind::Double);
+            let scores = wide(&query).matmul(&wide(&key).transpose(1, 2)) / (width as f64).sqrt();
+            let expected = scores.softmax(-1, Kind::Double).matmul(&wide(&value));
+            let found = fused(query, &key, &value).unwrap();
+            let difference = f64::try_from((wide(&found) - expected).abs().max()).unwrap();
+            assert!(difference < 3e-5, "{samples}×{tokens}×{width}: {difference}");
+        }
+    }
 
     #[test]
     fn fused_and_plain_attention_agree_on_a_cpu() {

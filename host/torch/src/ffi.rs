@@ -48,6 +48,16 @@ pub type Allocate = extern "C" fn(bytes: u64, data: *mut *mut c_void) -> *const 
 pub type Release = extern "C" fn(data: *mut c_void) -> c_int;
 
 unsafe extern "C" {
+    pub fn tw_attention(
+        query: *const f32,
+        key: *const f32,
+        value: *const f32,
+        output: *mut f32,
+        tokens: i64,
+        width: i64,
+        error: *mut c_char,
+        error_length: usize,
+    ) -> c_int;
     pub safe fn tw_winograd_available() -> c_int;
     pub safe fn tw_winograd_values(into: i64, out: i64, upsample: c_int) -> i64;
     pub safe fn tw_winograd_scratch(into: i64, upsample: c_int) -> i64;

@@ -247,7 +247,7 @@ impl Config {
             layout,
             scratch: speed.scratch,
             winograd: rate.is_some(),
-            attention: attention::fused_bytes(self.middle_channels as f64),
+            attention: attention::fused_bytes(self.middle_channels as f64, speed.dtype),
         };
         let layers = self.layers();
         let moments = |banded: bool| {

@@ -317,10 +317,10 @@ impl Attention {
             (self.query.forward(&tokens)?, self.key.forward(&tokens)?, self.value.forward(&tokens)?);
         drop(tokens);
         let mixed = match self.fused {
-            true => attention::fused(&query, &key, &value)?,
+            true => attention::fused(query, &key, &value)?,
             false => attention::plain(&query, &key, &value)?,
         };
-        drop((query, key, value));
+        drop((key, value));
         let mut output = self.output.forward(&mixed)?;
         drop(mixed);
         output = converted(output, numeric.rest)?.f_transpose(1, 2)?.f_reshape([batch, channels, height, width])?;
