@@ -3,14 +3,13 @@
 use std::{
     env, fs,
     io::{self, BufWriter, IsTerminal, Write},
-    os::unix::fs::{MetadataExt, PermissionsExt},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
 use tilewright_engine::Machine;
 use tilewright_history::{Entry, Error, Exported, Filter, History, Query, json_line, model_fingerprint, user_path};
-use tilewright_plan::{Backend, Record, Request, Trial, bytes};
-use tilewright_torch::backend;
+use tilewright_plan::{Record, Request, Trial, bytes};
 
 use crate::{
     args::{self, HistoryCommand, HistoryFilters, HistoryList},
@@ -60,7 +59,7 @@ impl Trials {
             warn(error);
             None
         });
-        Self { history, device: device_fingerprint(machine) }
+        Self { history, device: machine.fingerprint.clone() }
     }
 
     /// What was measured before on this machine for this model at about this size, newest first.
@@ -119,33 +118,6 @@ fn place() -> Result<Option<PathBuf>, Error> {
         Some(value) if !value.is_empty() => Ok(Some(value.into())),
         _ => user_path().map(Some),
     }
-}
-
-/// Everything about a device that changes how fast it is, so that after a change of it old trials no longer count.
-fn device_fingerprint(machine: &Machine) -> String {
-    let device = &machine.facts;
-    let first_line = |path| fs::read_to_string(path).ok().and_then(|text| text.lines().next().map(str::to_owned));
-    let driver = match device.backend {
-        Backend::Cuda => first_line("/proc/driver/nvidia/version"),
-        Backend::Rocm => first_line("/sys/module/amdgpu/version").or_else(|| first_line("/proc/sys/kernel/osrelease")),
-        Backend::Cpu | Backend::Metal => None,
-    };
-    // libtorch says nothing of its version in the C++ interface that is linked; its files change with it.
-    let libtorch: Vec<String> = ["libtorch_cpu.so", "libtorch_cuda.so", "libtorch_hip.so"]
-        .iter()
-        .filter_map(|name| fs::metadata(backend::folder().ok()?.join(name)).ok())
-        .map(|file| format!("{}@{}", file.len(), file.mtime()))
-        .collect();
-    format!(
-        "{} ({:?}, {}, {} units), {} threads, libtorch {}, {}",
-        device.name,
-        device.backend,
-        device.arch,
-        device.compute_units,
-        tch::get_num_threads(),
-        libtorch.join(" "),
-        driver.as_deref().unwrap_or("no driver")
-    )
 }
 
 /// Lists, exports or clears.

@@ -277,10 +277,8 @@ impl<'a> Job<'a> {
     ) -> std::result::Result<(Tensor, Outcome), Stopped> {
         let device = self.machine.device;
         let numeric = Numeric::new(plan.precision, plan.layout)?;
-        let start = Instant::now();
-        let decoder = self.vae.decoder(numeric, device)?;
-        probe::synchronize(device);
-        *load += start.elapsed();
+        let (decoder, loaded_in) = self.vae.decoder(numeric, device)?;
+        *load += loaded_in;
         memory::reset_peak(device)?;
         let before = memory::of(device)?;
         let limit = memory::Limit::new(device, self.request.memory_limit);

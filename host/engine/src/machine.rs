@@ -4,11 +4,13 @@ use std::{
     env, fs,
     hash::{DefaultHasher, Hash, Hasher},
     io::Write,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
+use serde::{Deserialize, Serialize};
 use tch::Device;
-use tilewright_plan::{Device as Facts, Dtype};
+use tilewright_plan::{Backend, Device as Facts, Dtype};
 use tilewright_torch::{
     backend, device,
     device::Choice,
@@ -37,6 +39,9 @@ pub struct Machine {
     pub facts: Facts,
     /// Measured speeds.
     pub measured: Measured,
+    /// Everything about the device, its driver and libtorch that changes how fast it is, in one line: what was measured under another
+    /// one says nothing of it.
+    pub fingerprint: String,
 }
 
 impl Machine {
@@ -57,44 +62,81 @@ impl Machine {
         memory::install()?;
         let device = device::select(choice)?;
         let mut facts = device::facts(device, backend)?;
-        let measured = match kept(&facts).filter(|_| probe == Probe::Kept) {
+        let fingerprint = fingerprint(&facts);
+        let measured = match kept(&facts, &fingerprint).filter(|_| probe == Probe::Kept) {
             Some(measured) => measured,
             None => {
                 let measured = probe::measure(device)?;
-                keep(&facts, &measured);
+                // What the probe took is no start for what comes.
+                memory::trim(device)?;
+                keep(&facts, &Kept { fingerprint: fingerprint.clone(), measured: measured.clone() });
                 measured
             }
         };
         facts.fast_dtypes = measured.fast_dtypes();
-        Ok(Self { device, facts, measured })
+        Ok(Self { device, facts, measured, fingerprint })
     }
 }
 
-/// Where this user's measurements of a device are kept: told apart by everything that changes the speed.
+fn fingerprint(facts: &Facts) -> String {
+    let first_line = |path| fs::read_to_string(path).ok().and_then(|text| text.lines().next().map(str::to_owned));
+    let driver = match facts.backend {
+        Backend::Cuda => first_line("/proc/driver/nvidia/version"),
+        Backend::Rocm => first_line("/sys/module/amdgpu/version").or_else(|| first_line("/proc/sys/kernel/osrelease")),
+        Backend::Cpu | Backend::Metal => None,
+    };
+    // libtorch says nothing of its version in the C++ interface that is linked; its files change with it.
+    let libtorch: Vec<String> = ["libtorch_cpu.so", "libtorch_cuda.so", "libtorch_hip.so"]
+        .iter()
+        .filter_map(|name| fs::metadata(backend::folder().ok()?.join(name)).ok())
+        .map(|file| format!("{}@{}", file.len(), file.mtime()))
+        .collect();
+    format!(
+        "{} ({:?}, {}, {} units), {} threads, tilewright {}, libtorch {}, {}",
+        facts.name,
+        facts.backend,
+        facts.arch,
+        facts.compute_units,
+        tch::get_num_threads(),
+        env!("CARGO_PKG_VERSION"),
+        libtorch.join(" "),
+        driver.as_deref().unwrap_or("no driver")
+    )
+}
+
+/// What was measured, and of what.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    fingerprint: String,
+    measured: Measured,
+}
+
+/// Where this user's measurements of a device with so many threads are kept.
 fn place(facts: &Facts) -> Option<PathBuf> {
     let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
     let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute()).or_else(home)?;
     let mut hasher = DefaultHasher::new();
-    (&facts.name, &facts.arch, facts.compute_units, tch::get_num_threads(), backend::folder().ok()).hash(&mut hasher);
-    env!("CARGO_PKG_VERSION").hash(&mut hasher);
+    (&facts.name, &facts.arch, facts.compute_units, tch::get_num_threads()).hash(&mut hasher);
     Some(cache.join("tilewright").join(format!("probe-{:016x}.json", hasher.finish())))
 }
 
-fn kept(facts: &Facts) -> Option<Measured> {
-    let measured: Measured = serde_json::from_slice(&fs::read(place(facts)?).ok()?).ok()?;
+fn kept(facts: &Facts, fingerprint: &str) -> Option<Measured> {
+    let kept: Kept = serde_json::from_slice(&fs::read(place(facts)?).ok()?).ok()?;
+    let measured = kept.measured;
     let sound = |rate: f64| rate.is_finite() && rate > 0.0;
-    let all = measured.speeds.iter().map(|speed| speed.flops_per_second).chain([measured.bytes_per_second]).all(sound);
-    (all && measured.best(Dtype::F32).is_some()).then_some(measured)
+    let rates = measured.speeds.iter().flat_map(|speed| [speed.flops_per_second, speed.attention_flops_per_second]);
+    let all = rates.chain([measured.bytes_per_second]).all(sound);
+    (kept.fingerprint == fingerprint && all && measured.best(Dtype::F32).is_some()).then_some(measured)
 }
 
 /// A cache that can't be written is no failure: the next process measures again.
-fn keep(facts: &Facts, measured: &Measured) {
+fn keep(facts: &Facts, kept: &Kept) {
     let write = || -> Option<()> {
         let place = place(facts)?;
         let folder = place.parent()?;
         fs::create_dir_all(folder).ok()?;
         let mut file = tempfile::NamedTempFile::new_in(folder).ok()?;
-        file.write_all(&serde_json::to_vec(measured).ok()?).ok()?;
+        file.write_all(&serde_json::to_vec(kept).ok()?).ok()?;
         file.persist(place).ok().map(drop)
     };
     if write().is_none() {

@@ -3,6 +3,7 @@
 use std::{
     path::Path,
     sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use tch::Device;
@@ -11,6 +12,7 @@ use tilewright_models::{
     kl::{Config, Decoder, Numeric},
 };
 use tilewright_plan::Model;
+use tilewright_torch::probe;
 
 use crate::Result;
 
@@ -60,14 +62,19 @@ impl Vae {
         Ok(Self { file, identity, config, model, loaded: Mutex::new(None) })
     }
 
-    /// The weights in these types and this order on a device: those of the last decode, or loaded anew. Whoever takes them gives them back with
-    /// [`Self::keep`].
-    pub(crate) fn decoder(&self, numeric: Numeric, device: Device) -> Result<Decoder> {
+    /// The weights in these types and this order on a device, and the time that loading them took: none for those of the last decode. Whoever
+    /// takes them gives them back with [`Self::keep`].
+    pub(crate) fn decoder(&self, numeric: Numeric, device: Device) -> Result<(Decoder, Duration)> {
         // The old weights go first where they are others: both at once may not fit.
         let last = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).take();
         match last.filter(|(place, decoder)| *place == device && decoder.numeric() == numeric) {
-            Some((_, decoder)) => Ok(decoder),
-            None => Ok(Decoder::load(&self.file, &self.identity, &self.config, numeric, device)?),
+            Some((_, decoder)) => Ok((decoder, Duration::ZERO)),
+            None => {
+                let start = Instant::now();
+                let decoder = Decoder::load(&self.file, &self.identity, &self.config, numeric, device)?;
+                probe::synchronize(device);
+                Ok((decoder, start.elapsed()))
+            }
         }
     }
 
