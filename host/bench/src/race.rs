@@ -5,7 +5,7 @@ use std::{error::Error as StdError, fmt};
 
 use tch::Tensor;
 use tilewright_engine::{Job, Observer, Unfinished};
-use tilewright_plan::{Planner, Record};
+use tilewright_plan::{Plan, Planner, Record};
 
 use crate::Spelling;
 
@@ -63,8 +63,9 @@ pub(crate) struct Lane {
     /// Every run that ended in a picture, counted or not, and how many of these found their weights loaded.
     pub runs: usize,
     pub found_loaded: usize,
-    /// The last picture.
+    /// The last picture, and how it was made.
     pub pictures: Option<Tensor>,
+    pub plan: Option<Plan>,
     /// Why it runs no more.
     pub error: Option<String>,
 }
@@ -129,6 +130,7 @@ impl Runner<'_> {
                 let loaded = finished.record.outcome.is_some_and(|outcome| outcome.load.is_zero());
                 lane.found_loaded += usize::from(!first && loaded);
                 lane.pictures = Some(finished.pictures);
+                lane.plan = Some(finished.record.plan.clone());
                 if round == 0 && rounds.first_apart {
                     lane.first_ms = elapsed_ms(&finished.record);
                 } else if round >= rounds.total() - rounds.iterations {

@@ -58,7 +58,7 @@ pub struct Row {
     pub objective: Objective,
     /// The limit that it was given.
     pub memory_limit: u64,
-    /// The plan of the last counted run.
+    /// The plan of the last run.
     pub plan: Option<Plan>,
     /// How many different plans the counted runs had: more than one where the policy learned.
     pub plans: usize,
@@ -134,7 +134,7 @@ impl Row {
             settings: last.map(|record| record.policy.settings.clone()).unwrap_or_default(),
             objective,
             memory_limit,
-            plan: last.map(|record| record.plan.clone()),
+            plan: lane.plan.clone(),
             plans: plans.len(),
             adjusted: last.map(|record| record.adjusted.clone()).unwrap_or_default(),
             fallback: last

@@ -3,13 +3,13 @@
 
 mod judge;
 mod plans;
+mod rows;
 
 use std::{fmt, str::FromStr};
 
-use serde::Serialize;
 use tch::{Device as Place, Tensor};
 use tilewright_engine::{Job, Machine, Unfinished, Vae};
-use tilewright_plan::{Cost, Device, Objective, Plan, bytes};
+use tilewright_plan::{Objective, Plan, bytes};
 
 use crate::{
     Error, Latents, Planners, Result, Rounds, Spelling, Watch,
@@ -19,6 +19,7 @@ use crate::{
 };
 
 pub use judge::{Accuracy, Honesty};
+pub use rows::{CaseRow, Choice, PlanRow, SweepReport};
 
 /// The most that a choice may be worse than the best.
 const WITHIN: f64 = 1.10;
@@ -82,88 +83,6 @@ pub struct Sweep<'a> {
     pub any_precision: bool,
     /// Of the latents.
     pub seed: u64,
-}
-
-/// What a sweep found.
-#[derive(Clone, Debug, Serialize)]
-pub struct SweepReport {
-    /// The host's version.
-    pub tilewright: String,
-    /// What it ran on.
-    pub device: Device,
-    /// Whose choices were judged.
-    pub policy: String,
-    /// Runs of each plan.
-    pub iterations: usize,
-    /// Every plan, per size.
-    pub plans: Vec<PlanRow>,
-    /// Every case.
-    pub cases: Vec<CaseRow>,
-    /// Over all plans that were measured.
-    pub honesty: Honesty,
-    /// Ended from outside: what was measured until then.
-    pub interrupted: bool,
-}
-
-/// A plan that was measured, or why not.
-#[derive(Clone, Debug, Serialize)]
-pub struct PlanRow {
-    /// Pixels.
-    pub width: u32,
-    /// Pixels.
-    pub height: u32,
-    /// As a spelling of the `fixed` policy.
-    pub policy: String,
-    /// The plan.
-    pub plan: Plan,
-    /// The median of the runs.
-    pub elapsed_ms: Option<f64>,
-    /// The runs.
-    pub samples_ms: Vec<f64>,
-    /// The most held in any run.
-    pub peak_bytes: Option<u64>,
-    /// What was expected before the first run.
-    pub estimate: Option<Cost>,
-    /// Why it does not count.
-    pub error: Option<String>,
-}
-
-/// A plan and what it costs, as measured.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Choice {
-    /// How.
-    pub plan: Plan,
-    /// Median time.
-    pub elapsed_ms: f64,
-    /// The most held.
-    pub peak_bytes: u64,
-}
-
-/// A case: the best plan, and the policy's.
-#[derive(Clone, Debug, Serialize)]
-pub struct CaseRow {
-    /// Pixels.
-    pub width: u32,
-    /// Pixels.
-    pub height: u32,
-    /// The limit's name.
-    pub limit: String,
-    /// The limit in bytes.
-    pub memory_limit: u64,
-    /// The objective.
-    pub objective: Objective,
-    /// The best plan within the limit, of those measured.
-    pub best: Option<Choice>,
-    /// The policy's.
-    pub chosen: Option<Choice>,
-    /// What the policy's own run held, under the limit.
-    pub run_peak_bytes: Option<u64>,
-    /// The policy's cost by the objective over the best one's.
-    pub ratio: Option<f64>,
-    /// Within 10 % of the best, and within the limit.
-    pub met: bool,
-    /// What is to be said beside it.
-    pub note: String,
 }
 
 impl Sweep<'_> {
