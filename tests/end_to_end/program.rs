@@ -27,15 +27,20 @@ pub fn bundled() -> [String; 3] {
     [at("latents/astronaut.latent"), "--vae".into(), at("models/flux-tiny/ae.safetensors")]
 }
 
+/// The program's cache in all tests: what it measures of this machine, it measures once.
+fn cache() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("end-to-end-cache")
+}
+
 /// An empty folder that the program works in.
 pub struct Place {
     folder: TempDir,
-    cache: TempDir,
+    home: TempDir,
 }
 
 impl Place {
     pub fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), cache: tempfile::tempdir().unwrap() }
+        Self { folder: tempfile::tempdir().unwrap(), home: tempfile::tempdir().unwrap() }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -59,10 +64,10 @@ impl Place {
 
     /// Where the program keeps its history.
     pub fn history(&self) -> PathBuf {
-        self.cache.path().join("history.sqlite")
+        self.home.path().join("history.sqlite")
     }
 
-    /// Runs the program on the CPU with its caches and history in an empty place.
+    /// Runs the program on the CPU with its home and history in an empty place.
     pub fn run<S: AsRef<str>>(&self, arguments: &[S]) -> Run {
         Run(self.command(arguments).output().unwrap())
     }
@@ -73,8 +78,8 @@ impl Place {
         command
             .current_dir(self.folder.path())
             .env_clear()
-            .env("HOME", self.cache.path())
-            .env("XDG_CACHE_HOME", self.cache.path())
+            .env("HOME", self.home.path())
+            .env("XDG_CACHE_HOME", cache())
             .env("TILEWRIGHT_HISTORY", self.history());
         // Tests run side by side: threads that wait for each other on busy cores are many times slower than one alone.
         command.env("OMP_NUM_THREADS", "1");

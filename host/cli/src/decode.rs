@@ -45,12 +45,13 @@ pub fn run(arguments: &Decode) -> Outcome {
     if let Some(threads) = arguments.threads {
         tilewright_torch::set_threads(threads);
     }
-    let machine = Machine::open(arguments.device, Probe::Kept)?;
+    let device = Machine::find(arguments.device)?;
     let mut latent = Latent::read(&arguments.latent, arguments.tensor.as_deref())?;
     vae.check(&latent)?;
     if arguments.scaled {
         unscale(&mut latent, &vae, &arguments.vae)?;
     }
+    let machine = device.measured(Probe::Kept)?;
     let limit = arguments.memory_limit.unwrap_or((machine.facts.free_bytes as f64 * SHARE_OF_FREE) as u64);
     let job = Job::new(&machine, &vae, &latent.values, limit, arguments.objective.into())?;
     let mut history = if arguments.no_history { Trials::none() } else { Trials::of(&machine, arguments.dry_run) };

@@ -11,7 +11,7 @@ use tilewright_plan::{
     Attempt, Candidate, Cost, Decision, Dtype, Facts, FailedAttempt, Failure, Hint, Layout, Objective, Offer, Outcome,
     Plan, Planner, PoolStatistics, Precision, Record, Release, Request, Space, Tile, Time, Trial,
 };
-use tilewright_torch::{memory, probe};
+use tilewright_torch::memory;
 
 use crate::{
     Error, Estimator, Machine, Result, Vae,

@@ -15,5 +15,5 @@ pub use error::{Error, Result};
 pub use estimate::Estimator;
 pub use grid::{Axis, Grid};
 pub use job::{Finished, Job, Observer, Unfinished};
-pub use machine::{Machine, Probe};
+pub use machine::{Found, Machine, Probe};
 pub use vae::{Overrides, Vae};

@@ -44,12 +44,27 @@ pub struct Machine {
     pub fingerprint: String,
 }
 
+/// A device that was chosen and looked at, but not measured yet.
+#[derive(Debug)]
+pub struct Found {
+    device: Device,
+    facts: Facts,
+}
+
 impl Machine {
-    /// Chooses a device and measures it. Call it before any tensor is made; a GPU back end is loaded unless the CPU is asked for.
+    /// Chooses a device and measures it: [`Machine::find`] and [`Found::measured`].
+    ///
+    /// # Errors
+    /// Those of the two.
+    pub fn open(choice: Choice, probe: Probe) -> Result<Self> {
+        Self::find(choice)?.measured(probe)
+    }
+
+    /// Chooses a device. Call it before any tensor is made; a GPU back end is loaded unless the CPU is asked for.
     ///
     /// # Errors
     /// The device is not there or does not work.
-    pub fn open(choice: Choice, probe: Probe) -> Result<Self> {
+    pub fn find(choice: Choice) -> Result<Found> {
         let backend = match choice {
             Choice::Cpu => None,
             Choice::Gpu(_) => backend::load()?,
@@ -61,7 +76,17 @@ impl Machine {
         };
         memory::install()?;
         let device = device::select(choice)?;
-        let mut facts = device::facts(device, backend)?;
+        Ok(Found { device, facts: device::facts(device, backend)? })
+    }
+}
+
+impl Found {
+    /// Measures the device, or takes what was measured before, which is quick.
+    ///
+    /// # Errors
+    /// Not even f32 runs on it.
+    pub fn measured(self, probe: Probe) -> Result<Machine> {
+        let Self { device, mut facts } = self;
         let fingerprint = fingerprint(&facts);
         let measured = match kept(&facts, &fingerprint).filter(|_| probe == Probe::Kept) {
             Some(measured) => measured,
@@ -74,7 +99,7 @@ impl Machine {
             }
         };
         facts.fast_dtypes = measured.fast_dtypes();
-        Ok(Self { device, facts, measured, fingerprint })
+        Ok(Machine { device, facts, measured, fingerprint })
     }
 }
 
