@@ -83,6 +83,11 @@ impl Vae {
         *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some((device, decoder));
     }
 
+    /// Gives back the weights that are kept for the next decode.
+    pub fn release(&self) {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
     /// How latents saved by diffusers are brought into the autoencoder's own space, where the family tells.
     pub fn scaling(&self) -> Option<Scaling> {
         self.config.scaling.map(|factor| Scaling { factor, shift: self.config.shift })

@@ -4,7 +4,7 @@ mod scripted;
 
 use scripted::{Quiet, Scripted, alone, fixtures, latent, machine, plan, square, vae};
 use tilewright_engine::Job;
-use tilewright_plan::{Dtype, Layout, Objective, Precision, Space};
+use tilewright_plan::{Dtype, Layout, Objective, Precision, Space, Tile};
 
 /// Below this, what libraries hold whatever the size is a large part.
 const LEAST: u64 = 4 << 20;
@@ -36,7 +36,9 @@ fn peaks_are_estimated_before_they_are_measured() {
                     continue;
                 }
                 for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
-                    for (space, batch) in [(Space::Whole, 1), (Space::Whole, 2), (square(12 * scale, 2 * scale), 2)] {
+                    let bands = Space::Exact(Tile { height: 8 * scale, width: (side as u32 + 3) * scale, overlap: 0 });
+                    let tiles = square(12 * scale, 2 * scale);
+                    for (space, batch) in [(Space::Whole, 1), (Space::Whole, 2), (tiles, 2), (bands, 1), (bands, 2)] {
                         let plan = plan(space, batch, precision, layout);
                         let estimated = job.estimate(&plan).unwrap().peak_bytes;
                         let finished = job.run(&mut Scripted::new([plan]), &mut Quiet).unwrap();

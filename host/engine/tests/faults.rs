@@ -52,6 +52,7 @@ fn what_does_not_fit_is_recorded_and_tiles_that_fit_succeed() {
     assert!(outcome.peak_bytes > 0 && outcome.peak_bytes <= limit, "{} > {limit}", outcome.peak_bytes);
     assert_eq!(planner.learned, [(tiled, outcome)]);
     drop(finished);
+    vae.release();
     assert_eq!(in_use(), before, "everything was given back");
 }
 
@@ -79,6 +80,7 @@ fn four_failures_are_the_end() {
     assert!(record.outcome.is_none());
     assert_eq!(planner.recovered.iter().map(Vec::len).collect::<Vec<_>>(), [1, 2, 3]);
     assert!(planner.learned.is_empty());
+    vae.release();
     assert_eq!(in_use(), before);
 }
 
@@ -150,6 +152,7 @@ fn what_overflows_in_half_precision_is_decoded_again_in_f32() {
     let message = unfinished.error.to_string();
     assert!(message.contains("NaN") && message.contains("--set precision=f32"), "{message}");
     assert_eq!(unfinished.record.unwrap().attempts.len(), 4);
+    vae.release();
     assert_eq!(in_use(), before);
 }
 
@@ -203,6 +206,7 @@ fn an_interrupted_job_leaves_nothing_behind() {
             assert!(matches!(unfinished.error, Error::Interrupted), "{}", unfinished.error);
             assert!(planner.recovered.is_empty() && planner.learned.is_empty());
             assert!(unfinished.record.unwrap().outcome.is_none());
+            vae.release();
             assert_eq!(in_use(), before);
         }
     }
@@ -212,5 +216,6 @@ fn an_interrupted_job_leaves_nothing_behind() {
     let expected = reference(&case);
     assert!(largest(&(&finished.pictures - &expected)) <= 1e-4 * largest(&expected).max(1.0));
     drop((finished, expected));
+    vae.release();
     assert_eq!(in_use(), before);
 }

@@ -328,12 +328,20 @@ impl Bytes {
         moments
     }
 
-    /// What `Plain::rows` in layers.rs holds per pixel of a band, its output included.
+    /// What `Plain::rows` in layers.rs holds at most per pixel of a band, its output included.
     fn rows(&self, into: f64, out: f64) -> f64 {
-        let wide = if self.rest < 4.0 { 4.0 } else { 0.0 };
-        let normed = into * (4.0 + wide);
-        let convolved = into * self.convolution * (2.0 + self.scratch.inputs.min(9.0)) + out * self.convolution;
-        normed.max(convolved + into * if self.converts { self.rest } else { 0.0 }) + out * (self.rest + 8.0)
+        let wide = if self.rest < 4.0 { 8.0 } else { 4.0 };
+        // Input and output with their copies in another order, or tap by tap.
+        let convolved = (into + out) * self.convolution * (1.0 + self.scratch.inputs);
+        let moments = [
+            // Normed in f32, then in the convolution's type, then with the rows beyond the edge.
+            into * wide,
+            into * if self.convolution < 4.0 { 4.0 + self.convolution } else { 0.0 },
+            into * 2.0 * self.convolution,
+            convolved,
+            out * (self.convolution + if self.converts { self.rest } else { 0.0 }),
+        ];
+        moments.into_iter().fold(0.0, f64::max)
     }
 }
 
@@ -471,7 +479,11 @@ impl Layer {
         let scratch = |into: f64, upsample| match bytes.winograd {
             true => winograd::scratch_bytes(into as i64, upsample) as f64,
             false => {
-                convolution_bytes() + bytes.scratch.weights * 9.0 * padded(into) * padded(self.out) * bytes.convolution
+                // A band is more often small than a picture is.
+                let small = 9.0 * bytes.scratch.small as f64 * bytes.convolution;
+                convolution_bytes()
+                    + small
+                    + bytes.scratch.weights * 9.0 * padded(into) * padded(self.out) * bytes.convolution
             }
         };
         let band = |into: f64, out: f64| if bytes.winograd { 0.0 } else { bytes.rows(into, out) };
