@@ -226,7 +226,7 @@ fn row(entry: &Entry) -> Vec<String> {
         false => String::new(),
     };
     let mut row = vec![
-        shown(&entry.record.time.replacen('T', " ", 1), 19),
+        text(&to_the_second(&entry.record.time)),
         text(&request.model.family),
         format!("{samples}{}×{}{frames}", request.width, request.height),
         format!("{}, {}, {}{together}", plan.space, plan.precision, plan.layout),
@@ -243,6 +243,11 @@ fn row(entry: &Entry) -> Vec<String> {
     measure(outcome.map(|outcome| memory(outcome.peak_bytes)), estimate.map(|cost| memory(cost.peak_bytes)));
     row.extend([text(&entry.record.policy.name), text(&entry.record.device.name)]);
     row
+}
+
+/// `2026-11-21 08:30:00`, of a record's time.
+fn to_the_second(time: &str) -> String {
+    time.chars().take(19).collect::<String>().replacen('T', " ", 1)
 }
 
 fn export(path: &Path, file: &Path, filter: &Filter) -> Outcome {
@@ -340,6 +345,12 @@ fn shown(text: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_shown_to_the_second() {
+        assert_eq!(to_the_second("2026-11-21T08:30:00.123Z"), "2026-11-21 08:30:00");
+        assert_eq!(to_the_second("today"), "today");
+    }
 
     #[test]
     fn texts_are_made_safe_and_short() {

@@ -1,6 +1,6 @@
 //! What policies are told: what was measured on this device, for this model, at about this size.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, ops::RangeInclusive};
 
 use rusqlite::params;
 use tilewright_plan::{Plan, Record, Request, Trial};
@@ -13,15 +13,15 @@ pub(crate) const STAGE: &str = "decode";
 /// "About this size": at most this many times the output, and at least one in this many.
 const ABOUT: u128 = 4;
 
-/// Measurements that are looked at, newest first, for plans not seen yet: a bound on the time, where the same few plans were run
+/// Measurements of about this size that are looked at for plans not seen yet, which bounds the time where the same few plans were run
 /// many thousand times.
 const LOOKED_AT: u32 = 4096;
 
-/// Uses the index alone: the records of rows that are passed over are never touched.
+/// Uses the index alone: the records of rows that are passed over are never touched. Of no more rows than are kept, which bounds the
+/// time where a file has more for once.
 pub(crate) const NEWEST: &str = "
-    SELECT id, plan FROM trial INDEXED BY trial_of_policies
-    WHERE stage = ?1 AND device = ?2 AND model = ?3 AND failed = 0 AND size BETWEEN ?4 AND ?5
-    ORDER BY time DESC, id DESC LIMIT ?6";
+    SELECT id, size, plan FROM trial INDEXED BY trial_of_policies
+    WHERE stage = ?1 AND device = ?2 AND model = ?3 AND failed = 0 ORDER BY time DESC, id DESC LIMIT ?4";
 
 /// Which trials are worth comparing with.
 #[derive(Clone, Copy, Debug)]
@@ -47,16 +47,20 @@ impl History {
 
     fn trials_now(&self, query: &Query<'_>, most: u32) -> Result<Vec<Trial>> {
         let sqlite = |cause| Error::sqlite(&self.path, cause);
-        let (least, largest) = about(query.request);
+        let about = about(query.request);
         let mut newest = self.connection.prepare(NEWEST).map_err(sqlite)?;
         let mut record = self.connection.prepare("SELECT record FROM trial WHERE id = ?1").map_err(sqlite)?;
-        let mut rows =
-            newest.query(params![STAGE, query.device, query.model, least, largest, LOOKED_AT]).map_err(sqlite)?;
+        let mut rows = newest.query(params![STAGE, query.device, query.model, self.most_rows]).map_err(sqlite)?;
         let mut seen: HashSet<i64> = HashSet::new();
         let mut trials: Vec<Trial> = Vec::new();
-        while trials.len() < most as usize {
+        let mut looked_at = 0;
+        while trials.len() < most as usize && looked_at < LOOKED_AT {
             let Some(row) = rows.next().map_err(sqlite)? else { break };
-            let (id, plan): (i64, i64) = (row.get(0).map_err(sqlite)?, row.get(1).map_err(sqlite)?);
+            let [id, size, plan] = columns(row).map_err(sqlite)?;
+            if !about.contains(&size) {
+                continue;
+            }
+            looked_at += 1;
             if !seen.insert(plan) {
                 continue;
             }
@@ -73,10 +77,14 @@ impl History {
     }
 }
 
-/// The smallest and largest size that a request is compared with.
-fn about(request: &Request) -> (i64, i64) {
+fn columns(row: &rusqlite::Row<'_>) -> rusqlite::Result<[i64; 3]> {
+    Ok([row.get(0)?, row.get(1)?, row.get(2)?])
+}
+
+/// The sizes that a request is compared with.
+fn about(request: &Request) -> RangeInclusive<i64> {
     let size = exact_size(request);
-    (saturated(size.div_ceil(ABOUT)), saturated(size.saturating_mul(ABOUT)))
+    saturated(size.div_ceil(ABOUT))..=saturated(size.saturating_mul(ABOUT))
 }
 
 /// Output pixels over samples and frames.
