@@ -128,9 +128,8 @@ fn policies_are_told_what_was_measured() {
         !decoded(&place, &[options, &["--dry-run", "--policy", &policy]].concat())["answer"].is_null()
     };
     assert!(answers(0, &[]) && !answers(1, &[]));
-    for tile in ["64", "64", "128"] {
-        let tile = format!("tile={tile}");
-        decoded(&place, &["--policy", "fixed", "--set", "space=blended", "--set", &tile]);
+    for precision in ["precision=f32", "precision=f32", "precision=bf16"] {
+        decoded(&place, &["--policy", "fixed", "--set", "space=whole", "--set", precision]);
     }
     assert!(answers(2, &[]) && !answers(3, &[]));
     assert!(answers(0, &["--no-history"]));

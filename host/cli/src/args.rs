@@ -11,6 +11,9 @@ use tilewright_torch::device::Choice;
 
 pub use bench::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep};
 
+/// In help, options of every command come after the command's own, however many commands there are.
+const LAST: usize = 1000;
+
 /// Decodes latents of diffusion models into pictures; how each one is run is decided by a sandboxed WebAssembly policy.
 #[derive(Debug, Parser)]
 #[command(name = "tilewright", version, propagate_version = true, max_term_width = 110)]
@@ -27,10 +30,10 @@ pub struct Arguments {
 #[derive(Args, Debug)]
 pub struct Global {
     /// Say more on standard error: -v what is done, -vv how, -vvv everything [env: TILEWRIGHT_LOG, as in TILEWRIGHT_LOG=debug]
-    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    #[arg(short, long, action = clap::ArgAction::Count, global = true, display_order = LAST)]
     pub verbose: u8,
     /// The libtorch 2.11 to run with: its folder, or an installed PyTorch's (site-packages/torch)
-    #[arg(long, value_name = "DIR", env = "TILEWRIGHT_LIBTORCH", hide_env_values = true, global = true)]
+    #[arg(long, value_name = "DIR", env = "TILEWRIGHT_LIBTORCH", hide_env_values = true, global = true, display_order = LAST)]
     pub libtorch: Option<PathBuf>,
 }
 

@@ -56,7 +56,7 @@ pub fn run(arguments: &Decode) -> Outcome {
     let job = Job::new(&machine, &vae, &latent.values, limit, arguments.objective.into())?;
     let mut history = if arguments.no_history { Trials::none() } else { Trials::of(&machine, arguments.dry_run) };
     let before = history.before(job.request());
-    let job = job.with_trials(before);
+    let job = job.with_history(&before);
 
     if arguments.dry_run {
         let (record, candidates) = job.decide(planner.as_mut());

@@ -9,7 +9,7 @@ use std::{
 
 use tilewright_engine::Machine;
 use tilewright_history::{Entry, Error, Exported, Filter, History, Query, json_line, model_fingerprint, user_path};
-use tilewright_plan::{Record, Request, Trial, bytes};
+use tilewright_plan::{Record, Request, bytes};
 
 use crate::{
     args::{self, HistoryCommand, HistoryFilters, HistoryList},
@@ -63,7 +63,7 @@ impl Trials {
     }
 
     /// What was measured before on this machine for this model at about this size, newest first.
-    pub fn before(&mut self, request: &Request) -> Vec<Trial> {
+    pub fn before(&mut self, request: &Request) -> Vec<Record> {
         let device = self.device.clone();
         let model = model_fingerprint(&request.model);
         let query = Query { device: &device, model: &model, request };
@@ -198,7 +198,7 @@ fn row(entry: &Entry) -> Vec<String> {
         false => String::new(),
     };
     let mut row = vec![
-        shown(&entry.record.time.replacen('T', " ", 1), 19),
+        text(&to_the_second(&entry.record.time)),
         text(&request.model.family),
         format!("{samples}{}×{}{frames}", request.width, request.height),
         format!("{}, {}, {}{together}", plan.space, plan.precision, plan.layout),
@@ -215,6 +215,11 @@ fn row(entry: &Entry) -> Vec<String> {
     measure(outcome.map(|outcome| memory(outcome.peak_bytes)), estimate.map(|cost| memory(cost.peak_bytes)));
     row.extend([text(&entry.record.policy.name), text(&entry.record.device.name)]);
     row
+}
+
+/// `2026-11-21 08:30:00`, of a record's time.
+fn to_the_second(time: &str) -> String {
+    time.chars().take(19).collect::<String>().replacen('T', " ", 1)
 }
 
 fn export(path: &Path, file: &Path, filter: &Filter) -> Outcome {
@@ -312,6 +317,12 @@ fn shown(text: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_shown_to_the_second() {
+        assert_eq!(to_the_second("2026-11-21T08:30:00.123Z"), "2026-11-21 08:30:00");
+        assert_eq!(to_the_second("today"), "today");
+    }
 
     #[test]
     fn texts_are_made_safe_and_short() {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tilewright_models::kl::{Config, Extent, Footprint};
-use tilewright_plan::{Cost, Dtype, Facts, Layout, Plan, Precision, Request, Space, Time, Trial};
+use tilewright_plan::{Cost, Dtype, Facts, Layout, Outcome, Plan, Precision, Record, Request, Space, Time, Trial};
 use tilewright_torch::probe::Measured;
 
 use crate::grid::Axis;
@@ -53,6 +53,21 @@ impl Estimator {
             prices,
             trials: Vec::new(),
         }
+    }
+
+    /// What a record of an earlier decode says about its plan at the size at hand.
+    pub(crate) fn trial(&self, record: &Record) -> Option<Trial> {
+        let (then, outcome) = (record.estimate.as_ref()?, record.outcome?);
+        let now = self.estimate(&record.plan).ok()?;
+        let ratio = |measured: f64, estimated: f64| (estimated > 0.0).then(|| measured / estimated);
+        let time = ratio(outcome.elapsed.as_secs_f64(), then.elapsed.as_secs_f64())?;
+        let memory = ratio(outcome.peak_bytes as f64, then.peak_bytes as f64)?;
+        let outcome = Outcome {
+            elapsed: Duration::try_from_secs_f64(now.elapsed.as_secs_f64() * time).ok()?,
+            peak_bytes: (now.peak_bytes as f64 * memory) as u64,
+            ..outcome
+        };
+        Some(Trial { plan: record.plan.clone(), outcome })
     }
 
     /// The types that convolutions can run in.

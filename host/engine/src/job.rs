@@ -9,7 +9,7 @@ use tch::{Device, Tensor};
 use tilewright_models::kl::Numeric;
 use tilewright_plan::{
     Attempt, Candidate, Cost, Decision, Dtype, Facts, FailedAttempt, Failure, Hint, Layout, Objective, Offer, Outcome,
-    Plan, Planner, PoolStatistics, Precision, Record, Release, Request, Space, Tile, Time, Trial,
+    Plan, Planner, PoolStatistics, Precision, Record, Release, Request, Space, Tile, Time,
 };
 use tilewright_torch::memory;
 
@@ -127,9 +127,11 @@ impl<'a> Job<'a> {
         Ok(job)
     }
 
-    /// Tells policies what was measured before on this device for this model at about this size, newest first.
+    /// Tells policies what was measured before on this device for this model, newest first. What was measured at another size is told as
+    /// what it makes likely at this one: the estimate for now, times measured over estimated then.
     #[must_use]
-    pub fn with_trials(mut self, trials: Vec<Trial>) -> Self {
+    pub fn with_history(mut self, records: &[Record]) -> Self {
+        let trials = records.iter().filter_map(|record| self.estimator.trial(record)).collect();
         Arc::make_mut(&mut self.estimator).trials = trials;
         self
     }

@@ -2,9 +2,11 @@
 
 mod scripted;
 
+use std::time::Duration;
+
 use scripted::{Quiet, Scripted, alone, fixtures, latent, machine, plan, square, vae};
 use tilewright_engine::Job;
-use tilewright_plan::{Dtype, Layout, Objective, Precision, Space, Tile};
+use tilewright_plan::{Dtype, Layout, Objective, Outcome, PoolStatistics, Precision, Record, Space, Tile};
 
 /// Below this, what libraries hold whatever the size is a large part.
 const LEAST: u64 = 4 << 20;
@@ -56,4 +58,32 @@ fn peaks_are_estimated_before_they_are_measured() {
         }
     }
     assert!(compared > 30, "{compared} plans were large enough to compare");
+}
+
+#[test]
+fn what_was_measured_at_another_size_is_told_as_what_it_makes_likely_here() {
+    let _alone = alone();
+    let vae = vae(&fixtures().join("flux-bfl/ae.safetensors"));
+    let (small, large) = (latent([1, 16, 12, 12]), latent([1, 16, 24, 24]));
+    let job = |latents| Job::new(machine(), &vae, latents, 1 << 32, Objective::Balanced).unwrap();
+    let whole = plan(Space::Whole, 1, Precision::Uniform(Dtype::F32), Layout::ChannelsFirst);
+    let mut record = job(&small).decide(&mut Scripted::new([whole.clone()])).0;
+    let then = record.estimate.unwrap();
+    let outcome = Outcome {
+        elapsed: then.elapsed * 3,
+        load: Duration::ZERO,
+        peak_bytes: then.peak_bytes / 2,
+        attempts: 1,
+        pool: PoolStatistics { hits: 0, misses: 0, held_bytes: 0, fragmentation: 0.0 },
+    };
+    record.outcome = Some(outcome);
+    let unmeasured = Record { outcome: None, ..record.clone() };
+    let mut planner = Scripted::new([whole.clone()]);
+    let later = job(&large).with_history(&[unmeasured, record]);
+    later.decide(&mut planner);
+    let now = later.estimate(&whole).unwrap();
+    let [trial] = &planner.trials[..] else { panic!("{:?}", planner.trials) };
+    let near = |found: f64, expected: f64| (found / expected - 1.0).abs() < 1e-3;
+    assert!(near(trial.outcome.elapsed.as_secs_f64(), 3.0 * now.elapsed.as_secs_f64()), "{trial:?} {now:?}");
+    assert!(near(trial.outcome.peak_bytes as f64, 0.5 * now.peak_bytes as f64), "{trial:?} {now:?}");
 }

@@ -2,21 +2,22 @@
 
 use std::{
     ffi::OsString,
-    fs::{self, File},
-    io,
+    fs, io,
     path::{Path, PathBuf},
     time::SystemTime,
 };
 
-use crate::{Error, Result, schema};
+use crate::{
+    Error, Result,
+    place::{Hold, hold},
+    schema,
+};
 
 /// Moves a damaged file to `NAME.broken-TIME`, with its log, and says where it is now; none where another process was faster.
 pub(crate) fn put_aside(path: &Path) -> Result<Option<PathBuf>> {
     let stuck = |cause| Error::Stuck { path: path.to_owned(), cause };
-    // Several processes may find the damage at once, and the slower ones must not move the new file. The folder is locked, not the
-    // file: closing a file that SQLite has open elsewhere in this process drops SQLite's locks.
-    let folder = File::open(path.parent().unwrap_or(Path::new("/"))).map_err(stuck)?;
-    folder.lock().map_err(stuck)?;
+    // Several processes may find the damage at once, and the slower ones must not move the new file.
+    let _held = hold(path, Hold::Move)?;
     let sound = schema::connect(path).and_then(|connection| schema::damage(&connection, path));
     match sound {
         Ok(None) => return Ok(None),

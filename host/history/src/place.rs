@@ -1,12 +1,16 @@
 //! Where the history lies, and the empty file that it begins as.
 
 use std::{
-    env, fs, io,
+    env,
+    fs::{self, File, TryLockError},
+    io,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
+    thread,
+    time::Instant,
 };
 
-use crate::{Error, Result};
+use crate::{Error, Result, schema::BUSY};
 
 /// The file's name in the user's state folder.
 const FILE: &str = "history.sqlite";
@@ -37,4 +41,37 @@ pub(crate) fn make(path: &Path) -> Result<()> {
         }
     };
     made().map_err(|cause| Error::Make { path: path.to_owned(), cause })
+}
+
+/// Whether a file may be moved away while the lock is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// By nobody: it is being opened. SQLite finds its logs by name, so that whoever opened the old file and then sees the new one's logs
+    /// would take them for its own.
+    Still,
+    /// By the caller alone.
+    Move,
+}
+
+/// Locks the file's folder for as long as the result is kept. Not the file itself: closing a file that SQLite has open elsewhere in this
+/// process drops SQLite's locks.
+pub(crate) fn hold(path: &Path, hold: Hold) -> Result<Option<File>> {
+    let started = Instant::now();
+    let Ok(folder) = File::open(path.parent().unwrap_or(Path::new("/"))) else {
+        // It can be entered, not read: what is wrong with it, if anything, is said when the file is opened.
+        return Ok(None);
+    };
+    loop {
+        let locked = match hold {
+            Hold::Still => folder.try_lock_shared(),
+            Hold::Move => folder.try_lock(),
+        };
+        match locked {
+            Ok(()) => return Ok(Some(folder)),
+            Err(TryLockError::WouldBlock) if started.elapsed() < BUSY => thread::sleep(BUSY / 1000),
+            Err(TryLockError::WouldBlock) => return Err(Error::Busy { path: path.to_owned() }),
+            // A file system without locks; SQLite says so itself where it needs them.
+            Err(TryLockError::Error(_)) => return Ok(None),
+        }
+    }
 }

@@ -14,7 +14,7 @@ use crate::{Error, Result};
 const APPLICATION: i64 = 0x544c_5752;
 
 /// How long another process's write is waited for.
-const BUSY: Duration = Duration::from_secs(5);
+pub(crate) const BUSY: Duration = Duration::from_secs(5);
 
 /// From each format to the next; a file's `user_version` counts those that it has been through. Never edited, only added to.
 const MIGRATIONS: [&str; 1] = ["
@@ -51,13 +51,17 @@ const MIGRATIONS: [&str; 1] = ["
 /// The format that this program writes.
 const FORMAT: i64 = MIGRATIONS.len() as i64;
 
-/// Opens a file that is there and brings it to this format. Nothing is written before the file is known to be ours.
+/// Opens a file that is there and brings it to this format, while [`crate::place::hold`] keeps it where it is. Nothing is written before the file is known to be ours.
 pub(crate) fn connect(path: &Path) -> Result<Connection> {
     let sqlite = |cause| Error::sqlite(path, cause);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(sqlite)?;
     connection.busy_timeout(BUSY).map_err(sqlite)?;
-    if format(&connection, path)? < FORMAT {
+    // All of it at one moment: another process may be making the tables just now.
+    let moment = connection.transaction().map_err(sqlite)?;
+    let found = format(&moment, path)?;
+    drop(moment);
+    if found < FORMAT {
         migrate(&mut connection, path)?;
     }
     write_ahead(&connection).map_err(sqlite)?;
@@ -87,7 +91,7 @@ pub(crate) fn damage(connection: &Connection, path: &Path) -> Result<Option<Stri
     Ok((verdict != "ok").then_some(verdict))
 }
 
-/// The file's format; 0 where it is empty.
+/// The file's format; 0 where it is empty. Call it in a transaction.
 fn format(connection: &Connection, path: &Path) -> Result<i64> {
     let number = |query| connection.query_row(query, [], |row| row.get(0)).map_err(|cause| Error::sqlite(path, cause));
     let found: i64 = number("SELECT user_version FROM pragma_user_version")?;

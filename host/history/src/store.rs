@@ -6,10 +6,10 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use rusqlite::{Connection, TransactionBehavior, named_params};
+use rusqlite::{Connection, ErrorCode, TransactionBehavior, named_params};
 use tilewright_plan::Record;
 
-use crate::{Error, Result, aside, fingerprint::model_fingerprint, place, schema, trials};
+use crate::{Error, Result, aside, fingerprint::model_fingerprint, place, place::Hold, schema, trials};
 
 /// Records that are kept; the oldest go first.
 pub const MOST_ROWS: u32 = 20_000;
@@ -20,8 +20,8 @@ pub const MOST_RECORD_BYTES: usize = 1 << 20;
 /// Appends between two removals of what is too old: removing costs more than appending.
 const PRUNE_EVERY: i64 = 64;
 
-/// Files put aside before a place is given up.
-const MOST_ASIDE: u32 = 3;
+/// How often a file that is damaged, or gone a moment after it was there, is begun anew before its place is given up.
+const MOST_TRIES: u32 = 8;
 
 const INSERT: &str = "
     INSERT INTO trial (time, device, device_name, model, family, stage, height, width, frames, batch, size, policy, space,
@@ -71,7 +71,7 @@ impl History {
         if !path.try_exists().map_err(|cause| Error::Make { path: path.clone(), cause })? {
             return Ok(None);
         }
-        let connection = schema::connect(&path)?;
+        let connection = connect(&path)?;
         Ok(Some(Self { path, connection, put_aside: Vec::new(), most_rows: MOST_ROWS }))
     }
 
@@ -155,18 +155,25 @@ impl History {
     }
 }
 
+fn connect(path: &Path) -> Result<Connection> {
+    let _held = place::hold(path, Hold::Still)?;
+    schema::connect(path)
+}
+
 /// Connects to a file, made where it is missing, with damaged ones put aside.
 fn begin(path: &Path, put_aside: &mut Vec<PathBuf>) -> Result<Connection> {
-    for _ in 0..MOST_ASIDE {
+    let mut tries = 0;
+    loop {
         place::make(path)?;
-        match schema::connect(path) {
-            Err(Error::Corrupt { .. }) => put_aside.extend(aside::put_aside(path)?),
-            // Another process has just put it aside.
-            Err(_) if !path.exists() => {}
+        tries += 1;
+        match connect(path) {
+            Err(Error::Corrupt { .. }) if tries < MOST_TRIES => put_aside.extend(aside::put_aside(path)?),
+            // Another process puts it aside just now.
+            Err(Error::Sqlite { cause, .. })
+                if tries < MOST_TRIES && cause.sqlite_error_code() == Some(ErrorCode::CannotOpen) => {}
             done => return done,
         }
     }
-    Err(Error::Corrupt { path: path.to_owned() })
 }
 
 /// Since 1970, negative before.

@@ -5,6 +5,7 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::PathBuf,
+    sync::Arc,
     thread,
     time::{Duration, SystemTime},
 };
@@ -18,6 +19,8 @@ use tilewright_plan::{
 };
 
 use super::*;
+
+mod damage;
 
 const DEVICE: &str = "a processor, 2 cores, libtorch 2.11";
 
@@ -121,7 +124,7 @@ fn told(history: &mut History, record: &Record, most: u32) -> Vec<u128> {
     let model = model_fingerprint(&record.request.model);
     let query = Query { device: DEVICE, model: &model, request: &record.request };
     let trials = history.trials(&query, most).unwrap();
-    trials.iter().map(|trial| trial.outcome.elapsed.as_millis()).collect()
+    trials.iter().map(|trial| trial.outcome.unwrap().elapsed.as_millis()).collect()
 }
 
 #[test]
@@ -168,10 +171,10 @@ fn policies_are_told_of_this_device_and_model_at_about_this_size() {
 }
 
 #[test]
-fn the_newest_trial_stands_for_its_plan() {
+fn a_plan_is_told_of_four_times_at_most() {
     let place = Place::new();
     let mut history = place.open();
-    for (second, tile) in [(5, 256), (9, 0), (7, 256), (8, 512), (9, 512)] {
+    for (second, tile) in [(3, 256), (4, 256), (5, 256), (9, 0), (6, 256), (7, 256), (9, 512)] {
         history.append(DEVICE, &picture(second, tile)).unwrap();
     }
     // At one time the later-added comes first; reasons don't make plans differ.
@@ -179,9 +182,10 @@ fn the_newest_trial_stands_for_its_plan() {
     let query = Query { device: DEVICE, model: &model, request: &picture(0, 0).request };
     let trials = history.trials(&query, 10).unwrap();
     let found: Vec<_> =
-        trials.iter().map(|trial| (trial.outcome.elapsed.as_millis(), trial.plan.space.tile())).collect();
+        trials.iter().map(|trial| (trial.outcome.unwrap().elapsed.as_millis(), trial.plan.space.tile())).collect();
     let tile = |side| Some(Tile { height: side, width: side, overlap: side / 4 });
-    assert_eq!(found, [(9, tile(512)), (9, None), (7, tile(256))]);
+    let quarter = tile(256);
+    assert_eq!(found, [(9, tile(512)), (9, None), (7, quarter), (6, quarter), (5, quarter), (4, quarter)]);
 }
 
 #[test]
@@ -192,7 +196,7 @@ fn a_policy_s_question_is_answered_from_the_index_alone() {
         let mut statement = history.connection.prepare(&format!("EXPLAIN QUERY PLAN {query}")).unwrap();
         statement.query_map(values, |row| row.get(3)).unwrap().map(|line| line.unwrap()).collect()
     };
-    let steps = plan(trials::NEWEST, &[&"decode", &DEVICE, &"model", &1, &2, &3]);
+    let steps = plan(trials::NEWEST, &[&"decode", &DEVICE, &"model", &1]);
     // One step: no scan, no sorting, no row.
     assert_eq!(
         steps,
@@ -204,22 +208,25 @@ fn a_policy_s_question_is_answered_from_the_index_alone() {
 fn processes_at_once_lose_nothing_and_readers_never_fail() {
     const WRITERS: u32 = 4;
     const EACH: u32 = 200;
-    let place = Place::new();
+    let place = &Place::new();
+    // Counts strong references: one for each writer that is still at work, whether it ends well or not.
+    let working = Arc::new(());
     // Each opens for itself, the first ones at the same moment, when there is no file yet.
     thread::scope(|scope| {
         for writer in 0..WRITERS {
-            let place = &place;
+            let working = working.clone();
             scope.spawn(move || {
                 let mut history = place.open();
                 for second in 0..EACH {
                     history.append(DEVICE, &picture(writer * EACH + second, 0)).unwrap();
                 }
+                drop(working);
             });
         }
         for _ in 0..2 {
             scope.spawn(|| {
                 let mut seen = 0;
-                while seen < u64::from(WRITERS * EACH) {
+                while Arc::strong_count(&working) > 1 {
                     let mut history = place.open();
                     let count = history.count(&Filter::default()).unwrap();
                     assert!(count >= seen);
@@ -298,97 +305,6 @@ fn filters_hold_together_and_clear_removes_what_they_match() {
 }
 
 #[test]
-fn a_damaged_file_is_put_aside_and_a_new_one_begun() {
-    let whole = |place: &Place| {
-        let mut history = place.open();
-        for second in 0..400 {
-            history.append(DEVICE, &picture(second, 0)).unwrap();
-        }
-        drop(history);
-        fs::read(place.path()).unwrap()
-    };
-    let damage: [fn(Vec<u8>) -> Vec<u8>; 4] = [
-        |_| b"this is no database, however long it may go on: ".repeat(100),
-        |bytes| bytes[..bytes.len() / 2].to_vec(),
-        |mut bytes| {
-            bytes[..16].fill(0);
-            bytes
-        },
-        // Sound at first sight: the header and the tables' definitions are, and nothing else.
-        |mut bytes| {
-            bytes[8192..].fill(0xa5);
-            bytes
-        },
-    ];
-    for (case, damage) in damage.into_iter().enumerate() {
-        let place = Place::new();
-        let damaged = damage(whole(&place));
-        fs::write(place.path(), &damaged).unwrap();
-        let mut history = place.open();
-        told(&mut history, &picture(0, 0), 8);
-        history.append(DEVICE, &picture(7, 0)).unwrap();
-        assert_eq!(told(&mut history, &picture(0, 0), 8), [7], "case {case}");
-        let aside = history.take_put_aside();
-        assert_eq!(aside, place.broken(), "case {case}");
-        assert_eq!(aside.len(), 1, "case {case}");
-        assert_eq!(fs::read(&aside[0]).unwrap(), damaged, "case {case}");
-        assert!(history.take_put_aside().is_empty());
-    }
-}
-
-#[test]
-fn processes_that_find_the_damage_at_once_put_it_aside_once() {
-    let place = Place::new();
-    drop(place.open());
-    fs::write(place.path(), [0x20; 5000]).unwrap();
-    thread::scope(|scope| {
-        for second in 0..8 {
-            let place = &place;
-            scope.spawn(move || place.open().append(DEVICE, &picture(second, 0)).unwrap());
-        }
-    });
-    assert_eq!(place.broken().len(), 1);
-    assert_eq!(place.open().count(&Filter::default()).unwrap(), 8);
-}
-
-#[test]
-fn reading_leaves_a_damaged_file_where_it_is() {
-    let place = Place::new();
-    assert!(History::existing(&place.path()).unwrap().is_none());
-    assert!(!place.path().exists());
-    drop(place.open());
-    fs::write(place.path(), [0x20; 5000]).unwrap();
-    assert!(matches!(History::existing(&place.path()), Err(Error::Corrupt { .. })));
-    assert_eq!(place.broken().len(), 0);
-}
-
-#[test]
-fn what_is_not_ours_to_change_is_left_alone() {
-    let place = Place::new();
-    drop(place.open());
-    let change = |text: &str| Connection::open(place.path()).unwrap().execute_batch(text).unwrap();
-    change("PRAGMA user_version = 99");
-    assert!(matches!(History::open(&place.path()), Err(Error::Newer { found: 99, known: 1, .. })));
-    fs::remove_file(place.path()).unwrap();
-    change("CREATE TABLE trial (id INTEGER); PRAGMA user_version = 1");
-    let before = fs::read(place.path()).unwrap();
-    assert!(matches!(History::open(&place.path()), Err(Error::Foreign { .. })));
-    assert_eq!(fs::read(place.path()).unwrap(), before);
-}
-
-#[test]
-fn places_that_cannot_be_written_are_said() {
-    let place = Place::new();
-    let file = place.0.path().join("file");
-    fs::write(&file, "").unwrap();
-    for path in [file.join("history.sqlite"), "/proc/tilewright/history.sqlite".into()] {
-        assert!(matches!(History::open(&path), Err(Error::Make { .. })), "{}", path.display());
-    }
-    // A folder stands where the file should.
-    assert!(matches!(History::open(place.0.path()), Err(Error::Sqlite { .. })));
-}
-
-#[test]
 fn what_cannot_be_read_is_counted_and_what_is_too_large_refused() {
     let place = Place::new();
     let mut history = place.open();
@@ -428,6 +344,9 @@ fn times_are_read_as_people_write_them() {
 }
 
 proptest! {
+    // Each case makes a file, which waits for the disk.
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
     #[test]
     fn whatever_a_record_holds_comes_back(
         texts in prop::collection::vec(any::<String>(), 6), size in any::<[u32; 4]>(), time in any::<Option<u32>>(),

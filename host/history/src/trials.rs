@@ -1,9 +1,9 @@
 //! What policies are told: what was measured on this device, for this model, at about this size.
 
-use std::collections::HashSet;
+use std::{collections::HashMap, ops::RangeInclusive};
 
 use rusqlite::params;
-use tilewright_plan::{Plan, Record, Request, Trial};
+use tilewright_plan::{Plan, Record, Request};
 
 use crate::{Error, History, Result};
 
@@ -13,15 +13,18 @@ pub(crate) const STAGE: &str = "decode";
 /// "About this size": at most this many times the output, and at least one in this many.
 const ABOUT: u128 = 4;
 
-/// Measurements that are looked at, newest first, for plans not seen yet: a bound on the time, where the same few plans were run
+/// Measurements of one plan: several, so that a noisy one can be told from the others.
+const PER_PLAN: u32 = 4;
+
+/// Measurements of about this size that are looked at for plans not seen yet, which bounds the time where the same few plans were run
 /// many thousand times.
 const LOOKED_AT: u32 = 4096;
 
-/// Uses the index alone: the records of rows that are passed over are never touched.
+/// Uses the index alone: the records of rows that are passed over are never touched. Of no more rows than are kept, which bounds the
+/// time where a file has more for once.
 pub(crate) const NEWEST: &str = "
-    SELECT id, plan FROM trial INDEXED BY trial_of_policies
-    WHERE stage = ?1 AND device = ?2 AND model = ?3 AND failed = 0 AND size BETWEEN ?4 AND ?5
-    ORDER BY time DESC, id DESC LIMIT ?6";
+    SELECT id, size, plan FROM trial INDEXED BY trial_of_policies
+    WHERE stage = ?1 AND device = ?2 AND model = ?3 AND failed = 0 ORDER BY time DESC, id DESC LIMIT ?4";
 
 /// Which trials are worth comparing with.
 #[derive(Clone, Copy, Debug)]
@@ -36,28 +39,34 @@ pub struct Query<'a> {
 
 impl History {
     /// What succeeded on this device for this model at a quarter to four times this size (batch · frames · height · width), newest
-    /// first, the later-added first at the same time. One trial per plan, the newest, whatever reason the plan gives for itself; of the
-    /// newest 4096 that match. A file found damaged here is put aside, as in [`History::open`].
+    /// first, the later-added first at the same time. At most four of a plan, whatever reason it gives for itself; of the newest 4096
+    /// that match. A file found damaged here is put aside, as in [`History::open`].
     ///
     /// # Errors
     /// SQLite can't read.
-    pub fn trials(&mut self, query: &Query<'_>, most: u32) -> Result<Vec<Trial>> {
+    pub fn trials(&mut self, query: &Query<'_>, most: u32) -> Result<Vec<Record>> {
         self.healed(|history| history.trials_now(query, most))
     }
 
-    fn trials_now(&self, query: &Query<'_>, most: u32) -> Result<Vec<Trial>> {
+    fn trials_now(&self, query: &Query<'_>, most: u32) -> Result<Vec<Record>> {
         let sqlite = |cause| Error::sqlite(&self.path, cause);
-        let (least, largest) = about(query.request);
+        let about = about(query.request);
         let mut newest = self.connection.prepare(NEWEST).map_err(sqlite)?;
         let mut record = self.connection.prepare("SELECT record FROM trial WHERE id = ?1").map_err(sqlite)?;
-        let mut rows =
-            newest.query(params![STAGE, query.device, query.model, least, largest, LOOKED_AT]).map_err(sqlite)?;
-        let mut seen: HashSet<i64> = HashSet::new();
-        let mut trials: Vec<Trial> = Vec::new();
-        while trials.len() < most as usize {
+        let mut rows = newest.query(params![STAGE, query.device, query.model, self.most_rows]).map_err(sqlite)?;
+        let mut seen: HashMap<i64, u32> = HashMap::new();
+        let mut trials: Vec<Record> = Vec::new();
+        let mut looked_at = 0;
+        while trials.len() < most as usize && looked_at < LOOKED_AT {
             let Some(row) = rows.next().map_err(sqlite)? else { break };
-            let (id, plan): (i64, i64) = (row.get(0).map_err(sqlite)?, row.get(1).map_err(sqlite)?);
-            if !seen.insert(plan) {
+            let [id, size, plan] = columns(row).map_err(sqlite)?;
+            if !about.contains(&size) {
+                continue;
+            }
+            looked_at += 1;
+            let of_plan = seen.entry(plan).or_default();
+            *of_plan += 1;
+            if *of_plan > PER_PLAN {
                 continue;
             }
             let text: String = match record.query_row([id], |row| row.get(0)) {
@@ -66,17 +75,20 @@ impl History {
                 Err(rusqlite::Error::QueryReturnedNoRows) => continue,
                 Err(cause) => return Err(sqlite(cause)),
             };
-            let Ok(Record { plan, outcome: Some(outcome), .. }) = serde_json::from_str(&text) else { continue };
-            trials.push(Trial { plan, outcome });
+            trials.extend(serde_json::from_str(&text).ok().filter(|record: &Record| record.outcome.is_some()));
         }
         Ok(trials)
     }
 }
 
-/// The smallest and largest size that a request is compared with.
-fn about(request: &Request) -> (i64, i64) {
+fn columns(row: &rusqlite::Row<'_>) -> rusqlite::Result<[i64; 3]> {
+    Ok([row.get(0)?, row.get(1)?, row.get(2)?])
+}
+
+/// The sizes that a request is compared with.
+fn about(request: &Request) -> RangeInclusive<i64> {
     let size = exact_size(request);
-    (saturated(size.div_ceil(ABOUT)), saturated(size.saturating_mul(ABOUT)))
+    saturated(size.div_ceil(ABOUT))..=saturated(size.saturating_mul(ABOUT))
 }
 
 /// Output pixels over samples and frames.

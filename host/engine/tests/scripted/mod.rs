@@ -14,7 +14,7 @@ use tilewright_engine::{Machine, Observer, Overrides, Probe, Vae};
 use tilewright_models::{Checkpoint, Latent};
 use tilewright_plan::{
     Attempt, Candidate, Decision, Device, Dtype, Facts, Layout, Offer, Outcome, Plan, Planner, PolicyIdentity,
-    Precision, Release, Request, Space, Tile, Time,
+    Precision, Release, Request, Space, Tile, Time, Trial,
 };
 use tilewright_torch::device::Choice;
 
@@ -26,6 +26,8 @@ pub struct Scripted {
     pub recovered: Vec<Vec<Attempt>>,
     /// What `learn` was told.
     pub learned: Vec<(Plan, Outcome)>,
+    /// The trials that the last decision could see.
+    pub trials: Vec<Trial>,
 }
 
 impl Scripted {
@@ -36,10 +38,17 @@ impl Scripted {
             digest: "sha256:00".into(),
             settings: BTreeMap::from([("tile".into(), tilewright_plan::Value::Integer(64))]),
         };
-        Self { identity, plans: plans.into_iter().collect(), recovered: Vec::new(), learned: Vec::new() }
+        Self {
+            identity,
+            plans: plans.into_iter().collect(),
+            recovered: Vec::new(),
+            learned: Vec::new(),
+            trials: Vec::new(),
+        }
     }
 
     fn next(&mut self, facts: &dyn Facts) -> Decision {
+        self.trials = facts.trials(9);
         let plan = if self.plans.len() > 1 { self.plans.pop_front() } else { self.plans.front().cloned() }.unwrap();
         Decision {
             answer: Some(plan.clone()),

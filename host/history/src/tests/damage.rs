@@ -1,0 +1,94 @@
+//! Files that are damaged, of another kind, or in the wrong place.
+
+use super::*;
+
+#[test]
+fn a_damaged_file_is_put_aside_and_a_new_one_begun() {
+    let whole = |place: &Place| {
+        let mut history = place.open();
+        for second in 0..400 {
+            history.append(DEVICE, &picture(second, 0)).unwrap();
+        }
+        drop(history);
+        fs::read(place.path()).unwrap()
+    };
+    let damage: [fn(Vec<u8>) -> Vec<u8>; 4] = [
+        |_| b"this is no database, however long it may go on: ".repeat(100),
+        |bytes| bytes[..bytes.len() / 2].to_vec(),
+        |mut bytes| {
+            bytes[..16].fill(0);
+            bytes
+        },
+        // Sound at first sight: the header and the tables' definitions are, and nothing else.
+        |mut bytes| {
+            bytes[8192..].fill(0xa5);
+            bytes
+        },
+    ];
+    for (case, damage) in damage.into_iter().enumerate() {
+        let place = Place::new();
+        let damaged = damage(whole(&place));
+        fs::write(place.path(), &damaged).unwrap();
+        let mut history = place.open();
+        told(&mut history, &picture(0, 0), 8);
+        history.append(DEVICE, &picture(7, 0)).unwrap();
+        assert_eq!(told(&mut history, &picture(0, 0), 8), [7], "case {case}");
+        let aside = history.take_put_aside();
+        assert_eq!(aside, place.broken(), "case {case}");
+        assert_eq!(aside.len(), 1, "case {case}");
+        assert_eq!(fs::read(&aside[0]).unwrap(), damaged, "case {case}");
+        assert!(history.take_put_aside().is_empty());
+    }
+}
+
+#[test]
+fn processes_that_find_the_damage_at_once_put_it_aside_once() {
+    let place = Place::new();
+    drop(place.open());
+    fs::write(place.path(), [0x20; 5000]).unwrap();
+    thread::scope(|scope| {
+        for second in 0..8 {
+            let place = &place;
+            scope.spawn(move || place.open().append(DEVICE, &picture(second, 0)).unwrap());
+        }
+    });
+    assert_eq!(place.broken().len(), 1);
+    assert_eq!(place.open().count(&Filter::default()).unwrap(), 8);
+}
+
+#[test]
+fn reading_leaves_a_damaged_file_where_it_is() {
+    let place = Place::new();
+    assert!(History::existing(&place.path()).unwrap().is_none());
+    assert!(!place.path().exists());
+    drop(place.open());
+    fs::write(place.path(), [0x20; 5000]).unwrap();
+    assert!(matches!(History::existing(&place.path()), Err(Error::Corrupt { .. })));
+    assert_eq!(place.broken().len(), 0);
+}
+
+#[test]
+fn what_is_not_ours_to_change_is_left_alone() {
+    let place = Place::new();
+    drop(place.open());
+    let change = |text: &str| Connection::open(place.path()).unwrap().execute_batch(text).unwrap();
+    change("PRAGMA user_version = 99");
+    assert!(matches!(History::open(&place.path()), Err(Error::Newer { found: 99, known: 1, .. })));
+    fs::remove_file(place.path()).unwrap();
+    change("CREATE TABLE trial (id INTEGER); PRAGMA user_version = 1");
+    let before = fs::read(place.path()).unwrap();
+    assert!(matches!(History::open(&place.path()), Err(Error::Foreign { .. })));
+    assert_eq!(fs::read(place.path()).unwrap(), before);
+}
+
+#[test]
+fn places_that_cannot_be_written_are_said() {
+    let place = Place::new();
+    let file = place.0.path().join("file");
+    fs::write(&file, "").unwrap();
+    for path in [file.join("history.sqlite"), "/proc/tilewright/history.sqlite".into()] {
+        assert!(matches!(History::open(&path), Err(Error::Make { .. })), "{}", path.display());
+    }
+    // A folder stands where the file should.
+    assert!(matches!(History::open(place.0.path()), Err(Error::Sqlite { .. })));
+}
