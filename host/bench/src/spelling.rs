@@ -81,8 +81,8 @@ impl Spelling {
             set("batch", plan.batch.to_string());
         }
         match plan.release {
-            Release::AtEnd => {}
-            Release::Keep => set("release", "keep".into()),
+            Release::Keep => {}
+            Release::AtEnd => set("release", "at-end".into()),
             Release::EachStep => set("release", "each-step".into()),
         }
         if plan.offload {

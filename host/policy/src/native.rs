@@ -101,7 +101,7 @@ fn plain(device: &Device) -> Plan {
         batch: 1,
         precision: Precision::Uniform(Dtype::F32),
         layout,
-        release: Release::AtEnd,
+        release: Release::Keep,
         offload: false,
         prefetch: 0,
         reason: String::new(),

@@ -18,11 +18,11 @@ impl Policy for Fixed {
         Description::new("fixed", env!("CARGO_PKG_VERSION"), "Runs what the settings say, whatever the request.")
             .setting("space", "How the picture is divided: whole, blended or exact.", "whole")
             .setting("tile", "The tile in pixels: one side, or WIDTHxHEIGHT.", "512")
-            .setting("overlap", "Pixels that neighbouring tiles share.", 64)
+            .setting("overlap", "Pixels that neighbouring tiles share, when blended.", 64)
             .setting("precision", "Element types: f32, bf16, f16, mixed-bf16 or mixed-f16.", "f32")
             .setting("layout", "Memory order: channels-first or channels-last.", "channels-first")
             .setting("batch", "Samples, or tiles, that run together.", 1)
-            .setting("release", "When unused memory is handed back: keep, at-end or each-step.", "at-end")
+            .setting("release", "When unused memory is handed back: keep, at-end or each-step.", "keep")
             .setting("offload", "Keep activations that wait in host memory.", false)
             .setting("prefetch", "Inputs copied to the device ahead of their turn.", 0)
             .setting("time", "How frames are divided: whole, carried or blended.", "whole")
@@ -91,8 +91,11 @@ fn tile(settings: &Settings) -> Result<Tile, String> {
         None => (side(text)?, side(text)?),
     };
     let overlap = settings.count("overlap", 0, MOST)?;
-    // A whole picture has no tiles, so their overlap can't be wrong.
-    if settings.text("space")? != "whole" && overlap >= width.min(height) {
+    // A whole picture has no tiles, and exact ones share nothing, so their overlap can't be wrong.
+    if settings.text("space")? != "blended" {
+        return Ok(Tile { height, width, overlap: 0 });
+    }
+    if overlap >= width.min(height) {
         return Err(below("overlap", overlap, "tile", width.min(height)));
     }
     Ok(Tile { height, width, overlap })
@@ -121,6 +124,8 @@ mod tests {
             .unwrap();
         assert_eq!(plan.space, Space::Blended(Tile { height: 512, width: 768, overlap: 64 }));
         assert_eq!(plan.precision, Precision::Mixed(Dtype::Bf16));
+        let exact = set(&[("space", "exact".into()), ("tile", 64.into())]).unwrap();
+        assert_eq!(exact.space, Space::Exact(Tile { height: 64, width: 64, overlap: 0 }));
     }
 
     #[test]

@@ -22,7 +22,7 @@ impl Plan {
             batch: 1,
             precision,
             layout: Layout::ChannelsFirst,
-            release: Release::AtEnd,
+            release: Release::Keep,
             offload: false,
             prefetch: 0,
             reason: String::new(),

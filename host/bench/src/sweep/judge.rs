@@ -12,6 +12,9 @@ const LEANEST_TIME: f64 = 4.0;
 /// Leeway on that, since both times are measured.
 const LEEWAY: f64 = 1.10;
 
+/// Sides of blended tiles that are counted while any of them, or an exact plan, fits.
+const LEAST_TILE: u32 = 256;
+
 /// Bars of the estimates: peak and time at the 90th percentile, and how far a peak may be too low.
 const PEAK_BAR: f64 = 0.15;
 const TIME_BAR: f64 = 0.25;
@@ -42,6 +45,9 @@ impl Judge {
         if self.wide_only && fitting.iter().any(is_wide) {
             fitting.retain(is_wide);
         }
+        if fitting.iter().any(is_sound) {
+            fitting.retain(is_sound);
+        }
         fitting
     }
 
@@ -59,6 +65,14 @@ impl Judge {
     pub fn is_in_time(&self, choice: &Choice, rows: &[PlanRow]) -> bool {
         self.objective != Objective::Leanest
             || quickest(&self.fitting(rows)).is_none_or(|least| choice.elapsed_ms <= LEEWAY * LEANEST_TIME * least)
+    }
+}
+
+/// Whether a plan's seams don't spoil the picture: smaller tiles count where nothing else fits.
+fn is_sound(choice: &Choice) -> bool {
+    match choice.plan.space {
+        Space::Blended(tile) => tile.height.min(tile.width) >= LEAST_TILE,
+        Space::Whole | Space::Exact(_) => true,
     }
 }
 
@@ -148,7 +162,7 @@ mod tests {
             batch: 1,
             precision: Precision::Uniform(dtype),
             layout: Layout::ChannelsLast,
-            release: Release::AtEnd,
+            release: Release::Keep,
             offload: false,
             prefetch: 0,
             reason: String::new(),
