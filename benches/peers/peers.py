@@ -39,6 +39,7 @@ def arguments():
     add("--tilewright-args", default="", metavar="ARGS", help="further options for each run of the program, as one word")
     add("--peers", type=names, default=DEFAULT_PEERS, metavar="NAMES",
         help=f"of {', '.join(CONTESTANTS)}; eager always runs, as the reference")
+    add("--once", type=names_only, default=[], metavar="NAMES", help="peers that are too slow to decode more than once")
     add("--sizes", type=sizes, default="512,1024", metavar="PX", help="sides of the pictures to decode, latents generated from a seed")
     add("--latent", type=Path, metavar="FILE", help="decode this latent instead (.latent or .safetensors)")
     add("--threads", type=positive, default=os.cpu_count(), metavar="N", help="processor threads of every contestant")
@@ -80,11 +81,16 @@ def sizes(text):
     return [positive(part) for part in text.split(",")]
 
 
-def names(text):
+def names_only(text):
     wanted = text.split(",")
     for name in wanted:
         if name not in CONTESTANTS:
             raise argparse.ArgumentTypeError(f"no peer is named {name}: choose from {', '.join(CONTESTANTS)}")
+    return wanted
+
+
+def names(text):
+    wanted = names_only(text)
     # The reference comes first, whether asked for or not.
     return list(dict.fromkeys(["eager", *wanted]))
 
@@ -105,7 +111,7 @@ def contestants(args, program, latent, folder):
 def one_size(args, program, latent, folder, height, width):
     running = contestants(args, program, latent, folder)
     try:
-        rows = take_turns(running, args.iterations, args.warmup, args.rounds, args.budget, say)
+        rows = take_turns(running, args.iterations, args.warmup, args.rounds, args.budget, say, args.once)
     finally:
         for contestant in running:
             contestant.close()

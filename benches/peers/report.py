@@ -57,7 +57,7 @@ def times(size):
             continue
         flag = " (noisy)" if row["noisy"] else ""
         yield [row["name"], f"{row['median_s']:.3f}{flag}", f"{row['low_s']:.3f} – {row['high_s']:.3f}", f"{row['std_s']:.3f}",
-               str(row["n"]), " ".join(f"{median:.3f}" for median in row["rounds_s"]), f"{row['first_s']:.2f}",
+               str(row["n"]), " ".join(f"{median:.3f}" for median in row["rounds_s"]), "–" if row["first_s"] is None else f"{row['first_s']:.2f}",
                ratio(row, eager), ratio(row, compiled)]
 
 

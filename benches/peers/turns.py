@@ -64,10 +64,10 @@ class Peer:
         lines = [line.strip() for line in self.said if line.strip()]
         return f"its process ended with {code}: {lines[-1] if lines else 'it said nothing'}"
 
-    def prepare(self):
-        """The first decode (with it, compiling), and one that is kept for the comparison and for memory."""
+    def prepare(self, once=False):
+        """The first decode (with it, compiling) unless there is to be one alone, and one that is kept for the comparison and for memory."""
         self.start()
-        first = self.ask("decode")["elapsed_s"]
+        first = None if once else self.ask("decode")["elapsed_s"]
         output = self.folder / f"{self.name}.safetensors"
         found = self.ask(f"output {output}")
         return {"first_s": first, "estimate_s": found.pop("elapsed_s"), "output": output} | found
@@ -103,13 +103,19 @@ def planned(estimate_s, iterations, warmup, rounds, budget_s):
     return warmup, blocks
 
 
-def take_turns(contestants, iterations, warmup, rounds, budget_s, say):
-    """Rows by contestant, each with what `prepare` found, samples_s and rounds_s, or with `failed`."""
+def take_turns(contestants, iterations, warmup, rounds, budget_s, say, once=()):
+    """Rows by contestant, each with what `prepare` found, samples_s and rounds_s, or with `failed`. Those named in `once` decode once."""
     rows = {}
     for contestant in contestants:
         say(f"{contestant.name}: reads, decodes once")
         rows[contestant.name] = row = {"name": contestant.name}
         try:
+            if contestant.name in once:
+                row |= contestant.prepare(once=True)
+                row |= {"warmup": 0, "blocks": [0] * rounds, "samples_s": [row["estimate_s"]], "rounds_s": [row["estimate_s"]]}
+                say(f"{contestant.name}: {row['estimate_s']:.4g} s, once")
+                contestant.close()
+                continue
             row |= contestant.prepare()
             row["warmup"], row["blocks"] = planned(row["estimate_s"], iterations, warmup, rounds, budget_s)
             row["samples_s"], row["rounds_s"] = [], []

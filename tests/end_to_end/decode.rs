@@ -190,6 +190,23 @@ fn exact_tiles_give_the_whole_picture() {
 }
 
 #[test]
+fn a_third_of_what_whole_needs_still_ends_in_a_picture() {
+    let place = Place::new();
+    let whole = place.decode(&bundled(), &["--policy", "fixed", "--json", "-o", "whole.png"]).json();
+    let limit = whole["outcome"]["peak_bytes"].as_u64().unwrap() / 3;
+    for objective in ["fastest", "balanced", "leanest"] {
+        let limited = limit.to_string();
+        let options =
+            ["--memory-limit", &limited, "--objective", objective, "--no-history", "--json", "-o", "small.png"];
+        let record = place.decode(&bundled(), &options).json();
+        let held = record["outcome"]["peak_bytes"].as_u64().unwrap();
+        assert!(held <= limit, "{objective}: {held} held of {limit}");
+        let picture = image::open(place.path("small.png")).unwrap().to_rgb8();
+        assert_eq!(picture.dimensions(), (512, 512));
+    }
+}
+
+#[test]
 fn sixteen_bit_overflow_is_decoded_again_in_a_wider_type() {
     // Latents far outside what the model was trained on: f16 overflows, f32 does not.
     let place = Place::new();

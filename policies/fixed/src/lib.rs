@@ -2,7 +2,8 @@
 //! made by hand is checked and recorded like any other.
 
 use tilewright_sdk::{
-    Attempt, Description, Layout, Overlapped, Plan, Policy, Precision, Release, Request, Settings, Space, Tile, Time,
+    Attempt, Backend, Description, Layout, Overlapped, Plan, Policy, Precision, Release, Request, Settings, Space,
+    Tile, Time,
 };
 
 /// The longest side and the most frames that can be asked for.
@@ -11,6 +12,8 @@ const MOST: u32 = 1 << 16;
 /// The plan as it was set.
 pub struct Fixed {
     plan: Plan,
+    /// The memory order is the one that suits the device.
+    suits: bool,
 }
 
 impl Policy for Fixed {
@@ -20,7 +23,11 @@ impl Policy for Fixed {
             .setting("tile", "The tile in pixels: one side, or WIDTHxHEIGHT.", "512")
             .setting("overlap", "Pixels that neighbouring tiles share, when blended.", 64)
             .setting("precision", "Element types: f32, bf16, f16, mixed-bf16 or mixed-f16.", "f32")
-            .setting("layout", "Memory order: channels-first or channels-last.", "channels-first")
+            .setting(
+                "layout",
+                "Memory order: channels-first, channels-last, or auto for what suits the device.",
+                "auto",
+            )
             .setting("batch", "Samples, or tiles, that run together.", 1)
             .setting("release", "When unused memory is handed back: keep, at-end or each-step.", "keep")
             .setting("offload", "Keep activations that wait in host memory.", false)
@@ -49,15 +56,20 @@ impl Policy for Fixed {
         if matches!(time, Time::Blended(_)) && overlap >= frames {
             return Err(below("time-overlap", overlap, "chunk", frames));
         }
+        let layout = settings.word(
+            "layout",
+            &[
+                ("auto", None),
+                ("channels-first", Some(Layout::ChannelsFirst)),
+                ("channels-last", Some(Layout::ChannelsLast)),
+            ],
+        )?;
         let plan = Plan {
             space,
             time,
             batch: settings.count("batch", 1, MOST)?,
             precision: settings.word("precision", &Precision::WORDS)?,
-            layout: settings.word(
-                "layout",
-                &[("channels-first", Layout::ChannelsFirst), ("channels-last", Layout::ChannelsLast)],
-            )?,
+            layout: layout.unwrap_or(Layout::ChannelsLast),
             release: settings.word(
                 "release",
                 &[("keep", Release::Keep), ("at-end", Release::AtEnd), ("each-step", Release::EachStep)],
@@ -66,11 +78,17 @@ impl Policy for Fixed {
             prefetch: settings.count("prefetch", 0, MOST)?,
             reason: "as set".into(),
         };
-        Ok(Self { plan })
+        Ok(Self { plan, suits: layout.is_none() })
     }
 
-    fn decide(&mut self, _request: &Request) -> Result<Plan, String> {
-        Ok(self.plan.clone())
+    fn decide(&mut self, request: &Request) -> Result<Plan, String> {
+        // MIOpen's channels-last kernels are slow on consumer cards.
+        let suited = match request.device.backend {
+            Backend::Cpu | Backend::Cuda => Layout::ChannelsLast,
+            Backend::Rocm | Backend::Metal => Layout::ChannelsFirst,
+        };
+        let layout = if self.suits { suited } else { self.plan.layout };
+        Ok(Plan { layout, ..self.plan.clone() })
     }
 
     fn recover(&mut self, _request: &Request, _attempts: &[Attempt]) -> Result<Plan, String> {
