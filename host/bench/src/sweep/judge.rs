@@ -42,11 +42,12 @@ impl Judge {
         let mut fitting: Vec<Choice> = rows.iter().filter_map(choice).collect();
         fitting.retain(|choice| choice.peak_bytes <= self.memory_limit);
         let is_wide = |choice: &Choice| choice.plan.precision == Precision::Uniform(Dtype::F32);
-        if self.wide_only && fitting.iter().any(is_wide) {
-            fitting.retain(is_wide);
-        }
+        // Seams show more than the rounding of a narrow type.
         if fitting.iter().any(is_sound) {
             fitting.retain(is_sound);
+        }
+        if self.wide_only && fitting.iter().any(is_wide) {
+            fitting.retain(is_wide);
         }
         fitting
     }
