@@ -120,7 +120,7 @@ impl Facts for Estimator {
             if whole { 0.0 } else { 4.0 * self.latent_channels * at_once / f64::from(self.scale * self.scale) };
         Ok(Cost {
             peak_bytes: (price.footprint.peak_bytes(&extent(batch)) + gathered + latents + 4.0 * ramps) as u64,
-            elapsed: Duration::from_secs_f64(seconds),
+            elapsed: Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX),
             tiles,
             shapes: 1 + u32::from(ragged > 0),
             rework: f64::from(tiles) * pixels / kept,

@@ -142,7 +142,7 @@ mod tests {
             .unwrap();
         assert_eq!(plan.space, Space::Blended(Tile { height: 512, width: 768, overlap: 64 }));
         assert_eq!(plan.precision, Precision::Mixed(Dtype::Bf16));
-        let exact = set(&[("space", "exact".into()), ("tile", 64.into())]).unwrap();
+        let exact = set(&[("space", "exact".into()), ("tile", "64".into())]).unwrap();
         assert_eq!(exact.space, Space::Exact(Tile { height: 64, width: 64, overlap: 0 }));
     }
 

@@ -71,7 +71,7 @@ impl Footprint {
             if layer.blocks && self.winograd {
                 // Whole blocks, and as many threads as there are blocks for.
                 let block = f64::from(winograd::BLOCK);
-                let blocks = (down / block).ceil() * (across / block).ceil() * batch;
+                let blocks = ((down / block).ceil() * (across / block).ceil() * batch).max(1.0);
                 let turns = (blocks / self.threads).ceil();
                 pixels = pixels.max(turns * self.threads.min(blocks) * block * block);
                 if blocks < self.threads {
