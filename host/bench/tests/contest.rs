@@ -77,7 +77,7 @@ fn planner(spelling: &Spelling) -> Result<Box<dyn Planner>, Box<dyn std::error::
         batch: side("batch").max(1),
         precision,
         layout,
-        release: Release::AtEnd,
+        release: Release::Keep,
         offload: false,
         prefetch: 0,
         reason: String::new(),
