@@ -99,7 +99,7 @@ fn stride(what: &str, tensor: &Tensor, [batch, channels, height, width]: [i64; 4
 }
 
 impl Winograd {
-    /// Lays out weights [out, into, 3, 3] and a bias [out], f32 on the CPU. With `upsample` the input is doubled in height and width by repeating
+    /// Lays out weights `[out, into, 3, 3]` and a bias of `out` values, f32 on the CPU. With `upsample` the input is doubled in height and width by repeating
     /// pixels before it is convolved.
     ///
     /// # Errors
