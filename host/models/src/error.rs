@@ -11,7 +11,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, Error)]
 pub enum Error {
     /// The file can't be opened or read.
-    #[error("{path}: {source}")]
+    #[error("{path}: can't be read")]
     Read {
         /// The file.
         path: PathBuf,

@@ -241,21 +241,26 @@ impl<'a> Bands<'a> {
             let part = self.part(&picture, &rows)?;
             let into = narrowed(&hidden, &rows)?;
             self.convolve(conv1, part.rows(height), Some(&before), rows.clone(), (Some(&into), false), &mut sums)?;
-            let beside = match &resnet.shortcut {
-                Some(shortcut) => Some(shortcut.forward(part.only(&rows)?, &self.decoder.numeric())?),
-                None if !is_held => Some(part.only(&rows)?),
-                None => None,
-            };
-            match beside {
-                Some(beside) if all && resnet.shortcut.is_some() => output = Some(beside),
-                Some(beside) => {
+            if resnet.shortcut.is_some() || !is_held {
+                let only = part.only(&rows)?;
+                // Rows of one sample lie together; those of several would be copied.
+                let samples = if all { batch } else { 1 };
+                for sample in (0..batch).step_by(samples as usize) {
+                    let only = only.f_narrow(0, sample, samples)?;
+                    let beside = match &resnet.shortcut {
+                        Some(shortcut) => shortcut.forward(only, &self.decoder.numeric())?,
+                        None => only,
+                    };
+                    if all && resnet.shortcut.is_some() {
+                        output = Some(beside);
+                        continue;
+                    }
                     let kept = match &output {
                         Some(kept) => kept,
                         None => output.insert(self.empty(shape, &like)?),
                     };
-                    narrowed(kept, &rows)?.f_copy_(&beside)?;
+                    narrowed(kept, &rows)?.f_narrow(0, sample, samples)?.f_copy_(&beside)?;
                 }
-                None => {}
             }
             progress.within(done / 2.0)?;
         }

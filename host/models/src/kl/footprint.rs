@@ -101,12 +101,6 @@ impl Config {
         flops.into_iter().map(|flops| flops / all.max(1e-9)).collect()
     }
 
-    /// Floating-point operations of the convolutions per output pixel, by their definition; a multiply-add counts as two.
-    pub fn convolution_flops(&self) -> f64 {
-        let rate = Rate { per_product: 2.0, per_value: 0.0 };
-        self.layers().iter().map(|layer| layer.pixels * layer.convolutions(&rate, &rate, false)).sum()
-    }
-
     /// What decodes cost in a precision and memory order on a device that was measured; none where these can't be run there.
     pub fn footprint(&self, precision: Precision, layout: Layout, measured: &Measured) -> Option<Footprint> {
         let speed = measured.speeds.iter().find(|speed| speed.dtype == precision.dtype() && speed.layout == layout)?;

@@ -17,7 +17,7 @@ use crate::Result;
 const EPSILON: f64 = 1e-6;
 
 /// Values whose squares a norm holds at once: what stays in a core's cache, and what keeps a GPU busy.
-const CPU_PIECE: i64 = 1 << 17;
+pub(super) const CPU_PIECE: i64 = 1 << 17;
 const GPU_PIECE: i64 = 1 << 24;
 
 /// In another type; what it was in is given back. Costs nothing where the type is the same.

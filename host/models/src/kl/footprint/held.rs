@@ -7,7 +7,10 @@ use tilewright_torch::{
     winograd,
 };
 
-use super::layer::{Layer, LayerKind};
+use super::{
+    super::layers::CPU_PIECE,
+    layer::{Layer, LayerKind},
+};
 
 /// What is held at one moment of a decode, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -91,7 +94,8 @@ impl Bytes {
     fn rows(&self, into: f64, out: f64) -> f64 {
         let wide = if self.rest < 4.0 { 8.0 } else { 4.0 };
         // Input and output with their copies in another order, or tap by tap.
-        let convolved = (into + out) * self.convolution * (1.0 + self.scratch.inputs);
+        let copies = self.scratch.inputs;
+        let convolved = self.convolution * (into * (1.0 + copies) + out * (1.0 + copies.min(1.0)));
         let moments = [
             // Normed in f32, then in the convolution's type, then with the rows beyond the edge.
             into * wide,
@@ -180,7 +184,10 @@ impl Layer {
             false => {
                 // A band is more often small than a picture is.
                 let small = 9.0 * bytes.scratch.small as f64 * bytes.convolution;
+                // Sums are taken of values less their mean, and of the squares of these, in pieces.
+                let sums = 2.0 * 4.0 * CPU_PIECE as f64;
                 convolution_bytes()
+                    + sums
                     + small
                     + bytes.scratch.weights * 9.0 * padded(into) * padded(self.out) * bytes.convolution
             }
