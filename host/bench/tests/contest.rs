@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -101,6 +101,12 @@ impl Watch for Patience {
     }
 }
 
+/// The pool counts for the whole process: a decode beside another one would have its memory ascribed to it.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 const PATIENT: usize = usize::MAX;
 const ROUNDS: Rounds = Rounds { first_apart: true, warmup: 1, iterations: 2 };
 
@@ -124,6 +130,7 @@ fn large_latents() -> Tensor {
 
 #[test]
 fn a_policy_that_fails_is_a_row_and_the_others_go_on() {
+    let _turn = alone();
     let (machine, vae, latents) = (machine(), vae(), large_latents());
     let contest = Contest {
         machine: &machine,
@@ -149,6 +156,7 @@ fn a_policy_that_fails_is_a_row_and_the_others_go_on() {
 
 #[test]
 fn an_interruption_leaves_what_was_measured() {
+    let _turn = alone();
     let (machine, vae, latents) = (machine(), vae(), large_latents());
     let entries = vec![entry("whole", 1 << 32), entry("whole", 1 << 32)];
     let contest = |against: Option<Spelling>| Contest {
@@ -170,6 +178,7 @@ fn an_interruption_leaves_what_was_measured() {
 
 #[test]
 fn a_sweep_does_not_count_what_was_run_as_something_else() {
+    let _turn = alone();
     let (machine, vae) = (machine(), vae());
     let sweep = |plans| sweep::Sweep {
         machine: &machine,
