@@ -10,6 +10,7 @@ mod identify;
 pub mod kl;
 mod latent;
 mod names;
+pub mod wan;
 
 pub use checkpoint::{Checkpoint, Stored};
 pub use error::{Error, Result};
