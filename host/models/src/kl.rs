@@ -6,7 +6,7 @@ mod bands;
 mod config;
 mod decoder;
 mod footprint;
-mod layers;
+pub(crate) mod layers;
 
 pub use config::Config;
 pub use decoder::{Decoder, Numeric};

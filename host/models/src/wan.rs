@@ -3,6 +3,12 @@
 //!
 //! The networks follow diffusers' `AutoencoderKLWan` (models/autoencoders/autoencoder_kl_wan.py), whose names they use.
 
+mod clip;
 mod config;
+mod decoder;
+mod layers;
+mod weights;
 
+pub use clip::{Clip, Spread};
 pub use config::{Config, UpBlock, Upsample};
+pub use decoder::Decoder;
