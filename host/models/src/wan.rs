@@ -4,5 +4,10 @@
 //! The networks follow diffusers' `AutoencoderKLWan` (models/autoencoders/autoencoder_kl_wan.py), whose names they use.
 
 mod config;
+mod encoder_config;
+mod needed;
+mod statistics;
+mod weights;
 
 pub use config::{Config, UpBlock, Upsample};
+pub use encoder_config::{DownBlock, Downsample, EncoderConfig};
