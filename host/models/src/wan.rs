@@ -6,9 +6,13 @@
 mod clip;
 mod config;
 mod decoder;
+mod encoder_config;
 mod layers;
+mod needed;
+mod statistics;
 mod weights;
 
 pub use clip::{Clip, Spread};
 pub use config::{Config, UpBlock, Upsample};
 pub use decoder::Decoder;
+pub use encoder_config::{DownBlock, Downsample, EncoderConfig};

@@ -80,7 +80,6 @@ impl Decoder {
         device: Device,
     ) -> Result<Self> {
         let weights = Weights::new(file, identity, config)?;
-        weights.all_present()?;
         let loader = Loader { weights, numeric, device };
         let mut layers = Layers { layers: Vec::new(), frames: 1, side: 1.0 };
         let (latent, middle) = (config.latent_channels, config.middle_channels);

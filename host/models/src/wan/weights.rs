@@ -1,17 +1,79 @@
-//! Stand-in.
-use super::Config;
-use crate::{Checkpoint, Identity, Result};
+//! The networks' weights by diffusers' names, from a file of any layout.
+
+use tch::{Device, Kind, Tensor};
+
+use super::{Config, EncoderConfig, config::known};
+use crate::{
+    Checkpoint, Error, Identity, Result,
+    error::Shape,
+    known::{Known, Needed},
+    names::wan::Naming,
+};
+
+/// Tensors that were compared with what a network needs before the first is loaded.
+#[derive(Debug)]
 pub(super) struct Weights<'a> {
-    file: &'a Checkpoint,
+    known: Known<'a, Naming>,
+    needed: Vec<Needed>,
 }
+
 impl<'a> Weights<'a> {
-    pub fn new(file: &'a Checkpoint, _: &Identity, _: &Config) -> Result<Self> {
-        Ok(Self { file })
+    /// The decoder's weights.
+    ///
+    /// # Errors
+    /// A tensor that is missing, misshapen or left over, by the file's own name.
+    pub fn new(file: &'a Checkpoint, identity: &'a Identity, config: &Config) -> Result<Self> {
+        let left = Config::left_over(file, identity);
+        if let Some(name) = left.first() {
+            let more = if left.len() > 1 { format!(" (and {} more)", left.len() - 1) } else { String::new() };
+            return Err(Error::LeftOver { path: file.path().to_owned(), name: name.clone(), more });
+        }
+        Self::checked(Self { known: known(file, identity)?, needed: config.needed() })
     }
-    pub fn all_present(&self) -> Result<()> {
-        Ok(())
+
+    /// The encoder's weights.
+    ///
+    /// # Errors
+    /// A tensor that is missing or misshapen, by the file's own name.
+    pub fn of_encoder(file: &'a Checkpoint, identity: &'a Identity, config: &EncoderConfig) -> Result<Self> {
+        Self::checked(Self { known: known(file, identity)?, needed: config.needed() })
     }
-    pub fn load(&self, name: &str, shape: &[usize], kind: tch::Kind, device: tch::Device) -> Result<tch::Tensor> {
-        self.file.load(name, shape, kind, device)
+
+    /// All shapes before any weight is copied.
+    fn checked(self) -> Result<Self> {
+        for needed in &self.needed {
+            self.known.locate(needed)?;
+        }
+        Ok(self)
+    }
+
+    /// Whether the network has a tensor of diffusers' name.
+    pub fn has(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
+    fn find(&self, name: &str) -> Option<&Needed> {
+        // WAN 2.2's upsampler is the only one of its block too; diffusers numbers 2.1's alone.
+        let name = name.replace(".upsampler.", ".upsamplers.0.");
+        self.needed.iter().find(|needed| needed.name == name)
+    }
+
+    /// Loads a tensor by diffusers' name as `kind` on `device`, in a shape of as many elements as it has.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], [`Error::Shape`] and [`Error::Stored`] with the file's own name, libtorch's failures.
+    pub fn load(&self, name: &str, shape: &[usize], kind: Kind, device: Device) -> Result<Tensor> {
+        let needed = self.find(name).ok_or_else(|| self.known.missing(name, shape))?;
+        let (name, found) = self.known.locate(needed)?;
+        if found.iter().product::<usize>() != shape.iter().product::<usize>() {
+            return Err(Error::Shape {
+                path: self.known.file.path().to_owned(),
+                name: name.to_owned(),
+                found: Shape(found.to_vec()),
+                expected: Shape(shape.to_vec()),
+            });
+        }
+        let extents: Vec<i64> = shape.iter().map(|&extent| extent as i64).collect();
+        Ok(self.known.file.load(name, found, kind, device)?.f_reshape(extents)?)
     }
 }
