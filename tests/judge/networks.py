@@ -191,3 +191,8 @@ def read_vae(path, config, ldm):
 def decode(vae, latent):
     """[N, C, H, W] → [N, 3, H·s, W·s], unclamped, in the type of the network."""
     return vae.decode(latent.to(vae.dtype)).sample
+
+
+def encode(vae, picture):
+    """[N, 3, H, W] in −1…1 → the posterior's mean [N, C, H/s, W/s], not scaled, in the type of the network."""
+    return vae.encode(picture.to(vae.dtype)).latent_dist.mode()
