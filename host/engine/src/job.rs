@@ -1,34 +1,18 @@
 //! One decode from the request to the record.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant, SystemTime},
-};
+use std::{sync::Arc, time::Duration};
 
-use tch::{Device, Tensor};
+use tch::Tensor;
 use tilewright_models::kl::Numeric;
 use tilewright_plan::{
-    Attempt, Candidate, Cost, Decision, Dtype, Facts, FailedAttempt, Failure, Hint, Layout, Objective, Offer, Outcome,
-    Plan, Planner, PoolStatistics, Precision, Record, Release, Request, Space, Tile, Time,
+    Candidate, Cost, Decision, Facts, FailedAttempt, Hint, Objective, Offer, Outcome, Plan, Planner, Record, Request,
 };
-use tilewright_torch::memory;
 
 use crate::{
     Error, Estimator, Machine, Result, Vae,
+    attempts::{Attempts, LEAST_TILE, MOST_BATCH, STAGE, Succeeded},
     run::{Run, Stopped},
 };
-
-/// Plans that are tried before a job is given up.
-const MOST_ATTEMPTS: usize = 4;
-
-/// The smallest tile in latent pixels: below this a tile is mostly border.
-const LEAST_TILE: u32 = 8;
-
-/// How far a peak may lie above its estimate: what is called enough has to be enough.
-const ESTIMATE_MARGIN: f64 = 1.05;
-
-/// Tiles or samples that may run together.
-const MOST_BATCH: u32 = 64;
 
 /// Hears how a job goes on.
 pub trait Observer {
@@ -118,13 +102,15 @@ impl<'a> Job<'a> {
         request.hints = offer.hints();
         let trained = vae.config.sample_size.map(|size| Hint { name: "sample-size".into(), value: size.to_string() });
         request.hints.extend(trained);
+        request.hints.push(Hint { name: STAGE.into(), value: "decode".into() });
         let job = Self { machine, vae, latents, request, offer, estimator };
-        let (plan, least) = job.leanest();
-        if least.peak_bytes > memory_limit {
-            let tile = plan.space.tile().map_or(job.request.height.max(job.request.width), |tile| tile.height);
-            return Err(Error::DoesNotFit { limit: memory_limit, least: least.peak_bytes, tile });
-        }
+        job.attempts().check()?;
         Ok(job)
+    }
+
+    fn attempts(&self) -> Attempts<'_> {
+        let Self { machine, request, offer, estimator, .. } = self;
+        Attempts { machine, request, offer, facts: estimator.clone() }
     }
 
     /// Tells policies what was measured before on this device for this model, newest first. What was measured at another size is told as
@@ -154,46 +140,9 @@ impl<'a> Job<'a> {
         self.estimator.estimate(plan)
     }
 
-    /// The plan that holds least, and its price.
-    fn leanest(&self) -> (Plan, Cost) {
-        let side = self.offer.tile_least.min(self.request.height.max(self.request.width));
-        let plan = |precision, layout, space| Plan {
-            space,
-            time: Time::Whole,
-            batch: 1,
-            precision,
-            layout,
-            release: Release::EachStep,
-            offload: false,
-            prefetch: 0,
-            reason: String::new(),
-        };
-        // A picture no larger than a tile is leaner whole: nothing is gathered.
-        let spaces = [Space::Blended(Tile { height: side, width: side, overlap: 0 }), Space::Whole];
-        let mut least = (
-            plan(Precision::Uniform(Dtype::F32), Layout::ChannelsFirst, spaces[0]),
-            Cost { peak_bytes: u64::MAX, elapsed: Duration::ZERO, tiles: 0, shapes: 0, rework: 1.0 },
-        );
-        for dtype in &self.offer.dtypes {
-            for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
-                for space in spaces {
-                    let plan = plan(Precision::Uniform(*dtype), layout, space);
-                    match self.estimate(&plan) {
-                        Ok(cost) if cost.peak_bytes < least.1.peak_bytes => least = (plan, cost),
-                        _ => {}
-                    }
-                }
-            }
-        }
-        least.1.peak_bytes = (least.1.peak_bytes as f64 * ESTIMATE_MARGIN) as u64;
-        least
-    }
-
     /// Decides without decoding anything.
     pub fn decide(&self, planner: &mut dyn Planner) -> (Record, Vec<Candidate>) {
-        let decision = planner.decide(&self.request, &self.machine.facts, &self.offer, self.estimator.clone());
-        let candidates = decision.candidates.clone();
-        (self.record(planner, &decision, Vec::new(), None), candidates)
+        self.attempts().decide(planner)
     }
 
     /// Decides and decodes; asks again after each failure, at most four attempts in all.
@@ -207,66 +156,11 @@ impl<'a> Job<'a> {
     ) -> std::result::Result<Finished, Unfinished> {
         let _no_grad = tch::no_grad_guard();
         let latents = self.latents.f_to_device(self.machine.device)?;
-        let mut decision = planner.decide(&self.request, &self.machine.facts, &self.offer, self.estimator.clone());
-        let mut attempts: Vec<Attempt> = Vec::new();
-        let mut failed: Vec<FailedAttempt> = Vec::new();
-        let mut load = Duration::ZERO;
-        loop {
-            observer.decided(&decision);
-            let outcome = self.attempt(&latents, &decision.plan, &mut load, observer);
-            let failure = match outcome {
-                Ok((pictures, outcome)) => {
-                    let outcome = Outcome { attempts: attempts.len() as u32 + 1, load, ..outcome };
-                    planner.learn(&self.request, &self.machine.facts, &decision.plan, &outcome);
-                    let record = self.record(planner, &decision, failed, Some(outcome));
-                    return Ok(Finished { pictures, record, candidates: decision.candidates });
-                }
-                Err(Stopped::Broken(error)) => {
-                    let record = self.record(planner, &decision, failed, None);
-                    return Err(Unfinished { error, record: Some(Box::new(record)) });
-                }
-                Err(Stopped::Failed(failure)) => failure,
-            };
-            tracing::info!(%failure, space = %decision.plan.space, precision = %decision.plan.precision, "the attempt failed");
-            attempts.push(Attempt { plan: decision.plan.clone(), failure });
-            let attempt = FailedAttempt::new(decision.clone(), failure);
-            observer.failed(&attempt);
-            failed.push(attempt);
-            // No other tiles mend what is not finite even in f32.
-            let hopeless =
-                matches!(failure, Failure::NonFinite { .. }) && decision.plan.precision.dtype() == Dtype::F32;
-            if attempts.len() >= MOST_ATTEMPTS || hopeless {
-                let error = Error::Exhausted {
-                    attempts: attempts.len(),
-                    last: failure,
-                    advice: self.advice(failure, hopeless),
-                };
-                let record = self.record(planner, &decision, failed, None);
-                return Err(Unfinished { error, record: Some(Box::new(record)) });
-            }
-            decision =
-                planner.recover(&self.request, &self.machine.facts, &self.offer, self.estimator.clone(), &attempts);
-        }
-    }
-
-    fn advice(&self, last: Failure, hopeless: bool) -> String {
-        match last {
-            Failure::NonFinite { .. } if hopeless => "in f32 too: the weights or the latent are damaged".into(),
-            Failure::NonFinite { .. } => "try --policy fixed --set precision=f32".into(),
-            Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
-                let (plan, least) = self.leanest();
-                let space = match plan.space.tile() {
-                    Some(tile) => format!("space=blended --set tile={} --set overlap={}", tile.height, tile.overlap),
-                    None => "space=whole".into(),
-                };
-                format!(
-                    "raise --memory-limit, or try --policy fixed --set {space} --set precision={} --set layout={} (about {})",
-                    plan.precision,
-                    plan.layout,
-                    tilewright_plan::bytes::display(least.peak_bytes)
-                )
-            }
-        }
+        let done = self
+            .attempts()
+            .run(planner, observer, |plan, load, observer| self.attempt(&latents, plan, load, observer))?;
+        let Succeeded { output: pictures, record, candidates } = done;
+        Ok(Finished { pictures, record, candidates })
     }
 
     /// Carries one plan out; loads the weights where they are not yet in the plan's types and order.
@@ -281,55 +175,9 @@ impl<'a> Job<'a> {
         let numeric = Numeric::new(plan.precision, plan.layout)?;
         let (decoder, loaded_in) = self.vae.decoder(numeric, device)?;
         *load += loaded_in;
-        memory::reset_peak(device)?;
-        let before = memory::of(device)?;
-        let limit = memory::Limit::new(device, self.request.memory_limit);
-        let start = Instant::now();
-        let pictures = Run { decoder: &decoder, latents, plan, device, observer }.carry_out();
-        let elapsed = start.elapsed();
-        drop(limit);
+        let run = || Run { network: &decoder, input: latents, plan, device, observer }.carry_out();
+        let measured = self.attempts().measured(run);
         self.vae.keep(decoder, device);
-        let pictures = pictures?;
-        let after = memory::of(device)?;
-        let pictures = pictures.f_to_device(Device::Cpu)?.f_contiguous()?;
-        let misses = after.system - before.system;
-        let outcome = Outcome {
-            elapsed,
-            load: Duration::ZERO,
-            peak_bytes: after.peak.saturating_sub(before.in_use),
-            attempts: 1,
-            pool: PoolStatistics {
-                hits: (after.allocations - before.allocations).saturating_sub(misses),
-                misses,
-                held_bytes: after.held,
-                fragmentation: after.fragmentation,
-            },
-        };
-        Ok((pictures, outcome))
-    }
-
-    fn record(
-        &self,
-        planner: &dyn Planner,
-        decision: &Decision,
-        attempts: Vec<FailedAttempt>,
-        outcome: Option<Outcome>,
-    ) -> Record {
-        Record {
-            tilewright: env!("CARGO_PKG_VERSION").into(),
-            time: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
-            request: self.request.clone(),
-            device: self.machine.facts.clone(),
-            policy: planner.identity().clone(),
-            answer: decision.answer.clone(),
-            plan: decision.plan.clone(),
-            adjusted: decision.adjusted.clone(),
-            fallback: decision.fallback.clone(),
-            decision: decision.elapsed,
-            fuel: decision.fuel,
-            estimate: self.estimate(&decision.plan).ok(),
-            attempts,
-            outcome,
-        }
+        measured
     }
 }

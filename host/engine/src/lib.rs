@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attempts;
 mod error;
 mod estimate;
 mod grid;

@@ -25,17 +25,53 @@ impl<E: Into<Error>> From<E> for Stopped {
     }
 }
 
-/// A plan being carried out on latents [N, C, h, w] that are on the device.
+/// A network that a plan can be carried out with, as tiles see it.
+pub(crate) trait Network {
+    /// [N, C, H, W] to the same in f32, each axis scaled alike; in bands of so many pixels of the request where the network can.
+    fn forward(
+        &self,
+        input: &Tensor,
+        band: Option<u32>,
+        step: &mut dyn FnMut(f64) -> tilewright_models::Result<()>,
+    ) -> tilewright_models::Result<Tensor>;
+
+    /// Channels of its output.
+    fn out(&self) -> i64;
+
+    /// Pixels of the request along a side per pixel of its input, and per pixel of its output.
+    fn scales(&self) -> (u32, u32);
+}
+
+impl Network for Decoder {
+    fn forward(
+        &self,
+        input: &Tensor,
+        band: Option<u32>,
+        step: &mut dyn FnMut(f64) -> tilewright_models::Result<()>,
+    ) -> tilewright_models::Result<Tensor> {
+        self.forward(input, band, step)
+    }
+
+    fn out(&self) -> i64 {
+        self.config().image_channels as i64
+    }
+
+    fn scales(&self) -> (u32, u32) {
+        (self.config().spatial_scale(), 1)
+    }
+}
+
+/// A plan being carried out on an input [N, C, h, w] that is on the device.
 pub(crate) struct Run<'a> {
-    pub decoder: &'a Decoder,
-    pub latents: &'a Tensor,
+    pub network: &'a dyn Network,
+    pub input: &'a Tensor,
     pub plan: &'a Plan,
     pub device: Device,
     pub observer: &'a mut dyn Observer,
 }
 
 impl Run<'_> {
-    /// Decodes to [N, 3, H, W] in f32 on the device.
+    /// Runs to [N, C, H, W] in f32 on the device.
     pub fn carry_out(&mut self) -> std::result::Result<Tensor, Stopped> {
         let output = match self.plan.space {
             Space::Blended(tile) => self.tiles(tile),
@@ -51,16 +87,16 @@ impl Run<'_> {
     }
 
     fn samples(&mut self, band: Option<u32>) -> std::result::Result<Tensor, Stopped> {
-        let (samples, batch) = (self.latents.size()[0], i64::from(self.plan.batch.max(1)));
+        let (samples, batch) = (self.input.size()[0], i64::from(self.plan.batch.max(1)));
         if batch >= samples {
-            return self.decode(self.latents, band, 0.0, 1.0);
+            return self.forward(self.input, band, 0.0, 1.0);
         }
         let mut output: Option<Tensor> = None;
         for start in (0..samples).step_by(batch as usize) {
             let count = batch.min(samples - start);
             let share = |done: i64| done as f64 / samples as f64;
             let part =
-                self.decode(&self.latents.f_narrow(0, start, count)?, band, share(start), share(start + count))?;
+                self.forward(&self.input.f_narrow(0, start, count)?, band, share(start), share(start + count))?;
             let (_, channels, height, width) = part.size4()?;
             let whole = match &mut output {
                 Some(whole) => whole,
@@ -70,20 +106,18 @@ impl Run<'_> {
             drop(part);
             self.step()?;
         }
-        output.ok_or_else(|| Stopped::Broken(tilewright_torch::Error::Torch("no samples to decode".into()).into()))
+        output.ok_or_else(|| Stopped::Broken(tilewright_torch::Error::Torch("no samples".into()).into()))
     }
 
     fn tiles(&mut self, tile: Tile) -> std::result::Result<Tensor, Stopped> {
-        let (samples, _, height, width) = self.latents.size4()?;
-        let scale = self.decoder.config().spatial_scale();
-        let grid = Grid::new(height as u32 * scale, width as u32 * scale, tile);
-        let (pixels, latent) = (|extent: u32| i64::from(extent), |extent: u32| i64::from(extent / scale));
-        let shape = [
-            samples,
-            self.decoder.config().image_channels as i64,
-            pixels(grid.rows.extent),
-            pixels(grid.columns.extent),
-        ];
+        let (samples, _, height, width) = self.input.size4()?;
+        // The grid counts output pixels.
+        let (into, out) = self.network.scales();
+        let scaled = |extent: i64| extent as u32 * into / out;
+        let tile = Tile { height: tile.height / out, width: tile.width / out, overlap: tile.overlap / out };
+        let grid = Grid::new(scaled(height), scaled(width), tile);
+        let (pixels, input) = (|extent: u32| i64::from(extent), |extent: u32| i64::from(extent * out / into));
+        let shape = [samples, self.network.out(), pixels(grid.rows.extent), pixels(grid.columns.extent)];
         let output = Tensor::f_zeros(shape, (Kind::Float, self.device))?;
         let weights = |axis: &crate::Axis, shape: [i64; 4]| -> Result<Vec<Tensor>> {
             let tensor =
@@ -98,14 +132,14 @@ impl Run<'_> {
         for (index, batch) in places.chunks(self.plan.batch.max(1) as usize).enumerate() {
             let crops = batch.iter().map(|(sample, row, column)| -> Result<Tensor> {
                 Ok(self
-                    .latents
+                    .input
                     .f_narrow(0, *sample, 1)?
-                    .f_narrow(2, latent(grid.rows.starts[*row]), latent(grid.rows.tile))?
-                    .f_narrow(3, latent(grid.columns.starts[*column]), latent(grid.columns.tile))?)
+                    .f_narrow(2, input(grid.rows.starts[*row]), input(grid.rows.tile))?
+                    .f_narrow(3, input(grid.columns.starts[*column]), input(grid.columns.tile))?)
             });
             let crops = Tensor::f_cat(&crops.collect::<Result<Vec<_>>>()?, 0)?;
             let done = (index * self.plan.batch.max(1) as usize) as f64;
-            let decoded = self.decode(&crops, None, done / all, (done + batch.len() as f64) / all)?;
+            let decoded = self.forward(&crops, None, done / all, (done + batch.len() as f64) / all)?;
             drop(crops);
             for (place, (sample, row, column)) in batch.iter().enumerate() {
                 let weighted = decoded
@@ -124,17 +158,17 @@ impl Run<'_> {
         Ok(output)
     }
 
-    /// Decodes a batch and checks it; progress goes from `from` to `to`.
-    fn decode(
+    /// Runs a batch and checks it; progress goes from `from` to `to`.
+    fn forward(
         &mut self,
-        latents: &Tensor,
+        input: &Tensor,
         band: Option<u32>,
         from: f64,
         to: f64,
     ) -> std::result::Result<Tensor, Stopped> {
         let observer = &mut *self.observer;
         let mut interrupted = false;
-        let decoded = self.decoder.forward(latents, band, &mut |share| {
+        let output = self.network.forward(input, band, &mut |share| {
             if observer.progress(from + share * (to - from)) {
                 return Ok(());
             }
@@ -144,9 +178,9 @@ impl Run<'_> {
         if interrupted {
             return Err(Stopped::Broken(Error::Interrupted));
         }
-        let decoded = decoded?;
-        match non_finite(&decoded)? {
-            0 => Ok(decoded),
+        let output = output?;
+        match non_finite(&output)? {
+            0 => Ok(output),
             values => Err(Stopped::Failed(Failure::NonFinite { values })),
         }
     }

@@ -113,7 +113,7 @@ impl History {
             ":device_name": record.device.name,
             ":model": model_fingerprint(&request.model),
             ":family": request.model.family,
-            ":stage": trials::STAGE,
+            ":stage": trials::stage(request),
             ":height": request.height,
             ":width": request.width,
             ":frames": request.frames,

@@ -14,8 +14,8 @@ use proptest::prelude::*;
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tilewright_plan::{
-    Backend, Device, Dtype, Layout, Model, Objective, Outcome, Plan, PolicyIdentity, PoolStatistics, Precision, Record,
-    Release, Request, Space, Tile, Time,
+    Backend, Device, Dtype, Hint, Layout, Model, Objective, Outcome, Plan, PolicyIdentity, PoolStatistics, Precision,
+    Record, Release, Request, Space, Tile, Time,
 };
 
 use super::*;
@@ -202,6 +202,26 @@ fn a_policy_s_question_is_answered_from_the_index_alone() {
         steps,
         ["SEARCH trial USING COVERING INDEX trial_of_policies (stage=? AND device=? AND model=? AND failed=?)"]
     );
+}
+
+#[test]
+fn encodes_and_decodes_are_not_told_of_each_other() {
+    let place = Place::new();
+    let mut history = place.open();
+    let staged = |second, stage: Option<&str>| {
+        let mut record = picture(second, 0);
+        record.request.hints.extend(stage.map(|stage| Hint { name: "stage".into(), value: stage.into() }));
+        record
+    };
+    // From before there were stages, and of either.
+    let records = [staged(1, None), staged(2, Some("decode")), staged(3, Some("encode"))];
+    for record in &records {
+        history.append(DEVICE, record).unwrap();
+    }
+    let [old, decode, encode] = &records;
+    assert_eq!(told(&mut history, encode, 9), [3]);
+    assert_eq!(told(&mut history, decode, 9), [2, 1]);
+    assert_eq!(told(&mut history, old, 9), [2, 1]);
 }
 
 #[test]

@@ -7,8 +7,8 @@ use tilewright_plan::{Plan, Record, Request};
 
 use crate::{Error, History, Result};
 
-/// The stage that rows are of; loading and sampling get their own.
-pub(crate) const STAGE: &str = "decode";
+/// The stage of records that name none.
+const STAGE: &str = "decode";
 
 /// "About this size": at most this many times the output, and at least one in this many.
 const ABOUT: u128 = 4;
@@ -53,7 +53,8 @@ impl History {
         let about = about(query.request);
         let mut newest = self.connection.prepare(NEWEST).map_err(sqlite)?;
         let mut record = self.connection.prepare("SELECT record FROM trial WHERE id = ?1").map_err(sqlite)?;
-        let mut rows = newest.query(params![STAGE, query.device, query.model, self.most_rows]).map_err(sqlite)?;
+        let mut rows =
+            newest.query(params![stage(query.request), query.device, query.model, self.most_rows]).map_err(sqlite)?;
         let mut seen: HashMap<i64, u32> = HashMap::new();
         let mut trials: Vec<Record> = Vec::new();
         let mut looked_at = 0;
@@ -79,6 +80,11 @@ impl History {
         }
         Ok(trials)
     }
+}
+
+/// What kind of work a request is for, `decode` or `encode`: its hint, since the contract has no field for it.
+pub(crate) fn stage(request: &Request) -> &str {
+    request.hints.iter().find(|hint| hint.name == "stage").map_or(STAGE, |hint| &hint.value)
 }
 
 fn columns(row: &rusqlite::Row<'_>) -> rusqlite::Result<[i64; 3]> {

@@ -66,8 +66,10 @@ pub enum Error {
         /// The type in the file.
         found: String,
     },
-    /// The decoder's part of the file holds tensors that the network has no place for.
-    #[error("{path}: tensor {name} has no place in the decoder{more}: the file is of a network that is not supported")]
+    /// The network's part of the file holds tensors that it has no place for.
+    #[error(
+        "{path}: tensor {name} has no place in the {network}{more}: the file is of a network that is not supported"
+    )]
     LeftOver {
         /// The file.
         path: PathBuf,
@@ -75,6 +77,14 @@ pub enum Error {
         name: String,
         /// " (and 3 more)", or nothing.
         more: String,
+        /// `decoder` or `encoder`.
+        network: &'static str,
+    },
+    /// A picture can't be encoded.
+    #[error("{reason}")]
+    Picture {
+        /// What is wrong, and what to do.
+        reason: String,
     },
     /// A latent can't be decoded.
     #[error("{path}: {reason}")]
@@ -87,6 +97,15 @@ pub enum Error {
     /// libtorch failed, out of memory included.
     #[error(transparent)]
     Torch(#[from] tilewright_torch::Error),
+}
+
+impl Error {
+    /// [`Error::LeftOver`] where there are such tensors.
+    pub(crate) fn refuse_left_over(path: &std::path::Path, network: &'static str, names: &[String]) -> Result<()> {
+        let Some(name) = names.first() else { return Ok(()) };
+        let more = if names.len() > 1 { format!(" (and {} more)", names.len() - 1) } else { String::new() };
+        Err(Error::LeftOver { path: path.to_owned(), name: name.clone(), more, network })
+    }
 }
 
 impl From<tch::TchError> for Error {

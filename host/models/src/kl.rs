@@ -1,13 +1,17 @@
 //! The KL autoencoders of Stable Diffusion 1 to 3, SDXL and Flux: convolutions, group norms, one attention in the middle.
 //!
-//! The network follows diffusers' `AutoencoderKL` (models/autoencoders/vae.py, `Decoder`), whose names it uses.
+//! The network follows diffusers' `AutoencoderKL` (models/autoencoders/vae.py, `Decoder` and `Encoder`), whose names it uses.
 
 mod bands;
 mod config;
 mod decoder;
+mod encoder;
 mod footprint;
 pub(crate) mod layers;
+mod loader;
+mod progress;
 
-pub use config::Config;
+pub use config::{Config, DownBlock, EncoderConfig};
 pub use decoder::{Decoder, Numeric};
+pub use encoder::Encoder;
 pub use footprint::{Extent, Footprint};

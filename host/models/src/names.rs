@@ -1,4 +1,4 @@
-//! What each file layout calls the decoder's tensors, as tables: the network knows diffusers' names alone.
+//! What each file layout calls the networks' tensors, as tables: the network knows diffusers' names alone.
 
 pub mod wan;
 
@@ -59,6 +59,29 @@ const DIFFUSERS: &[Row] = &[
     Row("decoder.up_blocks.{i}.upsamplers.0.conv", "decoder.up_blocks.{i}.upsamplers.0.conv", Same),
     Row("decoder.conv_norm_out", "decoder.conv_norm_out", Same),
     Row("decoder.conv_out", "decoder.conv_out", Same),
+    Row("quant_conv", "quant_conv", Same),
+    Row("encoder.conv_in", "encoder.conv_in", Same),
+    Row("encoder.down_blocks.{i}.resnets.{j}.norm1", "encoder.down_blocks.{i}.resnets.{j}.norm1", Same),
+    Row("encoder.down_blocks.{i}.resnets.{j}.conv1", "encoder.down_blocks.{i}.resnets.{j}.conv1", Same),
+    Row("encoder.down_blocks.{i}.resnets.{j}.norm2", "encoder.down_blocks.{i}.resnets.{j}.norm2", Same),
+    Row("encoder.down_blocks.{i}.resnets.{j}.conv2", "encoder.down_blocks.{i}.resnets.{j}.conv2", Same),
+    Row("encoder.down_blocks.{i}.resnets.{j}.conv_shortcut", "encoder.down_blocks.{i}.resnets.{j}.conv_shortcut", Same),
+    Row("encoder.down_blocks.{i}.downsamplers.0.conv", "encoder.down_blocks.{i}.downsamplers.0.conv", Same),
+    Row("encoder.mid_block.resnets.{i}.norm1", "encoder.mid_block.resnets.{i}.norm1", Same),
+    Row("encoder.mid_block.resnets.{i}.conv1", "encoder.mid_block.resnets.{i}.conv1", Same),
+    Row("encoder.mid_block.resnets.{i}.norm2", "encoder.mid_block.resnets.{i}.norm2", Same),
+    Row("encoder.mid_block.resnets.{i}.conv2", "encoder.mid_block.resnets.{i}.conv2", Same),
+    Row("encoder.mid_block.attentions.0.group_norm", "encoder.mid_block.attentions.0.group_norm", Same),
+    Row("encoder.mid_block.attentions.0.to_q", "encoder.mid_block.attentions.0.to_q", Same),
+    Row("encoder.mid_block.attentions.0.to_k", "encoder.mid_block.attentions.0.to_k", Same),
+    Row("encoder.mid_block.attentions.0.to_v", "encoder.mid_block.attentions.0.to_v", Same),
+    Row("encoder.mid_block.attentions.0.to_out.0", "encoder.mid_block.attentions.0.to_out.0", Same),
+    Row("encoder.mid_block.attentions.0.query", "encoder.mid_block.attentions.0.to_q", Same),
+    Row("encoder.mid_block.attentions.0.key", "encoder.mid_block.attentions.0.to_k", Same),
+    Row("encoder.mid_block.attentions.0.value", "encoder.mid_block.attentions.0.to_v", Same),
+    Row("encoder.mid_block.attentions.0.proj_attn", "encoder.mid_block.attentions.0.to_out.0", Same),
+    Row("encoder.conv_norm_out", "encoder.conv_norm_out", Same),
+    Row("encoder.conv_out", "encoder.conv_out", Same),
 ];
 
 /// CompVis' latent-diffusion and black-forest-labs' flux.
@@ -86,6 +109,29 @@ const LDM: &[Row] = &[
     Row("decoder.up.{i}.upsample.conv", "decoder.up_blocks.{i}.upsamplers.0.conv", Reversed),
     Row("decoder.norm_out", "decoder.conv_norm_out", Same),
     Row("decoder.conv_out", "decoder.conv_out", Same),
+    Row("quant_conv", "quant_conv", Same),
+    Row("encoder.conv_in", "encoder.conv_in", Same),
+    Row("encoder.down.{i}.block.{j}.norm1", "encoder.down_blocks.{i}.resnets.{j}.norm1", Same),
+    Row("encoder.down.{i}.block.{j}.conv1", "encoder.down_blocks.{i}.resnets.{j}.conv1", Same),
+    Row("encoder.down.{i}.block.{j}.norm2", "encoder.down_blocks.{i}.resnets.{j}.norm2", Same),
+    Row("encoder.down.{i}.block.{j}.conv2", "encoder.down_blocks.{i}.resnets.{j}.conv2", Same),
+    Row("encoder.down.{i}.block.{j}.nin_shortcut", "encoder.down_blocks.{i}.resnets.{j}.conv_shortcut", Same),
+    Row("encoder.down.{i}.downsample.conv", "encoder.down_blocks.{i}.downsamplers.0.conv", Same),
+    Row("encoder.mid.block_1.norm1", "encoder.mid_block.resnets.0.norm1", Same),
+    Row("encoder.mid.block_1.conv1", "encoder.mid_block.resnets.0.conv1", Same),
+    Row("encoder.mid.block_1.norm2", "encoder.mid_block.resnets.0.norm2", Same),
+    Row("encoder.mid.block_1.conv2", "encoder.mid_block.resnets.0.conv2", Same),
+    Row("encoder.mid.attn_1.norm", "encoder.mid_block.attentions.0.group_norm", Same),
+    Row("encoder.mid.attn_1.q", "encoder.mid_block.attentions.0.to_q", Same),
+    Row("encoder.mid.attn_1.k", "encoder.mid_block.attentions.0.to_k", Same),
+    Row("encoder.mid.attn_1.v", "encoder.mid_block.attentions.0.to_v", Same),
+    Row("encoder.mid.attn_1.proj_out", "encoder.mid_block.attentions.0.to_out.0", Same),
+    Row("encoder.mid.block_2.norm1", "encoder.mid_block.resnets.1.norm1", Same),
+    Row("encoder.mid.block_2.conv1", "encoder.mid_block.resnets.1.conv1", Same),
+    Row("encoder.mid.block_2.norm2", "encoder.mid_block.resnets.1.norm2", Same),
+    Row("encoder.mid.block_2.conv2", "encoder.mid_block.resnets.1.conv2", Same),
+    Row("encoder.norm_out", "encoder.conv_norm_out", Same),
+    Row("encoder.conv_out", "encoder.conv_out", Same),
 ];
 
 /// More blocks or layers than any network has; a file that says more is refused before anything is sized by it.

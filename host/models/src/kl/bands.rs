@@ -1,4 +1,4 @@
-//! The decoder in bands of rows: each convolution takes its input through norm and activation on the way, so that no normed picture is
+//! A network in bands of rows: each convolution takes its input through norm and activation on the way, so that no normed picture is
 //! ever held, and a norm's sums are taken as its picture is made. The result is the whole picture's for every height of the bands.
 //!
 //! An upsampled picture is the largest that there is. In bands it is not kept: its sums are taken in a first pass over its bands, and
@@ -10,25 +10,27 @@ use tch::Tensor;
 use tilewright_torch::winograd::{Affine, Rows, Sums};
 
 use super::{
-    decoder::{Decoder, Progress},
-    layers::{Attention, Conv, Norm, Resnet, add_up, empty},
+    Numeric,
+    decoder::Decoder,
+    layers::{Attention, Conv, Downsample, Middle, Norm, Resnet, add_up, empty},
+    progress::Progress,
 };
 use crate::Result;
 
 /// The fewest rows of a band: below this most of it would be its neighbours' rows.
 pub(super) const LEAST_ROWS: i64 = 8;
 
-/// One decode in bands.
-pub(super) struct Bands<'a> {
-    pub decoder: &'a Decoder,
-    /// Rows of the output in a band; none for the whole picture at once.
+/// One pass in bands.
+pub(super) struct Bands {
+    pub numeric: Numeric,
+    /// Rows of the picture in a band; none for the whole picture at once.
     pub band: Option<i64>,
-    /// Rows of the output.
+    /// Rows of the picture.
     pub height: i64,
 }
 
 /// A picture between two layers, with its sums.
-enum Picture<'a> {
+pub(super) enum Picture<'a> {
     Held {
         tensor: Tensor,
         sums: Sums,
@@ -87,19 +89,12 @@ impl Picture<'_> {
     }
 }
 
-impl<'a> Bands<'a> {
-    /// From what enters `conv_in` to what leaves `conv_out`.
-    pub fn forward(&self, input: Tensor, progress: &mut Progress<'_>) -> Result<Tensor> {
-        let decoder = self.decoder;
+impl Bands {
+    /// A decode, from what enters `conv_in` to what leaves `conv_out`.
+    pub fn decode(&self, decoder: &Decoder, input: Tensor, progress: &mut Progress<'_>) -> Result<Tensor> {
         let mut picture = self.convolved(&decoder.conv_in, input)?;
         progress.layer()?;
-        for (index, resnet) in decoder.middle.iter().enumerate() {
-            picture = self.resnet(resnet, picture, progress)?;
-            if let (0, Some(attention)) = (index, &decoder.attention) {
-                picture = self.attention(attention, picture)?;
-                progress.layer()?;
-            }
-        }
+        picture = self.middle(&decoder.middle, picture, progress)?;
         let kept = decoder.config().upsampled_kept();
         let mut kept = kept.into_iter();
         for up in &decoder.ups {
@@ -114,6 +109,23 @@ impl<'a> Bands<'a> {
         let output = self.normed(&decoder.norm_out, &decoder.conv_out, &picture, progress)?;
         progress.layer()?;
         Ok(output)
+    }
+
+    /// The middle block.
+    pub fn middle<'a>(
+        &self,
+        middle: &'a Middle,
+        mut picture: Picture<'a>,
+        progress: &mut Progress<'_>,
+    ) -> Result<Picture<'a>> {
+        for (index, resnet) in middle.resnets.iter().enumerate() {
+            picture = self.resnet(resnet, picture, progress)?;
+            if let (0, Some(attention)) = (index, &middle.attention) {
+                picture = self.attention(attention, picture)?;
+                progress.layer()?;
+            }
+        }
+        Ok(picture)
     }
 
     /// The bands of a picture of this height. A picture that is held needs none for Winograd's filtering, which holds next to nothing
@@ -142,7 +154,7 @@ impl<'a> Bands<'a> {
                 conv.convolve(input, before, rows, output.filter(|_| add), output, Some(sums))?;
             }
             Conv::Plain(conv) => {
-                let part = conv.rows(input, before, rows, &self.decoder.numeric())?;
+                let part = conv.rows(input, before, rows, &self.numeric)?;
                 let mut part = match output {
                     Some(output) if add => output.shallow_clone().f_add_(&part)?,
                     _ => part,
@@ -158,10 +170,10 @@ impl<'a> Bands<'a> {
     }
 
     fn empty(&self, shape: [i64; 4], like: &Tensor) -> Result<Tensor> {
-        empty(shape, &self.decoder.numeric(), like.device())
+        empty(shape, &self.numeric, like.device())
     }
 
-    fn convolved(&self, conv: &Conv, input: Tensor) -> Result<Picture<'a>> {
+    pub fn convolved<'a>(&self, conv: &Conv, input: Tensor) -> Result<Picture<'a>> {
         let (batch, _, height, width) = input.size4()?;
         let tensor = self.empty([batch, conv.out(), height, width], &input)?;
         let mut sums = Sums::new(batch, conv.out());
@@ -172,7 +184,7 @@ impl<'a> Bands<'a> {
         Ok(Picture::Held { tensor, sums })
     }
 
-    fn upsample(
+    fn upsample<'a>(
         &self,
         conv: &'a Conv,
         kept: bool,
@@ -199,15 +211,15 @@ impl<'a> Bands<'a> {
     }
 
     /// A picture as a tensor, computed where it is not held.
-    fn held(&self, picture: Picture<'a>) -> Result<Tensor> {
+    fn held(&self, picture: Picture<'_>) -> Result<Tensor> {
         match picture {
             Picture::Held { tensor, .. } => Ok(tensor),
-            Picture::Upsampled { from, by, .. } => by.forward(from, &self.decoder.numeric()),
+            Picture::Upsampled { from, by, .. } => by.forward(from, &self.numeric),
         }
     }
 
     /// What a 3×3 convolution needs for these rows of its output.
-    fn part<'p>(&self, picture: &'p Picture<'a>, rows: &Range<i64>) -> Result<Part<'p>> {
+    fn part<'p>(&self, picture: &'p Picture<'_>, rows: &Range<i64>) -> Result<Part<'p>> {
         match picture {
             Picture::Held { tensor, .. } => Ok(Part::Own(tensor)),
             Picture::Upsampled { from, by, sums } => {
@@ -223,7 +235,12 @@ impl<'a> Bands<'a> {
         }
     }
 
-    fn resnet(&self, resnet: &Resnet, picture: Picture<'a>, progress: &mut Progress<'_>) -> Result<Picture<'a>> {
+    pub fn resnet<'a>(
+        &self,
+        resnet: &Resnet,
+        picture: Picture<'a>,
+        progress: &mut Progress<'_>,
+    ) -> Result<Picture<'a>> {
         let [batch, _, height, width] = picture.size();
         let (conv1, conv2) = (&resnet.conv1, &resnet.conv2);
         let before = resnet.norm1.affine(picture.sums())?;
@@ -248,7 +265,7 @@ impl<'a> Bands<'a> {
                 for sample in (0..batch).step_by(samples as usize) {
                     let only = only.f_narrow(0, sample, samples)?;
                     let beside = match &resnet.shortcut {
-                        Some(shortcut) => shortcut.forward(only, &self.decoder.numeric())?,
+                        Some(shortcut) => shortcut.forward(only, &self.numeric)?,
                         None => only,
                     };
                     if all && resnet.shortcut.is_some() {
@@ -282,15 +299,30 @@ impl<'a> Bands<'a> {
         Ok(Picture::Held { tensor: output, sums })
     }
 
-    fn attention(&self, attention: &Attention, picture: Picture<'a>) -> Result<Picture<'a>> {
+    /// Half the size. A picture that is held is needed once more only as long as this takes: there is no band of it to save.
+    pub fn downsample<'a>(&self, down: &Downsample, picture: Picture<'_>) -> Result<Picture<'a>> {
+        let [batch, ..] = picture.size();
+        let tensor = down.forward(self.held(picture)?, &self.numeric)?;
+        let mut sums = Sums::new(batch, tensor.size()[1]);
+        add_up(&mut sums, &tensor)?;
+        Ok(Picture::Held { tensor, sums })
+    }
+
+    fn attention<'a>(&self, attention: &Attention, picture: Picture<'a>) -> Result<Picture<'a>> {
         let [batch, channels, ..] = picture.size();
-        let tensor = attention.forward(self.held(picture)?, &self.decoder.numeric())?;
+        let tensor = attention.forward(self.held(picture)?, &self.numeric)?;
         let mut sums = Sums::new(batch, channels);
         add_up(&mut sums, &tensor)?;
         Ok(Picture::Held { tensor, sums })
     }
 
-    fn normed(&self, norm: &Norm, conv: &Conv, picture: &Picture<'a>, progress: &mut Progress<'_>) -> Result<Tensor> {
+    pub fn normed(
+        &self,
+        norm: &Norm,
+        conv: &Conv,
+        picture: &Picture<'_>,
+        progress: &mut Progress<'_>,
+    ) -> Result<Tensor> {
         let [batch, _, height, width] = picture.size();
         let before = norm.affine(picture.sums())?;
         let (is_held, like) = match picture {

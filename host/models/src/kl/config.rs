@@ -1,5 +1,8 @@
 //! A decoder's architecture, read off the tensors' names and shapes.
 
+mod encoder;
+mod needs;
+
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +14,10 @@ use crate::{
     identify::{family_of_scaling, most_common},
     names::Naming,
 };
+
+pub use encoder::{DownBlock, EncoderConfig};
+pub(super) use needs::Needed;
+use needs::Needs;
 
 /// Groups of every published KL autoencoder's norms; only config.json can say otherwise.
 const USUAL_GROUPS: usize = 32;
@@ -68,12 +75,6 @@ struct ConfigFile {
     shift_factor: Option<f64>,
     act_fn: Option<String>,
     sample_size: Option<u32>,
-}
-
-/// A tensor that the network needs: diffusers' name and the shapes that it may have, the usual one first.
-pub(super) struct Needed {
-    pub name: String,
-    pub shapes: Vec<Vec<usize>>,
 }
 
 impl Config {
@@ -139,25 +140,13 @@ impl Config {
     }
 
     fn check(&self, file: &Checkpoint) -> Result<()> {
-        let refused = |reason| Err(Error::Unknown { path: file.path().to_owned(), reason });
-        let widths = || std::iter::once(self.middle_channels).chain(self.up_blocks.iter().map(|block| block.channels));
-        if let Some(width) = widths()
-            .chain([self.latent_channels, self.image_channels])
-            .find(|width| *width == 0 || *width > MOST_CHANNELS)
-        {
-            return refused(format!("a layer of {width} channels is nonsense"));
-        }
-        if !matches!(self.image_channels, 1 | 3 | 4) {
-            return refused(format!("the decoder ends in {} channels: pictures have 1, 3 or 4", self.image_channels));
-        }
-        if self.norm_groups == 0 || widths().any(|width| width % self.norm_groups != 0) {
-            let widths: Vec<_> = widths().collect();
-            return refused(format!(
-                "channels of {widths:?} can't be normed in {} groups: put norm_num_groups into a config.json beside the file",
-                self.norm_groups
-            ));
-        }
-        Ok(())
+        let normed = std::iter::once(self.middle_channels).chain(self.up_blocks.iter().map(|block| block.channels));
+        let checked = sound(normed.collect(), [self.latent_channels, self.image_channels], self.norm_groups);
+        let checked = checked.and_then(|()| match self.image_channels {
+            1 | 3 | 4 => Ok(()),
+            channels => Err(format!("the decoder ends in {channels} channels: pictures have 1, 3 or 4")),
+        });
+        checked.map_err(|reason| Error::Unknown { path: file.path().to_owned(), reason })
     }
 
     /// Output pixels per latent pixel.
@@ -197,58 +186,27 @@ impl Config {
 
     /// Every tensor that the network needs.
     pub(super) fn needed(&self) -> Vec<Needed> {
-        let mut needed = Vec::new();
-        let mut conv = |name: String, out: usize, into: usize, side: usize| {
-            needed.push(Needed { name: format!("{name}.weight"), shapes: vec![vec![out, into, side, side]] });
-            needed.push(Needed { name: format!("{name}.bias"), shapes: vec![vec![out]] });
-        };
+        let mut needs = Needs::default();
         if self.post_quant {
-            conv("post_quant_conv".into(), self.latent_channels, self.latent_channels, 1);
+            needs.conv("post_quant_conv", self.latent_channels, self.latent_channels, 1);
         }
-        conv("decoder.conv_in".into(), self.middle_channels, self.latent_channels, 3);
-        let last = self.up_blocks.last().map_or(self.middle_channels, |block| block.channels);
-        conv("decoder.conv_out".into(), self.image_channels, last, 3);
-        let mut norms = vec![("decoder.conv_norm_out".to_owned(), last)];
-        let mut resnet = |name: String, into: usize, out: usize| {
-            conv(format!("{name}.conv1"), out, into, 3);
-            conv(format!("{name}.conv2"), out, out, 3);
-            if into != out {
-                conv(format!("{name}.conv_shortcut"), out, into, 1);
-            }
-            norms.push((format!("{name}.norm1"), into));
-            norms.push((format!("{name}.norm2"), out));
-        };
-        for layer in 0..self.middle_layers {
-            resnet(format!("decoder.mid_block.resnets.{layer}"), self.middle_channels, self.middle_channels);
-        }
+        needs.conv("decoder.conv_in", self.latent_channels, self.middle_channels, 3);
+        needs.middle("decoder", self.middle_channels, self.middle_layers, self.middle_attention);
         let mut into = self.middle_channels;
         for (index, block) in self.up_blocks.iter().enumerate() {
+            let name = format!("decoder.up_blocks.{index}");
             for layer in 0..block.layers {
-                resnet(format!("decoder.up_blocks.{index}.resnets.{layer}"), into, block.channels);
+                needs.resnet(&format!("{name}.resnets.{layer}"), into, block.channels);
                 into = block.channels;
             }
-        }
-        for (index, block) in self.up_blocks.iter().enumerate().filter(|(_, block)| block.upsamples) {
-            conv(format!("decoder.up_blocks.{index}.upsamplers.0.conv"), block.channels, block.channels, 3);
-        }
-        if self.middle_attention {
-            let width = self.middle_channels;
-            norms.push(("decoder.mid_block.attentions.0.group_norm".into(), width));
-            for part in ["to_q", "to_k", "to_v", "to_out.0"] {
-                let name = format!("decoder.mid_block.attentions.0.{part}");
-                // A linear layer, or the 1×1 convolution that it was first.
-                needed.push(Needed {
-                    name: format!("{name}.weight"),
-                    shapes: vec![vec![width, width], vec![width, width, 1, 1]],
-                });
-                needed.push(Needed { name: format!("{name}.bias"), shapes: vec![vec![width]] });
+            if block.upsamples {
+                needs.conv(&format!("{name}.upsamplers.0.conv"), block.channels, block.channels, 3);
             }
         }
-        for (name, channels) in norms {
-            needed.push(Needed { name: format!("{name}.weight"), shapes: vec![vec![channels]] });
-            needed.push(Needed { name: format!("{name}.bias"), shapes: vec![vec![channels]] });
-        }
-        needed
+        let last = self.up_blocks.last().map_or(self.middle_channels, |block| block.channels);
+        needs.norm("decoder.conv_norm_out", last);
+        needs.conv("decoder.conv_out", last, self.image_channels, 3);
+        needs.list
     }
 
     /// The file's name of a needed tensor and its shape there, or what is wrong with it.
@@ -280,6 +238,19 @@ impl Config {
             .map(|error| error.to_string())
             .collect()
     }
+}
+
+/// Whether layers of these widths can be, or why not: those of normed layers, and of others.
+fn sound(normed: Vec<usize>, others: [usize; 2], groups: usize) -> std::result::Result<(), String> {
+    if let Some(width) = normed.iter().chain(&others).find(|width| **width == 0 || **width > MOST_CHANNELS) {
+        return Err(format!("a layer of {width} channels is nonsense"));
+    }
+    if groups == 0 || normed.iter().any(|width| width % groups != 0) {
+        return Err(format!(
+            "channels of {normed:?} can't be normed in {groups} groups: put norm_num_groups into a config.json beside the file"
+        ));
+    }
+    Ok(())
 }
 
 /// Reads config.json beside a file of diffusers' layout; nothing where there is none or it is of another class.

@@ -2,16 +2,15 @@
 
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::{Layout, Precision};
-use tilewright_torch::{
-    attention, to_layout,
-    winograd::{self, Winograd},
-};
+use tilewright_torch::winograd;
 
 use super::{
     Config,
     bands::Bands,
-    config::{Names, Needed},
-    layers::{Attention, Conv, Linear, Norm, Plain, Resnet, finish, prepare},
+    config::Names,
+    layers::{Conv, Middle, Norm, Resnet, finish, prepare},
+    loader::Loader,
+    progress::Progress,
 };
 use crate::{Checkpoint, Error, Identity, Result};
 
@@ -60,8 +59,7 @@ pub struct Decoder {
     numeric: Numeric,
     pub(super) post_quant: Option<Conv>,
     pub(super) conv_in: Conv,
-    pub(super) middle: Vec<Resnet>,
-    pub(super) attention: Option<Attention>,
+    pub(super) middle: Middle,
     pub(super) ups: Vec<Up>,
     pub(super) norm_out: Norm,
     pub(super) conv_out: Conv,
@@ -80,26 +78,9 @@ impl Decoder {
         numeric: Numeric,
         device: Device,
     ) -> Result<Self> {
-        let left = Config::left_over(file, identity);
-        if let Some(name) = left.first() {
-            let more = if left.len() > 1 { format!(" (and {} more)", left.len() - 1) } else { String::new() };
-            return Err(Error::LeftOver { path: file.path().to_owned(), name: name.clone(), more });
-        }
-        let loader = Loader {
-            names: Names::new(file, identity)?,
-            needed: config.needed(),
-            numeric,
-            device,
-            groups: config.norm_groups,
-        };
-        // All shapes before any weight is copied.
-        for needed in &loader.needed {
-            Config::locate(&loader.names, needed)?;
-        }
+        Error::refuse_left_over(file.path(), "decoder", &Config::left_over(file, identity))?;
+        let loader = Loader::new(Names::new(file, identity)?, config.needed(), numeric, device, config.norm_groups)?;
         let resnet = |name: String| loader.resnet(&name);
-        let middle = (0..config.middle_layers)
-            .map(|layer| resnet(format!("decoder.mid_block.resnets.{layer}")))
-            .collect::<Result<_>>()?;
         let mut ups = Vec::new();
         for (index, block) in config.up_blocks.iter().enumerate() {
             let name = format!("decoder.up_blocks.{index}");
@@ -114,12 +95,7 @@ impl Decoder {
         Ok(Self {
             post_quant: if config.post_quant { Some(loader.conv("post_quant_conv", false)?) } else { None },
             conv_in: loader.conv("decoder.conv_in", false)?,
-            middle,
-            attention: if config.middle_attention {
-                Some(loader.attention("decoder.mid_block.attentions.0", config)?)
-            } else {
-                None
-            },
+            middle: loader.middle("decoder", config.middle_layers, config.middle_attention)?,
             ups,
             norm_out: loader.norm("decoder.conv_norm_out")?,
             conv_out: loader.conv("decoder.conv_out", false)?,
@@ -152,7 +128,7 @@ impl Decoder {
         band: Option<u32>,
         step: &mut dyn FnMut(f64) -> Result<()>,
     ) -> Result<Tensor> {
-        let mut progress = Progress { shares: self.config.layer_shares(), layer: 0, done: 0.0, step };
+        let mut progress = Progress::new(self.config.layer_shares(), step);
         let numeric = &self.numeric;
         let mut hidden = prepare(latents, numeric)?;
         if let Some(conv) = &self.post_quant {
@@ -160,19 +136,13 @@ impl Decoder {
         }
         if band.is_some() || matches!(self.conv_in, Conv::Winograd(_)) {
             let scale = i64::from(self.config.spatial_scale());
-            let bands = Bands { decoder: self, band: band.map(i64::from), height: latents.size()[2] * scale };
-            return finish(&bands.forward(hidden, &mut progress)?);
+            let height = latents.size()[2] * scale;
+            let bands = Bands { numeric: *numeric, band: band.map(i64::from), height };
+            return finish(&bands.decode(self, hidden, &mut progress)?);
         }
         hidden = self.conv_in.forward(hidden, numeric)?;
         progress.layer()?;
-        for (index, resnet) in self.middle.iter().enumerate() {
-            hidden = resnet.forward(hidden, numeric)?;
-            progress.layer()?;
-            if let (0, Some(attention)) = (index, &self.attention) {
-                hidden = attention.forward(hidden, numeric)?;
-                progress.layer()?;
-            }
-        }
+        hidden = self.middle.forward(hidden, numeric, &mut progress)?;
         for up in &self.ups {
             for resnet in &up.resnets {
                 hidden = resnet.forward(hidden, numeric)?;
@@ -187,105 +157,5 @@ impl Decoder {
         hidden = self.conv_out.forward(hidden, numeric)?;
         progress.layer()?;
         finish(&hidden)
-    }
-}
-
-/// Tells how much of a decode is done.
-pub(super) struct Progress<'a> {
-    shares: Vec<f64>,
-    layer: usize,
-    done: f64,
-    step: &'a mut dyn FnMut(f64) -> Result<()>,
-}
-
-impl Progress<'_> {
-    fn share(&self) -> f64 {
-        self.shares.get(self.layer).copied().unwrap_or(0.0)
-    }
-
-    /// Part of the layer at hand is done.
-    pub fn within(&mut self, part: f64) -> Result<()> {
-        let done = self.done + part * self.share();
-        (self.step)(done.min(1.0))
-    }
-
-    /// The layer at hand is done.
-    pub fn layer(&mut self) -> Result<()> {
-        self.done += self.share();
-        self.layer += 1;
-        (self.step)(self.done.min(1.0))
-    }
-}
-
-/// Loads layers by diffusers' names from a file of any layout.
-struct Loader<'a> {
-    names: Names<'a>,
-    needed: Vec<Needed>,
-    numeric: Numeric,
-    device: Device,
-    groups: usize,
-}
-
-impl Loader<'_> {
-    fn tensor(&self, name: &str, kind: Kind) -> Result<Tensor> {
-        let needed = self.needed.iter().find(|needed| needed.name == name);
-        let needed =
-            needed.ok_or_else(|| tilewright_torch::Error::Torch(format!("{name} is not in the network's own list")))?;
-        let (name, shape) = Config::locate(&self.names, needed)?;
-        self.names.file.load(&name, &shape, kind, self.device)
-    }
-
-    fn conv(&self, name: &str, upsample: bool) -> Result<Conv> {
-        let weight = self.tensor(&format!("{name}.weight"), self.numeric.convolution)?;
-        let bias = self.tensor(&format!("{name}.bias"), self.numeric.convolution)?;
-        let padding = weight.size4()?.2 / 2;
-        if padding > 0 && self.numeric.winograd(self.device) {
-            return Ok(Conv::Winograd(Winograd::new(&weight, &bias, upsample)?));
-        }
-        Ok(Conv::Plain(Plain { weight: to_layout(&weight, self.numeric.layout)?, bias, padding, upsample }))
-    }
-
-    fn norm(&self, name: &str) -> Result<Norm> {
-        let load = |part: &str| self.tensor(&format!("{name}.{part}"), self.numeric.rest);
-        Ok(Norm { weight: load("weight")?, bias: load("bias")?, groups: self.groups as i64 })
-    }
-
-    fn resnet(&self, name: &str) -> Result<Resnet> {
-        let shortcut = format!("{name}.conv_shortcut");
-        let has_shortcut = self.needed.iter().any(|needed| needed.name.strip_suffix(".weight") == Some(&shortcut));
-        Ok(Resnet {
-            norm1: self.norm(&format!("{name}.norm1"))?,
-            conv1: self.conv(&format!("{name}.conv1"), false)?,
-            norm2: self.norm(&format!("{name}.norm2"))?,
-            conv2: self.conv(&format!("{name}.conv2"), false)?,
-            shortcut: if has_shortcut { Some(self.conv(&shortcut, false)?) } else { None },
-        })
-    }
-
-    fn linear(&self, name: &str, width: usize) -> Result<Linear> {
-        let weight = self.tensor(&format!("{name}.weight"), self.numeric.convolution)?;
-        let width = width as i64;
-        Ok(Linear {
-            weight: weight.f_reshape([width, width])?,
-            bias: self.tensor(&format!("{name}.bias"), self.numeric.convolution)?,
-        })
-    }
-
-    fn attention(&self, name: &str, config: &Config) -> Result<Attention> {
-        let width = config.middle_channels;
-        let linear = |part: &str| self.linear(&format!("{name}.{part}"), width);
-        let dtype = match self.numeric.convolution {
-            Kind::BFloat16 => tilewright_plan::Dtype::Bf16,
-            Kind::Half => tilewright_plan::Dtype::F16,
-            _ => tilewright_plan::Dtype::F32,
-        };
-        Ok(Attention {
-            norm: self.norm(&format!("{name}.group_norm"))?,
-            query: linear("to_q")?,
-            key: linear("to_k")?,
-            value: linear("to_v")?,
-            output: linear("to_out.0")?,
-            fused: attention::fused_agrees(self.device, width as i64, dtype),
-        })
     }
 }

@@ -1,4 +1,4 @@
-//! What a decode costs by the architecture alone: how long its layers take on a device that was measured, and the most held at once.
+//! What a pass costs by the architecture alone: how long its layers take on a device that was measured, and the most held at once.
 
 mod held;
 mod layer;
@@ -11,25 +11,25 @@ use tilewright_torch::{
     winograd,
 };
 
-use super::{Config, bands::LEAST_ROWS};
+use super::{Config, EncoderConfig, bands::LEAST_ROWS};
 use held::{Bytes, Moment};
 use layer::Layer;
 use time::Timed;
 
-/// What is decoded at once.
+/// What is decoded or encoded at once, in the pixels of the picture.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Extent {
     /// Samples or tiles.
     pub batch: u32,
-    /// Output pixels.
+    /// Pixels.
     pub height: u32,
-    /// Output pixels.
+    /// Pixels.
     pub width: u32,
-    /// Output rows of a band, where the picture goes through the network in bands.
+    /// Rows of a band, where the picture goes through the network in bands.
     pub band: Option<u32>,
 }
 
-/// What decodes cost in one precision and memory order on one device.
+/// What passes cost in one precision and memory order on one device.
 #[derive(Clone, Debug)]
 pub struct Footprint {
     layers: Vec<Timed>,
@@ -61,7 +61,7 @@ impl Footprint {
             .fold(0.0, f64::max)
     }
 
-    /// How long a decode takes.
+    /// How long a pass takes.
     pub fn seconds(&self, extent: &Extent) -> f64 {
         let (height, width, batch) = (f64::from(extent.height), f64::from(extent.width), f64::from(extent.batch));
         let mut seconds = 0.0;
@@ -91,18 +91,58 @@ impl Footprint {
     }
 }
 
+/// A network as its cost depends on it.
+struct Network {
+    layers: Vec<Layer>,
+    /// Channels of the attention, where there is one.
+    attention: Option<f64>,
+    /// Pixels of the picture per latent pixel.
+    scale: f64,
+}
+
 impl Config {
     /// The share of a decode's work that each layer is, in the order that they run; adds up to 1.
     pub fn layer_shares(&self) -> Vec<f64> {
-        let rate = Rate { per_product: 1.0, per_value: 0.0 };
-        let flops: Vec<f64> =
-            self.layers().iter().map(|layer| layer.pixels * layer.convolutions(&rate, &rate, false)).collect();
-        let all: f64 = flops.iter().sum();
-        flops.into_iter().map(|flops| flops / all.max(1e-9)).collect()
+        shares(&self.layers())
     }
 
     /// What decodes cost in a precision and memory order on a device that was measured; none where these can't be run there.
     pub fn footprint(&self, precision: Precision, layout: Layout, measured: &Measured) -> Option<Footprint> {
+        let network = Network {
+            layers: self.layers(),
+            attention: self.middle_attention.then_some(self.middle_channels as f64),
+            scale: f64::from(self.spatial_scale()),
+        };
+        network.footprint(precision, layout, measured)
+    }
+}
+
+impl EncoderConfig {
+    /// The share of an encode's work that each layer is, in the order that they run; adds up to 1.
+    pub fn layer_shares(&self) -> Vec<f64> {
+        shares(&self.layers())
+    }
+
+    /// What encodes cost in a precision and memory order on a device that was measured; none where these can't be run there.
+    pub fn footprint(&self, precision: Precision, layout: Layout, measured: &Measured) -> Option<Footprint> {
+        let network = Network {
+            layers: self.layers(),
+            attention: self.middle_attention.then_some(self.middle_channels as f64),
+            scale: f64::from(self.spatial_scale()),
+        };
+        network.footprint(precision, layout, measured)
+    }
+}
+
+fn shares(layers: &[Layer]) -> Vec<f64> {
+    let rate = Rate { per_product: 1.0, per_value: 0.0 };
+    let flops: Vec<f64> = layers.iter().map(|layer| layer.pixels * layer.convolutions(&rate, &rate, false)).collect();
+    let all: f64 = flops.iter().sum();
+    flops.into_iter().map(|flops| flops / all.max(1e-9)).collect()
+}
+
+impl Network {
+    fn footprint(&self, precision: Precision, layout: Layout, measured: &Measured) -> Option<Footprint> {
         let speed = measured.speeds.iter().find(|speed| speed.dtype == precision.dtype() && speed.layout == layout)?;
         let convolution = f64::from(precision.dtype().bits()) / 8.0;
         let rest = match precision {
@@ -118,9 +158,9 @@ impl Config {
             layout,
             scratch: speed.scratch,
             winograd: rate.is_some(),
-            attention: attention::fused_bytes(self.middle_channels as f64, speed.dtype),
+            attention: self.attention.map_or(0.0, |width| attention::fused_bytes(width, speed.dtype)),
         };
-        let layers = self.layers();
+        let layers = &self.layers;
         let moments = |banded: bool| {
             let mut moments: Vec<Moment> = Vec::new();
             for moment in layers.iter().flat_map(|layer| layer.moments(&bytes, banded)) {
@@ -136,12 +176,8 @@ impl Config {
             layers: layers.iter().map(timed).collect(),
             whole: moments(false),
             banded: moments(true),
-            attention: if self.middle_attention {
-                4.0 * self.middle_channels as f64 / speed.attention_flops_per_second
-            } else {
-                0.0
-            },
-            scale: f64::from(self.spatial_scale()),
+            attention: self.attention.map_or(0.0, |width| 4.0 * width / speed.attention_flops_per_second),
+            scale: self.scale,
             threads: f64::from(tch::get_num_threads().max(1)),
             winograd: rate.is_some(),
         })

@@ -1,4 +1,4 @@
-//! The decoder's layers. Tensors are [N, C, H, W] in the memory order of [`Numeric::layout`]; each layer takes its input by value
+//! The networks' layers. Tensors are [N, C, H, W] in the memory order of [`Numeric::layout`]; each layer takes its input by value
 //! so that memory is given back as soon as nothing needs it. What is held at once is counted in `footprint.rs`: change both.
 
 use std::ops::Range;
@@ -10,7 +10,7 @@ use tilewright_torch::{
     winograd::{Affine, Rows, Sums, Winograd},
 };
 
-use super::decoder::Numeric;
+use super::{decoder::Numeric, progress::Progress};
 use crate::Result;
 
 /// Of every norm in these networks (diffusers' `resnet_eps`).
@@ -140,6 +140,28 @@ impl Plain {
         let bias = self.bias.f_reshape([1, out, 1])?;
         let output = bias.f_baddbmm(&weight, &input.f_reshape([batch, into, height * width])?, 1.0, 1.0)?;
         Ok(output.f_reshape([batch, out, height, width])?)
+    }
+}
+
+/// libtorch's 3×3 convolution of stride 2, with a row and a column of zeros below and to the right and none above and to the left.
+#[derive(Debug)]
+pub(super) struct Downsample {
+    pub weight: Tensor,
+    pub bias: Tensor,
+}
+
+impl Downsample {
+    /// Height and width halve. Libraries pad both sides alike: two rows above are one step of the stride, so that the output asked for begins at
+    /// the second row of theirs, and no padded copy of the large picture is made.
+    pub fn forward(&self, input: Tensor, numeric: &Numeric) -> Result<Tensor> {
+        let (_, _, height, width) = input.size4()?;
+        let input = converted(input, numeric.convolution)?;
+        let wider = input.f_conv2d(&self.weight, Some(&self.bias), [2, 2], [2, 2], [1, 1], 1)?;
+        drop(input);
+        let output = wider.f_narrow(2, 1, height / 2)?.f_narrow(3, 1, width / 2)?;
+        let output = to_layout(&output, numeric.layout)?;
+        drop(wider);
+        converted(output, numeric.rest)
     }
 }
 
@@ -326,6 +348,27 @@ impl Attention {
         output = converted(output, numeric.rest)?.f_transpose(1, 2)?.f_reshape([batch, channels, height, width])?;
         let mut input = input;
         Ok(input.f_add_(&output)?)
+    }
+}
+
+/// The middle block: residual layers, an attention after the first.
+#[derive(Debug)]
+pub(super) struct Middle {
+    pub resnets: Vec<Resnet>,
+    pub attention: Option<Attention>,
+}
+
+impl Middle {
+    pub fn forward(&self, mut hidden: Tensor, numeric: &Numeric, progress: &mut Progress<'_>) -> Result<Tensor> {
+        for (index, resnet) in self.resnets.iter().enumerate() {
+            hidden = resnet.forward(hidden, numeric)?;
+            progress.layer()?;
+            if let (0, Some(attention)) = (index, &self.attention) {
+                hidden = attention.forward(hidden, numeric)?;
+                progress.layer()?;
+            }
+        }
+        Ok(hidden)
     }
 }
 

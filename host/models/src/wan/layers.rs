@@ -13,7 +13,7 @@ use crate::{
     Result,
     kl::{
         Numeric,
-        layers::{Conv, Plain, converted, empty},
+        layers::{Plain, converted, empty},
     },
 };
 
@@ -33,7 +33,7 @@ impl Past {
     fn push(&mut self, frame: Tensor) {
         self.frames.push(frame);
         if self.frames.len() >= TAPS {
-            self.frames.remove(0);
+            drop(self.frames.remove(0));
         }
         self.begun = true;
     }

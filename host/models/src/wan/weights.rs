@@ -24,10 +24,7 @@ impl<'a> Weights<'a> {
     /// A tensor that is missing, misshapen or left over, by the file's own name.
     pub fn new(file: &'a Checkpoint, identity: &'a Identity, config: &Config) -> Result<Self> {
         let left = Config::left_over(file, identity);
-        if let Some(name) = left.first() {
-            let more = if left.len() > 1 { format!(" (and {} more)", left.len() - 1) } else { String::new() };
-            return Err(Error::LeftOver { path: file.path().to_owned(), name: name.clone(), more });
-        }
+        Error::refuse_left_over(file.path(), "decoder", &left)?;
         Self::checked(Self { known: known(file, identity)?, needed: config.needed() })
     }
 

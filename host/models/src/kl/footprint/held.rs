@@ -119,6 +119,7 @@ impl Layer {
     pub fn moments(&self, bytes: &Bytes, banded: bool) -> Vec<Moment> {
         let moments = match self.kind {
             LayerKind::Attention => self.attention_moments(bytes),
+            LayerKind::Downsample => self.downsample_moments(bytes),
             _ if bytes.winograd || banded => self.banded_moments(bytes, banded),
             _ => self.whole_moments(bytes),
         };
@@ -143,6 +144,29 @@ impl Layer {
             moment(into + 4.0 * converted, bytes.attention),
             moment(2.0 * into + converted, 0.0),
         ]
+    }
+
+    /// `Downsample::forward` in layers.rs, per pixel of its output, which four of its input stand behind.
+    fn downsample_moments(&self, bytes: &Bytes) -> Vec<Moment> {
+        let moment = |per_pixel, constant| Moment { per_pixel, constant, ..Moment::default() };
+        let (into, out) = (4.0 * self.into, self.out);
+        let weights = bytes.scratch.weights * 9.0 * padded(self.into) * padded(out) * bytes.convolution;
+        let constant = weights + convolution_bytes();
+        let inputs = bytes.scratch.inputs;
+        // Laid out tap by tap, for the output's pixels; or input and output reordered.
+        let scratch = match inputs > 1.0 {
+            true => inputs * self.into,
+            false => inputs * (4.0 * padded(self.into) + padded(out)),
+        };
+        let mut moments = vec![
+            moment((into + out + scratch) * bytes.convolution, constant),
+            // The rows that are asked for, copied.
+            moment(2.0 * out * bytes.convolution, 0.0),
+        ];
+        if bytes.converts {
+            moments.push(moment(into * (bytes.rest + bytes.convolution), 0.0));
+        }
+        moments
     }
 
     /// In the order of layers.rs.
@@ -171,7 +195,7 @@ impl Layer {
             LayerKind::Out => {
                 vec![simple(2.0 * into), bytes.convolution(0.0, self.into, self.out, 9.0), simple(out + 4.0 * self.out)]
             }
-            LayerKind::Attention => Vec::new(),
+            LayerKind::Attention | LayerKind::Downsample => Vec::new(),
         };
         groups.concat()
     }
@@ -235,7 +259,7 @@ impl Layer {
                 }
                 moments
             }
-            LayerKind::Attention => Vec::new(),
+            LayerKind::Attention | LayerKind::Downsample => Vec::new(),
         }
     }
 }

@@ -1,13 +1,13 @@
 //! The network's layers in the order that they run, and which upsampled pictures are held.
 
-use super::Config;
+use super::{Config, EncoderConfig};
 
-/// A layer in the order that they run: channels in and out, and its side relative to the output's.
+/// A layer in the order that they run: channels in and out, and its side relative to the picture's.
 #[derive(Clone, Copy)]
 pub struct Layer {
     pub into: f64,
     pub out: f64,
-    /// Pixels of this layer's output per output pixel of the network.
+    /// Pixels of this layer's output per pixel of the picture.
     pub pixels: f64,
     pub kind: LayerKind,
     /// In bands its input is computed where it is needed, from so many channels at half the side.
@@ -22,6 +22,7 @@ pub enum LayerKind {
     Resnet,
     Attention,
     Upsample,
+    Downsample,
     Out,
 }
 
@@ -90,5 +91,37 @@ impl Config {
             least = least.max(if *recomputable { with.min(*without) } else { *with });
         }
         held.into_iter().map(|(with, _, recomputable)| !recomputable || with <= least).collect()
+    }
+}
+
+impl EncoderConfig {
+    /// The layers, with their sizes.
+    pub(super) fn layers(&self) -> Vec<Layer> {
+        let mut layers = Vec::new();
+        let mut layer = |into: usize, out: usize, pixels: f64, kind| {
+            layers.push(Layer { into: into as f64, out: out as f64, pixels, kind, from_low: None, passing: false });
+        };
+        let mut pixels = 1.0;
+        layer(self.image_channels, self.first_channels, pixels, LayerKind::ConvIn);
+        let mut into = self.first_channels;
+        for block in &self.down_blocks {
+            for _ in 0..block.layers {
+                layer(into, block.channels, pixels, LayerKind::Resnet);
+                into = block.channels;
+            }
+            if block.downsamples {
+                pixels /= 4.0;
+                layer(into, into, pixels, LayerKind::Downsample);
+            }
+        }
+        let middle = self.middle_channels;
+        for index in 0..self.middle_layers {
+            layer(middle, middle, pixels, LayerKind::Resnet);
+            if index == 0 && self.middle_attention {
+                layer(middle, middle, pixels, LayerKind::Attention);
+            }
+        }
+        layer(middle, 2 * self.latent_channels, pixels, LayerKind::Out);
+        layers
     }
 }

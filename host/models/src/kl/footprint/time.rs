@@ -10,7 +10,7 @@ use super::{
 /// How long a layer takes.
 #[derive(Clone, Copy, Debug)]
 pub struct Timed {
-    /// Pixels along one side per output pixel of the network.
+    /// Pixels along one side per pixel of the picture.
     pub side: f64,
     /// Per pixel of this layer.
     pub seconds: f64,
@@ -30,6 +30,8 @@ impl Layer {
         match self.kind {
             LayerKind::ConvIn | LayerKind::Out => conv(self.into, self.out),
             LayerKind::Upsample => upsampled * square.of(self.into, self.out),
+            // By libtorch, everywhere.
+            LayerKind::Downsample => 9.0 * point.of(self.into, self.out),
             LayerKind::Resnet => {
                 let shortcut = if self.into == self.out { 0.0 } else { point.of(self.into, self.out) };
                 conv(self.into, self.out) + conv(self.out, self.out) + shortcut
@@ -53,7 +55,7 @@ impl Layer {
             seconds,
             again,
             per_row: 2.0 * again,
-            blocks: self.kind != LayerKind::Attention,
+            blocks: !matches!(self.kind, LayerKind::Attention | LayerKind::Downsample),
         }
     }
 
@@ -72,6 +74,7 @@ impl Layer {
             }
             LayerKind::Attention => normed(self.into) + 8.0 * self.into * bytes.rest,
             LayerKind::Upsample => 1.25 * self.into * bytes.rest + self.into * conversions,
+            LayerKind::Downsample => (4.0 * self.into + 3.0 * self.out) * bytes.rest + 2.0 * self.into * conversions,
             LayerKind::Out => normed(self.into) + self.into * conversions / 2.0,
         }
     }
@@ -80,6 +83,8 @@ impl Layer {
     fn moved_beside_winograd(&self) -> f64 {
         match self.kind {
             LayerKind::Attention => 4.0 * 16.0 * self.into,
+            // The large picture is read, the small one written, copied and added up.
+            LayerKind::Downsample => 4.0 * (4.0 * self.into + 5.0 * self.out),
             _ => 0.0,
         }
     }

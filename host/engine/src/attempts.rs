@@ -1,0 +1,225 @@
+//! The way from a request to a result that all work takes: ask a planner, carry its plan out, measure, ask again after a failure, write the
+//! record. What is carried out is the caller's.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use tch::Tensor;
+use tilewright_plan::{
+    Attempt, Candidate, Cost, Decision, Dtype, Facts, FailedAttempt, Failure, Layout, Offer, Outcome, Plan, Planner,
+    PoolStatistics, Precision, Record, Release, Request, Space, Tile, Time,
+};
+use tilewright_torch::memory;
+
+use crate::{Error, Machine, Result, job::Observer, job::Unfinished, run::Stopped};
+
+/// Plans that are tried before a job is given up.
+const MOST_ATTEMPTS: usize = 4;
+
+/// The smallest tile in latent pixels: below this a tile is mostly border.
+pub(crate) const LEAST_TILE: u32 = 8;
+
+/// How far a peak may lie above its estimate: what is called enough has to be enough.
+const ESTIMATE_MARGIN: f64 = 1.05;
+
+/// Tiles or samples that may run together.
+pub(crate) const MOST_BATCH: u32 = 64;
+
+/// The hint that tells policies and the history what is done: `decode` or `encode`.
+pub(crate) const STAGE: &str = "stage";
+
+/// What attempts are made for, and on what.
+pub(crate) struct Attempts<'a> {
+    pub machine: &'a Machine,
+    pub request: &'a Request,
+    pub offer: &'a Offer,
+    pub facts: Arc<dyn Facts>,
+}
+
+/// Attempts of which the last one succeeded.
+pub(crate) struct Succeeded<T> {
+    pub output: T,
+    pub record: Record,
+    pub candidates: Vec<Candidate>,
+}
+
+impl Attempts<'_> {
+    /// Decides without carrying anything out.
+    pub fn decide(&self, planner: &mut dyn Planner) -> (Record, Vec<Candidate>) {
+        let decision = planner.decide(self.request, &self.machine.facts, self.offer, self.facts.clone());
+        let candidates = decision.candidates.clone();
+        (self.record(planner, &decision, Vec::new(), None), candidates)
+    }
+
+    /// Decides and carries out; asks again after each failure, at most four attempts in all. `carry_out` gives the output, what was measured, and adds
+    /// the time that loading weights took.
+    pub fn run<T>(
+        &self,
+        planner: &mut dyn Planner,
+        observer: &mut dyn Observer,
+        mut carry_out: impl FnMut(&Plan, &mut Duration, &mut dyn Observer) -> std::result::Result<(T, Outcome), Stopped>,
+    ) -> std::result::Result<Succeeded<T>, Unfinished> {
+        let mut decision = planner.decide(self.request, &self.machine.facts, self.offer, self.facts.clone());
+        let mut attempts: Vec<Attempt> = Vec::new();
+        let mut failed: Vec<FailedAttempt> = Vec::new();
+        let mut load = Duration::ZERO;
+        loop {
+            observer.decided(&decision);
+            let failure = match carry_out(&decision.plan, &mut load, observer) {
+                Ok((output, outcome)) => {
+                    let outcome = Outcome { attempts: attempts.len() as u32 + 1, load, ..outcome };
+                    planner.learn(self.request, &self.machine.facts, &decision.plan, &outcome);
+                    let record = self.record(planner, &decision, failed, Some(outcome));
+                    return Ok(Succeeded { output, record, candidates: decision.candidates });
+                }
+                Err(Stopped::Broken(error)) => {
+                    let record = self.record(planner, &decision, failed, None);
+                    return Err(Unfinished { error, record: Some(Box::new(record)) });
+                }
+                Err(Stopped::Failed(failure)) => failure,
+            };
+            tracing::info!(%failure, space = %decision.plan.space, precision = %decision.plan.precision, "the attempt failed");
+            attempts.push(Attempt { plan: decision.plan.clone(), failure });
+            let attempt = FailedAttempt::new(decision.clone(), failure);
+            observer.failed(&attempt);
+            failed.push(attempt);
+            // No other tiles mend what is not finite even in f32.
+            let hopeless =
+                matches!(failure, Failure::NonFinite { .. }) && decision.plan.precision.dtype() == Dtype::F32;
+            if attempts.len() >= MOST_ATTEMPTS || hopeless {
+                let error = Error::Exhausted {
+                    attempts: attempts.len(),
+                    last: failure,
+                    advice: self.advice(failure, hopeless),
+                };
+                let record = self.record(planner, &decision, failed, None);
+                return Err(Unfinished { error, record: Some(Box::new(record)) });
+            }
+            decision = planner.recover(self.request, &self.machine.facts, self.offer, self.facts.clone(), &attempts);
+        }
+    }
+
+    /// Runs something under the request's memory limit and measures it. The output is brought to host memory.
+    pub fn measured(
+        &self,
+        carry_out: impl FnOnce() -> std::result::Result<Tensor, Stopped>,
+    ) -> std::result::Result<(Tensor, Outcome), Stopped> {
+        let device = self.machine.device;
+        memory::reset_peak(device)?;
+        let before = memory::of(device)?;
+        let limit = memory::Limit::new(device, self.request.memory_limit);
+        let start = Instant::now();
+        let output = carry_out();
+        let elapsed = start.elapsed();
+        drop(limit);
+        let output = output?;
+        let after = memory::of(device)?;
+        let output = output.f_to_device(tch::Device::Cpu)?.f_contiguous()?;
+        let misses = after.system - before.system;
+        let outcome = Outcome {
+            elapsed,
+            load: Duration::ZERO,
+            peak_bytes: after.peak.saturating_sub(before.in_use),
+            attempts: 1,
+            pool: PoolStatistics {
+                hits: (after.allocations - before.allocations).saturating_sub(misses),
+                misses,
+                held_bytes: after.held,
+                fragmentation: after.fragmentation,
+            },
+        };
+        Ok((output, outcome))
+    }
+
+    /// Refuses a request that not even the leanest plan fits in.
+    pub fn check(&self) -> Result<()> {
+        let (plan, least) = self.leanest();
+        if least.peak_bytes > self.request.memory_limit {
+            let tile = plan.space.tile().map_or(self.request.height.max(self.request.width), |tile| tile.height);
+            return Err(Error::DoesNotFit { limit: self.request.memory_limit, least: least.peak_bytes, tile });
+        }
+        Ok(())
+    }
+
+    /// The plan that holds least, and its price.
+    fn leanest(&self) -> (Plan, Cost) {
+        let side = self.offer.tile_least.min(self.request.height.max(self.request.width));
+        let plan = |precision, layout, space| Plan {
+            space,
+            time: Time::Whole,
+            batch: 1,
+            precision,
+            layout,
+            release: Release::EachStep,
+            offload: false,
+            prefetch: 0,
+            reason: String::new(),
+        };
+        // A picture no larger than a tile is leaner whole: nothing is gathered.
+        let spaces = [Space::Blended(Tile { height: side, width: side, overlap: 0 }), Space::Whole];
+        let mut least = (
+            plan(Precision::Uniform(Dtype::F32), Layout::ChannelsFirst, spaces[0]),
+            Cost { peak_bytes: u64::MAX, elapsed: Duration::ZERO, tiles: 0, shapes: 0, rework: 1.0 },
+        );
+        for dtype in &self.offer.dtypes {
+            for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
+                for space in spaces {
+                    let plan = plan(Precision::Uniform(*dtype), layout, space);
+                    match self.facts.estimate(&plan) {
+                        Ok(cost) if cost.peak_bytes < least.1.peak_bytes => least = (plan, cost),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        least.1.peak_bytes = (least.1.peak_bytes as f64 * ESTIMATE_MARGIN) as u64;
+        least
+    }
+
+    fn advice(&self, last: Failure, hopeless: bool) -> String {
+        match last {
+            Failure::NonFinite { .. } if hopeless => "in f32 too: the weights or the input are damaged".into(),
+            Failure::NonFinite { .. } => "try --policy fixed --set precision=f32".into(),
+            Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
+                let (plan, least) = self.leanest();
+                let space = match plan.space.tile() {
+                    Some(tile) => format!("space=blended --set tile={} --set overlap={}", tile.height, tile.overlap),
+                    None => "space=whole".into(),
+                };
+                format!(
+                    "raise --memory-limit, or try --policy fixed --set {space} --set precision={} --set layout={} (about {})",
+                    plan.precision,
+                    plan.layout,
+                    tilewright_plan::bytes::display(least.peak_bytes)
+                )
+            }
+        }
+    }
+
+    fn record(
+        &self,
+        planner: &dyn Planner,
+        decision: &Decision,
+        attempts: Vec<FailedAttempt>,
+        outcome: Option<Outcome>,
+    ) -> Record {
+        Record {
+            tilewright: env!("CARGO_PKG_VERSION").into(),
+            time: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+            request: self.request.clone(),
+            device: self.machine.facts.clone(),
+            policy: planner.identity().clone(),
+            answer: decision.answer.clone(),
+            plan: decision.plan.clone(),
+            adjusted: decision.adjusted.clone(),
+            fallback: decision.fallback.clone(),
+            decision: decision.elapsed,
+            fuel: decision.fuel,
+            estimate: self.facts.estimate(&decision.plan).ok(),
+            attempts,
+            outcome,
+        }
+    }
+}

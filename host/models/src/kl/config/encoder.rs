@@ -1,0 +1,162 @@
+//! An encoder's architecture, read off the tensors' names and shapes like the decoder's.
+
+use serde::Serialize;
+use tilewright_plan::{Dtype, Model};
+
+use super::{Names, Needed, Needs, USUAL_GROUPS, config_file, sound};
+use crate::{Checkpoint, Error, Family, Identity, Result, identify::most_common};
+
+/// One down block: so many residual layers, then half the size where it is not the last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DownBlock {
+    /// Channels of its output.
+    pub channels: usize,
+    /// Residual layers.
+    pub layers: usize,
+    /// Halves height and width at its end.
+    pub downsamples: bool,
+}
+
+/// An encoder's architecture. The latents' scaling is told by [`super::Config`], of the same file.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EncoderConfig {
+    /// Channels of the picture.
+    pub image_channels: usize,
+    /// Channels of the latent.
+    pub latent_channels: usize,
+    /// Channels that the first down block gets.
+    pub first_channels: usize,
+    /// From the picture to the latent.
+    pub down_blocks: Vec<DownBlock>,
+    /// Channels of the middle block.
+    pub middle_channels: usize,
+    /// Residual layers of the middle block.
+    pub middle_layers: usize,
+    /// An attention stands after the middle's first residual layer.
+    pub middle_attention: bool,
+    /// Groups of every norm.
+    pub norm_groups: usize,
+    /// A 1×1 convolution stands after the encoder.
+    pub quant: bool,
+}
+
+impl EncoderConfig {
+    /// Reads the architecture, and config.json beside the file where the layout is diffusers'.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`] where the file has no encoder; a tensor that the architecture is read from is missing or has the wrong rank; the norm
+    /// groups don't divide the channels; config.json is broken or asks for what is not supported.
+    pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
+        let refused = |reason: String| Error::Unknown { path: file.path().to_owned(), reason };
+        let names = Names::new(file, identity)?;
+        if !names.has("encoder") {
+            return Err(refused("no encoder in it: only the decoder's part is there; give the whole VAE".into()));
+        }
+        let first = [("encoder.conv_in.weight", 0), ("encoder.conv_in.bias", 0)];
+        let first_channels =
+            names.extent(first).ok_or_else(|| names.missing("encoder.conv_in.weight", vec![128, 3, 3, 3]))?;
+        let mut down_blocks = Vec::new();
+        let mut into = first_channels;
+        for block in (0..).map(|block| format!("encoder.down_blocks.{block}")).take_while(|block| names.has(block)) {
+            let layers = (0..).take_while(|layer| names.has(&format!("{block}.resnets.{layer}"))).count();
+            let parts = ["conv1.weight", "conv1.bias", "norm2.weight", "conv2.weight", "conv2.bias"];
+            let parts = parts.map(|part| format!("{block}.resnets.0.{part}"));
+            let channels = names
+                .extent(parts.iter().map(|name| (name.as_str(), 0)))
+                .ok_or_else(|| names.missing(&parts[0], vec![into, into, 3, 3]))?;
+            into = channels;
+            down_blocks.push(DownBlock { channels, layers, downsamples: names.has(&format!("{block}.downsamplers")) });
+        }
+        if down_blocks.is_empty() {
+            let first = "encoder.down_blocks.0.resnets.0.conv1.weight";
+            return Err(names.missing(first, vec![into, into, 3, 3]));
+        }
+        let middle = ["norm1.weight", "conv1.weight", "conv2.weight"];
+        let middle = middle.map(|part| format!("encoder.mid_block.resnets.0.{part}"));
+        let out = [("quant_conv.weight", 0), ("quant_conv.bias", 0), ("encoder.conv_out.weight", 0)];
+        let out = names.extent(out.into_iter().chain([("encoder.conv_out.bias", 0)]));
+        let out = out.ok_or_else(|| names.missing("encoder.conv_out.weight", vec![32, into, 3, 3]))?;
+        // Mean and logarithm of the variance.
+        if out % 2 != 0 {
+            return Err(refused(format!("the encoder ends in {out} channels: mean and variance have as many each")));
+        }
+        let middle_layers = (0..).take_while(|layer| names.has(&format!("encoder.mid_block.resnets.{layer}"))).count();
+        let config = Self {
+            image_channels: names.extent([("encoder.conv_in.weight", 1)]).unwrap_or(3),
+            latent_channels: out / 2,
+            first_channels,
+            down_blocks,
+            middle_channels: names.extent(middle.iter().map(|name| (name.as_str(), 0))).unwrap_or(into),
+            // The network has two at least; where the file has fewer, they are missing.
+            middle_layers: middle_layers.max(2),
+            middle_attention: names.has("encoder.mid_block.attentions"),
+            norm_groups: config_file(file, identity)?.norm_num_groups.unwrap_or(USUAL_GROUPS),
+            quant: names.has("quant_conv"),
+        };
+        let normed = std::iter::once(first_channels)
+            .chain(config.down_blocks.iter().map(|block| block.channels))
+            .chain([config.middle_channels]);
+        sound(normed.collect(), [config.latent_channels, config.image_channels], config.norm_groups)
+            .map_err(refused)?;
+        Ok(config)
+    }
+
+    /// Pixels per latent pixel.
+    pub fn spatial_scale(&self) -> u32 {
+        1 << self.down_blocks.iter().filter(|block| block.downsamples).count().min(16)
+    }
+
+    /// What policies are told of the model.
+    pub fn model(&self, family: Family, file: &Checkpoint, identity: &Identity) -> Model {
+        let names = Self::names(file, identity);
+        Model {
+            family: family.name().to_owned(),
+            stored: most_common(file, &names).unwrap_or(Dtype::F32),
+            quantized: false,
+            parameter_bytes: names.iter().filter_map(|name| file.bytes(name)).map(|bytes| bytes.len() as u64).sum(),
+            spatial_scale: self.spatial_scale(),
+            temporal_scale: 1,
+        }
+    }
+
+    /// The file's names of all tensors in the encoder's part of the file.
+    fn names(file: &Checkpoint, identity: &Identity) -> Vec<String> {
+        let part = |name: &&str| {
+            name.strip_prefix(&identity.prefix)
+                .is_some_and(|rest| rest.starts_with("encoder.") || rest.starts_with("quant_conv."))
+        };
+        file.names().filter(part).map(str::to_owned).collect()
+    }
+
+    /// Tensors in the encoder's part of the file that no network has a place for.
+    pub fn left_over(file: &Checkpoint, identity: &Identity) -> Vec<String> {
+        let Ok(names) = Names::new(file, identity) else { return Vec::new() };
+        let mut left = Self::names(file, identity);
+        left.retain(|name| names.naming.canonical(&name[identity.prefix.len()..], names.blocks).is_none());
+        left
+    }
+
+    /// Every tensor that the network needs.
+    pub(in crate::kl) fn needed(&self) -> Vec<Needed> {
+        let mut needs = Needs::default();
+        needs.conv("encoder.conv_in", self.image_channels, self.first_channels, 3);
+        let mut into = self.first_channels;
+        for (index, block) in self.down_blocks.iter().enumerate() {
+            let name = format!("encoder.down_blocks.{index}");
+            for layer in 0..block.layers {
+                needs.resnet(&format!("{name}.resnets.{layer}"), into, block.channels);
+                into = block.channels;
+            }
+            if block.downsamples {
+                needs.conv(&format!("{name}.downsamplers.0.conv"), block.channels, block.channels, 3);
+            }
+        }
+        needs.middle("encoder", self.middle_channels, self.middle_layers, self.middle_attention);
+        needs.norm("encoder.conv_norm_out", self.middle_channels);
+        needs.conv("encoder.conv_out", self.middle_channels, 2 * self.latent_channels, 3);
+        if self.quant {
+            needs.conv("quant_conv", 2 * self.latent_channels, 2 * self.latent_channels, 1);
+        }
+        needs.list
+    }
+}
