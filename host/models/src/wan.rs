@@ -3,6 +3,7 @@
 //!
 //! The networks follow diffusers' `AutoencoderKLWan` (models/autoencoders/autoencoder_kl_wan.py), whose names they use.
 
+mod architecture;
 mod clip;
 mod config;
 mod decoder;
