@@ -32,7 +32,7 @@ impl Spread {
 }
 
 /// The fewest rows of a band: below this most of it would be its neighbours' rows.
-const LEAST_ROWS: i64 = 8;
+pub(super) const LEAST_ROWS: i64 = 8;
 
 /// Frames somewhere in the network.
 #[derive(Debug)]
