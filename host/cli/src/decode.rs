@@ -53,7 +53,8 @@ pub fn run(arguments: &Decode) -> Outcome {
     }
     let machine = device.measured(Probe::Kept)?;
     let limit = arguments.memory_limit.unwrap_or((machine.facts.free_bytes as f64 * SHARE_OF_FREE) as u64);
-    let job = Job::new(&machine, &vae, &latent.pictures()?, limit, arguments.objective.into())?;
+    let pictures = latent.pictures()?;
+    let job = Job::new(&machine, &vae, &pictures, limit, arguments.objective.into())?;
     let mut history = if arguments.no_history { Trials::none() } else { Trials::of(&machine, arguments.dry_run) };
     let before = history.before(job.request());
     let job = job.with_history(&before);

@@ -4,10 +4,13 @@
 //! The networks follow diffusers' `AutoencoderKLWan` (models/autoencoders/autoencoder_kl_wan.py), whose names they use.
 
 mod config;
+mod encoder;
 mod encoder_config;
+mod encoder_layers;
 mod needed;
 mod statistics;
 mod weights;
 
 pub use config::{Config, UpBlock, Upsample};
+pub use encoder::{Encoder, EncoderState};
 pub use encoder_config::{DownBlock, Downsample, EncoderConfig};
