@@ -81,6 +81,7 @@ impl Decoder {
         device: Device,
     ) -> Result<Self> {
         let weights = Weights::new(file, identity, config)?;
+        weights.all_present()?;
         let loader = Loader { weights, numeric, device };
         let load = |layer: Layer| Ok(Loaded { step: loader.step(&layer)?, layer });
         let layers = config.layers().into_iter().map(load).collect::<Result<_>>()?;
