@@ -14,6 +14,7 @@ fn main() {
         .file("shim/memory.cpp")
         .file("shim/winograd.cpp")
         .file("shim/attention.cpp")
+        .file("shim/unit_norm.cpp")
         // Loops over channels are worth their vectors in every profile; threads are libtorch's own.
         .opt_level(3)
         .flag("-fopenmp")

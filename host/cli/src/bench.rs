@@ -74,7 +74,7 @@ fn contest(arguments: &Bench) -> Outcome {
     let contest = Contest {
         machine: &machine,
         vae: &vae,
-        latents: &latent.values,
+        latents: &latent.pictures()?,
         entries: arguments.policies.iter().map(entry).collect(),
         against,
         rounds: Rounds { first_apart: true, warmup: arguments.warmup, iterations: arguments.iterations },
@@ -210,7 +210,7 @@ fn unscale(latent: &mut Latent, vae: &Vae, file: &Path) -> Outcome {
         let shown = file.display();
         Failure::input(format!("{shown}: no scaling is known of this VAE: give --family, or --scaling-factor"))
     };
-    Ok(latent.unscale(vae.scaling().ok_or_else(unknown)?)?)
+    Ok(latent.unscale(&vae.scaling().ok_or_else(unknown)?)?)
 }
 
 /// The table or the JSON on standard output; the report into its file.

@@ -53,7 +53,8 @@ pub fn run(arguments: &Decode) -> Outcome {
     }
     let machine = device.measured(Probe::Kept)?;
     let limit = arguments.memory_limit.unwrap_or((machine.facts.free_bytes as f64 * SHARE_OF_FREE) as u64);
-    let job = Job::new(&machine, &vae, &latent.values, limit, arguments.objective.into())?;
+    let latents = latent.pictures()?;
+    let job = Job::new(&machine, &vae, &latents, limit, arguments.objective.into())?;
     let mut history = if arguments.no_history { Trials::none() } else { Trials::of(&machine, arguments.dry_run) };
     let before = history.before(job.request());
     let job = job.with_history(&before);
@@ -111,7 +112,7 @@ fn unscale(latent: &mut Latent, vae: &Vae, file: &Path) -> Outcome {
             file.display()
         ))
     })?;
-    Ok(latent.unscale(scaling)?)
+    Ok(latent.unscale(&scaling)?)
 }
 
 /// What a PNG carries: ComfyUI's workflow, so that the picture can be dragged back into it, and the record.

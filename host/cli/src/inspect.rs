@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use tilewright_models::{Checkpoint, Inspection, Kind};
+use tilewright_models::{Architecture, Checkpoint, Inspection, Kind, kl, wan};
 use tilewright_plan::bytes;
 
 use crate::{
@@ -63,7 +63,7 @@ fn rows(report: &Report<'_>) -> Vec<(&'static str, String)> {
     let identity = &inspection.identity;
     let kind = match identity.kind {
         Kind::KlAutoencoder => "KL autoencoder (VAE)",
-        Kind::VideoAutoencoder => "video autoencoder: can't be decoded with yet",
+        Kind::VideoAutoencoder => "causal video autoencoder (VAE)",
         Kind::TinyAutoencoder => "tiny autoencoder: can't be decoded with",
         Kind::Latent => "latent",
         Kind::Other => "nothing that is known",
@@ -79,7 +79,7 @@ fn rows(report: &Report<'_>) -> Vec<(&'static str, String)> {
             .decoder
             .as_ref()
             .and_then(|decoder| decoder.config.as_ref())
-            .map_or(identity.family, |config| config.family);
+            .map_or(identity.family, Architecture::family);
         let or = identity.or_family.filter(|_| family == identity.family);
         let or =
             or.map_or(String::new(), |other| format!(" (or {other}, which has the same shapes: --family {other})"));
@@ -102,33 +102,55 @@ fn rows(report: &Report<'_>) -> Vec<(&'static str, String)> {
                 bytes::display(decoder.parameter_bytes)
             ),
         ));
-        if let Some(config) = &decoder.config {
-            let blocks: Vec<String> =
-                config.up_blocks.iter().map(|block| format!("{}×{}", block.channels, block.layers)).collect();
-            rows.push((
-                "",
-                format!(
-                    "{} latent channels, ×{}, {} in the middle{}{}, then {}",
-                    config.latent_channels,
-                    config.spatial_scale(),
-                    config.middle_channels,
-                    if config.middle_attention { " with attention" } else { "" },
-                    if config.post_quant { ", post_quant_conv" } else { "" },
-                    blocks.join(", ")
-                ),
-            ));
-            rows.push((
-                "scaling",
-                config.scaling.map_or("unknown".into(), |factor| format!("{factor}, shift {}", config.shift)),
-            ));
+        match &decoder.config {
+            Some(Architecture::Kl(config)) => rows.extend(picture_decoder(config)),
+            Some(Architecture::Wan(config)) => rows.extend(video_decoder(config)),
+            None => {}
         }
         rows.extend(some("missing", &decoder.missing));
         rows.extend(some("left over", &decoder.left_over));
+    }
+    if identity.kind == Kind::VideoAutoencoder {
+        rows.push(("encoder", if inspection.encoder { "in the file" } else { "not in the file" }.into()));
     }
     rows.extend(
         inspection.texts.iter().map(|(name, length)| ("text", format!("{name}, {}", bytes::display(*length as u64)))),
     );
     rows
+}
+
+fn picture_decoder(config: &kl::Config) -> [(&'static str, String); 2] {
+    let blocks: Vec<String> =
+        config.up_blocks.iter().map(|block| format!("{}×{}", block.channels, block.layers)).collect();
+    let network = format!(
+        "{} latent channels, ×{}, {} in the middle{}{}, then {}",
+        config.latent_channels,
+        config.spatial_scale(),
+        config.middle_channels,
+        if config.middle_attention { " with attention" } else { "" },
+        if config.post_quant { ", post_quant_conv" } else { "" },
+        blocks.join(", ")
+    );
+    let scaling = config.scaling.map_or("unknown".into(), |factor| format!("{factor}, shift {}", config.shift));
+    [("", network), ("scaling", scaling)]
+}
+
+fn video_decoder(config: &wan::Config) -> [(&'static str, String); 2] {
+    let blocks: Vec<String> =
+        config.up_blocks.iter().map(|block| format!("{}×{}", block.channels, block.layers)).collect();
+    let network = format!(
+        "{} latent channels, ×{}, 1 + {}·(T − 1) frames, {} in the middle, then {}",
+        config.latent_channels,
+        config.spatial_scale(),
+        config.temporal_scale(),
+        config.middle_channels,
+        blocks.join(", ")
+    );
+    let scaling = match config.latents_mean {
+        Some(_) => "a mean and a deviation for each latent channel".into(),
+        None => "unknown".into(),
+    };
+    [("", network), ("scaling", scaling)]
 }
 
 fn some(what: &'static str, lines: &[String]) -> Vec<(&'static str, String)> {

@@ -127,7 +127,7 @@ impl Vae {
 
     /// How latents saved by diffusers are brought into the autoencoder's own space, where the family tells.
     pub fn scaling(&self) -> Option<Scaling> {
-        self.config.scaling.map(|factor| Scaling { factor, shift: self.config.shift })
+        self.config.scaling.map(|factor| Scaling::Factor { factor, shift: self.config.shift })
     }
 
     /// Checks that a latent is of this model.
@@ -135,6 +135,6 @@ impl Vae {
     /// # Errors
     /// Where it is not.
     pub fn check(&self, latent: &Latent) -> Result<()> {
-        Ok(latent.check(&self.config)?)
+        Ok(latent.check_kl(&self.config)?)
     }
 }

@@ -19,24 +19,51 @@ pub use safetensors::Dtype as Stored;
 /// The longest header that is read: a hundred times that of the largest published checkpoint.
 const LONGEST_HEADER: u64 = 64 << 20;
 
-/// What files start with that people take for safetensors, and what to do about each.
-const OTHER_FORMATS: [(&[u8], &str); 6] = [
-    (
-        b"PK\x03\x04",
-        "a PyTorch pickle (zip), not safetensors: pickles can run code; convert it with safetensors.torch.save_file",
-    ),
-    (
-        b"\x80\x02",
-        "a Python pickle, not safetensors: pickles can run code; convert it with safetensors.torch.save_file",
-    ),
-    (
-        b"\x80\x04",
-        "a Python pickle, not safetensors: pickles can run code; convert it with safetensors.torch.save_file",
-    ),
-    (b"GGUF", "a GGUF file: quantized VAEs can't be read yet, give the safetensors file"),
-    (b"\x89PNG", "a PNG picture, not a safetensors file"),
-    (b"version https://git-lfs", "a Git LFS pointer, not the file itself: run 'git lfs pull'"),
+/// What files start with that people take for safetensors.
+#[derive(Clone, Copy, Debug)]
+enum OtherFormat {
+    /// A pickle, of this kind.
+    Pickle(&'static str),
+    /// Something else, and what to do about it.
+    Other(&'static str),
+}
+
+use OtherFormat::{Other, Pickle};
+
+const OTHER_FORMATS: [(&[u8], OtherFormat); 6] = [
+    (b"PK\x03\x04", Pickle("a PyTorch pickle (zip)")),
+    (b"\x80\x02", Pickle("a Python pickle")),
+    (b"\x80\x04", Pickle("a Python pickle")),
+    (b"GGUF", Other("a GGUF file: quantized VAEs can't be read yet, give the safetensors file")),
+    (b"\x89PNG", Other("a PNG picture, not a safetensors file")),
+    (b"version https://git-lfs", Other("a Git LFS pointer, not the file itself: run 'git lfs pull'")),
 ];
+
+impl OtherFormat {
+    /// What the file is, and what to do.
+    fn advice(self, path: &Path) -> String {
+        match self {
+            Other(advice) => advice.into(),
+            Pickle(kind) => format!(
+                "{kind}, not safetensors: pickles can run code; convert it: {}",
+                conversion(path, &path.with_extension("safetensors"))
+            ),
+        }
+    }
+}
+
+/// The shell command that makes a safetensors file of a pickle without running what is in it. Weights may stand under `state_dict`; tied ones share
+/// memory, which safetensors has no words for.
+fn conversion(from: &Path, to: &Path) -> String {
+    let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
+    format!(
+        "python3 -c \"import sys, torch, safetensors.torch as s; d = torch.load(sys.argv[1], map_location='cpu', weights_only=True); \
+         d = d.get('state_dict', d); \
+         s.save_file({{k: v.clone().contiguous() for k, v in d.items() if hasattr(v, 'clone')}}, sys.argv[2])\" {} {}",
+        quoted(from),
+        quoted(to)
+    )
+}
 
 /// A safetensors file. Tensors are views of the mapped file until they are loaded.
 pub struct Checkpoint {
@@ -74,7 +101,7 @@ impl Checkpoint {
         let mut start = [0_u8; 24];
         let got = file.read(&mut start).map_err(read)?;
         if let Some((_, what)) = OTHER_FORMATS.iter().find(|(magic, _)| start[..got].starts_with(magic)) {
-            return Err(format((*what).into()));
+            return Err(format(what.advice(path)));
         }
         if length < 8 {
             return Err(format(format!(
@@ -221,7 +248,7 @@ mod tests {
         let cases: [(Vec<u8>, &str); 12] = [
             (vec![], "0 bytes are no safetensors file"),
             (b"abc".to_vec(), "3 bytes are no safetensors file"),
-            (b"PK\x03\x04aaaaaaaaaaaa".to_vec(), "pickle"),
+            (b"PK\x03\x04aaaaaaaaaaaa".to_vec(), "pickles can run code; convert it: python3 -c"),
             (b"\x80\x02}q\x00(X\x06".to_vec(), "pickle"),
             (u64::MAX.to_le_bytes().to_vec(), "nonsense"),
             ([1000_u64.to_le_bytes().to_vec(), b"{}".to_vec()].concat(), "truncated"),

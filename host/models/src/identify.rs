@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, str::FromStr};
 use serde::Serialize;
 use tilewright_plan::Dtype;
 
-use crate::{Checkpoint, Error, Result, checkpoint::computable, kl::Config, names::Naming};
+use crate::{Checkpoint, Error, Result, checkpoint::computable, kl, names, names::Naming, wan};
 
 /// A family of models that share an autoencoder's latent space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -151,43 +151,67 @@ pub struct Identity {
     pub(crate) naming: Option<Naming>,
 }
 
-/// Names that give a kind away, most telling first; `*` stands for the prefix.
-const MARKS: [(&str, Kind, FileLayout, Family); 7] = [
-    (
-        "decoder.upsamples.0.upsamples.0.residual.2.weight",
-        Kind::VideoAutoencoder,
-        FileLayout::WanOriginal,
-        Family::Wan22,
-    ),
-    ("decoder.middle.0.residual.0.gamma", Kind::VideoAutoencoder, FileLayout::WanOriginal, Family::Wan21),
-    ("decoder.up_blocks.0.upsampler.resample.1.weight", Kind::VideoAutoencoder, FileLayout::Diffusers, Family::Wan22),
-    ("decoder.mid_block.resnets.0.norm1.gamma", Kind::VideoAutoencoder, FileLayout::Diffusers, Family::Wan21),
-    ("taesd_decoder.1.weight", Kind::TinyAutoencoder, FileLayout::Other, Family::Kl),
-    ("decoder.22.bias", Kind::TinyAutoencoder, FileLayout::Other, Family::Kl),
-    ("latent_tensor", Kind::Latent, FileLayout::Other, Family::Kl),
+/// Names that give a kind away.
+const MARKS: [(&str, Kind); 3] = [
+    ("taesd_decoder.1.weight", Kind::TinyAutoencoder),
+    ("decoder.22.bias", Kind::TinyAutoencoder),
+    ("latent_tensor", Kind::Latent),
 ];
+
+/// What the names of WAN's original layout begin with, behind the prefix; no other network has such.
+const WAN_PARTS: [&str; 6] = [
+    "decoder.middle.",
+    "decoder.upsamples.",
+    "decoder.head.",
+    "encoder.middle.",
+    "encoder.downsamples.",
+    "encoder.head.",
+];
+
+/// Where diffusers' layout has WAN's norms, whose parameter is called `gamma`.
+const WAN_NORMS: [&str; 4] = ["decoder.mid_block.", "decoder.up_blocks.", "encoder.mid_block.", "encoder.down_blocks."];
+
+/// The prefix and layout of a WAN autoencoder's tensor.
+fn wan(name: &str) -> Option<(&str, FileLayout)> {
+    let at = ["decoder.", "encoder."].iter().filter_map(|part| name.find(part)).min()?;
+    if at > 0 && name.as_bytes()[at - 1] != b'.' {
+        return None;
+    }
+    let (prefix, rest) = name.split_at(at);
+    if WAN_PARTS.iter().any(|part| rest.starts_with(part)) {
+        return Some((prefix, FileLayout::WanOriginal));
+    }
+    let norm = rest.ends_with(".gamma") && WAN_NORMS.iter().any(|part| rest.starts_with(part));
+    norm.then_some((prefix, FileLayout::Diffusers))
+}
 
 impl Identity {
     /// Says what a file is. Never fails: what is not known is [`Kind::Other`].
     pub fn of(file: &Checkpoint) -> Self {
-        if let Some((_, kind, layout, family)) = MARKS.iter().find(|(name, ..)| file.shape(name).is_some()) {
+        if let Some((prefix, layout)) = file.names().find_map(wan) {
+            let rest = file.names().filter_map(|name| name.strip_prefix(prefix));
+            let naming = names::wan::Naming::of(layout == FileLayout::WanOriginal, rest);
             return Self {
-                kind: *kind,
-                layout: *layout,
-                prefix: String::new(),
-                family: *family,
+                kind: Kind::VideoAutoencoder,
+                layout,
+                prefix: prefix.to_owned(),
+                family: if naming.nested() { Family::Wan22 } else { Family::Wan21 },
                 or_family: None,
                 naming: None,
             };
         }
+        let mark = MARKS.iter().find(|(name, _)| file.shape(name).is_some()).map(|(_, kind)| *kind);
         let other = Self {
-            kind: if file.names().len() == 1 { Kind::Latent } else { Kind::Other },
+            kind: mark.unwrap_or(if file.names().len() == 1 { Kind::Latent } else { Kind::Other }),
             layout: FileLayout::Other,
             prefix: String::new(),
             family: Family::Kl,
             or_family: None,
             naming: None,
         };
+        if mark.is_some() {
+            return other;
+        }
         // Any tensor of the decoder gives its prefix and naming away; `conv_in` alone may be the one that is missing.
         let found = file.names().find_map(|name| {
             let at = name.find("decoder.").filter(|at| *at == 0 || name.as_bytes()[at - 1] == b'.')?;
@@ -220,9 +244,8 @@ impl Identity {
     pub fn of_decoder(file: &Checkpoint) -> Result<Self> {
         let identity = Self::of(file);
         let reason = match identity.kind {
-            Kind::KlAutoencoder => return Ok(identity),
-            Kind::VideoAutoencoder => format!("a {} video autoencoder: video can't be decoded yet", identity.family),
-            Kind::TinyAutoencoder => "a tiny autoencoder: only KL autoencoders can be decoded with".into(),
+            Kind::KlAutoencoder | Kind::VideoAutoencoder => return Ok(identity),
+            Kind::TinyAutoencoder => "a tiny autoencoder: only KL and WAN autoencoders can be decoded with".into(),
             Kind::Latent => "a latent, not a VAE: the latent comes first, the VAE after --vae".into(),
             Kind::Other => {
                 let first = file
@@ -268,6 +291,8 @@ pub struct Inspection {
     pub parameters: u64,
     /// Elements by stored type.
     pub stored: BTreeMap<String, u64>,
+    /// A video autoencoder's encoder is in the file.
+    pub encoder: bool,
     /// The decoder, where there is one.
     pub decoder: Option<DecoderInspection>,
     /// The latent's tensors by name with their shapes, where it is a latent.
@@ -276,11 +301,31 @@ pub struct Inspection {
     pub texts: BTreeMap<String, usize>,
 }
 
+/// A decoder's architecture, of either kind.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Architecture {
+    /// A KL autoencoder's.
+    Kl(kl::Config),
+    /// A video autoencoder's.
+    Wan(wan::Config),
+}
+
+impl Architecture {
+    /// The family.
+    pub fn family(&self) -> Family {
+        match self {
+            Architecture::Kl(config) => config.family,
+            Architecture::Wan(config) => config.family,
+        }
+    }
+}
+
 /// What `tilewright inspect` says of a decoder.
 #[derive(Clone, Debug, Serialize)]
 pub struct DecoderInspection {
     /// The architecture; absent where tensors that it is read from are missing.
-    pub config: Option<Config>,
+    pub config: Option<Architecture>,
     /// Elements of the decoder's tensors.
     pub parameters: u64,
     /// Bytes of the decoder's tensors as stored.
@@ -293,32 +338,55 @@ pub struct DecoderInspection {
     pub left_over: Vec<String>,
 }
 
+impl DecoderInspection {
+    /// Looks at the decoder of a file that has one.
+    fn of(file: &Checkpoint, identity: &Identity) -> Option<Self> {
+        let (names, left_over, outcome) = match identity.kind {
+            Kind::KlAutoencoder => (
+                kl::Config::decoder_names(file, identity),
+                kl::Config::left_over(file, identity),
+                kl::Config::read(file, identity)
+                    .map(|config| (config.problems(file, identity), Architecture::Kl(config))),
+            ),
+            Kind::VideoAutoencoder => (
+                wan::Config::decoder_names(file, identity),
+                wan::Config::left_over(file, identity),
+                wan::Config::read(file, identity)
+                    .map(|config| (config.problems(file, identity), Architecture::Wan(config))),
+            ),
+            _ => return None,
+        };
+        let (missing, config) = match outcome {
+            Ok((problems, config)) => (problems, Some(config)),
+            Err(error) => (vec![error.to_string()], None),
+        };
+        let bytes = |name: &String| file.bytes(name).map(|bytes| bytes.len() as u64);
+        Some(Self {
+            config,
+            parameters: names.iter().map(|name| elements(file, name)).sum(),
+            parameter_bytes: names.iter().filter_map(bytes).sum(),
+            stored: most_common(file, &names),
+            missing,
+            left_over,
+        })
+    }
+}
+
+/// How many elements a tensor has.
+fn elements(file: &Checkpoint, name: &str) -> u64 {
+    file.shape(name).map_or(0, |shape| shape.iter().product::<usize>() as u64)
+}
+
 impl Inspection {
     /// Looks at a file without loading it.
     pub fn of(file: &Checkpoint) -> Self {
         let identity = Identity::of(file);
-        let elements = |name: &str| file.shape(name).map_or(0, |shape| shape.iter().product::<usize>() as u64);
         let mut stored = BTreeMap::new();
         for name in file.names() {
             let dtype = file.stored(name).map_or("?".into(), |stored| format!("{stored:?}"));
-            *stored.entry(dtype.to_lowercase()).or_default() += elements(name);
+            *stored.entry(dtype.to_lowercase()).or_default() += elements(file, name);
         }
-        let decoder = (identity.kind == Kind::KlAutoencoder).then(|| {
-            let names = Config::decoder_names(file, &identity);
-            let outcome = Config::read(file, &identity);
-            let missing = match &outcome {
-                Ok(config) => config.problems(file, &identity),
-                Err(error) => vec![error.to_string()],
-            };
-            DecoderInspection {
-                config: outcome.ok(),
-                parameters: names.iter().map(|name| elements(name)).sum(),
-                parameter_bytes: names.iter().filter_map(|name| file.bytes(name)).map(|bytes| bytes.len() as u64).sum(),
-                stored: most_common(file, &names),
-                missing,
-                left_over: Config::left_over(file, &identity),
-            }
-        });
+        let decoder = DecoderInspection::of(file, &identity);
         let latents = match identity.kind {
             Kind::Latent => {
                 file.names().filter_map(|name| Some((name.to_owned(), file.shape(name)?.to_vec()))).collect()
@@ -327,8 +395,9 @@ impl Inspection {
         };
         Self {
             tensors: file.names().len(),
-            parameters: file.names().map(elements).sum(),
+            parameters: file.names().map(|name| elements(file, name)).sum(),
             stored,
+            encoder: wan::EncoderConfig::there(file, &identity),
             decoder,
             latents,
             texts: file.texts().into_iter().flatten().map(|(name, text)| (name.clone(), text.len())).collect(),

@@ -7,7 +7,7 @@ mod config;
 mod decoder;
 mod encoder;
 mod footprint;
-mod layers;
+pub(crate) mod layers;
 mod loader;
 mod progress;
 

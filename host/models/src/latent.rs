@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use tch::{Device, Tensor};
 
 use crate::{
-    Checkpoint, Error, Result,
+    Checkpoint, Error, Family, Result,
     checkpoint::{Stored, computable},
     error::Shape,
-    kl::Config,
+    kl, wan,
 };
 
 /// ComfyUI's name of the latent in its files.
@@ -23,6 +23,9 @@ const COMFYUI_LEGACY: f64 = 1.0 / 0.18215;
 /// Longest side of a picture in pixels; past this a latent is hostile rather than large.
 const MOST_PIXELS: u64 = 1 << 17;
 
+/// Most frames of a clip, and most samples.
+const MOST_FRAMES: u64 = 1 << 16;
+
 /// Where a latent came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -35,12 +38,35 @@ pub enum Origin {
 }
 
 /// How a model's latents are scaled against its autoencoder's.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scaling {
-    /// Divided by.
-    pub factor: f64,
-    /// Then added.
-    pub shift: f64,
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scaling {
+    /// One for all channels: z / factor + shift.
+    Factor {
+        /// Divided by.
+        factor: f64,
+        /// Then added.
+        shift: f64,
+    },
+    /// One for each channel: z · std + mean.
+    PerChannel {
+        /// Added at last.
+        mean: Vec<f64>,
+        /// Multiplied by.
+        std: Vec<f64>,
+    },
+}
+
+/// How large a latent is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extents {
+    /// Pictures or clips.
+    pub samples: u32,
+    /// Latent frames; 1 in a picture.
+    pub frames: u32,
+    /// Latent pixels.
+    pub height: u32,
+    /// Latent pixels.
+    pub width: u32,
 }
 
 /// A latent that can be decoded.
@@ -50,7 +76,7 @@ pub struct Latent {
     pub path: PathBuf,
     /// What saved it.
     pub origin: Origin,
-    /// [N, C, h, w] in f32, finite.
+    /// [N, C, T, h, w] in f32, finite; a picture has one frame.
     pub values: Tensor,
     /// ComfyUI's `prompt`, `workflow` and whatever else the file carries, by name, sorted.
     pub texts: Vec<(String, String)>,
@@ -85,12 +111,8 @@ impl Latent {
         };
         let found = file.shape(name).unwrap_or_default().to_vec();
         let shape = match found[..] {
-            [_, _, _, _] => found.clone(),
-            // One frame is a picture.
-            [batch, channels, 1, height, width] => vec![batch, channels, height, width],
-            [_, _, frames, _, _] => {
-                return Err(refused(format!("tensor {name} has {frames} frames: video can't be decoded yet")));
-            }
+            [batch, channels, height, width] => [batch, channels, 1, height, width],
+            [batch, channels, frames, height, width] => [batch, channels, frames, height, width],
             _ => {
                 return Err(refused(format!(
                     "tensor {name} has shape {}: a latent is [N, C, H, W], or [N, C, T, H, W] for video",
@@ -105,8 +127,8 @@ impl Latent {
         if computable(stored).is_none() {
             return Err(Error::Stored { path: path.to_owned(), name: name.to_owned(), found: format!("{stored:?}") });
         }
-        let extents: Vec<i64> = shape.iter().map(|&extent| extent as i64).collect();
-        let mut values = file.load(name, &found, tch::Kind::Float, Device::Cpu)?.f_reshape(&extents)?;
+        let extents = shape.map(|extent| extent as i64);
+        let mut values = file.load(name, &found, tch::Kind::Float, Device::Cpu)?.f_reshape(extents)?;
         let bad = tilewright_torch::non_finite(&values)?;
         if bad > 0 {
             return Err(refused(format!(
@@ -128,45 +150,89 @@ impl Latent {
         Ok(Self { path: path.to_owned(), origin, values, texts })
     }
 
-    /// Samples, height and width in latent pixels.
-    pub fn extents(&self) -> (u32, u32, u32) {
+    /// How large it is.
+    pub fn extents(&self) -> Extents {
         let size = self.values.size();
-        (size[0] as u32, size[2] as u32, size[3] as u32)
+        let extent = |axis: usize| size[axis] as u32;
+        Extents { samples: extent(0), frames: extent(2), height: extent(3), width: extent(4) }
     }
 
-    /// Checks that a decoder can take it.
+    /// The values as pictures, [N, C, h, w].
     ///
     /// # Errors
-    /// Where the channels differ, or the picture would be absurdly large.
-    pub fn check(&self, config: &Config) -> Result<()> {
-        let refused = |reason: String| Err(Error::Latent { path: self.path.clone(), reason });
-        let size = self.values.size();
-        if size[1] as usize != config.latent_channels {
-            return refused(format!(
-                "the latent has {} channels, the VAE ({}) takes {}: they are of different models",
-                size[1], config.family, config.latent_channels
-            ));
+    /// Where it is a clip of several frames.
+    pub fn pictures(&self) -> Result<Tensor> {
+        match self.extents().frames {
+            1 => Ok(self.values.f_squeeze_dim(2)?),
+            frames => Err(self.refused(format!("the latent has {frames} frames: it is a clip, not a picture"))),
         }
-        let scale = u64::from(config.spatial_scale());
-        if size[2..].iter().any(|side| *side as u64 * scale > MOST_PIXELS) {
-            return refused(format!(
-                "a picture of {}×{} pixels is out of reach",
-                size[3] as u64 * scale,
-                size[2] as u64 * scale
-            ));
+    }
+
+    fn refused(&self, reason: String) -> Error {
+        Error::Latent { path: self.path.clone(), reason }
+    }
+
+    /// Checks that a decoder of pictures can take it.
+    ///
+    /// # Errors
+    /// Where the channels differ, it is a clip, or the picture would be absurdly large.
+    pub fn check_kl(&self, config: &kl::Config) -> Result<()> {
+        let frames = self.extents().frames;
+        if frames > 1 {
+            return Err(self.refused(format!(
+                "this VAE ({}) decodes pictures and the latent has {frames} frames: it is a video model's",
+                config.family
+            )));
         }
-        if size[0] > 1 << 16 {
-            return refused(format!("{} samples are out of reach: split the file", size[0]));
+        self.check(config.latent_channels, config.family, config.spatial_scale())
+    }
+
+    /// Checks that a decoder of clips can take it.
+    ///
+    /// # Errors
+    /// Where the channels differ, or the clip would be absurdly large or long.
+    pub fn check_wan(&self, config: &wan::Config) -> Result<()> {
+        self.check(config.latent_channels, config.family, config.spatial_scale())?;
+        let frames = 1 + (self.values.size()[2] as u64 - 1) * u64::from(config.temporal_scale());
+        if frames > MOST_FRAMES {
+            return Err(self.refused(format!("a clip of {frames} frames is out of reach: split the file")));
         }
         Ok(())
     }
 
-    /// Undoes a model's scaling: z / factor + shift (diffusers' `AutoencoderKL` pipelines).
+    fn check(&self, channels: usize, family: Family, scale: u32) -> Result<()> {
+        let size = self.values.size();
+        if size[1] as usize != channels {
+            return Err(self.refused(format!(
+                "the latent has {} channels, the VAE ({family}) takes {channels}: they are of different models",
+                size[1]
+            )));
+        }
+        let sides = [size[3], size[4]].map(|side| (side as u64).saturating_mul(u64::from(scale)));
+        if sides.iter().any(|side| *side > MOST_PIXELS) {
+            return Err(self.refused(format!("a picture of {}×{} pixels is out of reach", sides[1], sides[0])));
+        }
+        if size[0] as u64 > MOST_FRAMES {
+            return Err(self.refused(format!("{} samples are out of reach: split the file", size[0])));
+        }
+        Ok(())
+    }
+
+    /// Undoes a model's scaling (diffusers' `AutoencoderKL` and `AutoencoderKLWan` pipelines).
     ///
     /// # Errors
-    /// Where memory is out.
-    pub fn unscale(&mut self, scaling: Scaling) -> Result<()> {
-        self.values = self.values.f_div_scalar(scaling.factor)?.f_add_scalar(scaling.shift)?;
+    /// Where memory is out, or the channels are not as many as the scaling has.
+    pub fn unscale(&mut self, scaling: &Scaling) -> Result<()> {
+        self.values = match scaling {
+            Scaling::Factor { factor, shift } => self.values.f_div_scalar(*factor)?.f_add_scalar(*shift)?,
+            Scaling::PerChannel { mean, std } => {
+                let each = |values: &[f64]| -> Result<Tensor> {
+                    let values = Tensor::f_from_slice(values)?.f_to_kind(tch::Kind::Float)?;
+                    Ok(values.f_reshape([1, -1, 1, 1, 1])?)
+                };
+                self.values.f_mul(&each(std)?)?.f_add(&each(mean)?)?
+            }
+        };
         Ok(())
     }
 }

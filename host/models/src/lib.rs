@@ -8,11 +8,12 @@ mod checkpoint;
 mod error;
 mod identify;
 pub mod kl;
+mod known;
 mod latent;
 mod names;
 pub mod wan;
 
 pub use checkpoint::{Checkpoint, Stored};
 pub use error::{Error, Result};
-pub use identify::{DecoderInspection, Family, FileLayout, Identity, Inspection, Kind};
-pub use latent::{Latent, Origin, Scaling};
+pub use identify::{Architecture, DecoderInspection, Family, FileLayout, Identity, Inspection, Kind};
+pub use latent::{Extents, Latent, Origin, Scaling};

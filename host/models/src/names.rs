@@ -1,5 +1,16 @@
 //! What each file layout calls the networks' tensors, as tables: the network knows diffusers' names alone.
 
+pub mod wan;
+
+/// A layout's table: between the file's names, without its prefix, and diffusers'.
+pub trait Table {
+    /// diffusers' name of a file's tensor, where the table has a place for it.
+    fn canonical(&self, name: &str) -> Option<String>;
+
+    /// The file's name of a tensor, given diffusers'; the first row that has it counts.
+    fn original(&self, canonical: &str) -> Option<String>;
+}
+
 /// How a row's block number is written in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Index {

@@ -3,6 +3,16 @@
 //!
 //! The networks follow diffusers' `AutoencoderKLWan` (models/autoencoders/autoencoder_kl_wan.py), whose names they use.
 
+mod clip;
 mod config;
+mod decoder;
+mod encoder_config;
+mod layers;
+mod needed;
+mod statistics;
+mod weights;
 
+pub use clip::{Clip, Spread};
 pub use config::{Config, UpBlock, Upsample};
+pub use decoder::Decoder;
+pub use encoder_config::{DownBlock, Downsample, EncoderConfig};

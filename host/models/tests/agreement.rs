@@ -34,14 +34,14 @@ fn decode(case: &Value, precision: Precision, layout: Layout, band: Option<u32>)
     let several = case["tensors"].as_u64().unwrap() > 1;
     let tensor = case["tensor"].as_str().filter(|_| several);
     let mut latent = Latent::read(&fixtures().join(case["latent"].as_str().unwrap()), tensor).unwrap();
-    latent.check(&config).unwrap();
+    latent.check_kl(&config).unwrap();
     if case["scaled"].as_bool().unwrap() {
-        latent.unscale(Scaling { factor: config.scaling.unwrap(), shift: config.shift }).unwrap();
+        latent.unscale(&Scaling::Factor { factor: config.scaling.unwrap(), shift: config.shift }).unwrap();
     }
     let numeric = Numeric::new(precision, layout).unwrap();
     let decoder = Decoder::load(&file, &identity, &config, numeric, Device::Cpu).unwrap();
     let mut last = 0.0_f64;
-    let output = decoder.forward(&latent.values, band, &mut |share| {
+    let output = decoder.forward(&latent.pictures().unwrap(), band, &mut |share| {
         assert!(share >= last, "progress goes forward");
         last = share;
         Ok(())

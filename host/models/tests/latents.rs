@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tilewright_models::{Latent, Origin, Scaling};
+use tilewright_models::{Extents, Latent, Origin, Scaling};
 
 /// Name, type, shape, bytes.
 type Tensor<'a> = (&'a str, &'a str, &'a [usize], Vec<u8>);
@@ -54,11 +54,7 @@ fn what_is_no_latent_is_refused_in_one_line() {
             "2 tensors in it: choose the latent with --tensor: a, b",
         ),
         (vec![("a", "F32", &[1, 4, 4, 4], floats(64, 1.0))], Some("c"), "no tensor c in it: there is a"),
-        (
-            vec![("a", "F32", &[1, 4, 3, 2, 2], floats(48, 1.0))],
-            None,
-            "tensor a has 3 frames: video can't be decoded yet",
-        ),
+        (vec![("a", "F32", &[1, 4, 0, 2, 2], vec![])], None, "tensor a has shape [1, 4, 0, 2, 2]: nothing to decode"),
     ];
     for (tensors, name, words) in cases {
         let folder = tempfile::tempdir().unwrap();
@@ -75,11 +71,21 @@ fn latents_are_read_from_wherever_they_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     let value = |latent: &Latent| f64::try_from(latent.values.max()).unwrap();
     let plain = Latent::read(&file(folder.path(), &[("a", "F32", &[2, 4, 4, 3], floats(96, 1.0))]), None).unwrap();
-    assert_eq!((plain.origin, plain.extents(), value(&plain)), (Origin::Plain, (2, 4, 3), 1.0));
+    let extents = Extents { samples: 2, frames: 1, height: 4, width: 3 };
+    assert_eq!((plain.origin, plain.extents(), value(&plain)), (Origin::Plain, extents, 1.0));
     assert_eq!(plain.texts, [("prompt".into(), "p".into()), ("workflow".into(), "w".into())]);
 
     let one_frame: [Tensor<'_>; 1] = [("a", "F32", &[1, 4, 1, 4, 3], floats(48, 1.0))];
-    assert_eq!(Latent::read(&file(folder.path(), &one_frame), None).unwrap().values.size(), [1, 4, 4, 3]);
+    let one_frame = Latent::read(&file(folder.path(), &one_frame), None).unwrap();
+    assert_eq!(
+        (one_frame.values.size(), one_frame.pictures().unwrap().size()),
+        (vec![1, 4, 1, 4, 3], vec![1, 4, 4, 3])
+    );
+
+    let clip: [Tensor<'_>; 1] = [("a", "F32", &[1, 2, 3, 4, 5], floats(120, 1.0))];
+    let clip = Latent::read(&file(folder.path(), &clip), None).unwrap();
+    assert_eq!(clip.extents(), Extents { samples: 1, frames: 3, height: 4, width: 5 });
+    assert!(clip.pictures().unwrap_err().to_string().contains("the latent has 3 frames: it is a clip"));
 
     let marker: Tensor<'_> = ("latent_format_version_0", "F32", &[0], vec![]);
     let tensor: Tensor<'_> = ("latent_tensor", "F32", &[1, 4, 4, 4], floats(64, 1.0));
@@ -91,6 +97,12 @@ fn latents_are_read_from_wherever_they_are_kept() {
     assert!((value(&legacy) - 1.0 / 0.18215).abs() < 1e-5);
 
     let mut scaled = plain;
-    scaled.unscale(Scaling { factor: 0.5, shift: 0.25 }).unwrap();
+    scaled.unscale(&Scaling::Factor { factor: 0.5, shift: 0.25 }).unwrap();
     assert_eq!(value(&scaled), 2.25);
+
+    let mut each = clip;
+    each.unscale(&Scaling::PerChannel { mean: vec![0.5, -1.0], std: vec![2.0, 4.0] }).unwrap();
+    let channels: Vec<f32> = Vec::try_from(each.values.select(2, 0).select(2, 0).select(2, 0).flatten(0, -1)).unwrap();
+    assert_eq!(channels, [2.5, 3.0]);
+    assert!(each.unscale(&Scaling::PerChannel { mean: vec![0.0; 3], std: vec![1.0; 3] }).is_err());
 }

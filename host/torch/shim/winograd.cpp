@@ -34,6 +34,9 @@ constexpr int64_t patch_columns = (kTilesAcross - 1) * Case::kStep + Case::kSide
 
 constexpr int64_t padded(int64_t channels) { return (channels + kLanes - 1) / kLanes * kLanes; }
 
+// Rows of the laid out weights per frame: of several frames each begins where its input's channels do.
+constexpr int64_t rows_of(int64_t into, int32_t taps) { return taps == 1 ? into : padded(into); }
+
 // x / (1 + exp(-x))
 TW_INLINE void silu(float* value) {
   const Lanes x = lanes(value);
@@ -160,7 +163,7 @@ template <typename Case>
 struct Scratch {
   static constexpr int64_t patch = patch_rows<Case> * patch_columns<Case> * TW_BLOCK, product = points<Case> * kTiles * TW_BLOCK,
                            tile = 4 * TW_BLOCK;
-  static int64_t values(int64_t into) { return patch + product + tile + points<Case> * kTiles * padded(into); }
+  static int64_t values(int64_t into, int32_t taps) { return patch + product + tile + points<Case> * kTiles * taps * padded(into); }
 };
 
 template <typename Case>
@@ -181,10 +184,10 @@ class Blocks {
     const int threads = at::get_num_threads();
     std::vector<double> sums(conv.sums == nullptr ? 0 : static_cast<size_t>(threads * conv.batch * 2 * conv.out));
     const c10::DataPtr scratch =
-        c10::GetCPUAllocator()->allocate(static_cast<size_t>(threads * Scratch<Case>::values(conv.into)) * sizeof(float));
+        c10::GetCPUAllocator()->allocate(static_cast<size_t>(threads * Scratch<Case>::values(conv.into, conv.taps)) * sizeof(float));
     at::parallel_for(0, conv.batch * blocks_down * blocks_across, 1, [&](int64_t begin, int64_t end) {
       const int64_t thread = at::get_thread_num();
-      float* own = static_cast<float*>(scratch.get()) + thread * Scratch<Case>::values(conv.into);
+      float* own = static_cast<float*>(scratch.get()) + thread * Scratch<Case>::values(conv.into, conv.taps);
       double* count = sums.empty() ? nullptr : sums.data() + thread * conv.batch * 2 * conv.out;
       for (int64_t index = begin; index < end; ++index) block(index, own, count);
     });
@@ -202,24 +205,27 @@ class Blocks {
     float* tiles = pixels + Scratch<Case>::tile;
     constexpr auto transformed = Case::kSide == 4 ? transform_direct : transform_upsampled;
     constexpr auto gathered = Case::kSide == 4 ? gather_direct : gather_upsampled;
-    const int64_t depth = padded(conv.into);
-    for (int64_t channel = 0; channel < conv.into; channel += TW_BLOCK) {
-      const int64_t channels = std::min<int64_t>(TW_BLOCK, conv.into - channel);
-      fill(patch, sample, tile_row * Case::kStep - 1, tile_column * Case::kStep - 1, channel, channels);
-      for (int64_t tile = 0; tile < kTiles; ++tile) {
-        const int64_t corner =
-            (tile / kTilesAcross * patch_columns<Case> + tile % kTilesAcross) * Case::kStep * TW_BLOCK;
-        transformed(patch + corner, patch_columns<Case> * TW_BLOCK, tiles + tile * depth + channel, kTiles * depth,
-                    channels);
+    const int64_t there = conv.taps - conv.missing, rows = rows_of(conv.into, conv.taps);
+    const int64_t depth = there * padded(conv.into);
+    for (int64_t frame = 0; frame < there; ++frame) {
+      for (int64_t channel = 0; channel < conv.into; channel += TW_BLOCK) {
+        const int64_t channels = std::min<int64_t>(TW_BLOCK, conv.into - channel);
+        fill(patch, conv.inputs[frame], sample, tile_row * Case::kStep - 1, tile_column * Case::kStep - 1, channel, channels);
+        for (int64_t tile = 0; tile < kTiles; ++tile) {
+          const int64_t corner =
+              (tile / kTilesAcross * patch_columns<Case> + tile % kTilesAcross) * Case::kStep * TW_BLOCK;
+          transformed(patch + corner, patch_columns<Case> * TW_BLOCK,
+                      tiles + tile * depth + frame * padded(conv.into) + channel, kTiles * depth, channels);
+        }
       }
     }
     const int64_t last = conv.out_first + conv.out_rows;
     for (int64_t channel = 0; channel < conv.out; channel += TW_BLOCK) {
       const int64_t channels = std::min<int64_t>(TW_BLOCK, conv.out - channel);
-      const float* laid = conv.weights + channel * points<Case> * conv.into;
+      const float* laid = conv.weights + channel * points<Case> * conv.taps * rows;
       for (int64_t point = 0; point < points<Case>; ++point)
-        multiply(tiles + point * kTiles * depth, laid + point * conv.into * TW_BLOCK,
-                 product + point * kTiles * TW_BLOCK, conv.into, depth, channels);
+        multiply(tiles + point * kTiles * depth, laid + (point * conv.taps + conv.missing) * rows * TW_BLOCK,
+                 product + point * kTiles * TW_BLOCK, there * rows, depth, channels);
       double* sum = sums == nullptr ? nullptr : sums + sample * 2 * conv.out + channel;
       for (int64_t tile = 0; tile < kTiles; ++tile) {
         const int64_t row = 2 * (tile_row + tile / kTilesAcross), column = 2 * (tile_column + tile % kTilesAcross);
@@ -237,7 +243,7 @@ class Blocks {
   }
 
   // The block's input after scale, shift and SiLU, with zeros beyond the picture.
-  void fill(float* patch, int64_t sample, int64_t top, int64_t left, int64_t channel, int64_t channels) const {
+  void fill(float* patch, const float* input, int64_t sample, int64_t top, int64_t left, int64_t channel, int64_t channels) const {
     const float* scale = conv.scale == nullptr ? nullptr : conv.scale + sample * conv.into + channel;
     const float* shift = conv.scale == nullptr ? nullptr : conv.shift + sample * conv.into + channel;
     for (int64_t y = top; y < top + patch_rows<Case>; ++y) {
@@ -246,7 +252,7 @@ class Blocks {
         if (y < conv.first || y >= std::min(conv.height, conv.first + conv.rows) || x < 0 || x >= conv.width) {
           std::fill_n(patch, padded(channels), 0.0f);
         } else {
-          const float* from = conv.input + ((sample * conv.rows + y - conv.first) * conv.width + x) * conv.into + channel;
+          const float* from = input + ((sample * conv.rows + y - conv.first) * conv.width + x) * conv.into + channel;
           prepare(patch, from, scale, shift, conv.silu != 0, channels);
         }
       }
@@ -285,28 +291,33 @@ int tw_winograd_available() noexcept {
   return available;
 }
 
-int64_t tw_winograd_values(int64_t into, int64_t out, int32_t upsample) noexcept {
-  return (out + TW_BLOCK - 1) / TW_BLOCK * TW_BLOCK * into * point_count(upsample);
+int64_t tw_winograd_values(int64_t into, int64_t out, int32_t taps, int32_t upsample) noexcept {
+  return (out + TW_BLOCK - 1) / TW_BLOCK * TW_BLOCK * taps * rows_of(into, taps) * point_count(upsample);
 }
 
-void tw_winograd_weights(const float* weights, int64_t into, int64_t out, int32_t upsample, float* laid_out) noexcept {
+void tw_winograd_weights(const float* weights, int64_t into, int64_t out, int32_t taps, int32_t upsample, float* laid_out) noexcept {
   const int side = upsample != 0 ? 3 : 4;
-  std::fill_n(laid_out, tw_winograd_values(into, out, upsample), 0.0f);
-  for (int64_t to = 0; to < out; ++to) {
-    float* block = laid_out + to / TW_BLOCK * TW_BLOCK * into * side * side + to % TW_BLOCK;
-    for (int64_t from = 0; from < into; ++from) {
-      double values[9], half[12] = {}, whole[16];
-      std::copy_n(weights + (to * into + from) * 9, 9, values);
-      for (int x = 0; x < 3; ++x) lay_out(values + x, 3, upsample, half + x, 3);
-      for (int y = 0; y < side; ++y) lay_out(half + 3 * y, 1, upsample, whole + side * y, 1);
-      for (int point = 0; point < side * side; ++point)
-        block[(point * into + from) * TW_BLOCK] = static_cast<float>(whole[point]);
+  const int64_t rows = rows_of(into, taps);
+  std::fill_n(laid_out, tw_winograd_values(into, out, taps, upsample), 0.0f);
+  at::parallel_for(0, out, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t to = begin; to < end; ++to) {
+      float* block = laid_out + to / TW_BLOCK * TW_BLOCK * taps * rows * side * side + to % TW_BLOCK;
+      for (int64_t from = 0; from < into; ++from) {
+        for (int64_t tap = 0; tap < taps; ++tap) {
+          double values[9], half[12] = {}, whole[16];
+          std::copy_n(weights + ((to * into + from) * taps + tap) * 9, 9, values);
+          for (int x = 0; x < 3; ++x) lay_out(values + x, 3, upsample, half + x, 3);
+          for (int y = 0; y < side; ++y) lay_out(half + 3 * y, 1, upsample, whole + side * y, 1);
+          for (int point = 0; point < side * side; ++point)
+            block[((point * taps + tap) * rows + from) * TW_BLOCK] = static_cast<float>(whole[point]);
+        }
+      }
     }
-  }
+  });
 }
 
-int64_t tw_winograd_scratch(int64_t into, int32_t upsample) noexcept {
-  const int64_t values = upsample != 0 ? Scratch<Upsampled>::values(into) : Scratch<Direct>::values(into);
+int64_t tw_winograd_scratch(int64_t into, int32_t taps, int32_t upsample) noexcept {
+  const int64_t values = upsample != 0 ? Scratch<Upsampled>::values(into, taps) : Scratch<Direct>::values(into, taps);
   return at::get_num_threads() * values * static_cast<int64_t>(sizeof(float));
 }
 

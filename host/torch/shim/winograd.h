@@ -8,6 +8,8 @@ extern "C" {
 
 // Channels that are worked on together: weights are laid out in blocks of so many outputs.
 enum { TW_BLOCK = 64 };
+// The most frames that a convolution looks at.
+enum { TW_TAPS = 3 };
 
 struct tw_convolution {
   int64_t batch, into, out;
@@ -17,7 +19,9 @@ struct tw_convolution {
   int64_t out_first, out_rows;  // rows of the output to compute; `output` and `add` start with the first of them
   int32_t upsample;           // the input is doubled in height and width by repeating pixels before it is convolved
   int32_t silu;               // x · sigmoid(x) after scale and shift
-  const float* input;         // [batch, rows, width, into]
+  int32_t taps;               // frames that the weights are for, 1 or TW_TAPS
+  int32_t missing;            // the first so many of them are not there: zeros
+  const float* inputs[TW_TAPS];  // of each frame that is there [batch, rows, width, into]
   const float* scale;         // [batch, into], or none: input · scale + shift comes first
   const float* shift;
   const float* weights;       // from tw_winograd_weights
@@ -31,10 +35,10 @@ struct tw_convolution {
 // Whether it runs on this processor.
 int tw_winograd_available() noexcept;
 // Values that tw_winograd_weights writes.
-int64_t tw_winograd_values(int64_t into, int64_t out, int32_t upsample) noexcept;
-// Lays weights [out, into, 3, 3] out for tw_winograd_convolve.
-void tw_winograd_weights(const float* weights, int64_t into, int64_t out, int32_t upsample, float* laid_out) noexcept;
+int64_t tw_winograd_values(int64_t into, int64_t out, int32_t taps, int32_t upsample) noexcept;
+// Lays weights [out, into, taps, 3, 3] out for tw_winograd_convolve.
+void tw_winograd_weights(const float* weights, int64_t into, int64_t out, int32_t taps, int32_t upsample, float* laid_out) noexcept;
 // Bytes of scratch that tw_winograd_convolve holds, all threads together.
-int64_t tw_winograd_scratch(int64_t into, int32_t upsample) noexcept;
+int64_t tw_winograd_scratch(int64_t into, int32_t taps, int32_t upsample) noexcept;
 int tw_winograd_convolve(const tw_convolution* convolution, char* error, size_t error_length) noexcept;
 }

@@ -16,6 +16,20 @@ pub struct RawMemory {
     pub fragmentation: f64,
 }
 
+/// `tw_unit_norm_job` in `shim/unit_norm.h`.
+#[repr(C)]
+pub struct RawUnitNorm {
+    pub pixels: i64,
+    pub channels: i64,
+    pub silu: i32,
+    pub input: *const f32,
+    pub gamma: *const f32,
+    pub output: *mut f32,
+}
+
+/// `TW_TAPS` in `shim/winograd.h`.
+pub const TAPS: usize = 3;
+
 /// `tw_convolution` in `shim/winograd.h`.
 #[repr(C)]
 pub struct RawConvolution {
@@ -30,7 +44,9 @@ pub struct RawConvolution {
     pub out_rows: i64,
     pub upsample: c_int,
     pub silu: c_int,
-    pub input: *const f32,
+    pub taps: i32,
+    pub missing: i32,
+    pub inputs: [*const f32; TAPS],
     pub scale: *const f32,
     pub shift: *const f32,
     pub weights: *const f32,
@@ -59,9 +75,17 @@ unsafe extern "C" {
         error_length: usize,
     ) -> c_int;
     pub safe fn tw_winograd_available() -> c_int;
-    pub safe fn tw_winograd_values(into: i64, out: i64, upsample: c_int) -> i64;
-    pub safe fn tw_winograd_scratch(into: i64, upsample: c_int) -> i64;
-    pub fn tw_winograd_weights(weights: *const f32, into: i64, out: i64, upsample: c_int, laid_out: *mut f32);
+    pub safe fn tw_winograd_values(into: i64, out: i64, taps: c_int, upsample: c_int) -> i64;
+    pub safe fn tw_winograd_scratch(into: i64, taps: c_int, upsample: c_int) -> i64;
+    pub fn tw_winograd_weights(
+        weights: *const f32,
+        into: i64,
+        out: i64,
+        taps: c_int,
+        upsample: c_int,
+        laid_out: *mut f32,
+    );
+    pub fn tw_unit_norm(norm: *const RawUnitNorm);
     pub fn tw_winograd_convolve(convolution: *const RawConvolution, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_cpu_install(allocate: Allocate, release: Release, error: *mut c_char, error_length: usize) -> c_int;
     pub fn tw_gpu_memory(device: c_int, out: *mut RawMemory, error: *mut c_char, error_length: usize) -> c_int;

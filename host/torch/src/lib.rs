@@ -10,7 +10,9 @@ pub mod memory;
 mod pool;
 pub mod probe;
 mod tensors;
+mod unit_norm;
 pub mod winograd;
 
 pub use error::{Error, Result};
 pub use tensors::{channels_last, from_bytes, kind, non_finite, set_threads, to_layout};
+pub use unit_norm::unit_norm;

@@ -1,6 +1,7 @@
 //! 3×3 convolutions of f32 pictures on the CPU by Winograd's minimal filtering: 4 products per pixel and pair of channels where the
 //! definition takes 9, and 2¼ after an upsampling by repetition. Group norm and SiLU before, a sum and the next norm's sums after are
-//! done on the way, so that only input and output travel through memory. The arithmetic stands in `shim/winograd.cpp`.
+//! done on the way, so that only input and output travel through memory. A causal 3×3×3 convolution is that of three frames, summed.
+//! The arithmetic stands in `shim/winograd.cpp`.
 
 use std::ops::Range;
 
@@ -16,9 +17,17 @@ pub fn available() -> bool {
     ffi::tw_winograd_available() != 0
 }
 
+/// Frames that a causal convolution looks at.
+pub const TAPS: usize = ffi::TAPS;
+
 /// Bytes of scratch that a convolution of so many input channels holds, all threads together.
 pub fn scratch_bytes(into: i64, upsample: bool) -> i64 {
-    ffi::tw_winograd_scratch(into, upsample.into())
+    ffi::tw_winograd_scratch(into, 1, upsample.into())
+}
+
+/// The same of a causal convolution over three frames.
+pub fn causal_scratch_bytes(into: i64) -> i64 {
+    ffi::tw_winograd_scratch(into, TAPS as i32, 0)
 }
 
 /// Rows of a picture [N, C, rows, W], f32, channels-last, samples without gaps.
@@ -73,6 +82,7 @@ pub struct Winograd {
     bias: Tensor,
     into: i64,
     out: i64,
+    taps: usize,
     upsample: bool,
 }
 
@@ -105,23 +115,38 @@ impl Winograd {
     /// # Errors
     /// Where the shapes are others, or memory is out.
     pub fn new(weight: &Tensor, bias: &Tensor, upsample: bool) -> Result<Self> {
-        let (out, into, height, width) = weight.size4()?;
-        if (height, width) != (3, 3) || bias.size() != [out] || weight.device() != Device::Cpu || out == 0 || into == 0
-        {
+        Self::laid_out(&weight.f_unsqueeze(2)?, bias, 1, upsample)
+    }
+
+    /// Lays out weights `[out, into, 3, 3, 3]` over frames, rows and columns and a bias of `out` values, f32 on the CPU: each frame of the output is made
+    /// of the frame at its place and the two before.
+    ///
+    /// # Errors
+    /// Where the shapes are others, or memory is out.
+    pub fn causal(weight: &Tensor, bias: &Tensor) -> Result<Self> {
+        Self::laid_out(weight, bias, TAPS, false)
+    }
+
+    fn laid_out(weight: &Tensor, bias: &Tensor, taps: usize, upsample: bool) -> Result<Self> {
+        let (out, into, ..) = weight.size5()?;
+        let square = weight.size()[2..] == [taps as i64, 3, 3];
+        if !square || bias.size() != [out] || weight.device() != Device::Cpu || out == 0 || into == 0 {
             let (weight, bias) = (weight.size(), bias.size());
             return Err(Error::Torch(format!(
-                "weights {weight:?} and bias {bias:?} are no 3×3 convolution on the CPU"
+                "weights {weight:?} and bias {bias:?} are no 3×3 convolution of {taps} frames on the CPU"
             )));
         }
         let plain = |tensor: &Tensor| -> Result<Tensor> { Ok(tensor.f_to_kind(Kind::Float)?.f_contiguous()?) };
         let (weight, bias) = (plain(weight)?, plain(bias)?);
-        let values = ffi::tw_winograd_values(into, out, upsample.into());
+        let frames = taps as i32;
+        let values = ffi::tw_winograd_values(into, out, frames, upsample.into());
         let laid_out = Tensor::f_empty([values], (Kind::Float, Device::Cpu))?;
-        // SAFETY: `weight` holds out · into · 9 contiguous f32 and `laid_out` as many as the shim asked for.
+        // SAFETY: `weight` holds out · into · taps · 9 contiguous f32 and `laid_out` as many as the shim asked for.
         unsafe {
-            ffi::tw_winograd_weights(weight.data_ptr().cast(), into, out, upsample.into(), laid_out.data_ptr().cast());
+            let (from, to) = (weight.data_ptr().cast(), laid_out.data_ptr().cast());
+            ffi::tw_winograd_weights(from, into, out, frames, upsample.into(), to);
         }
-        Ok(Self { laid_out, bias, into, out, upsample })
+        Ok(Self { laid_out, bias, into, out, taps, upsample })
     }
 
     /// Output channels.
@@ -147,14 +172,39 @@ impl Winograd {
         rows: Range<i64>,
         add: Option<&Tensor>,
         output: Option<&Tensor>,
+        sums: Option<&mut Sums>,
+    ) -> Result<()> {
+        self.convolve_frames(&[input], before, rows, add, output, sums)
+    }
+
+    /// The same over frames of one shape, oldest first, as many as the weights are for; those that are not there, at the beginning of a clip, count as
+    /// zeros and take no time.
+    ///
+    /// # Errors
+    /// As [`Self::convolve`], and where the frames differ in shape or are more than the weights are for.
+    pub fn convolve_frames(
+        &self,
+        frames: &[Rows<'_>],
+        before: Option<&Affine>,
+        rows: Range<i64>,
+        add: Option<&Tensor>,
+        output: Option<&Tensor>,
         mut sums: Option<&mut Sums>,
     ) -> Result<()> {
+        let refused = |what: String| Err(Error::Torch(what));
+        let Some(input) = frames.last().filter(|_| frames.len() <= self.taps) else {
+            return refused(format!("{} frames where 1 to {} were expected", frames.len(), self.taps));
+        };
         let (batch, _, stored, width) = input.tensor.size4()?;
         let scale = if self.upsample { 2 } else { 1 };
-        stride("input", input.tensor, [batch, self.into, stored, width])?;
-        let refused = |what: String| Err(Error::Torch(what));
-        if batch > 1 && input.tensor.stride()[0] != self.into * stored * width {
-            return refused("the input's samples have gaps between them".into());
+        for frame in frames {
+            if (frame.first, frame.height) != (input.first, input.height) {
+                return refused("the frames hold different rows".into());
+            }
+            stride("input", frame.tensor, [batch, self.into, stored, width])?;
+            if batch > 1 && frame.tensor.stride()[0] != self.into * stored * width {
+                return refused("the input's samples have gaps between them".into());
+            }
         }
         let needed = ((rows.start - 1).max(0) / scale)..((rows.end + scale) / scale).min(input.height);
         if rows.start < 0 || rows.start >= rows.end || rows.end > input.height * scale || batch == 0 || width == 0 {
@@ -173,6 +223,10 @@ impl Winograd {
         let shape = [batch, self.out, rows.end - rows.start, width * scale];
         let strided = |what, tensor: Option<&Tensor>| tensor.map_or(Ok(0), |tensor| stride(what, tensor, shape));
         let data = |tensor: Option<&Tensor>| tensor.map_or(std::ptr::null_mut(), |tensor| tensor.data_ptr().cast());
+        let mut inputs = [std::ptr::null(); TAPS];
+        for (place, frame) in inputs.iter_mut().zip(frames) {
+            *place = frame.tensor.data_ptr().cast_const().cast();
+        }
         let raw = ffi::RawConvolution {
             batch,
             into: self.into,
@@ -185,7 +239,9 @@ impl Winograd {
             out_rows: rows.end - rows.start,
             upsample: self.upsample.into(),
             silu: before.is_some().into(),
-            input: input.tensor.data_ptr().cast(),
+            taps: self.taps as i32,
+            missing: (self.taps - frames.len()) as i32,
+            inputs,
             scale: before.map_or(std::ptr::null(), |affine| affine.scale.as_ptr()),
             shift: before.map_or(std::ptr::null(), |affine| affine.shift.as_ptr()),
             weights: self.laid_out.data_ptr().cast(),

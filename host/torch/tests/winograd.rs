@@ -2,7 +2,7 @@
 
 use tch::{Device, Kind, Tensor};
 use tilewright_torch::{
-    channels_last,
+    channels_last, unit_norm,
     winograd::{Affine, Rows, Sums, Winograd, available},
 };
 
@@ -146,4 +146,69 @@ fn what_does_not_fit_is_refused_before_it_reaches_cpp() {
     }
     assert!(Winograd::new(&Tensor::rand([4, 8, 1, 1], FLOAT), &Tensor::rand([4], FLOAT), false).is_err());
     assert!(Winograd::new(&Tensor::rand([4, 8, 3, 3], FLOAT), &Tensor::rand([5], FLOAT), false).is_err());
+}
+
+#[test]
+fn three_frames_make_a_causal_convolution() {
+    if !available() {
+        return;
+    }
+    let _no_grad = tch::no_grad_guard();
+    for [into, out, height, width] in [[96, 96, 19, 23], [4, 24, 6, 9], [24, 3, 17, 8], [130, 70, 5, 16]] {
+        let weight = Tensor::randn([out, into, 3, 3, 3], FLOAT) / (27.0 * into as f64).sqrt();
+        let bias = Tensor::randn([out], FLOAT);
+        let conv = Winograd::causal(&weight, &bias).unwrap();
+        let frames: Vec<Tensor> =
+            (0..3).map(|_| channels_last(&Tensor::randn([1, into, height, width], FLOAT)).unwrap()).collect();
+        for there in 1..=3 {
+            let frames = &frames[3 - there..];
+            // [1, C, T, H, W], zeros for the frames that are not there.
+            let clip =
+                Tensor::stack(frames, 2).to_kind(Kind::Double).constant_pad_nd([0, 0, 0, 0, 3 - there as i64, 0]);
+            let expected = clip.conv3d(
+                &weight.to_kind(Kind::Double),
+                Some(&bias.to_kind(Kind::Double)),
+                [1, 1, 1],
+                [0, 1, 1],
+                [1, 1, 1],
+                1,
+            );
+            let output = picture([1, out, height, width]);
+            let rows: Vec<Rows<'_>> = frames.iter().map(Rows::all).collect();
+            conv.convolve_frames(&rows, None, 0..height, None, Some(&output), None).unwrap();
+            let difference = largest(&(&output - expected.squeeze_dim(2)));
+            assert!(difference < 2e-5, "{into} → {out}, {there} frames: {difference}");
+        }
+    }
+    let frame = picture([1, 8, 4, 4]);
+    let conv = Winograd::causal(&Tensor::rand([4, 8, 3, 3, 3], FLOAT), &Tensor::rand([4], FLOAT)).unwrap();
+    let several = [Rows::all(&frame); 4];
+    assert!(conv.convolve_frames(&several, None, 0..4, None, None, None).is_err());
+    assert!(conv.convolve_frames(&[], None, 0..4, None, None, None).is_err());
+    let other = picture([1, 8, 4, 5]);
+    assert!(conv.convolve_frames(&[Rows::all(&frame), Rows::all(&other)], None, 0..4, None, None, None).is_err());
+}
+
+#[test]
+fn norms_per_pixel_agree_with_the_definition() {
+    let _no_grad = tch::no_grad_guard();
+    for channels in [96, 5, 16, 130] {
+        let input = channels_last(&(Tensor::randn([2, channels, 7, 9], FLOAT) * 3.0)).unwrap();
+        let _ = input.narrow(2, 0, 1).zero_();
+        let gamma = Tensor::randn([channels], FLOAT);
+        let wide = input.to_kind(Kind::Double);
+        let length = wide.square().sum_dim_intlist(&[1_i64][..], true, None).sqrt().clamp_min(1e-12);
+        let normed = wide / length * (channels as f64).sqrt() * gamma.to_kind(Kind::Double).view([1, channels, 1, 1]);
+        for (silu, expected) in [(false, normed.copy()), (true, normed.silu())] {
+            let output = picture([2, channels, 7, 9]);
+            unit_norm(&input, &gamma, silu, &output).unwrap();
+            assert!(largest(&(&output - &expected)) < 1e-5);
+            let same = input.copy();
+            unit_norm(&same, &gamma, silu, &same).unwrap();
+            assert_eq!(largest(&(&same - &output)), 0.0);
+        }
+    }
+    let (first, last) = (Tensor::rand([1, 4, 3, 3], FLOAT), picture([1, 4, 3, 3]));
+    assert!(unit_norm(&first, &Tensor::rand([4], FLOAT), true, &last).is_err(), "channels-first");
+    assert!(unit_norm(&last, &Tensor::rand([5], FLOAT), true, &last).is_err());
 }

@@ -151,7 +151,7 @@ pub fn latent(shape: [i64; 4]) -> Tensor {
 }
 
 pub fn stored_latent(case: &Value) -> Tensor {
-    Latent::read(&fixtures().join(case["latent"].as_str().unwrap()), None).unwrap().values
+    Latent::read(&fixtures().join(case["latent"].as_str().unwrap()), None).unwrap().pictures().unwrap()
 }
 
 pub fn reference(case: &Value) -> Tensor {

@@ -21,13 +21,13 @@ pub(super) const CPU_PIECE: i64 = 1 << 17;
 const GPU_PIECE: i64 = 1 << 24;
 
 /// In another type; what it was in is given back. Costs nothing where the type is the same.
-fn converted(tensor: Tensor, kind: Kind) -> Result<Tensor> {
+pub(crate) fn converted(tensor: Tensor, kind: Kind) -> Result<Tensor> {
     Ok(tensor.f_to_kind(kind)?)
 }
 
 /// A convolution that keeps height and width, or doubles them first by repeating pixels.
 #[derive(Debug)]
-pub(super) enum Conv {
+pub(crate) enum Conv {
     /// As libtorch has it, in any type and memory order.
     Plain(Plain),
     /// 3×3, f32, channels-last, on the CPU.
@@ -60,7 +60,7 @@ impl Conv {
 }
 
 /// An uninitialised picture in the type and memory order that layers hand on.
-pub(super) fn empty([batch, channels, height, width]: [i64; 4], numeric: &Numeric, device: Device) -> Result<Tensor> {
+pub(crate) fn empty([batch, channels, height, width]: [i64; 4], numeric: &Numeric, device: Device) -> Result<Tensor> {
     let options = (numeric.rest, device);
     Ok(match numeric.layout {
         Layout::ChannelsFirst => Tensor::f_empty([batch, channels, height, width], options)?,
@@ -70,7 +70,7 @@ pub(super) fn empty([batch, channels, height, width]: [i64; 4], numeric: &Numeri
 
 /// libtorch's convolution of stride 1.
 #[derive(Debug)]
-pub(super) struct Plain {
+pub(crate) struct Plain {
     pub weight: Tensor,
     pub bias: Tensor,
     pub padding: i64,

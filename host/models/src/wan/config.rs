@@ -1,8 +1,21 @@
 //! A video decoder's architecture, read off the tensors' names and shapes.
 
 use serde::Serialize;
+use tilewright_plan::{Dtype, Model};
 
-use crate::Family;
+use super::statistics;
+use crate::{
+    Checkpoint, Error, Family, FileLayout, Identity, Kind, Result, Scaling,
+    identify::most_common,
+    known::Known,
+    names::{Table, wan::Naming},
+};
+
+/// Most channels that a layer may have: past this a file is hostile rather than large.
+pub(super) const MOST_CHANNELS: usize = 1 << 16;
+
+/// Most output pixels, or frames, per latent pixel or frame.
+const MOST_SCALE: u32 = 1 << 8;
 
 /// How an up block ends where it is not the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -51,7 +64,198 @@ pub struct Config {
     pub latents_std: Option<Vec<f64>>,
 }
 
+/// A picture's channels as they leave the network: their number, the patch's side, the picture's own.
+const PATCHES: [(usize, usize, usize); 3] = [(3, 1, 3), (4, 1, 4), (12, 2, 3)];
+
+/// The patch's side and the picture's channels of so many channels of the network.
+pub(super) fn patch(channels: usize) -> Option<(usize, usize)> {
+    PATCHES.iter().find(|row| row.0 == channels).map(|row| (row.1, row.2))
+}
+
+/// A file's tensors by diffusers' names.
+///
+/// # Errors
+/// Where the file is no video autoencoder.
+pub(super) fn known<'a>(file: &'a Checkpoint, identity: &'a Identity) -> Result<Known<'a, Naming>> {
+    if identity.kind != Kind::VideoAutoencoder {
+        return Err(Error::Unknown { path: file.path().to_owned(), reason: "no video autoencoder".into() });
+    }
+    let prefix = identity.prefix.as_str();
+    let names: Vec<&str> = file.names().filter_map(|name| name.strip_prefix(prefix)).collect();
+    let naming = Naming::of(identity.layout == FileLayout::WanOriginal, names.iter().copied());
+    Ok(Known::new(file, prefix, naming))
+}
+
+/// Where a tensor's name and an axis tell an extent.
+pub(super) fn at(name: &str, axis: usize) -> (String, usize) {
+    (name.to_owned(), axis)
+}
+
+/// The tensors that tell how many channels a residual layer has.
+pub(super) fn resnet_channels(name: &str) -> Vec<(String, usize)> {
+    ["conv1.weight", "conv1.bias", "norm2.gamma", "conv2.weight", "conv2.bias"]
+        .iter()
+        .map(|part| (format!("{name}.{part}"), 0))
+        .collect()
+}
+
 impl Config {
+    /// Reads the architecture, and the latents' mean and deviation from config.json beside the file where the layout is diffusers'.
+    ///
+    /// # Errors
+    /// A tensor that the architecture is read from is missing or misshapen; widths are nonsense; config.json is broken.
+    pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
+        let known = known(file, identity)?;
+        let missing = |name: &str, shape: &[usize]| known.missing(name, shape);
+        let middle = "decoder.mid_block";
+        let middle_channels = [
+            at("decoder.conv_in.weight", 0),
+            at("decoder.conv_in.bias", 0),
+            at(&format!("{middle}.resnets.0.norm1.gamma"), 0),
+            at(&format!("{middle}.resnets.0.conv1.weight"), 0),
+            at(&format!("{middle}.attentions.0.norm.gamma"), 0),
+            at(&format!("{middle}.resnets.1.norm1.gamma"), 0),
+        ];
+        let middle_channels =
+            known.extent(&middle_channels).ok_or_else(|| missing("decoder.conv_in.weight", &[384, 16, 3, 3, 3]))?;
+        let latent = [
+            at("decoder.conv_in.weight", 1),
+            at("post_quant_conv.weight", 0),
+            at("post_quant_conv.weight", 1),
+            at("post_quant_conv.bias", 0),
+        ];
+        let latent_channels =
+            known.extent(&latent).ok_or_else(|| missing("decoder.conv_in.weight", &[middle_channels, 16, 3, 3, 3]))?;
+        let mut up_blocks = Vec::new();
+        let mut into = middle_channels;
+        for index in 0..known.count("decoder.up_blocks") {
+            let block = Self::read_block(&known, &format!("decoder.up_blocks.{index}"), index, into)?;
+            into = block.upsample.map_or(block.channels, |upsample| upsample.channels);
+            up_blocks.push(block);
+        }
+        if up_blocks.is_empty() {
+            let shape = [middle_channels, middle_channels, 3, 3, 3];
+            return Err(missing("decoder.up_blocks.0.resnets.0.conv1.weight", &shape));
+        }
+        let ends = [at("decoder.conv_out.weight", 0), at("decoder.conv_out.bias", 0)];
+        let out_channels =
+            known.extent(&ends).ok_or_else(|| missing("decoder.conv_out.weight", &[3, into, 3, 3, 3]))?;
+        let refused = |reason| Error::Unknown { path: file.path().to_owned(), reason };
+        let (patch, image_channels) = patch(out_channels).ok_or_else(|| {
+            refused(format!(
+                "the decoder ends in {out_channels} channels: pictures have 3 or 4, or 12 where each is four pixels"
+            ))
+        })?;
+        let (latents_mean, latents_std) = statistics::read(file, identity, latent_channels)?.unzip();
+        let config = Self {
+            family: if known.table.nested() { Family::Wan22 } else { Family::Wan21 },
+            latent_channels,
+            middle_channels,
+            up_blocks,
+            out_channels,
+            patch,
+            image_channels,
+            latents_mean,
+            latents_std,
+        };
+        config.check().map_err(refused)?;
+        Ok(config)
+    }
+
+    fn read_block(known: &Known<'_, Naming>, name: &str, index: usize, into: usize) -> Result<UpBlock> {
+        let first = format!("{name}.resnets.0");
+        let channels = known
+            .extent(&resnet_channels(&first))
+            .ok_or_else(|| known.missing(&format!("{first}.conv1.weight"), &[into, into, 3, 3, 3]))?;
+        let end = format!("{name}.upsamplers.0");
+        let next = format!("decoder.up_blocks.{}.resnets.0", index + 1);
+        let upsample = known.has(&end).then(|| {
+            let widths = [
+                at(&format!("{end}.resample.1.weight"), 0),
+                at(&format!("{end}.resample.1.bias"), 0),
+                at(&format!("{next}.norm1.gamma"), 0),
+                at(&format!("{next}.conv1.weight"), 1),
+            ];
+            Upsample {
+                channels: known.extent(&widths).unwrap_or(channels),
+                temporal: known.has(&format!("{end}.time_conv")),
+            }
+        });
+        Ok(UpBlock {
+            into,
+            channels,
+            layers: known.count(&format!("{name}.resnets")),
+            upsample,
+            duplicated: known.table.nested() && upsample.is_some(),
+        })
+    }
+
+    /// What is wrong with the architecture.
+    fn check(&self) -> std::result::Result<(), String> {
+        let blocks = self.up_blocks.iter();
+        let widths = blocks.flat_map(|block| [Some(block.channels), block.upsample.map(|upsample| upsample.channels)]);
+        let widths = widths.flatten().chain([self.middle_channels, self.latent_channels]);
+        if let Some(width) = widths.into_iter().find(|width| *width == 0 || *width > MOST_CHANNELS) {
+            return Err(format!("a layer of {width} channels is nonsense"));
+        }
+        if self.spatial_scale() > MOST_SCALE || self.temporal_scale() > MOST_SCALE {
+            return Err(format!("{} up blocks are nonsense", self.up_blocks.len()));
+        }
+        for (block, upsample) in self.up_blocks.iter().filter_map(|block| Some((block, block.upsample?))) {
+            let copies = upsample.channels * if upsample.temporal { 8 } else { 4 };
+            if block.duplicated && (upsample.channels != block.channels || copies % block.into != 0) {
+                return Err(format!(
+                    "an up block from {} to {} channels can't add its input to its output",
+                    block.into, upsample.channels
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What policies are told of the model.
+    pub fn model(&self, file: &Checkpoint, identity: &Identity) -> Model {
+        let names = Self::decoder_names(file, identity);
+        Model {
+            family: self.family.name().to_owned(),
+            stored: most_common(file, &names).unwrap_or(Dtype::F32),
+            quantized: false,
+            parameter_bytes: names.iter().filter_map(|name| file.bytes(name)).map(|bytes| bytes.len() as u64).sum(),
+            spatial_scale: self.spatial_scale(),
+            temporal_scale: self.temporal_scale(),
+        }
+    }
+
+    /// The file's names of all tensors in the decoder's part of the file.
+    pub fn decoder_names(file: &Checkpoint, identity: &Identity) -> Vec<String> {
+        let post_quant = if identity.layout == FileLayout::WanOriginal { "conv2." } else { "post_quant_conv." };
+        let part = |name: &&str| {
+            name.strip_prefix(&identity.prefix)
+                .is_some_and(|rest| rest.starts_with("decoder.") || rest.starts_with(post_quant))
+        };
+        file.names().filter(part).map(str::to_owned).collect()
+    }
+
+    /// Tensors in the decoder's part of the file that the network has no place for; where the architecture can't be read, those that no
+    /// network has.
+    pub fn left_over(file: &Checkpoint, identity: &Identity) -> Vec<String> {
+        let Ok(known) = known(file, identity) else { return Vec::new() };
+        let needed = Self::read(file, identity).ok().map(|config| config.needed());
+        let mut left = Self::decoder_names(file, identity);
+        left.retain(|name| match known.table.canonical(&name[identity.prefix.len()..]) {
+            None => true,
+            Some(name) => needed.as_ref().is_some_and(|needed| !needed.iter().any(|needed| needed.name == name)),
+        });
+        left
+    }
+
+    /// What keeps the decoder from being loaded, a line each.
+    pub fn problems(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
+        let Ok(known) = known(file, identity) else { return Vec::new() };
+        let problems = self.needed().into_iter().filter_map(|needed| known.locate(&needed).err());
+        problems.map(|error| error.to_string()).collect()
+    }
+
     /// Output pixels per latent pixel.
     pub fn spatial_scale(&self) -> u32 {
         self.patch as u32 * (1 << self.up_blocks.iter().filter(|block| block.upsample.is_some()).count().min(16))
@@ -61,6 +265,12 @@ impl Config {
     pub fn temporal_scale(&self) -> u32 {
         let temporal = |block: &&UpBlock| block.upsample.is_some_and(|upsample| upsample.temporal);
         1 << self.up_blocks.iter().filter(temporal).count().min(16)
+    }
+
+    /// How latents saved by diffusers are brought into the autoencoder's own space, where that is known.
+    pub fn scaling(&self) -> Option<Scaling> {
+        let (mean, std) = (self.latents_mean.clone()?, self.latents_std.clone()?);
+        Some(Scaling::PerChannel { mean, std })
     }
 
     /// Output frames of so many latent frames.

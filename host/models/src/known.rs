@@ -1,0 +1,86 @@
+//! A file's tensors by the names that the network knows them by.
+
+use std::collections::BTreeMap;
+
+use crate::{Checkpoint, Error, Result, error::Shape, names::Table};
+
+/// A tensor that a network needs: diffusers' name and the shapes that it may have, the usual one first.
+#[derive(Debug)]
+pub(crate) struct Needed {
+    pub name: String,
+    pub shapes: Vec<Vec<usize>>,
+}
+
+/// A file's names seen through its layout's table.
+#[derive(Debug)]
+pub(crate) struct Known<'a, T> {
+    pub file: &'a Checkpoint,
+    pub table: T,
+    prefix: &'a str,
+    /// diffusers' name to the file's.
+    names: BTreeMap<String, &'a str>,
+}
+
+impl<'a, T: Table> Known<'a, T> {
+    pub fn new(file: &'a Checkpoint, prefix: &'a str, table: T) -> Self {
+        let within = file.names().filter_map(|name| Some((name, name.strip_prefix(prefix)?)));
+        let names = within.filter_map(|(name, rest)| Some((table.canonical(rest)?, name))).collect();
+        Self { file, table, prefix, names }
+    }
+
+    /// Some tensor's name starts with these segments.
+    pub fn has(&self, start: &str) -> bool {
+        let first = self.names.range(format!("{start}.")..).next();
+        first.is_some_and(|(name, _)| name.strip_prefix(start).is_some_and(|rest| rest.starts_with('.')))
+    }
+
+    /// How many numbers in a row, from 0, stand between `start` and the rest of some name.
+    pub fn count(&self, start: &str) -> usize {
+        (0..).take_while(|number| self.has(&format!("{start}.{number}"))).count()
+    }
+
+    /// The extent that most of these tensors have along the given axis, so that one misshapen tensor is the one that is blamed.
+    pub fn extent(&self, candidates: &[(String, usize)]) -> Option<usize> {
+        let mut votes: Vec<(usize, usize)> = Vec::new();
+        for (name, axis) in candidates {
+            let shape = self.names.get(name).and_then(|name| self.file.shape(name));
+            let Some(extent) = shape.and_then(|shape| shape.get(*axis)) else { continue };
+            match votes.iter_mut().find(|(value, _)| value == extent) {
+                Some((_, count)) => *count += 1,
+                None => votes.push((*extent, 1)),
+            }
+        }
+        let most = votes.iter().map(|(_, count)| *count).max()?;
+        votes.into_iter().find(|(_, count)| *count == most).map(|(value, _)| value)
+    }
+
+    /// The file's name of a needed tensor and its shape there, or what is wrong with it.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] and [`Error::Shape`], with the file's own name.
+    pub fn locate(&self, needed: &Needed) -> Result<(&'a str, &'a [usize])> {
+        let Some(name) = self.names.get(&needed.name) else {
+            return Err(self.missing(&needed.name, &needed.shapes[0]));
+        };
+        let found = self.file.shape(name).unwrap_or_default();
+        if !needed.shapes.iter().any(|shape| shape == found) {
+            return Err(Error::Shape {
+                path: self.file.path().to_owned(),
+                name: (*name).to_owned(),
+                found: Shape(found.to_vec()),
+                expected: Shape(needed.shapes[0].clone()),
+            });
+        }
+        Ok((name, found))
+    }
+
+    /// A tensor is not there: the error has the name that the file would give it.
+    pub fn missing(&self, canonical: &str, expected: &[usize]) -> Error {
+        let name = self.table.original(canonical).unwrap_or_else(|| canonical.to_owned());
+        Error::Missing {
+            path: self.file.path().to_owned(),
+            name: format!("{}{name}", self.prefix),
+            expected: Shape(expected.to_vec()),
+        }
+    }
+}

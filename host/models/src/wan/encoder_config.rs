@@ -1,0 +1,160 @@
+//! A video encoder's architecture, read off the tensors' names and shapes.
+
+use serde::Serialize;
+
+use super::config::{MOST_CHANNELS, at, known, patch, resnet_channels};
+use crate::{Checkpoint, Error, Identity, Result, known::Known, names::wan::Naming};
+
+/// How a down block ends where it is not the last: half the height and width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Downsample {
+    /// Halves the frames too: all but the first frame of a clip become one for two.
+    pub temporal: bool,
+}
+
+/// One down block: so many residual layers, then half the height and width, and perhaps half the frames.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DownBlock {
+    /// Channels of its input.
+    pub into: usize,
+    /// Channels of its output.
+    pub channels: usize,
+    /// Residual layers.
+    pub layers: usize,
+    /// How it ends.
+    pub downsample: Option<Downsample>,
+    /// The block's input, averaged over neighbours and channels, is added to its output (WAN 2.2).
+    pub averaged: bool,
+}
+
+/// An encoder's architecture.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct EncoderConfig {
+    /// Channels of the picture.
+    pub image_channels: usize,
+    /// Side of the squares of pixels that enter the network as channels; 1 in WAN 2.1.
+    pub patch: usize,
+    /// Channels of the first convolution's input: those of the picture, times the patch's pixels.
+    pub in_channels: usize,
+    /// Channels of the first convolution's output.
+    pub first_channels: usize,
+    /// From the picture to the latent.
+    pub down_blocks: Vec<DownBlock>,
+    /// Channels of the latent.
+    pub latent_channels: usize,
+}
+
+impl EncoderConfig {
+    /// Whether the file has tensors of an encoder.
+    pub fn there(file: &Checkpoint, identity: &Identity) -> bool {
+        known(file, identity).is_ok_and(|known| known.has("encoder"))
+    }
+
+    /// Reads the architecture.
+    ///
+    /// # Errors
+    /// A tensor that the architecture is read from is missing or misshapen; widths are nonsense.
+    pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
+        let known = known(file, identity)?;
+        let missing = |name: &str, shape: &[usize]| known.missing(name, shape);
+        let first = "encoder.down_blocks.0.resnets.0";
+        let width = [
+            at("encoder.conv_in.weight", 0),
+            at("encoder.conv_in.bias", 0),
+            at(&format!("{first}.norm1.gamma"), 0),
+            at(&format!("{first}.conv1.weight"), 1),
+        ];
+        let first_channels =
+            known.extent(&width).ok_or_else(|| missing("encoder.conv_in.weight", &[96, 3, 3, 3, 3]))?;
+        let in_channels = known
+            .extent(&[at("encoder.conv_in.weight", 1)])
+            .ok_or_else(|| missing("encoder.conv_in.weight", &[first_channels, 3, 3, 3, 3]))?;
+        let mut down_blocks: Vec<DownBlock> = Vec::new();
+        let mut into = first_channels;
+        for index in 0..known.count("encoder.down_blocks") {
+            let block = Self::read_block(&known, &format!("encoder.down_blocks.{index}"), into)?;
+            into = block.channels;
+            down_blocks.push(block);
+        }
+        if down_blocks.is_empty() {
+            return Err(missing(&format!("{first}.conv1.weight"), &[first_channels, first_channels, 3, 3, 3]));
+        }
+        let moments = [
+            at("quant_conv.weight", 0),
+            at("quant_conv.weight", 1),
+            at("encoder.conv_out.weight", 0),
+            at("encoder.conv_out.bias", 0),
+        ];
+        let moments = known.extent(&moments).ok_or_else(|| missing("encoder.conv_out.weight", &[32, into, 3, 3, 3]))?;
+        let refused = |reason| Error::Unknown { path: file.path().to_owned(), reason };
+        let (patch, image_channels) = patch(in_channels).ok_or_else(|| {
+            refused(format!(
+                "the encoder takes {in_channels} channels: pictures have 3 or 4, or 12 where each is four pixels"
+            ))
+        })?;
+        let config =
+            Self { image_channels, patch, in_channels, first_channels, down_blocks, latent_channels: moments / 2 };
+        config.check(moments).map_err(refused)?;
+        Ok(config)
+    }
+
+    fn read_block(known: &Known<'_, Naming>, name: &str, into: usize) -> Result<DownBlock> {
+        let first = format!("{name}.resnets.0");
+        let channels = known
+            .extent(&resnet_channels(&first))
+            .ok_or_else(|| known.missing(&format!("{first}.conv1.weight"), &[into, into, 3, 3, 3]))?;
+        let end = format!("{name}.downsampler");
+        let downsample = known.has(&end).then(|| Downsample { temporal: known.has(&format!("{end}.time_conv")) });
+        let layers = known.count(&format!("{name}.resnets"));
+        Ok(DownBlock { into, channels, layers, downsample, averaged: known.table.nested() })
+    }
+
+    /// What is wrong with the architecture.
+    fn check(&self, moments: usize) -> std::result::Result<(), String> {
+        let widths = self.down_blocks.iter().map(|block| block.channels).chain([self.first_channels, moments / 2]);
+        if let Some(width) = widths.into_iter().find(|width| *width == 0 || *width > MOST_CHANNELS) {
+            return Err(format!("a layer of {width} channels is nonsense"));
+        }
+        if moments % 2 != 0 {
+            return Err(format!("the encoder ends in {moments} channels: means and deviations are equally many"));
+        }
+        if self.down_blocks.iter().filter(|block| block.downsample.is_some()).count() > 8 {
+            return Err(format!("{} down blocks are nonsense", self.down_blocks.len()));
+        }
+        match self.down_blocks.iter().find(|block| block.averaged && block.into * block.factor() % block.channels != 0)
+        {
+            Some(block) => Err(format!(
+                "a down block from {} to {} channels can't add its input to its output",
+                block.into, block.channels
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Channels of the middle block.
+    pub fn middle_channels(&self) -> usize {
+        self.down_blocks.last().map_or(self.first_channels, |block| block.channels)
+    }
+
+    /// Pixels per latent pixel.
+    pub fn spatial_scale(&self) -> u32 {
+        self.patch as u32 * (1 << self.down_blocks.iter().filter(|block| block.downsample.is_some()).count().min(16))
+    }
+
+    /// Frames per latent frame, the first aside, which gives one.
+    pub fn temporal_scale(&self) -> u32 {
+        let temporal = |block: &&DownBlock| block.downsample.is_some_and(|downsample| downsample.temporal);
+        1 << self.down_blocks.iter().filter(temporal).count().min(16)
+    }
+}
+
+impl DownBlock {
+    /// Values of the input per value of the output, in one channel.
+    pub(super) fn factor(&self) -> usize {
+        match self.downsample {
+            None => 1,
+            Some(Downsample { temporal: false }) => 4,
+            Some(Downsample { temporal: true }) => 8,
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! The norm of WAN's autoencoders, with SiLU after it, in one pass over f32 channels-last values on the CPU.
+
+use tch::{Device, Kind, Tensor};
+
+use crate::{Error, Result, ffi};
+
+/// Scales the channels of each pixel to length √C and by `gamma` (diffusers' `WanRMS_norm`), then applies SiLU where asked. `input` and `output` are
+/// `[N, C, H, W]` of one shape, f32, channels-last without gaps, and may be one tensor; `gamma` holds C values.
+///
+/// # Errors
+/// Where a tensor has another shape, type or order.
+pub fn unit_norm(input: &Tensor, gamma: &Tensor, silu: bool, output: &Tensor) -> Result<()> {
+    let (batch, channels, height, width) = input.size4()?;
+    let fits = |tensor: &Tensor| -> Result<bool> {
+        let flat = tensor.f_permute([0, 2, 3, 1])?;
+        Ok(tensor.f_kind()? == Kind::Float && tensor.device() == Device::Cpu && flat.is_contiguous())
+    };
+    let fitting = fits(input)? && fits(output)? && output.size() == input.size();
+    let scaled = gamma.f_kind()? == Kind::Float && gamma.device() == Device::Cpu && gamma.is_contiguous();
+    if !fitting || !scaled || gamma.numel() as i64 != channels {
+        return Err(Error::Torch(format!(
+            "a norm of {:?} into {:?} by {:?}: f32, channels-last, of one shape were expected",
+            input.size(),
+            output.size(),
+            gamma.size()
+        )));
+    }
+    let raw = ffi::RawUnitNorm {
+        pixels: batch * height * width,
+        channels,
+        silu: silu.into(),
+        input: input.data_ptr().cast(),
+        gamma: gamma.data_ptr().cast(),
+        output: output.data_ptr().cast(),
+    };
+    // SAFETY: every address is of as many contiguous f32 as the shapes checked above say, and lives through the call; the shim reads each
+    // pixel before it writes it, so that input and output may be the same.
+    unsafe { ffi::tw_unit_norm(&raw) };
+    Ok(())
+}
