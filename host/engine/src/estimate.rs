@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tilewright_models::kl::{Config, Extent, Footprint};
+use tilewright_models::kl::{Config, EncoderConfig, Extent, Footprint};
 use tilewright_plan::{Cost, Dtype, Facts, Layout, Outcome, Plan, Precision, Record, Request, Space, Time, Trial};
 use tilewright_torch::probe::Measured;
 
@@ -15,13 +15,22 @@ pub struct Estimator {
     batch: u32,
     height: u32,
     width: u32,
-    scale: u32,
-    latent_channels: f64,
-    image_channels: f64,
+    values: Values,
     bytes_per_second: f64,
     prices: Vec<Price>,
     /// Newest first.
     pub(crate) trials: Vec<Trial>,
+}
+
+/// What goes into a network and what comes out, in values per pixel of the picture.
+#[derive(Clone, Copy, Debug)]
+struct Values {
+    input: f64,
+    output: f64,
+    /// Along one side: of the weights that tiles of the output fade by.
+    ramp: f64,
+    /// The network can be run in bands.
+    exact: bool,
 }
 
 /// The price of a precision in a memory order.
@@ -33,12 +42,32 @@ struct Price {
 }
 
 impl Estimator {
-    /// Works out the prices of every precision and memory order that the device was measured in.
+    /// Works out the prices of decodes in every precision and memory order that the device was measured in.
     pub fn new(config: &Config, request: &Request, measured: &Measured) -> Self {
+        let scale = f64::from(config.spatial_scale());
+        let latent = config.latent_channels as f64 / (scale * scale);
+        let values = Values { input: latent, output: config.image_channels as f64, ramp: 1.0, exact: true };
+        Self::priced(values, request, measured, |precision, layout| config.footprint(precision, layout, measured))
+    }
+
+    /// The same of encodes.
+    pub fn encoding(config: &EncoderConfig, request: &Request, measured: &Measured) -> Self {
+        let scale = f64::from(config.spatial_scale());
+        let latent = config.latent_channels as f64 / (scale * scale);
+        let values = Values { input: config.image_channels as f64, output: latent, ramp: 1.0 / scale, exact: false };
+        Self::priced(values, request, measured, |precision, layout| config.footprint(precision, layout, measured))
+    }
+
+    fn priced(
+        values: Values,
+        request: &Request,
+        measured: &Measured,
+        footprint: impl Fn(Precision, Layout) -> Option<Footprint>,
+    ) -> Self {
         let mut prices = Vec::new();
         for speed in &measured.speeds {
             for precision in [Precision::Uniform(speed.dtype), Precision::Mixed(speed.dtype)] {
-                let footprint = config.footprint(precision, speed.layout, measured);
+                let footprint = footprint(precision, speed.layout);
                 prices.extend(footprint.map(|footprint| Price { precision, layout: speed.layout, footprint }));
             }
         }
@@ -46,9 +75,7 @@ impl Estimator {
             batch: request.batch,
             height: request.height,
             width: request.width,
-            scale: config.spatial_scale(),
-            latent_channels: config.latent_channels as f64,
-            image_channels: config.image_channels as f64,
+            values,
             bytes_per_second: measured.bytes_per_second,
             prices,
             trials: Vec::new(),
@@ -83,6 +110,9 @@ impl Facts for Estimator {
         if plan.time != Time::Whole {
             return Err("a picture has one frame: time can't be divided".into());
         }
+        if matches!(plan.space, Space::Exact(_)) && !self.values.exact {
+            return Err("exact tiles can only be decoded, not encoded".into());
+        }
         let price = self.prices.iter().find(|price| price.precision == plan.precision && price.layout == plan.layout);
         let price = price.ok_or_else(|| format!("{} {} can't be run on this device", plan.precision, plan.layout))?;
         // Values of the tiles' weights along either axis.
@@ -110,16 +140,16 @@ impl Facts for Estimator {
         if ragged > 0 {
             seconds += price.footprint.seconds(&extent(ragged));
         }
-        // What is decoded is looked through for NaN, and gathered with its weights where it is a tile.
+        // What comes out is looked through for NaN, and gathered with its weights where it is a tile.
         let gathering = if whole { 4.0 } else { 28.0 };
-        seconds += gathering * self.image_channels * f64::from(tiles) * pixels / self.bytes_per_second;
-        // A decode of all samples at once hands its output on; every other one gathers into a picture of its own.
-        let gathered = if whole && tiles == batch { 0.0 } else { 4.0 * self.image_channels * kept };
-        // Crops of the latent are copies.
-        let latents =
-            if whole { 0.0 } else { 4.0 * self.latent_channels * at_once / f64::from(self.scale * self.scale) };
+        seconds += gathering * self.values.output * f64::from(tiles) * pixels / self.bytes_per_second;
+        // A pass of all samples at once hands its output on; every other one gathers into a tensor of its own.
+        let gathered = if whole && tiles == batch { 0.0 } else { 4.0 * self.values.output * kept };
+        // Crops of the input are copies.
+        let crops = if whole { 0.0 } else { 4.0 * self.values.input * at_once };
+        let ramps = 4.0 * ramps * self.values.ramp;
         Ok(Cost {
-            peak_bytes: (price.footprint.peak_bytes(&extent(batch)) + gathered + latents + 4.0 * ramps) as u64,
+            peak_bytes: (price.footprint.peak_bytes(&extent(batch)) + gathered + crops + ramps) as u64,
             elapsed: Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX),
             tiles,
             shapes: 1 + u32::from(ragged > 0),

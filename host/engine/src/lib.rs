@@ -1,9 +1,10 @@
-//! Carries plans out. A [`Job`] is one decode: it asks a planner how, runs the tiles, checks every result for NaN and infinity,
+//! Carries plans out. A [`Job`] is one decode, an [`EncodeJob`] one encode: it asks a planner how, runs the tiles, checks every result for NaN and infinity,
 //! asks again after a failure, measures, and writes the record.
 
 #![forbid(unsafe_code)]
 
 mod attempts;
+mod encode;
 mod error;
 mod estimate;
 mod grid;
@@ -12,6 +13,7 @@ mod machine;
 mod run;
 mod vae;
 
+pub use encode::{EncodeJob, Encoded};
 pub use error::{Error, Result};
 pub use estimate::Estimator;
 pub use grid::{Axis, Grid};

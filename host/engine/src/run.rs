@@ -1,7 +1,7 @@
 //! Carries one plan out: whole samples or tiles in batches, every result checked.
 
 use tch::{Device, Kind, Tensor};
-use tilewright_models::kl::Decoder;
+use tilewright_models::kl::{Decoder, Encoder};
 use tilewright_plan::{Failure, Plan, Release, Space, Tile};
 use tilewright_torch::{memory, non_finite, probe};
 
@@ -58,6 +58,26 @@ impl Network for Decoder {
 
     fn scales(&self) -> (u32, u32) {
         (self.config().spatial_scale(), 1)
+    }
+}
+
+impl Network for Encoder {
+    /// Bands are not offered.
+    fn forward(
+        &self,
+        input: &Tensor,
+        _: Option<u32>,
+        step: &mut dyn FnMut(f64) -> tilewright_models::Result<()>,
+    ) -> tilewright_models::Result<Tensor> {
+        self.forward(input, step)
+    }
+
+    fn out(&self) -> i64 {
+        self.config().latent_channels as i64
+    }
+
+    fn scales(&self) -> (u32, u32) {
+        (1, self.config().spatial_scale())
     }
 }
 
