@@ -81,6 +81,7 @@ fn offer() -> Offer {
         carried: false,
         offload: false,
         prefetch_most: 0,
+        running: None,
     }
 }
 
