@@ -141,7 +141,13 @@ impl Corrections {
     }
 
     /// The same for plans of a manner that work on about this many pixels at once.
-    pub fn of_manner(&self, (kind, is_carried): Manner, precision: Precision, layout: Layout, pixels: f64) -> Correction {
+    pub fn of_manner(
+        &self,
+        (kind, is_carried): Manner,
+        precision: Precision,
+        layout: Layout,
+        pixels: f64,
+    ) -> Correction {
         let far = |seen: &Seen| (seen.pixels / pixels).max(pixels / seen.pixels);
         // Whole and bands do the same work; tiles do other work of the same sort.
         let other = |seen: &Seen| {
