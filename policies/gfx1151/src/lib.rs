@@ -126,11 +126,9 @@ impl Gfx1151 {
         let times = times(request);
         let sides = || [side, TILES[0]].into_iter().chain(SMALLER).filter(|smaller| *smaller <= side);
         let divided = |side: u32, time: Time| {
-            let space = match request.longest() <= side {
-                true => Space::Whole,
-                false => Space::Blended(Tile::square(side, OVERLAP.min(side / 8 * 8 / 4))),
-            };
-            Plan { space, time, ..Plan::whole(precision) }
+            let (height, width) = (side.min(request.height), side.min(request.width));
+            let tile = Tile { height, width, overlap: OVERLAP.min(height.min(width) / 8 * 8 / 4) };
+            Plan { time, ..Plan::whole(precision) }.blended(request, tile)
         };
         let plans = sides().flat_map(|side| times.iter().map(move |time| divided(side, *time)));
         let plans = plans.flat_map(|plan| batches.iter().map(move |batch| Plan { batch: *batch, ..plan.clone() }));
