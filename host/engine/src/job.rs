@@ -97,6 +97,7 @@ impl<'a> Job<'a> {
             carried: false,
             offload: false,
             prefetch_most: 0,
+            running: None,
         };
         // In the request, and so in the record: a decision can be made again from what it was made from.
         request.hints = offer.hints();

@@ -112,5 +112,6 @@ fn offer() -> Offer {
         carried: false,
         offload: false,
         prefetch_most: 0,
+        running: None,
     }
 }
