@@ -72,6 +72,7 @@ impl<'a> EncodeJob<'a> {
             carried: false,
             offload: false,
             prefetch_most: 0,
+            running: None,
         };
         request.hints = offer.hints();
         let trained = vae.config.sample_size.map(|size| Hint { name: "sample-size".into(), value: size.to_string() });
