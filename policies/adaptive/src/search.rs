@@ -211,8 +211,10 @@ impl<'a> Search<'a> {
         let mut lanes = Vec::new();
         for is_first in [true, false] {
             let round = self.lanes(is_first);
+            // Every chunk with bands, as long as the estimates suffice for it.
+            let step = if round.len() > 2 { 2 } else { 1 };
             for lane in &round {
-                self.enumerate_clip(lane, &spaces, &times, &mut fitting);
+                self.enumerate_clip(lane, &spaces, &times, step, &mut fitting);
             }
             lanes.extend(round);
             if !self.bounds.leanest && !fitting.is_empty() {
@@ -245,17 +247,43 @@ impl<'a> Search<'a> {
             }
         }
         match self.pick(&fitting).cloned() {
-            Some(best) => Some(self.explained(best, fitting.len())),
+            Some(best) => {
+                let best = self.streamed(best);
+                Some(self.explained(best, fitting.len()))
+            }
             None => self.spare.take().map(|spare| self.explained(spare, 1)),
         }
     }
 
-    /// Every space with chunks from the shortest up, as far as they fit; bands with every second chunk.
-    fn enumerate_clip(&mut self, lane: &Lane, spaces: &[Space], times: &[Time], fitting: &mut Vec<Priced>) {
+    /// The best of the clip's tiles, or the same in chunks with the state of those that wait in host memory: frames leave before the end.
+    fn streamed(&mut self, best: Priced) -> Priced {
+        let is_free = self.begun.is_none() && !self.bounds.leanest;
+        let is_offered = is_free && self.request.hint("offer.offload") == Some("true");
+        if is_offered && best.plan.kind() == Kind::Blended {
+            let plan = Plan { time: self.anchor, offload: true, reason: String::new(), ..best.plan };
+            if let Answer::Fits(priced) = self.price(plan)
+                && self.score(&priced) <= self.score(&best) * ALIKE_CLIP
+            {
+                return priced;
+            }
+        }
+        best
+    }
+
+    /// Every space with chunks from the shortest up, as far as they fit; bands with every so many chunks.
+    fn enumerate_clip(
+        &mut self,
+        lane: &Lane,
+        spaces: &[Space],
+        times: &[Time],
+        step: usize,
+        fitting: &mut Vec<Priced>,
+    ) {
         for (index, space) in spaces.iter().enumerate() {
-            for time in times.iter().step_by(1 + usize::from(index > 0)) {
-                let plan = Plan { space: *space, time: *time, ..lane.plan() };
-                let is_known = *space == Space::Whole && *time == lane.time;
+            for time in times.iter().step_by(if index == 0 { 1 } else { step }) {
+                let offload = self.begun.is_some_and(|begun| begun.offload);
+                let plan = Plan { space: *space, time: *time, offload, ..lane.plan() };
+                let is_known = *space == Space::Whole && *time == lane.time && !offload;
                 let answer = if is_known { self.judged(plan, lane.cost) } else { self.price(plan) };
                 match answer {
                     Answer::Fits(priced) => fitting.push(priced),

@@ -1,7 +1,7 @@
 //! Clips whose causal state is carried: chunks, bands, and tiles last.
 
 use tilewright_sdk::{
-    Attempt, Backend, Dtype, Failure, Hint, Kind, Layout, Objective, Plan, Policy, Precision, Space, Time,
+    Attempt, Backend, Dtype, Failure, Hint, Kind, Layout, Objective, Plan, Policy, Precision, Space, Tile, Time,
 };
 
 use super::{adaptive, both, decide, prices::Case};
@@ -70,6 +70,28 @@ fn shorter_chunks_then_bands_then_tiles_over_the_whole_clip() {
         assert!(plan.tile().is_some_and(|tile| tile.width <= most && tile.height <= most), "{plan:?}");
         assert_eq!(plan.time, Time::Whole);
     }
+}
+
+#[test]
+fn tiles_stream_where_their_state_can_wait_in_host_memory() {
+    let at = |offload| {
+        let case =
+            Case { offload, fast: vec![], exact: false, ..Case::clip(Backend::Cuda, 512, 0.15, Objective::Fastest) };
+        let plan = decide(&Case { offered: "f32", ..case }, vec![]);
+        assert_eq!(plan.kind(), Kind::Blended);
+        (plan.time, plan.offload)
+    };
+    assert_eq!(at(None), (Time::Whole, false));
+    assert_eq!(at(Some(0.01)), (carried(4), true));
+    assert_eq!(at(Some(0.05)), (Time::Whole, false));
+    // Under way they go on like that, in shorter chunks.
+    let case = Case { offload: Some(0.01), done: 4, ..Case::clip(Backend::Cuda, 512, 0.15, Objective::Fastest) };
+    case.install(vec![]);
+    let plan = Plan { space: Space::Blended(Tile::square(128, 16)), time: carried(4), offload: true, ..super::f32() };
+    let attempts = [Attempt { plan: plan.clone(), failure: Failure::OutOfMemory(1) }];
+    let next = adaptive().recover(&case.request(), &attempts).unwrap();
+    assert_eq!((next.space, next.offload), (plan.space, true));
+    assert!(case.price(&next).peak_bytes < case.price(&plan).peak_bytes);
 }
 
 #[test]
