@@ -161,7 +161,17 @@ fn memory_that_runs_out_gets_shorter_chunks_then_bands_then_tiles() {
     assert_eq!(steps[..3], [(Kind::Whole, carried(16)), (Kind::Whole, carried(8)), (Kind::Whole, carried(4))]);
     assert_eq!(steps[3], (Kind::Blended, Time::Whole), "the last chance is the leanest plan");
     assert!(attempts[1].plan.reason.starts_with("memory ran out in f32, whole, 16 frames at a time: whole, 8 frames"));
+    // Bands with as many frames at once would be quicker, but shorter chunks come first.
+    let busy = Case { per_chunk: 1.0, ..case.clone() };
+    busy.install(vec![]);
+    let plan = Plan { time: carried(16), layout: Layout::ChannelsLast, ..super::f32() };
+    let quicker = busy.price(&plan.clone().exact(&busy.request(), 64));
+    let first = [Attempt { plan: plan.clone(), failure: Failure::OutOfMemory(1) }];
+    let next = adaptive().recover(&busy.request(), &first).unwrap();
+    assert_eq!(divided(&next), (Kind::Whole, carried(8)));
+    assert!(quicker.elapsed_ns < busy.price(&next).elapsed_ns && quicker.peak_bytes < busy.price(&next).peak_bytes);
     // Nothing is left to shorten: bands.
+    case.install(vec![]);
     let plan = Plan { time: carried(1), layout: Layout::ChannelsLast, ..super::f32() };
     let last = [Attempt { plan, failure: Failure::OutOfMemory(1) }];
     let next = adaptive().recover(&request, &last).unwrap();
