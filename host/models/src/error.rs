@@ -94,6 +94,12 @@ pub enum Error {
         /// What is wrong, and what to do.
         reason: String,
     },
+    /// Frames can't be encoded.
+    #[error("the clip can't be encoded: {reason}")]
+    Clip {
+        /// What is wrong.
+        reason: String,
+    },
     /// libtorch failed, out of memory included.
     #[error(transparent)]
     Torch(#[from] tilewright_torch::Error),

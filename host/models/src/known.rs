@@ -34,6 +34,32 @@ impl<'a, T: Table> Known<'a, T> {
         first.is_some_and(|(name, _)| name.strip_prefix(start).is_some_and(|rest| rest.starts_with('.')))
     }
 
+    /// The file's names of the tensors in a part of the network that diffusers' names begin so in, those that the network has no place for included.
+    pub fn part(&self, starts: &[&str]) -> impl Iterator<Item = &'a str> {
+        let starts: Vec<String> = starts
+            .iter()
+            .map(|start| {
+                self.table
+                    .original(&format!("{start}weight"))
+                    .map_or((*start).to_owned(), |name| name.trim_end_matches("weight").to_owned())
+            })
+            .collect();
+        let within = move |name: &&str| {
+            name.strip_prefix(self.prefix).is_some_and(|rest| starts.iter().any(|start| rest.starts_with(start)))
+        };
+        self.file.names().filter(within)
+    }
+
+    /// The file's names in a part of the network that no tensor that is needed has; where `needed` isn't known, those that the table lacks.
+    pub fn left_over(&self, starts: &[&str], needed: Option<&[Needed]>) -> Vec<String> {
+        let mut left: Vec<String> = self.part(starts).map(str::to_owned).collect();
+        left.retain(|name| match self.table.canonical(&name[self.prefix.len()..]) {
+            None => true,
+            Some(name) => needed.is_some_and(|needed| !needed.iter().any(|needed| needed.name == name)),
+        });
+        left
+    }
+
     /// How many numbers in a row, from 0, stand between `start` and the rest of some name.
     pub fn count(&self, start: &str) -> usize {
         (0..).take_while(|number| self.has(&format!("{start}.{number}"))).count()

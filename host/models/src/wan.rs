@@ -3,10 +3,14 @@
 //!
 //! The networks follow diffusers' `AutoencoderKLWan` (models/autoencoders/autoencoder_kl_wan.py), whose names they use.
 
+mod architecture;
 mod clip;
 mod config;
 mod decoder;
+mod encoder;
 mod encoder_config;
+mod encoder_layers;
+mod footprint;
 mod layers;
 mod needed;
 mod statistics;
@@ -15,4 +19,6 @@ mod weights;
 pub use clip::{Clip, Spread};
 pub use config::{Config, UpBlock, Upsample};
 pub use decoder::Decoder;
+pub use encoder::{Encoder, EncoderState};
 pub use encoder_config::{DownBlock, Downsample, EncoderConfig};
+pub use footprint::{Extent, Footprint};

@@ -2,6 +2,9 @@
 
 mod wan_header;
 
+use std::path::Path;
+
+use serde_json::{Value, json};
 use tilewright_models::{
     Checkpoint, Error, Family, FileLayout, Identity, Inspection, Kind, Latent, Result,
     wan::{Config, EncoderConfig, UpBlock, Upsample},
@@ -96,6 +99,48 @@ fn a_prefix_and_a_file_without_encoder_are_understood() {
             let error = EncoderConfig::read(&file, &identity).unwrap_err();
             assert!(matches!(error, Error::Missing { name, .. } if name.starts_with(&format!("{prefix}encoder.conv"))));
         }
+    }
+}
+
+#[test]
+fn diffusers_networks_are_read_as_it_made_them() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
+    let cases: Value =
+        serde_json::from_str(&std::fs::read_to_string(fixtures.join("video_cases.json")).unwrap()).unwrap();
+    let cases = cases["cases"].as_array().unwrap();
+    assert!(cases.len() >= 18);
+    for case in cases {
+        let name = case["name"].as_str().unwrap();
+        let file = Checkpoint::open(&fixtures.join(case["vae"].as_str().unwrap())).unwrap();
+        let (identity, config) = read(&file).unwrap();
+        let layout = if case["layout"] == "original" { FileLayout::WanOriginal } else { FileLayout::Diffusers };
+        assert_eq!(identity.layout, layout, "{name}");
+        let found = serde_json::to_value(&config).unwrap();
+        for field in
+            ["latent_channels", "middle_channels", "up_blocks", "patch", "out_channels", "latents_mean", "latents_std"]
+        {
+            assert_eq!(found[field], case[field], "{name}: {field}");
+        }
+        assert_eq!(found["family"], format!("wan-{}", case["version"].as_str().unwrap()), "{name}");
+        assert_eq!(json!(config.spatial_scale()), case["spatial_scale"], "{name}");
+        assert_eq!(json!(config.temporal_scale()), case["temporal_scale"], "{name}");
+        let names = Config::decoder_names(&file, &identity);
+        assert_eq!(json!(names.len()), case["decoder_tensors"], "{name}");
+        assert_eq!(config.problems(&file, &identity), Vec::<String>::new(), "{name}");
+        assert_eq!(Config::left_over(&file, &identity), Vec::<String>::new(), "{name}");
+        let model = config.model(&file, &identity);
+        assert_eq!(json!(model.stored.name()), case["stored"], "{name}");
+        let inspection = Inspection::of(&file);
+        assert_eq!(json!(inspection.encoder), case["encoder"], "{name}");
+        assert_eq!(json!(inspection.decoder.unwrap().parameters), case["decoder_parameters"], "{name}");
+
+        let several = case["tensors"].as_u64().unwrap() > 1;
+        let tensor = case["tensor"].as_str().filter(|_| several);
+        let latent = Latent::read(&fixtures.join(case["latent"].as_str().unwrap()), tensor).unwrap();
+        latent.check_wan(&config).unwrap();
+        let frames = latent.extents().frames;
+        assert_eq!(json!([frames, config.frames(frames)]), json!([case["latent_frames"], case["frames"]]), "{name}");
+        assert_eq!(config.scaling().is_some(), !case["latents_mean"].is_null(), "{name}");
     }
 }
 

@@ -47,7 +47,7 @@ pub struct PolicyIdentity {
 }
 
 /// What the engine can carry out for the request at hand; answers are checked against it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Offer {
     /// The types that convolutions can run in on this device.
     pub dtypes: Vec<Dtype>,
@@ -65,6 +65,9 @@ pub struct Offer {
     pub offload: bool,
     /// The most inputs that can be copied ahead.
     pub prefetch_most: u32,
+    /// What a clip is under way with, some of its frames delivered; none before that, and for pictures. Its state goes on: in one piece or
+    /// bands, or in the same tiles; carried on or whole in time as it was begun; in the same memory order and no narrower type.
+    pub running: Option<Plan>,
 }
 
 impl Offer {

@@ -1,9 +1,12 @@
 //! Checks a plan against what the engine offers: a table of rules, applied in order. Each either leaves the plan alone or brings one
 //! part of it into range and says so. What no range could mend is nonsense.
+//!
+//! Where frames of a clip have left already, the causal state that their plan left behind goes on under the next one: in one piece or in
+//! bands as it was begun, in tiles as they were cut, and in no narrower type.
 
 use std::fmt;
 
-use tilewright_plan::{Dtype, Offer, Plan, Precision, Request, Space, Tile, Time};
+use tilewright_plan::{Dtype, Layout, Offer, Plan, Precision, Request, Space, Tile, Time};
 
 /// What a plan has to fit into: the offer and the extents of the request.
 #[derive(Clone, Debug)]
@@ -12,13 +15,36 @@ pub(crate) struct Bounds {
     pub frames: u32,
     pub height: u32,
     pub width: u32,
+    /// Output frames per latent frame.
+    pub scale: u32,
     pub offer: Offer,
 }
 
 impl Bounds {
     pub fn new(request: &Request, offer: &Offer) -> Self {
         let &Request { batch, frames, height, width, .. } = request;
-        Self { batch, frames, height, width, offer: offer.clone() }
+        Self { batch, frames, height, width, scale: request.model.temporal_scale, offer: offer.clone() }
+    }
+
+    fn is_clip(&self) -> bool {
+        self.frames > 1
+    }
+
+    /// Whether the request is a clip whose causal state is carried from chunk to chunk.
+    fn is_carried(&self) -> bool {
+        self.is_clip() && self.offer.carried
+    }
+
+    /// A chunk as it can be run: whole latent frames, or a power of two of one's output frames, or the clip.
+    fn chunk(&self, frames: u32) -> u32 {
+        let scale = self.scale.max(1);
+        if frames >= self.frames {
+            self.frames
+        } else if frames >= scale {
+            frames - frames % scale
+        } else {
+            1 << frames.max(1).ilog2()
+        }
     }
 
     fn unit(&self) -> u32 {
@@ -50,6 +76,7 @@ enum Shown {
     Flag(bool),
     Space(Space),
     Precision(Precision),
+    Layout(Layout),
     Time(Time),
 }
 
@@ -60,6 +87,7 @@ impl fmt::Display for Shown {
             Shown::Flag(flag) => flag.fmt(f),
             Shown::Space(space) => space.fmt(f),
             Shown::Precision(precision) => precision.fmt(f),
+            Shown::Layout(layout) => layout.fmt(f),
             Shown::Time(Time::Whole) => f.write_str("whole"),
             Shown::Time(Time::Carried { frames }) => write!(f, "carried {frames}"),
             Shown::Time(Time::Blended { frames, overlap }) => write!(f, "blended {frames}/{overlap}"),
@@ -74,7 +102,8 @@ struct Change {
     to: Shown,
 }
 
-/// One row of the table: what it looks at, what it does, and what it says. `{unit}`, `{least}` and `{batch}` stand for the offer's.
+/// One row of the table: what it looks at, what it does, and what it says. `{unit}`, `{least}`, `{batch}`, `{prefetch}` and `{scale}`
+/// stand for the offer's and the model's.
 struct Rule {
     subject: &'static str,
     because: &'static str,
@@ -95,7 +124,8 @@ impl fmt::Display for Note<'_> {
             .replace("{unit}", &self.bounds.unit().to_string())
             .replace("{least}", &offer.tile_least.to_string())
             .replace("{batch}", &offer.batch_most.to_string())
-            .replace("{prefetch}", &offer.prefetch_most.to_string());
+            .replace("{prefetch}", &offer.prefetch_most.to_string())
+            .replace("{scale}", &self.bounds.scale.to_string());
         match self.rule.subject {
             "" => f.write_str(&because),
             subject => write!(f, "{subject} {} → {}: {because}", self.change.from, self.change.to),
@@ -180,10 +210,34 @@ static RULES: &[Rule] = &[
         fit: |plan, bounds| number(&mut tile(plan)?.overlap, |overlap| overlap - overlap % bounds.unit()),
     },
     Rule {
+        subject: "space",
+        because: "the clip is under way in these tiles",
+        fit: |plan, bounds| match bounds.offer.running.as_ref()?.space {
+            begun @ Space::Blended(_) if plan.space != begun => space(plan, begun),
+            _ => None,
+        },
+    },
+    Rule {
+        subject: "space",
+        because: "the clip is under way in one piece, and only bands go on with that",
+        fit: |plan, bounds| match (bounds.offer.running.as_ref()?.space, plan.space) {
+            (Space::Whole | Space::Exact(_), Space::Blended(tile)) => space(plan, bands(tile, bounds)),
+            _ => None,
+        },
+    },
+    Rule {
         subject: "",
         because: "carried is not offered yet: whole in time instead",
         fit: |plan, bounds| match plan.time {
-            Time::Carried { .. } if !bounds.offer.carried && bounds.frames > 1 => time(plan, Time::Whole),
+            Time::Carried { .. } if !bounds.offer.carried && bounds.is_clip() => time(plan, Time::Whole),
+            _ => None,
+        },
+    },
+    Rule {
+        subject: "time",
+        because: "this model carries its causal state, which needs no overlap",
+        fit: |plan, bounds| match plan.time {
+            Time::Blended { frames, .. } if bounds.is_carried() => time(plan, Time::Carried { frames }),
             _ => None,
         },
     },
@@ -191,11 +245,24 @@ static RULES: &[Rule] = &[
         subject: "time",
         because: "the chunk covers all frames",
         fit: |plan, bounds| match plan.time {
-            Time::Carried { frames } | Time::Blended { frames, .. } if frames >= bounds.frames => {
+            // A clip that is carried keeps a chunk of its length, which is run as it would be whole.
+            Time::Carried { frames } | Time::Blended { frames, .. }
+                if frames >= bounds.frames && !bounds.is_carried() =>
+            {
                 time(plan, Time::Whole)
             }
             _ => None,
         },
+    },
+    Rule {
+        subject: "chunk",
+        because: "no more frames than there are",
+        fit: |plan, bounds| number(chunk(plan)?, |frames| frames.min(bounds.frames)),
+    },
+    Rule {
+        subject: "chunk",
+        because: "a power of two below {scale}, or a multiple of {scale}",
+        fit: |plan, bounds| number(chunk(plan)?, |frames| bounds.chunk(frames)),
     },
     Rule {
         subject: "overlap in time",
@@ -207,6 +274,20 @@ static RULES: &[Rule] = &[
             }
             _ => None,
         },
+    },
+    Rule {
+        subject: "time",
+        because: "the clip is under way like that",
+        fit: |plan, bounds| match (bounds.offer.running.as_ref()?.time, plan.time) {
+            (Time::Carried { .. }, Time::Carried { .. }) => None,
+            (begun, asked) if begun != asked => time(plan, begun),
+            _ => None,
+        },
+    },
+    Rule {
+        subject: "batch",
+        because: "a clip's samples and tiles run one after the other",
+        fit: |plan, bounds| number(&mut plan.batch, |batch| if bounds.is_clip() { 1 } else { batch }),
     },
     Rule {
         subject: "batch",
@@ -236,6 +317,23 @@ static RULES: &[Rule] = &[
         fit: |plan, _| match plan.precision {
             Precision::Mixed(Dtype::F32) => precision(plan, Precision::Uniform(Dtype::F32)),
             _ => None,
+        },
+    },
+    Rule {
+        subject: "precision",
+        because: "no narrower than what the clip is under way in",
+        fit: |plan, bounds| {
+            let begun = bounds.offer.running.as_ref()?.precision;
+            if kept(plan.precision) < kept(begun) { precision(plan, begun) } else { None }
+        },
+    },
+    Rule {
+        subject: "layout",
+        because: "the clip is under way in it",
+        fit: |plan, bounds| {
+            let begun = bounds.offer.running.as_ref()?.layout;
+            let asked = std::mem::replace(&mut plan.layout, begun);
+            (asked != begun).then_some(Change { from: Shown::Layout(asked), to: Shown::Layout(begun) })
         },
     },
     Rule {
@@ -295,6 +393,35 @@ fn exact(plan: &mut Plan) -> Option<&mut Tile> {
     }
 }
 
+/// Frames of a chunk whose causal state is carried on.
+fn chunk(plan: &mut Plan) -> Option<&mut u32> {
+    match &mut plan.time {
+        Time::Carried { frames } => Some(frames),
+        Time::Whole | Time::Blended { .. } => None,
+    }
+}
+
+/// What comes nearest to a tile where there can be none: bands of its height, or of its width where it is as high as the picture.
+fn bands(tile: Tile, bounds: &Bounds) -> Space {
+    let height = [tile.height, tile.width].into_iter().find(|side| *side < bounds.height);
+    match height {
+        Some(height) if bounds.offer.exact => Space::Exact(Tile { height, width: bounds.width, overlap: 0 }),
+        _ => Space::Whole,
+    }
+}
+
+/// How much of a value a precision keeps, for comparing: range first, since what overflows is lost.
+fn kept(precision: Precision) -> u32 {
+    match precision {
+        Precision::Uniform(Dtype::F32) | Precision::Mixed(Dtype::F32) => 5,
+        Precision::Mixed(Dtype::Bf16) => 4,
+        Precision::Mixed(Dtype::F16) => 3,
+        Precision::Uniform(Dtype::Bf16) => 2,
+        Precision::Uniform(Dtype::F16) => 1,
+        Precision::Mixed(_) | Precision::Uniform(_) => 0,
+    }
+}
+
 /// A side that ends on a unit, or on the picture's own end.
 fn rounded(side: u32, extent: u32, bounds: &Bounds) -> u32 {
     if side >= extent { side } else { side - side % bounds.unit() }
@@ -338,8 +465,19 @@ mod tests {
             carried: false,
             offload: false,
             prefetch_most: 2,
+            running: None,
         };
-        Bounds { batch: 2, frames: 1, height: 1024, width: 2048, offer }
+        Bounds { batch: 2, frames: 1, height: 1024, width: 2048, scale: 4, offer }
+    }
+
+    /// 81 frames of a model that carries its state, with this plan under way.
+    fn clip(running: Option<Plan>) -> Bounds {
+        let offer = Offer { exact: true, carried: true, offload: true, running, ..bounds().offer };
+        Bounds { frames: 81, height: 480, width: 832, offer, ..bounds() }
+    }
+
+    fn carried(frames: u32, space: Space) -> Plan {
+        Plan { time: Time::Carried { frames }, ..plan(space) }
     }
 
     fn plan(space: Space) -> Plan {
@@ -432,6 +570,138 @@ mod tests {
     }
 
     #[test]
+    fn a_causal_clip_is_carried_in_chunks() {
+        let timed = |time| Plan { time, ..plan(Space::Whole) };
+        let carried = |frames| Time::Carried { frames };
+        let cases: [(Time, Time, &[&str]); 12] = [
+            (Time::Whole, Time::Whole, &[]),
+            (carried(1), carried(1), &[]),
+            (carried(2), carried(2), &[]),
+            (carried(3), carried(2), &["chunk 3 → 2: a power of two below 4, or a multiple of 4"]),
+            (carried(4), carried(4), &[]),
+            (carried(10), carried(8), &["chunk 10 → 8: a power of two below 4, or a multiple of 4"]),
+            (carried(16), carried(16), &[]),
+            (carried(80), carried(80), &[]),
+            (carried(81), carried(81), &[]),
+            (carried(84), carried(81), &["chunk 84 → 81: no more frames than there are"]),
+            (
+                Time::Blended { frames: 16, overlap: 2 },
+                carried(16),
+                &["time blended 16/2 → carried 16: this model carries its causal state, which needs no overlap"],
+            ),
+            (
+                Time::Blended { frames: 200, overlap: 150 },
+                carried(81),
+                &[
+                    "time blended 200/150 → carried 200: this model carries its causal state, which needs no overlap",
+                    "chunk 200 → 81: no more frames than there are",
+                ],
+            ),
+        ];
+        for (asked, expected, said) in cases {
+            let mut plan = timed(asked);
+            assert_eq!(notes(&mut plan, &clip(None)), said, "{asked:?}");
+            assert_eq!(plan.time, expected);
+        }
+        // A picture has one frame, whatever the model.
+        let picture = Bounds { frames: 1, ..clip(None) };
+        for asked in [carried(1), carried(8), Time::Blended { frames: 8, overlap: 2 }] {
+            let mut plan = timed(asked);
+            assert_eq!(notes(&mut plan, &picture).len(), 1);
+            assert_eq!(plan.time, Time::Whole);
+        }
+    }
+
+    #[test]
+    fn a_clip_runs_one_after_the_other() {
+        let mut tiled = Plan { batch: 4, offload: true, ..blended(256, 256, 64) };
+        assert_eq!(notes(&mut tiled, &clip(None)), ["batch 4 → 1: a clip's samples and tiles run one after the other"]);
+        assert!(tiled.offload);
+        let mut none = Plan { offload: true, ..carried(4, Space::Whole) };
+        let cpu = Bounds { offer: Offer { offload: false, ..clip(None).offer }, ..clip(None) };
+        assert_eq!(notes(&mut none, &cpu), ["offload true → false: not offered"]);
+    }
+
+    #[test]
+    fn what_is_under_way_goes_on() {
+        let bands = |height| Space::Exact(Tile { height, width: 832, overlap: 0 });
+        let tiles = |side| Space::Blended(Tile { height: side, width: side, overlap: side / 8 });
+        let whole = carried(8, Space::Whole);
+        let cut = carried(8, tiles(256));
+        let half = Plan { precision: Precision::Uniform(Dtype::Bf16), ..whole.clone() };
+        let last = Plan { layout: Layout::ChannelsLast, ..whole.clone() };
+        let at_once = plan(Space::Whole);
+        let in_bands = carried(8, bands(128));
+        let one_piece = "the clip is under way in one piece, and only bands go on with that";
+        let cases: Vec<(&Plan, Plan, Plan, Vec<String>)> = vec![
+            // In one piece: bands and whole go on, tiles don't.
+            (&whole, carried(4, Space::Whole), carried(4, Space::Whole), vec![]),
+            (&whole, carried(8, bands(128)), carried(8, bands(128)), vec![]),
+            (&in_bands, carried(8, Space::Whole), carried(8, Space::Whole), vec![]),
+            (&in_bands, carried(2, bands(64)), carried(2, bands(64)), vec![]),
+            (
+                &whole,
+                carried(8, tiles(256)),
+                carried(8, bands(256)),
+                vec![format!("space blended 256×256/32 → exact 832×256/0: {one_piece}")],
+            ),
+            // A tile as high as the picture.
+            (
+                &in_bands,
+                carried(8, Space::Blended(Tile { height: 480, width: 256, overlap: 32 })),
+                carried(8, bands(256)),
+                vec![format!("space blended 256×480/32 → exact 832×256/0: {one_piece}")],
+            ),
+            // In tiles: only those.
+            (&cut, carried(4, tiles(256)), carried(4, tiles(256)), vec![]),
+            (
+                &cut,
+                carried(8, tiles(128)),
+                cut.clone(),
+                vec!["space blended 128×128/16 → blended 256×256/32: the clip is under way in these tiles".into()],
+            ),
+            (
+                &cut,
+                carried(8, bands(64)),
+                cut.clone(),
+                vec!["space exact 832×64/0 → blended 256×256/32: the clip is under way in these tiles".into()],
+            ),
+            // Time stays as it was begun.
+            (
+                &whole,
+                plan(Space::Whole),
+                whole.clone(),
+                vec!["time whole → carried 8: the clip is under way like that".into()],
+            ),
+            (
+                &at_once,
+                carried(4, Space::Whole),
+                at_once.clone(),
+                vec!["time carried 4 → whole: the clip is under way like that".into()],
+            ),
+            // Types only get wider, and the memory order stays.
+            (&half, whole.clone(), whole.clone(), vec![]),
+            (
+                &whole,
+                half.clone(),
+                whole.clone(),
+                vec!["precision bf16 → f32: no narrower than what the clip is under way in".into()],
+            ),
+            (
+                &last,
+                whole.clone(),
+                last.clone(),
+                vec!["layout channels-first → channels-last: the clip is under way in it".into()],
+            ),
+        ];
+        for (running, mut asked, expected, said) in cases {
+            let what = asked.clone();
+            assert_eq!(notes(&mut asked, &clip(Some(running.clone()))), said, "{what:?} after {running:?}");
+            assert_eq!(asked, expected, "{what:?} after {running:?}");
+        }
+    }
+
+    #[test]
     fn nonsense_is_told_from_out_of_range() {
         let refused = |mut plan: Plan| fit(&mut plan, &bounds(), &mut |_| {}).unwrap_err();
         assert_eq!(refused(blended(0, 512, 0)), "a tile of no extent");
@@ -441,13 +711,21 @@ mod tests {
 
     prop_compose! {
         fn any_bounds()(
-            batch in 1u32..9, frames in 1u32..40, height in 1u32..400, width in 1u32..400,
+            batch in 1u32..9, frames in 1u32..40, scale in 0u32..9, height in 1u32..400, width in 1u32..400,
             unit in 0u32..20, least in 0u32..200, batch_most in 0u32..20, flags in any::<[bool; 3]>(),
             dtypes in proptest::sample::subsequence(vec![Dtype::F32, Dtype::Bf16, Dtype::F16], 0..=3),
+            running in proptest::option::of(any_plan()),
         ) -> Bounds {
             let [exact, carried, offload] = flags;
-            let offer = Offer { dtypes, tile_unit: unit, tile_least: least, batch_most, exact, carried, offload, prefetch_most: 3 };
-            Bounds { batch, frames, height: height * 8, width: width * 8, offer }
+            let offer = Offer {
+                dtypes, tile_unit: unit, tile_least: least, batch_most, exact, carried, offload, prefetch_most: 3, running: None,
+            };
+            let mut bounds = Bounds { batch, frames, height: height * 8, width: width * 8, scale, offer };
+            // What runs was checked, and only a clip is left in the middle.
+            bounds.offer.running = running.filter(|_| frames > 1).and_then(|mut plan| {
+                fit(&mut plan, &bounds, &mut |_| {}).ok().map(|()| plan)
+            });
+            bounds
         }
     }
 
@@ -506,8 +784,24 @@ mod tests {
                 prop_assert!(plan.prefetch <= offer.prefetch_most);
                 match plan.time {
                     Time::Whole => {}
-                    Time::Carried { frames } => prop_assert!(offer.carried && frames > 0 && frames < bounds.frames),
-                    Time::Blended { frames, overlap } => prop_assert!(frames < bounds.frames && overlap <= frames / 2),
+                    Time::Carried { frames } => {
+                        let scale = bounds.scale.max(1);
+                        let is_natural = if frames < scale { frames.is_power_of_two() } else { frames.is_multiple_of(scale) };
+                        prop_assert!(bounds.is_carried() && frames > 0);
+                        prop_assert!(frames == bounds.frames || (frames < bounds.frames && is_natural));
+                    }
+                    Time::Blended { frames, overlap } => {
+                        prop_assert!(!offer.carried && frames < bounds.frames && overlap <= frames / 2);
+                    }
+                }
+                prop_assert!(bounds.frames == 1 || plan.batch == 1);
+                if let Some(running) = &offer.running {
+                    let is_tiled = |plan: &Plan| matches!(plan.space, Space::Blended(_));
+                    prop_assert_eq!(is_tiled(running), is_tiled(&plan));
+                    prop_assert!(!is_tiled(running) || running.space == plan.space);
+                    prop_assert_eq!(std::mem::discriminant(&running.time), std::mem::discriminant(&plan.time));
+                    prop_assert!(kept(plan.precision) >= kept(running.precision));
+                    prop_assert_eq!(running.layout, plan.layout);
                 }
             }
         }

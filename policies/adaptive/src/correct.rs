@@ -1,13 +1,13 @@
 //! What earlier measurements say about the host's estimates: the ratio of the two, of the nearest plan.
 //!
-//! Time is taken from the nearest plan (in pixels worked on at once) of the same kind of space, precision and memory order; where there
-//! is none, from the nearest of another kind, whole and bands standing in for each other first: what a device is slow at whole, it is
-//! slow at in parts too. Memory is the most that was seen of the same kind, precision and memory order, and of no other: bands and tiles
-//! hold different things. Another precision says nothing about either.
+//! Time is taken from the nearest plan (in pixels worked on at once) of the same manner, precision and memory order; where there is none,
+//! from the nearest of another manner, whole and bands standing in for each other first: what a device is slow at whole, it is slow at in
+//! parts too. Memory is the most that was seen of the same manner, precision and memory order, and of no other: bands and tiles, and a
+//! clip in chunks or in one, hold different things. Another precision says nothing about either.
 //!
 //! A trial carries no size of its own: the host gives what it would have been at the size of the request.
 
-use tilewright_sdk::{Attempt, Failure, Kind, Layout, Plan, Precision, Request, host};
+use tilewright_sdk::{Attempt, Failure, Kind, Layout, Plan, Precision, Request, Time, host};
 
 use crate::learnt::Learnt;
 
@@ -54,6 +54,14 @@ impl Ratio {
     }
 }
 
+/// What is measured together: how the picture is divided, and whether a clip's state is carried from chunk to chunk.
+pub type Manner = (Kind, bool);
+
+/// The manner of a plan.
+pub fn manner(plan: &Plan) -> Manner {
+    (plan.kind(), matches!(plan.time, Time::Carried(_)))
+}
+
 /// A plan that was carried out.
 #[derive(Clone, Debug)]
 pub struct Seen {
@@ -76,13 +84,13 @@ pub struct Correction {
 pub struct Corrections {
     seen: Vec<Seen>,
     asked: u32,
-    extents: (u32, u32),
+    extents: Extents,
 }
 
 impl Corrections {
     /// Asks the host for what was measured and what it would have expected, and adds what the policy has learnt itself.
     pub fn new(request: &Request, learnt: &Learnt) -> Self {
-        let extents = (request.height, request.width);
+        let extents = extents(request);
         let trials = host::trials(TRIALS);
         let mut seen: Vec<Seen> = Vec::new();
         let mut prices: Vec<(f64, f64)> = Vec::new();
@@ -129,17 +137,27 @@ impl Corrections {
 
     /// What to multiply the estimate of a plan by; 1 where nothing was measured.
     pub fn of(&self, plan: &Plan) -> Correction {
-        self.of_kind(plan.kind(), plan.precision, plan.layout, pixels(plan, self.extents))
+        self.of_manner(manner(plan), plan.precision, plan.layout, pixels(plan, self.extents))
     }
 
-    /// The same for plans of a kind that work on about this many pixels at once.
-    pub fn of_kind(&self, kind: Kind, precision: Precision, layout: Layout, pixels: f64) -> Correction {
+    /// The same for plans of a manner that work on about this many pixels at once.
+    pub fn of_manner(
+        &self,
+        (kind, is_carried): Manner,
+        precision: Precision,
+        layout: Layout,
+        pixels: f64,
+    ) -> Correction {
         let far = |seen: &Seen| (seen.pixels / pixels).max(pixels / seen.pixels);
         // Whole and bands do the same work; tiles do other work of the same sort.
-        let other = |seen: &Seen| match (seen.plan.kind(), kind) {
-            (known, kind) if known == kind => 0,
-            (Kind::Blended, _) | (_, Kind::Blended) => 2,
-            _ => 1,
+        let other = |seen: &Seen| {
+            let (known, was_carried) = manner(&seen.plan);
+            let in_space = match (known, kind) {
+                (known, kind) if known == kind => 0,
+                (Kind::Blended, _) | (_, Kind::Blended) => 4,
+                _ => 2,
+            };
+            in_space + u8::from(was_carried != is_carried)
         };
         let mut nearest: Option<(u8, f64, f64)> = None;
         let mut memory: f64 = 0.0;
@@ -165,8 +183,20 @@ impl Corrections {
     }
 }
 
-/// Pixels that a plan works on at once in a picture of this height and width.
-pub fn pixels(plan: &Plan, (height, width): (u32, u32)) -> f64 {
+/// Frames, height and width of a request.
+pub type Extents = (u32, u32, u32);
+
+/// The extents of a request.
+pub fn extents(request: &Request) -> Extents {
+    (request.frames, request.height, request.width)
+}
+
+/// Pixels of all frames that a plan works on at once.
+pub fn pixels(plan: &Plan, (frames, height, width): Extents) -> f64 {
+    let frames = match plan.time {
+        Time::Carried(chunk) => chunk.min(frames),
+        Time::Whole | Time::Blended(_) => frames,
+    };
     let (height, width) = plan.tile().map_or((height, width), |tile| (tile.height.min(height), tile.width.min(width)));
-    (f64::from(height) * f64::from(width) * f64::from(plan.batch)).max(1.0)
+    (f64::from(frames) * f64::from(height) * f64::from(width) * f64::from(plan.batch)).max(1.0)
 }

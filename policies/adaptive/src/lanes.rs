@@ -1,7 +1,7 @@
 //! The lanes of the search: precisions and memory orders, and which of them are worth looking at in every size. What is worse than another
 //! one in time and in memory whole, is so in bands and tiles too, so one price per lane saves a dozen.
 
-use tilewright_sdk::{Backend, Cost, Dtype, Kind, Layout, Plan, Precision};
+use tilewright_sdk::{Backend, Cost, Dtype, Kind, Layout, Plan, Precision, Time};
 
 use crate::search::{Search, with_margin};
 
@@ -20,6 +20,8 @@ const MOST: usize = 3;
 pub struct Lane {
     pub precision: Precision,
     pub layout: Layout,
+    /// How the frames of a clip are divided in the price.
+    pub time: Time,
     /// As the host prices it.
     pub cost: Cost,
     /// Per kind of space: corrected time with what rounding counts, peak with the same, and peak as held against the limit.
@@ -29,7 +31,12 @@ pub struct Lane {
 impl Lane {
     /// The whole picture in this lane.
     pub fn plan(&self) -> Plan {
-        Plan { layout: self.layout, ..Plan::whole(self.precision) }
+        Plan { layout: self.layout, time: self.time, ..Plan::whole(self.precision) }
+    }
+
+    /// The lane with all frames of a clip together.
+    pub fn at_once(&self) -> Self {
+        Self { time: Time::Whole, ..*self }
     }
 
     /// Whether nothing speaks for the other one.
@@ -100,7 +107,10 @@ impl Search<'_> {
         let mut lanes: Vec<Lane> = Vec::with_capacity(10);
         for precision in self.precisions(is_first) {
             for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
-                let plan = Plan { layout, ..Plan::whole(precision) };
+                if self.begun.is_some_and(|begun| begun.layout != layout) {
+                    continue;
+                }
+                let plan = Plan { layout, time: self.anchor, ..Plan::whole(precision) };
                 if let Some(cost) = self.estimate(&plan) {
                     lanes.push(self.lane(&plan, cost));
                 }
@@ -129,14 +139,17 @@ impl Search<'_> {
     }
 
     fn lane(&self, plan: &Plan, cost: Cost) -> Lane {
-        let Plan { precision, layout, .. } = *plan;
+        let Plan { precision, layout, time, .. } = *plan;
         let pixels = self.pixels(plan);
-        let corrected = [Kind::Whole, Kind::Exact, Kind::Blended].map(|kind| {
-            let correction = self.corrections.of_kind(kind, precision, layout, pixels);
+        // A clip's tiles run over all its frames.
+        let is_carried = matches!(time, Time::Carried(_));
+        let manners = [(Kind::Whole, is_carried), (Kind::Exact, is_carried), (Kind::Blended, false)];
+        let corrected = manners.map(|manner| {
+            let correction = self.corrections.of_manner(manner, precision, layout, pixels);
             let peak = cost.peak_bytes as f64 * correction.memory;
             let time = cost.elapsed_ns as f64 * correction.time;
             [time * rounding(precision), peak * rounding(precision), with_margin(peak, &correction)]
         });
-        Lane { precision, layout, cost, corrected }
+        Lane { precision, layout, time, cost, corrected }
     }
 }

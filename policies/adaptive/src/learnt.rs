@@ -3,7 +3,7 @@
 
 use tilewright_sdk::{Cost, Dtype, Outcome, Plan, Precision, Request};
 
-use crate::correct::{Ratio, Seen, pixels};
+use crate::correct::{self, Ratio, Seen, manner, pixels};
 
 /// The most entries; the one that was not heard of for longest goes first.
 const MOST: usize = 64;
@@ -21,7 +21,7 @@ struct Expected {
     peak_bytes: u64,
 }
 
-/// Ratios of measured to estimated per model, device, kind of space, precision and memory order.
+/// Ratios of measured to estimated per model, device, manner, precision and memory order.
 #[derive(Debug)]
 pub struct Learnt {
     expected: Expected,
@@ -56,7 +56,7 @@ impl Learnt {
         }
         let alike = |(known, seen): &(u64, Seen)| {
             *known == place
-                && seen.plan.kind() == plan.kind()
+                && manner(&seen.plan) == manner(plan)
                 && seen.plan.precision == plan.precision
                 && seen.plan.layout == plan.layout
         };
@@ -71,7 +71,7 @@ impl Learnt {
             outcome.peak_bytes as f64 / expected.peak_bytes as f64,
         );
         let plan = Plan { reason: String::new(), ..*plan };
-        let pixels = pixels(&plan, (request.height, request.width));
+        let pixels = pixels(&plan, correct::extents(request));
         self.entries.push((place, Seen { plan, pixels, ratio }));
     }
 
@@ -102,7 +102,8 @@ fn place(request: &Request) -> u64 {
     for number in numbers {
         mix(number);
     }
-    for text in [&model.family, &device.name, &device.arch] {
+    // Encoding and decoding are different work.
+    for text in [&model.family, &device.name, &device.arch, request.hint("stage").unwrap_or_default()] {
         for byte in text.as_bytes() {
             mix(u64::from(*byte));
         }

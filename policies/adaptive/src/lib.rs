@@ -1,6 +1,11 @@
 //! The default policy: prices the picture whole, in exact bands and in blended tiles, over precisions, memory orders and batches, asks
 //! the host for the price of each, corrects the prices by what was measured before, and takes the best that fits the memory limit.
 //!
+//! **Clips** whose causal state is carried are priced in chunks of one frame up to four latent frames, and as a whole, with the whole
+//! picture and with bands. Where prices are within 2 %, the chunk of one latent frame wins, then shorter ones, then longer ones, then all
+//! frames together: frames leave early. Tiles run over the whole clip, so that only one tile's state is held; they are the last resort. Where the
+//! state of tiles that wait can be kept in host memory at about the same price, they run chunk by chunk.
+//!
 //! **What fits.** The corrected peak, and 3 % on top as long as no plan of its kind was measured, is within the limit.
 //!
 //! **What is best** depends on the objective, with t the time and m the peak: `fastest` takes the least t; `balanced` the least
@@ -10,17 +15,19 @@
 //! blended. Narrow types that gain no time, as on a CPU, only count where nothing else fits, and tiles under 256 pixels last of all. On
 //! ROCm every convolution shape beyond a plan's first counts a second for its kernel search, unless that plan has run before.
 //!
-//! **What is learnt.** Measured over estimated, per model, device, kind of space, precision and memory order: from the host's trials, and
+//! **What is learnt.** Measured over estimated, per model, device, kind of space and of time, precision and memory order: from the host's trials, and
 //! from the outcomes that this instance was told since it was made, so that a long-lived host gets better answers without a history too.
 //! The memory of an instance only changes by outcomes: a fresh one gives the same answer to the same inputs, and a decision changes no
 //! later one.
 //!
 //! **After a failure.** Where memory ran out, the next plan is expected to need at most 70 % of what the failed one was expected to,
 //! exact before blended; where there is no such plan, the leanest that is smaller at all; after three such failures the leanest of all.
-//! Where values were not finite, a wider type in the same space, else in whatever space fits. What was tried is never answered again.
+//! Where values were not finite, a wider type in the same space, else in whatever space fits. What was tried is never answered again. A
+//! clip gets a shorter chunk first; where it is under way, it goes on as its state allows: no tiles, no narrower type, no other order.
 //!
 //! A decision asks for at most 64 estimates.
 
+mod chunks;
 mod correct;
 mod divide;
 mod lanes;
@@ -40,6 +47,8 @@ struct Wishes {
     min_tile: u32,
     max_tile: u32,
     overlap: Option<u32>,
+    /// Output frames of a clip's chunk; 0 for any.
+    chunk: u32,
 }
 
 /// The policy: what the user wishes and what was learnt.
@@ -59,6 +68,7 @@ impl Policy for Adaptive {
         .setting("min-tile", "The smallest tile to consider while others fit, in pixels.", 256)
         .setting("max-tile", "The largest tile to consider, in pixels.", 2048)
         .setting("overlap", "Pixels that tiles share: auto for an eighth of the tile, or a number.", "auto")
+        .setting("chunk", "Frames of a clip's chunk while that fits; 0 for what suits.", 0)
     }
 
     fn configure(settings: &Settings) -> Result<Self, String> {
@@ -88,7 +98,8 @@ impl Policy for Adaptive {
                 .concat()
             })?),
         };
-        Ok(Self { wishes: Wishes { precision, min_tile, max_tile, overlap }, learnt: Learnt::default() })
+        let chunk = settings.count("chunk", 0, 1 << 16)?;
+        Ok(Self { wishes: Wishes { precision, min_tile, max_tile, overlap, chunk }, learnt: Learnt::default() })
     }
 
     fn decide(&mut self, request: &Request) -> Result<Plan, String> {

@@ -1,6 +1,6 @@
 //! Why a plan was chosen, in a few words for the person who reads the decision.
 
-use tilewright_sdk::{Objective, Plan, Space};
+use tilewright_sdk::{Objective, Plan, Space, Time};
 
 use crate::search::{Priced, Search, with_margin};
 
@@ -23,13 +23,17 @@ pub fn of(search: &Search<'_>, best: &Priced, fitting: usize, is_leanest: bool) 
     words
 }
 
-/// How a plan divides the picture.
+/// How a plan divides the picture, and the clip.
 pub fn shape(plan: &Plan) -> String {
-    match plan.space {
+    let mut words = match plan.space {
         Space::Whole => "whole".into(),
         Space::Exact(tile) => ["exact bands of ", &tile.height.to_string()].concat(),
         Space::Blended(tile) => ["tiles of ", &tile.width.to_string(), "×", &tile.height.to_string()].concat(),
+    };
+    if let Time::Carried(frames) = plan.time {
+        words.extend([", ", &frames.to_string(), if frames == 1 { " frame" } else { " frames" }, " at a time"]);
     }
+    words
 }
 
 /// The plan's price compared with the whole picture's in the same precision and memory order.

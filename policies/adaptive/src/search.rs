@@ -1,10 +1,14 @@
 //! The search: which plans are looked at, what each counts, and which one is best.
 
-use tilewright_sdk::{Attempt, Backend, Cost, Failure, Kind, Layout, Objective, Plan, Precision, Request, Tile, host};
+mod clips;
+
+use tilewright_sdk::{
+    Attempt, Backend, Cost, Failure, Kind, Layout, Objective, Plan, Precision, Request, Space, Tile, Time, host,
+};
 
 use crate::{
-    Wishes,
-    correct::{Correction, Corrections, pixels},
+    Wishes, chunks,
+    correct::{Correction, Corrections, extents, pixels},
     divide,
     lanes::{Lane, rounding},
     learnt::Learnt,
@@ -33,6 +37,9 @@ const LEANEST_TIME: f64 = 4.0;
 /// Within these factors two plans count alike and the better picture wins: of memory under `leanest`, of the price otherwise.
 const ALIKE_MEMORY: f64 = 1.02;
 const ALIKE_PRICE: f64 = 1.001;
+
+/// The same for clips, where the chunk that frames leave soonest with wins.
+const ALIKE_CLIP: f64 = 1.02;
 
 /// Of the memory that a failed plan was expected to need, what the next one may be expected to need.
 const SHRINK: f64 = 0.7;
@@ -69,6 +76,8 @@ struct Bounds {
     ceiling: Option<f64>,
     /// What the leanest plan that failed for memory was expected to need.
     failed: Option<f64>,
+    /// The space and precision of the last plan that failed for memory.
+    last: Option<(Space, Precision)>,
     /// The last chance.
     leanest: bool,
 }
@@ -79,6 +88,10 @@ pub struct Search<'a> {
     pub(crate) request: &'a Request,
     pub(crate) corrections: Corrections,
     pub(crate) wholes: Vec<Lane>,
+    /// The plan of a clip that is under way, whose state goes on.
+    pub(crate) begun: Option<&'a Plan>,
+    /// How the frames are divided where lanes are compared.
+    pub(crate) anchor: Time,
     tried: &'a [Attempt],
     bounds: Bounds,
     /// The leanest plan that is smaller than what failed, though not by as much as it should be.
@@ -92,8 +105,19 @@ impl<'a> Search<'a> {
         let corrections = Corrections::new(request, learnt);
         let estimates = corrections.asked();
         let bounds = Bounds::default();
-        let mut search =
-            Self { wishes, request, corrections, wholes: Vec::new(), tried, bounds, spare: None, estimates };
+        let begun = tried.last().map(|attempt| &attempt.plan).filter(|_| request.delivered() > 0);
+        let mut search = Self {
+            wishes,
+            request,
+            corrections,
+            wholes: Vec::new(),
+            begun,
+            anchor: Time::Whole,
+            tried,
+            bounds,
+            spare: None,
+            estimates,
+        };
         let mut peaks = Vec::new();
         for attempt in tried {
             match attempt.failure {
@@ -112,14 +136,25 @@ impl<'a> Search<'a> {
         search.bounds.failed = peaks.iter().map(|(.., corrected)| *corrected).min_by(f64::total_cmp);
         search.bounds.ceiling = search.bounds.failed.map(|failed| SHRINK * failed);
         search.bounds.leanest = peaks.len() >= PATIENCE;
+        if let Some((attempt, ..)) = peaks.last() {
+            search.bounds.last = Some((attempt.plan.space, attempt.plan.precision));
+            // What was wished for did not fit.
+            search.wishes.chunk = 0;
+        }
         for (attempt, expected, _) in peaks {
             search.corrections.note(attempt, expected);
+        }
+        if request.offers_carried() && !begun.is_some_and(|begun| begun.time == Time::Whole) {
+            search.anchor = chunks::natural(request);
         }
         search
     }
 
     /// The best plan that fits and was not tried before.
     pub fn best(&mut self) -> Option<Priced> {
+        if self.request.offers_carried() {
+            return self.best_clip();
+        }
         let mut fitting = Vec::new();
         let mut lanes = Vec::new();
         let bands = divide::bands(self.request);
@@ -159,6 +194,9 @@ impl<'a> Search<'a> {
             let mut fitting = Vec::new();
             for precision in self.precisions(is_first) {
                 for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
+                    if self.begun.is_some_and(|begun| begun.layout != layout) {
+                        continue;
+                    }
                     let plan = Plan { precision, layout, reason: String::new(), ..*last };
                     if let Answer::Fits(priced) = self.price(plan) {
                         fitting.push(priced);
@@ -172,9 +210,10 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// Whether a recovery has to widen the type.
+    /// Whether a recovery may use a type: where it has to widen it, and where it may not narrow it.
     pub(crate) fn allows(&self, precision: Precision) -> bool {
         self.bounds.wider_than.is_none_or(|failed| width(precision) > width(failed))
+            && self.begun.is_none_or(|begun| width(precision) >= width(begun.precision))
     }
 
     /// The host's price of a plan, while there are estimates left.
@@ -252,11 +291,18 @@ impl<'a> Search<'a> {
         let quickest = fitting.iter().map(|priced| priced.time).min_by(f64::total_cmp)?;
         let in_time = |priced: &&Priced| !is_leanest || priced.time <= LEANEST_TIME * quickest;
         let least = fitting.iter().filter(in_time).map(|priced| self.score(priced)).min_by(f64::total_cmp)?;
-        let alike = least * if is_leanest { ALIKE_MEMORY } else { ALIKE_PRICE };
+        let is_clip = self.request.offers_carried();
+        let factor = if is_clip { ALIKE_CLIP } else { ALIKE_PRICE };
+        let alike = least * if is_leanest { ALIKE_MEMORY } else { factor };
         let alike = fitting.iter().filter(in_time).filter(|priced| self.score(priced) <= alike);
         let then = |priced: &Priced| if is_leanest { priced.time } else { self.score(priced) };
         // The first of equals wins.
-        alike.min_by(|a, b| a.plan.kind().cmp(&b.plan.kind()).then(then(a).total_cmp(&then(b))))
+        let preference = |priced: &Priced| match is_clip {
+            true => chunks::preference(self.request, priced.plan.time),
+            false => 0,
+        };
+        let before = |priced: &Priced| (priced.plan.kind(), preference(priced));
+        alike.min_by(|a, b| before(a).cmp(&before(b)).then(then(a).total_cmp(&then(b))))
     }
 
     /// What counts, least first.
@@ -306,9 +352,9 @@ impl<'a> Search<'a> {
         tiles.saturating_mul(self.request.batch)
     }
 
-    /// Pixels of the whole picture.
+    /// Pixels that the plan works on at once.
     pub(crate) fn pixels(&self, plan: &Plan) -> f64 {
-        pixels(plan, (self.request.height, self.request.width))
+        pixels(plan, extents(self.request))
     }
 }
 

@@ -1,5 +1,6 @@
 //! The search against a host whose prices are known.
 
+mod clips;
 mod prices;
 mod properties;
 

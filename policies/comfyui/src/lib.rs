@@ -1,13 +1,16 @@
 //! What ComfyUI does: its formula for a decode's memory, whole while that fits, and tiles when memory runs out.
 //!
 //! Sources: `comfy/sd.py` of ComfyUI (`VAE.__init__`'s `memory_used_decode`, `decode`, `decode_tiled_`, `decode_tiled_3d`) and
-//! `nodes.py` (`VAEDecodeTiled`). With latent height and width h, w and e bytes per element: KL 2178 · h · w · 64 · e; WAN 2.1
+//! `nodes.py` (`VAEDecodeTiled`), and `comfy/ldm/wan/vae.py` (`WanVAE.decode`). With latent height and width h, w and e bytes per element: KL 2178 · h · w · 64 · e; WAN 2.1
 //! (2200 up to 4 latent frames, else 7000) · h · w · 64 · e; WAN 2.2 8000 · h · w · 256 · e; batch = max(1, free / used). Out of memory,
-//! it decodes tiles of 64 latent pixels with an overlap of 16, for video 256 pixels with a quarter. The factor 2.73 that ComfyUI once
+//! it decodes tiles of 64 latent pixels with an overlap of 16, for video 256 pixels with a quarter, each over up to 999 latent frames with
+//! an overlap of one. WAN decodes in bf16, f16 or f32 and carries its causal state from one latent frame to the next, which is what its
+//! formula was fitted to; `VAEDecodeTiled` cuts it into chunks of 64 frames with an overlap of 8, which the host carries too. The factor 2.73 that ComfyUI once
 //! put on AMD is now thought obsolete and is left out. Its three averaged passes over differently shaped tiles have no counterpart here.
 
 use tilewright_sdk::{
-    Attempt, Backend, Description, Dtype, Failure, Plan, Policy, Precision, Request, Settings, Space, Tile,
+    Attempt, Backend, Description, Dtype, Failure, Overlapped, Plan, Policy, Precision, Request, Settings, Space, Tile,
+    Time,
 };
 
 /// Bytes per output pixel and byte of an element, from `memory_used_decode`.
@@ -23,9 +26,13 @@ const FEW_FRAMES: u32 = 4;
 const FALLBACK: Tile = Tile::square(512, 128);
 const FALLBACK_VIDEO: Tile = Tile::square(256, 64);
 
+/// Latent frames of `decode_tiled_3d`'s chunk (`tile_t`): longer than almost every clip.
+const FALLBACK_LATENT_FRAMES: u32 = 999;
+
 /// ComfyUI's rules, with `VAEDecodeTiled`'s inputs as settings.
 pub struct ComfyUi {
     tile: Tile,
+    chunk: Overlapped,
     always: bool,
 }
 
@@ -38,25 +45,42 @@ impl Policy for ComfyUi {
         )
         .setting("tile", "The side of a tile in pixels, as in VAEDecodeTiled.", 512)
         .setting("overlap", "Pixels that tiles share, as in VAEDecodeTiled.", 64)
+        .setting("temporal-size", "Frames of a chunk of video, as in VAEDecodeTiled.", 64)
+        .setting("temporal-overlap", "Frames that chunks share, as in VAEDecodeTiled.", 8)
         .setting("tiled", "Tile even when memory is enough, as VAEDecodeTiled does.", false)
     }
 
     fn configure(settings: &Settings) -> Result<Self, String> {
         let side = settings.count("tile", 64, 4096)?;
         let overlap = settings.count("overlap", 0, side / 2)?;
-        Ok(Self { tile: Tile::square(side, overlap), always: settings.flag("tiled")? })
+        let frames = settings.count("temporal-size", 8, 4096)?;
+        let shared = settings.count("temporal-overlap", 4, 4096)?;
+        // As the node has it: no more than half of the chunk.
+        let chunk = Overlapped { frames, overlap: shared.min(frames / 2) };
+        Ok(Self { tile: Tile::square(side, overlap), chunk, always: settings.flag("tiled")? })
     }
 
     fn decide(&mut self, request: &Request) -> Result<Plan, String> {
         let plan = Plan::whole(precision(request));
         let used = memory_used(request, plan.precision.dtype()).max(1);
         let free = request.device.free_bytes.min(request.memory_limit);
+        let is_clip = request.frames > 1;
         if self.always {
-            return Ok(Plan { space: Space::Blended(self.tile), ..plan }.because("tiled, as set"));
+            let time = if is_clip { Time::Blended(self.chunk) } else { Time::Whole };
+            return Ok(Plan { space: Space::Blended(self.tile), time, ..plan }.because("tiled, as set"));
         }
         if used > free {
-            return Ok(Plan { space: Space::Blended(self.tile), ..plan }
-                .because("its formula says that whole needs more than is free"));
+            let reason = "its formula says that whole needs more than is free";
+            return Ok(match is_clip {
+                true => video_tiles(request, plan),
+                false => Plan { space: Space::Blended(self.tile), ..plan },
+            }
+            .because(reason));
+        }
+        if is_clip {
+            let latent_frame = Time::Carried(request.model.temporal_scale.max(1));
+            let time = if request.offers_carried() { latent_frame } else { Time::Whole };
+            return Ok(Plan { time, ..plan }.because("whole by its memory formula, a latent frame at a time"));
         }
         let batch = u32::try_from(free / used).unwrap_or(u32::MAX).clamp(1, request.batch.max(1));
         Ok(Plan { batch, ..plan }.because("whole, by its memory formula"))
@@ -74,11 +98,15 @@ impl Policy for ComfyUi {
                     .because("as with --fp32-vae"))
             }
             Failure::OutOfMemory(_) | Failure::OverLimit(_) => {
-                let fallback = if request.frames > 1 { FALLBACK_VIDEO } else { FALLBACK };
+                let is_clip = request.frames > 1;
+                let fallback = if is_clip { FALLBACK_VIDEO } else { FALLBACK };
                 if last.plan.tile().is_some_and(|tile| tile.height.min(tile.width) <= fallback.height) {
                     return Err("ComfyUI has no smaller tiles to fall back to".into());
                 }
-                let plan = Plan { space: Space::Blended(fallback), batch: 1, ..last.plan.clone() };
+                let plan = match is_clip {
+                    true => video_tiles(request, last.plan.clone()),
+                    false => Plan { space: Space::Blended(fallback), batch: 1, ..last.plan.clone() },
+                };
                 Ok(plan.because("out of memory, retrying with tiled decoding"))
             }
         }
@@ -87,19 +115,39 @@ impl Policy for ComfyUi {
 
 tilewright_sdk::export!(ComfyUi);
 
-/// `vae_dtype` without flags: bf16 where the device is good at it, never f16 for these models, f32 on a CPU.
+/// The first of `working_dtypes` that the device is good at: bf16, f16 for WAN only, else f32, as always on a CPU.
 fn precision(request: &Request) -> Precision {
-    let narrow = request.device.backend != Backend::Cpu && request.is_fast(Dtype::Bf16);
-    Precision::Uniform(if narrow { Dtype::Bf16 } else { Dtype::F32 })
+    let narrow: &[Dtype] = match request.model.family.starts_with("wan") {
+        true => &[Dtype::Bf16, Dtype::F16],
+        false => &[Dtype::Bf16],
+    };
+    let is_good = |dtype: &&Dtype| request.device.backend != Backend::Cpu && request.is_fast(**dtype);
+    Precision::Uniform(narrow.iter().find(is_good).copied().unwrap_or(Dtype::F32))
+}
+
+/// What video is decoded in when memory runs out: tiles, one after the other over the clip.
+fn video_tiles(request: &Request, plan: Plan) -> Plan {
+    let latent_frame = request.model.temporal_scale.max(1);
+    let time = match latent_frames(request) > FALLBACK_LATENT_FRAMES {
+        true => Time::Blended(Overlapped { frames: FALLBACK_LATENT_FRAMES * latent_frame, overlap: latent_frame }),
+        false => Time::Whole,
+    };
+    // A clip that is under way keeps its way through time.
+    let time = if request.delivered() > 0 { plan.time } else { time };
+    Plan { space: Space::Blended(FALLBACK_VIDEO), time, batch: 1, ..plan }
+}
+
+/// The first latent frame gives one frame, each later one as many as the model's scale says.
+fn latent_frames(request: &Request) -> u32 {
+    (request.frames - request.frames.min(1)).div_ceil(request.model.temporal_scale.max(1)) + 1
 }
 
 /// What ComfyUI expects one sample to take.
 fn memory_used(request: &Request, dtype: Dtype) -> u64 {
     // Latent extents times the square of the scale are output extents.
     let pixels = u64::from(request.height) * u64::from(request.width);
-    let latent_frames = (request.frames - request.frames.min(1)).div_ceil(request.model.temporal_scale.max(1)) + 1;
     let per_pixel = match request.model.family.as_str() {
-        "wan-2.1" if latent_frames <= FEW_FRAMES => WAN_FEW_FRAMES,
+        "wan-2.1" if latent_frames(request) <= FEW_FRAMES => WAN_FEW_FRAMES,
         "wan-2.1" => WAN,
         "wan-2.2" => WAN_2_2,
         _ => KL,
@@ -153,6 +201,71 @@ mod tests {
         assert_eq!((plan.space, plan.batch, plan.precision), (Space::Whole, 3, Precision::Uniform(Dtype::Bf16)));
         let plan = policy.decide(&request(1024, used - 1)).unwrap();
         assert_eq!(plan.space, Space::Blended(Tile::square(512, 64)));
+    }
+
+    fn clip(frames: u32, free_bytes: u64) -> Request {
+        let mut request = Request { batch: 1, frames, height: 480, width: 832, ..request(0, free_bytes) };
+        request.model.family = "wan-2.1".into();
+        request.model.temporal_scale = 4;
+        request.hints.push(Hint { name: "offer.carried".into(), value: "true".into() });
+        request
+    }
+
+    #[test]
+    fn its_formulas_for_video() {
+        // Per latent pixel of 8²: 2200 up to four latent frames, 7000 from five on.
+        let latent = 60 * 104 * 64 * 2;
+        assert_eq!(memory_used(&clip(1, 0), Dtype::Bf16), 2200 * latent);
+        assert_eq!(memory_used(&clip(13, 0), Dtype::Bf16), 2200 * latent);
+        assert_eq!(memory_used(&clip(17, 0), Dtype::Bf16), 7000 * latent);
+        assert_eq!(memory_used(&clip(81, 0), Dtype::F32), 2 * 7000 * latent);
+        // Per latent pixel of 16².
+        let mut larger = Request { height: 704, width: 1280, ..clip(81, 0) };
+        larger.model.family = "wan-2.2".into();
+        assert_eq!(memory_used(&larger, Dtype::Bf16), 8000 * 44 * 80 * 256 * 2);
+    }
+
+    #[test]
+    fn video_is_whole_where_it_fits_and_tiled_where_not() {
+        let mut policy = ComfyUi::configure(&ComfyUi::describe().defaults()).unwrap();
+        let used = memory_used(&clip(81, 0), Dtype::Bf16);
+        let plan = policy.decide(&clip(81, 3 * used)).unwrap();
+        assert_eq!((plan.space, plan.time, plan.batch), (Space::Whole, Time::Carried(4), 1));
+        let tiled = policy.decide(&clip(81, used - 1)).unwrap();
+        assert_eq!((tiled.space, tiled.time), (Space::Blended(Tile::square(256, 64)), Time::Whole));
+        let long = policy.decide(&clip(4001, 0)).unwrap();
+        assert_eq!(long.time, Time::Blended(Overlapped { frames: 3996, overlap: 4 }));
+        // Out of memory: from the start, or in the middle.
+        let failed = |plan: &Plan| [Attempt { plan: plan.clone(), failure: Failure::OutOfMemory(1) }];
+        assert_eq!(policy.recover(&clip(81, 0), &failed(&plan)).unwrap().space, tiled.space);
+        assert_eq!(policy.recover(&clip(81, 0), &failed(&plan)).unwrap().time, Time::Whole);
+        let mut under_way = clip(81, 0);
+        under_way.hints.push(Hint { name: "clip.done".into(), value: "13".into() });
+        assert_eq!(policy.recover(&under_way, &failed(&plan)).unwrap().time, plan.time);
+        assert!(policy.recover(&clip(81, 0), &failed(&tiled)).is_err());
+        // The node, with its defaults and with an overlap that is more than half of the chunk.
+        let node = |settings: tilewright_sdk::Settings| {
+            ComfyUi::configure(&settings.with("tiled", true)).unwrap().decide(&clip(81, 0)).unwrap().time
+        };
+        let defaults = ComfyUi::describe().defaults();
+        assert_eq!(node(defaults.clone()), Time::Blended(Overlapped { frames: 64, overlap: 8 }));
+        let short = defaults.with("temporal-size", 8).with("temporal-overlap", 8);
+        assert_eq!(node(short), Time::Blended(Overlapped { frames: 8, overlap: 4 }));
+    }
+
+    #[test]
+    fn types_in_their_order() {
+        let with = |fast: &[Dtype], backend| {
+            let mut request = clip(81, 0);
+            (request.device.fast_dtypes, request.device.backend) = (fast.to_vec(), backend);
+            let picture =
+                Request { model: Model { family: "sdxl".into(), ..request.model.clone() }, ..request.clone() };
+            [precision(&request).dtype(), precision(&picture).dtype()]
+        };
+        assert_eq!(with(&[Dtype::F16, Dtype::Bf16], Backend::Cuda), [Dtype::Bf16; 2]);
+        assert_eq!(with(&[Dtype::F16], Backend::Cuda), [Dtype::F16, Dtype::F32]);
+        assert_eq!(with(&[], Backend::Cuda), [Dtype::F32; 2]);
+        assert_eq!(with(&[Dtype::Bf16], Backend::Cpu), [Dtype::F32; 2]);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! What diffusers does with tiling on: tiles at the model's sample size with a quarter overlap, linearly blended.
 //!
 //! Sources: diffusers' `AutoencoderKL` (`tile_sample_min_size = config.sample_size`, `tile_overlap_factor = 0.25`, tiles only where the
-//! picture is larger than one) and `AutoencoderKLWan` (tiles of 256 with a stride of 192, one latent frame per call with the causal
-//! state carried across).
+//! picture is larger than one) and `AutoencoderKLWan` (tiles of 256 with a stride of 192 where the picture is larger than one, and one
+//! latent frame per call with the causal state carried across).
 
 use tilewright_sdk::{
     Attempt, Backend, Description, Dtype, Failure, Plan, Policy, Precision, Request, Settings, Space, Tile, Time,
@@ -54,7 +54,8 @@ impl Policy for Diffusers {
                 if request.frames > 1 { Time::Carried(request.model.temporal_scale.max(1)) } else { Time::Whole };
             let tiled = self.tiled && request.longest() > WAN.height;
             let space = if tiled { Space::Blended(WAN) } else { Space::Whole };
-            return Ok(Plan { space, time, ..plan }.because("as AutoencoderKLWan"));
+            let reason = if tiled { "as AutoencoderKLWan: tiles of 256" } else { "as AutoencoderKLWan: whole" };
+            return Ok(Plan { space, time, ..plan }.because(reason));
         }
         let size = self.sample_size(request);
         if !self.tiled || request.longest() <= size {
@@ -94,4 +95,66 @@ fn loaded(request: &Request) -> Precision {
     let upcast = request.model.family == "sdxl" && stored == Dtype::F16;
     let narrow = request.device.backend != Backend::Cpu && !upcast && request.offers(stored);
     Precision::Uniform(if narrow && matches!(stored, Dtype::Bf16 | Dtype::F16) { stored } else { Dtype::F32 })
+}
+
+#[cfg(test)]
+mod tests {
+    use tilewright_sdk::{Device, Hint, Model, Objective};
+
+    use super::*;
+
+    fn request(family: &str, side: u32, frames: u32) -> Request {
+        Request {
+            model: Model {
+                family: family.into(),
+                stored: Dtype::Bf16,
+                quantized: false,
+                parameter_bytes: 1 << 27,
+                spatial_scale: 8,
+                temporal_scale: 4,
+            },
+            device: Device {
+                backend: Backend::Cuda,
+                name: String::new(),
+                arch: String::new(),
+                compute_units: 1,
+                total_bytes: 1 << 40,
+                free_bytes: 1 << 40,
+                unified: false,
+                fast_dtypes: vec![],
+            },
+            batch: 1,
+            frames,
+            height: side,
+            width: side,
+            memory_limit: 1 << 40,
+            objective: Objective::Fastest,
+            hints: vec![Hint { name: "offer.dtypes".into(), value: "f32,bf16".into() }],
+        }
+    }
+
+    fn decide(request: &Request, settings: Settings) -> (Space, Time, Precision) {
+        let plan = Diffusers::configure(&settings).unwrap().decide(request).unwrap();
+        (plan.space, plan.time, plan.precision)
+    }
+
+    #[test]
+    fn wan_goes_by_latent_frames_and_tiles_of_its_own() {
+        let defaults = || Diffusers::describe().defaults();
+        let bf16 = Precision::Uniform(Dtype::Bf16);
+        let tiles = Space::Blended(Tile::square(256, 64));
+        assert_eq!(decide(&request("wan-2.1", 480, 81), defaults()), (tiles, Time::Carried(4), bf16));
+        assert_eq!(decide(&request("wan-2.2", 256, 81), defaults()), (Space::Whole, Time::Carried(4), bf16));
+        assert_eq!(decide(&request("wan-2.1", 480, 1), defaults()), (tiles, Time::Whole, bf16));
+        let whole = defaults().with("tiling", false);
+        assert_eq!(decide(&request("wan-2.1", 480, 81), whole), (Space::Whole, Time::Carried(4), bf16));
+    }
+
+    #[test]
+    fn pictures_are_tiled_at_the_sample_size() {
+        let (space, time, _) = decide(&request("sd", 1024, 1), Diffusers::describe().defaults());
+        assert_eq!((space, time), (Space::Blended(Tile::square(512, 128)), Time::Whole));
+        let (space, ..) = decide(&request("flux", 1024, 1), Diffusers::describe().defaults());
+        assert_eq!(space, Space::Whole);
+    }
 }

@@ -32,8 +32,8 @@ impl Policy for Fixed {
             .setting("release", "When unused memory is handed back: keep, at-end or each-step.", "keep")
             .setting("offload", "Keep activations that wait in host memory.", false)
             .setting("prefetch", "Inputs copied to the device ahead of their turn.", 0)
-            .setting("time", "How frames are divided: whole, carried or blended.", "whole")
-            .setting("chunk", "Frames of a chunk.", 16)
+            .setting("time", "How a clip is divided: whole, carried (the state goes on) or blended.", "whole")
+            .setting("chunk", "Output frames of a chunk, when carried or blended.", 16)
             .setting("time-overlap", "Frames that neighbouring chunks share, when blended in time.", 2)
     }
 
@@ -147,6 +147,18 @@ mod tests {
     }
 
     #[test]
+    fn clips_are_divided_as_set() {
+        let time = |pairs: &[(&str, Value)]| set(pairs).unwrap().time;
+        assert_eq!(time(&[("chunk", 4.into())]), Time::Whole);
+        assert_eq!(time(&[("time", "carried".into())]), Time::Carried(16));
+        assert_eq!(time(&[("time", "carried".into()), ("chunk", 1.into())]), Time::Carried(1));
+        let blended = [("time", "blended".into()), ("chunk", 8.into()), ("time-overlap", 3.into())];
+        assert_eq!(time(&blended), Time::Blended(Overlapped { frames: 8, overlap: 3 }));
+        // What is carried shares nothing, so its overlap can't be wrong.
+        assert_eq!(time(&[("time", "carried".into()), ("time-overlap", 99.into())]), Time::Carried(16));
+    }
+
+    #[test]
     fn nonsense_is_refused_by_name() {
         let refused = |pairs: &[(&str, Value)]| set(pairs).unwrap_err();
         let sides = ": allowed is a side in pixels from 1 to 65536, or WIDTHxHEIGHT";
@@ -158,5 +170,9 @@ mod tests {
         assert_eq!(overlap, "overlap=512: has to be less than the tile (512)");
         assert_eq!(refused(&[("space", "half".into())]), "space=half: allowed is whole, blended, exact");
         assert_eq!(refused(&[("batch", 0.into())]), "batch=0: allowed is 1 to 65536");
+        assert_eq!(refused(&[("time", "half".into())]), "time=half: allowed is whole, carried, blended");
+        assert_eq!(refused(&[("chunk", 0.into())]), "chunk=0: allowed is 1 to 65536");
+        let overlap = refused(&[("time", "blended".into()), ("chunk", 8.into()), ("time-overlap", 8.into())]);
+        assert_eq!(overlap, "time-overlap=8: has to be less than the chunk (8)");
     }
 }

@@ -1,6 +1,11 @@
 //! The published settings for Strix Halo (gfx1151), and its neighbours' tile limits: f32 for small pictures, mixed for medium, bf16 for
-//! large; tiles of 768 to 1024 with an overlap of 96; 512 and no batching for quantized models; video in chunks of 4 to 16 frames with
-//! an overlap of 2 to 8; nothing above 80 % of memory.
+//! large; tiles of 768 to 1024 with an overlap of 96; 512 and no batching for quantized models; video in chunks of 4 to 16 frames, fewer
+//! for large pictures and where memory is short; nothing above 80 % of memory.
+//!
+//! The published overlap of 2 to 8 frames only serves models without a causal state: where the state is carried across, chunks give the
+//! whole clip's output, and blending would bring the clip out of step (1393 frames instead of 1201, as one of its users found).
+//!
+//! After a failure for memory a clip gets shorter chunks, then exact bands, then smaller tiles; one that is under way no tiles.
 //!
 //! Sources: rocm-ninodes' node defaults and per-architecture table, and its users' reports: bf16 where it takes f16, since f16 bands and
 //! overflows there. Channels-last hurts on gfx11. A 1664×928 decode took 54.8 s whole and 4.8 s tiled, both in bf16, so that anything
@@ -24,6 +29,13 @@ const QUANTIZED_TILE: u32 = 512;
 
 /// Smaller tiles for when memory is short.
 const SMALLER: [u32; 5] = [640, 512, 384, 256, 128];
+
+/// Frames of a chunk: for small, medium and large pictures, and for when memory is short.
+const CHUNKS: [u32; 3] = [16, 8, 4];
+
+/// Chunks and bands that are not published, for when a clip fails for memory all the same.
+const SHORTER: [u32; 4] = [8, 4, 2, 1];
+const BANDS: [u32; 3] = [256, 128, 64];
 
 /// The share of memory that is used at most.
 const SHARE: f64 = 0.8;
@@ -69,14 +81,26 @@ impl Policy for Gfx1151 {
                     Precision::Uniform(_) if request.offers(Dtype::Bf16) => Precision::Mixed(Dtype::Bf16),
                     _ => Precision::Uniform(Dtype::F32),
                 };
-                let plan = self.largest(request, wider, self.limit(request)).ok_or("no tile fits in a wider type")?;
-                Ok(plan.because("values overflowed: a wider type"))
+                let limit = self.limit(request);
+                let kept = (request.delivered() > 0).then(|| {
+                    let plan = Plan { precision: wider, ..last.plan.clone() };
+                    first(std::iter::once(plan.clone()).chain(leaner(request, &plan)), limit)
+                });
+                let plan = kept.unwrap_or_else(|| self.largest(request, wider, limit));
+                Ok(plan.ok_or("no tile fits in a wider type")?.because("values overflowed: a wider type"))
             }
             Failure::OutOfMemory(_) | Failure::OverLimit(_) => {
                 let expected = host::estimate(&last.plan).map_or(self.limit(request), |cost| cost.peak_bytes);
                 let limit = self.limit(request).min(expected / 10 * 7);
-                let plan = self.largest(request, last.plan.precision, limit).ok_or("no smaller tile is left")?;
-                Ok(Plan { release: Release::EachStep, ..plan }.because("memory ran out: smaller tiles"))
+                let steps = first(leaner(request, &last.plan).into_iter(), limit)
+                    .map(|plan| plan.because("memory ran out: fewer frames or rows at once"));
+                let tiles = || {
+                    let is_free = request.delivered() == 0;
+                    let plan = is_free.then(|| self.largest(request, last.plan.precision, limit)).flatten();
+                    plan.map(|plan| plan.because("memory ran out: smaller tiles"))
+                };
+                let plan = steps.or_else(tiles).ok_or("nothing smaller is left")?;
+                Ok(Plan { release: Release::EachStep, ..plan })
             }
         }
     }
@@ -89,36 +113,58 @@ impl Gfx1151 {
         request.memory_limit.min((request.device.total_bytes as f64 * self.share) as u64)
     }
 
-    /// The plan with the largest of the published tiles that fits, in one batch if need be.
+    /// The plan with the largest of the published tiles that fits, with the longest of the published chunks, in one batch if need be.
     fn largest(&self, request: &Request, precision: Precision, limit: u64) -> Option<Plan> {
         let quantized = request.model.quantized;
-        let first = match self.tile {
+        let side = match self.tile {
             Some(side) => side,
             None if quantized => QUANTIZED_TILE,
             None => TILES[usize::from(request.longest() > LONG)],
         };
         let most = BATCHES.iter().find(|(arch, _)| request.device.arch.starts_with(arch)).map_or(4, |(_, most)| *most);
-        let batches: &[u32] = if quantized { &[1] } else { &[most, most / 2, 1] };
-        let plan = Plan { time: time(request), ..Plan::whole(precision) };
-        for side in [first, TILES[0]].into_iter().chain(SMALLER).filter(|side| *side <= first) {
-            let space = match request.longest() <= side {
-                true => Space::Whole,
-                false => Space::Blended(Tile::square(side, OVERLAP.min(side / 8 * 8 / 4))),
-            };
-            for batch in batches {
-                let plan = Plan { space, batch: *batch, ..plan.clone() };
-                if host::estimate(&plan).is_ok_and(|cost| cost.peak_bytes <= limit) {
-                    let reason = match precision {
-                        Precision::Uniform(Dtype::F32) => "published: f32 for small pictures",
-                        Precision::Mixed(_) => "published: mixed for medium pictures",
-                        Precision::Uniform(_) => "published: half for large pictures",
-                    };
-                    return Some(plan.because(reason));
-                }
-            }
-        }
-        None
+        let batches: &[u32] = if quantized || request.frames > 1 { &[1] } else { &[most, most / 2, 1] };
+        let times = times(request);
+        let sides = || [side, TILES[0]].into_iter().chain(SMALLER).filter(|smaller| *smaller <= side);
+        let divided = |side: u32, time: Time| {
+            let (height, width) = (side.min(request.height), side.min(request.width));
+            let tile = Tile { height, width, overlap: OVERLAP.min(height.min(width) / 8 * 8 / 4) };
+            Plan { time, ..Plan::whole(precision) }.blended(request, tile)
+        };
+        let plans = sides().flat_map(|side| times.iter().map(move |time| divided(side, *time)));
+        let plans = plans.flat_map(|plan| batches.iter().map(move |batch| Plan { batch: *batch, ..plan.clone() }));
+        // Tiles that run over the whole clip hold one tile's state: for where the whole picture's takes too much.
+        let is_clip = request.offers_carried();
+        let over_all =
+            sides().filter(|side| is_clip && *side < request.longest()).map(|side| divided(side, Time::Whole));
+        let reason = match precision {
+            Precision::Uniform(Dtype::F32) => "published: f32 for small pictures",
+            Precision::Mixed(_) => "published: mixed for medium pictures",
+            Precision::Uniform(_) => "published: half for large pictures",
+        };
+        first(plans.chain(over_all), limit).map(|plan| plan.because(reason))
     }
+}
+
+/// The first plan that is expected to fit.
+fn first(mut plans: impl Iterator<Item = Plan>, limit: u64) -> Option<Plan> {
+    plans.find(|plan| host::estimate(plan).is_ok_and(|cost| cost.peak_bytes <= limit))
+}
+
+/// A carried clip's plans with fewer frames at once than the one that failed, then in bands, most memory first; none for anything else.
+fn leaner(request: &Request, failed: &Plan) -> Vec<Plan> {
+    let Time::Carried(frames) = failed.time else { return Vec::new() };
+    let chunk = |frames: &u32| Plan { time: Time::Carried(*frames), ..failed.clone() };
+    let is_tiled = matches!(failed.space, Space::Blended(_));
+    if is_tiled || !request.offers_exact() {
+        return SHORTER.iter().filter(|shorter| **shorter < frames).map(chunk).collect();
+    }
+    let most = failed.tile().map_or(request.height, |band| band.height);
+    let few = frames.min(CHUNKS[2]);
+    let published = SHORTER.iter().filter(|shorter| (few..frames).contains(shorter)).map(chunk);
+    let bands = BANDS.into_iter().filter(|height| *height < most);
+    let banded = |height: u32, frames: u32| chunk(&frames).exact(request, height);
+    let last = SHORTER.into_iter().filter(|shorter| *shorter < few).map(|shorter| banded(BANDS[2].min(most), shorter));
+    published.chain(bands.map(|height| banded(height, few))).chain(last).collect()
 }
 
 /// f32 for small, mixed for medium, bf16 for large; f32 where bf16 can't be had, or on a CPU.
@@ -134,20 +180,20 @@ fn precision(request: &Request) -> Precision {
     }
 }
 
-/// 16 frames at once for small pictures, down to 4 for large ones; half as many shared, which is 2 to 8.
-fn time(request: &Request) -> Time {
+/// 16 frames at once for small pictures, 8 for medium and 4 for large ones, and fewer where those take too much.
+fn times(request: &Request) -> Vec<Time> {
     let pixels = u64::from(request.height) * u64::from(request.width);
-    let frames = if pixels <= SMALL {
-        16
-    } else if pixels <= MEDIUM {
-        8
-    } else {
-        4
-    };
-    match request.frames {
-        0..=4 => Time::Whole,
-        // Chunks of their own break a causal decoder's clip; where the state can be carried across, it is.
-        _ if request.hint("offer.carried") == Some("true") => Time::Carried(frames),
-        _ => Time::Blended(Overlapped { frames, overlap: frames / 2 }),
+    let longest = usize::from(pixels > SMALL) + usize::from(pixels > MEDIUM);
+    if request.frames <= CHUNKS[2] {
+        return vec![Time::Whole];
     }
+    let chunk = |frames: u32| match request.offers_carried() {
+        true => Time::Carried(frames.min(request.frames)),
+        // Half as many shared, which is 2 to 8.
+        false => Time::Blended(Overlapped { frames, overlap: frames / 2 }),
+    };
+    CHUNKS[longest..].iter().map(|frames| chunk(*frames)).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -160,6 +160,17 @@ impl Request {
         self.hint("offer.exact") == Some("true")
     }
 
+    /// Whether this is a clip that the host can run in chunks with the causal state carried across: the whole clip's output, in less memory.
+    pub fn offers_carried(&self) -> bool {
+        self.frames > 1 && self.hint("offer.carried") == Some("true")
+    }
+
+    /// Output frames of a clip that have left already. Where there are any, the last attempt's plan is under way and its state goes on: what
+    /// ran whole or in bands can't go on in tiles, tiles stay as they were cut, and types get no narrower. The host sees to that.
+    pub fn delivered(&self) -> u32 {
+        self.hinted("clip.done").unwrap_or(0)
+    }
+
     /// Sides of tiles, heights of bands and overlaps are multiples of this, in pixels: as offered, else the pixels of one latent pixel.
     pub fn tile_unit(&self) -> u32 {
         self.hinted("offer.tile-unit").unwrap_or(self.model.spatial_scale).max(1)
@@ -231,6 +242,9 @@ mod tests {
         assert_eq!((bare.offers_exact(), bare.tile_unit(), bare.tile_least()), (false, 8, 8));
         let full = request(&[("offer.exact", "true"), ("offer.tile-unit", "16"), ("offer.tile-least", "40")]);
         assert_eq!((full.offers_exact(), full.tile_unit(), full.tile_least()), (true, 16, 48));
+        assert!(!Request { frames: 1, ..request(&[("offer.carried", "true")]) }.offers_carried());
+        let clip = Request { frames: 5, ..request(&[("offer.carried", "true"), ("clip.done", "4")]) };
+        assert_eq!((clip.offers_carried(), clip.delivered(), bare.delivered()), (true, 4, 0));
         let odd = request(&[("offer.exact", "yes"), ("offer.tile-unit", "0"), ("offer.tile-least", "-1")]);
         assert_eq!((odd.offers_exact(), odd.tile_unit(), odd.tile_least()), (false, 1, 1));
         assert_eq!(request(&[("offer.tile-least", "4294967295")]).tile_least(), 8);

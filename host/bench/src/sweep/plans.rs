@@ -107,6 +107,7 @@ mod tests {
             carried: false,
             offload: false,
             prefetch_most: 0,
+            running: None,
         };
         let plans = list(&request, &offer);
         assert!(plans.len() >= 24, "{}", plans.len());

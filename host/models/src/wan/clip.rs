@@ -6,7 +6,8 @@
 use tch::Tensor;
 
 use super::{
-    decoder::Decoder,
+    Config,
+    decoder::{Decoder, Loaded},
     layers::{Origin, Past, prepare, unpatch},
 };
 use crate::{Result, kl::Numeric};
@@ -31,13 +32,15 @@ impl Spread {
 }
 
 /// The fewest rows of a band: below this most of it would be its neighbours' rows.
-const LEAST_ROWS: i64 = 8;
+pub(super) const LEAST_ROWS: i64 = 8;
 
 /// Frames somewhere in the network.
 #[derive(Debug)]
 pub(super) struct Piece {
     /// The layer that comes next.
     pub layer: usize,
+    /// Which of the clip's frames comes first here.
+    pub first: i64,
     /// [T, C, H, W]
     pub frames: Tensor,
     /// Within a residual layer: what is hidden, beside what it will be added to.
@@ -60,18 +63,19 @@ impl Piece {
         self.frames = first(&self.frames)?;
         let kept = self.origins.len().min(count as usize);
         let origins = self.origins.split_off(kept);
-        Ok(Self { layer: self.layer, frames, hidden, done: 0, convolved: false, origins })
+        Ok(Self { layer: self.layer, first: self.first + count, frames, hidden, done: 0, convolved: false, origins })
     }
 
     /// Each frame but the clip's first has become two.
-    pub fn double_origins(&mut self, first: bool) {
+    pub fn double(&mut self) {
         let mut doubled = Vec::new();
         for (index, origin) in self.origins.drain(..).enumerate() {
-            if index > 0 || !first {
+            if self.first + index as i64 > 0 {
                 doubled.push(Origin { frame: origin.frame.shallow_clone(), phase: 0 });
             }
             doubled.push(Origin { frame: origin.frame, phase: 1 });
         }
+        self.first = (2 * self.first - 1).max(0);
         self.origins = doubled;
     }
 }
@@ -80,6 +84,10 @@ impl Piece {
 #[derive(Debug, Default)]
 pub struct Clip {
     pasts: Vec<Past>,
+    /// For each layer the first frame that is needed of its input, and the first that is needed of the output; empty where all are.
+    needed: Vec<i64>,
+    /// Latent frames that were pushed, or skipped at the beginning.
+    pushed: i64,
     /// The last one goes first.
     pieces: Vec<Piece>,
     work: Work,
@@ -101,20 +109,28 @@ impl Clip {
         Self::default()
     }
 
+    /// A clip of which output frames before `frame` are there already: they are not computed again but for what later ones depend on, which is a matter of some
+    /// latent frames, and few of the last layers'. The latents are pushed from [`Self::pushed`] on.
+    pub fn from_frame(config: &Config, frame: u32) -> Self {
+        let needed = config.first_needed(i64::from(frame));
+        Self { pushed: needed[0], needed, ..Self::default() }
+    }
+
+    /// Latent frames that it has taken, or needs not.
+    pub fn pushed(&self) -> u32 {
+        self.pushed.try_into().unwrap_or(u32::MAX)
+    }
+
     /// Nothing is under way: the last push came to its end.
     pub fn is_settled(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// The state as it is, for free: what goes on changes this one no more. Of a settled clip alone.
-    #[must_use]
-    pub fn snapshot(&self) -> Self {
-        Self { pasts: self.pasts.iter().map(Past::snapshot).collect(), pieces: Vec::new(), work: Work::default() }
-    }
-
-    /// Bytes of the causal state.
+    /// Bytes of the causal state, and of what is under way.
     pub fn bytes(&self) -> usize {
-        self.pasts.iter().map(Past::bytes).sum()
+        let of = |tensor: &Tensor| tensor.numel() * tensor.kind().elt_size_in_bytes();
+        let under_way = self.pieces.iter().map(|piece| of(&piece.frames) + piece.hidden.as_ref().map_or(0, of));
+        self.pasts.iter().map(Past::bytes).sum::<usize>() + under_way.sum::<usize>()
     }
 
     /// Brings the state of a settled clip to another type, memory order or device.
@@ -135,7 +151,7 @@ impl Clip {
 
 impl Decoder {
     /// Decodes the next latent frames of a clip, [1, C, T, h, w] in the autoencoder's own space, or, without any, what an earlier push left under way.
-    /// `emit` is called with frames [T, 3, H, W] in −1…1, f32, on the device, in their order; `step` with the share of this push that is done. The clip's
+    /// `emit` is called with frames [T, C, H, W] in −1…1, f32, on the device, in their order; `step` with the share of this push that is done. The clip's
     /// first latent frame gives one frame, each later one [`super::Config::temporal_scale`] of them.
     ///
     /// # Errors
@@ -152,36 +168,56 @@ impl Decoder {
         let numeric = self.numeric();
         clip.pasts.resize_with(self.layers.len(), Past::default);
         if let Some(latents) = latents {
-            let begun = clip.pasts.iter().any(|past| past.begun);
             // [1, C, T, h, w] → [T, C, h, w]
             let frames = prepare(&latents.f_squeeze_dim(0)?.f_transpose(0, 1)?, &numeric)?;
             let (count, _, height, width) = frames.size4()?;
+            let (first, last) = (clip.pushed, clip.pushed + count);
+            // The first latent frame becomes one frame, each later one `scale`.
+            let reached = |latent: i64, scale: u32| if latent == 0 { 0 } else { (latent - 1) * i64::from(scale) + 1 };
+            let of = |(index, Loaded { layer, .. }): (usize, &Loaded)| {
+                let needed = clip.needed.get(index).copied().unwrap_or(0).max(reached(first, layer.frames));
+                layer.products() * (reached(last, layer.frames) - needed).max(0) as f64
+            };
             let pixels = (height * width) as f64;
-            let of = |frames: u32| f64::from(frames) * count as f64 - if begun { 0.0 } else { f64::from(frames - 1) };
-            let all = self.layers.iter().map(|layer| layer.products * of(layer.frames) * pixels).sum();
+            let all = self.layers.iter().enumerate().map(of).sum::<f64>() * pixels;
             clip.work = Work { pixels, all, done: 0.0 };
-            let piece = Piece { layer: 0, frames, hidden: None, done: 0, convolved: false, origins: Vec::new() };
+            let piece = Piece { layer: 0, first, frames, hidden: None, done: 0, convolved: false, origins: Vec::new() };
             clip.pieces.push(piece);
+            clip.pushed = last;
         }
         let scale = self.config().temporal_scale().max(1);
         while let Some(piece) = clip.pieces.last_mut() {
-            let Some(layer) = self.layers.get(piece.layer) else {
+            let count = piece.frames.size()[0];
+            let spare = clip.needed.get(piece.layer).map_or(0, |needed| needed - piece.first);
+            if spare >= count {
+                clip.pieces.pop();
+                continue;
+            }
+            let fresh = piece.done == 0 && !piece.convolved;
+            if spare > 0 && fresh {
+                let rest = piece.split(spare)?;
+                *piece = rest;
+                continue;
+            }
+            let Some(Loaded { layer, .. }) = self.layers.get(piece.layer) else {
                 let frames = unpatch(piece.frames.shallow_clone(), self.config().patch as i64)?;
                 let frames = frames.f_to_kind(tch::Kind::Float)?.f_clamp(-1.0, 1.0)?;
                 clip.pieces.pop();
                 emit(frames)?;
                 continue;
             };
-            let most = i64::from((u64::from(spread.frames) * u64::from(layer.frames) / u64::from(scale)).max(1) as u32);
-            let count = piece.frames.size()[0];
-            if count > most && piece.done == 0 && !piece.convolved {
+            let most = (u64::from(spread.frames) * u64::from(layer.frames) / u64::from(scale)).max(1) as i64;
+            if count > most && fresh {
                 let rest = piece.split(most)?;
                 let last = clip.pieces.len() - 1;
                 clip.pieces.insert(last, rest);
                 continue;
             }
-            let products = layer.products * count.min(most) as f64 * clip.work.pixels;
-            layer.run(piece, &mut clip.pasts[piece.layer], spread, &numeric)?;
+            let products = layer.products() * count as f64 * clip.work.pixels;
+            let past = &mut clip.pasts[piece.layer];
+            // Where the clip was not decoded from its beginning, its first frame is no matter of this layer.
+            past.begun |= piece.first > 0;
+            self.layers[piece.layer].run(piece, past, spread, &numeric)?;
             clip.work.done += products;
             step((clip.work.done / clip.work.all.max(1.0)).min(1.0))?;
         }

@@ -5,10 +5,8 @@ use tilewright_plan::{Dtype, Model};
 
 use super::statistics;
 use crate::{
-    Checkpoint, Error, Family, FileLayout, Identity, Kind, Result, Scaling,
-    identify::most_common,
-    known::Known,
-    names::{Table, wan::Naming},
+    Checkpoint, Error, Family, FileLayout, Identity, Kind, Result, Scaling, identify::most_common, known::Known,
+    names::wan::Naming,
 };
 
 /// Most channels that a layer may have: past this a file is hostile rather than large.
@@ -63,6 +61,9 @@ pub struct Config {
     /// See [`Self::latents_mean`].
     pub latents_std: Option<Vec<f64>>,
 }
+
+/// What diffusers' names of the decoder's tensors begin with.
+const DECODER: [&str; 2] = ["decoder.", "post_quant_conv."];
 
 /// A picture's channels as they leave the network: their number, the patch's side, the picture's own.
 const PATCHES: [(usize, usize, usize); 3] = [(3, 1, 3), (4, 1, 4), (12, 2, 3)];
@@ -228,12 +229,8 @@ impl Config {
 
     /// The file's names of all tensors in the decoder's part of the file.
     pub fn decoder_names(file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        let post_quant = if identity.layout == FileLayout::WanOriginal { "conv2." } else { "post_quant_conv." };
-        let part = |name: &&str| {
-            name.strip_prefix(&identity.prefix)
-                .is_some_and(|rest| rest.starts_with("decoder.") || rest.starts_with(post_quant))
-        };
-        file.names().filter(part).map(str::to_owned).collect()
+        let names = known(file, identity).map(|known| known.part(&DECODER).map(str::to_owned).collect());
+        names.unwrap_or_default()
     }
 
     /// Tensors in the decoder's part of the file that the network has no place for; where the architecture can't be read, those that no
@@ -241,12 +238,7 @@ impl Config {
     pub fn left_over(file: &Checkpoint, identity: &Identity) -> Vec<String> {
         let Ok(known) = known(file, identity) else { return Vec::new() };
         let needed = Self::read(file, identity).ok().map(|config| config.needed());
-        let mut left = Self::decoder_names(file, identity);
-        left.retain(|name| match known.table.canonical(&name[identity.prefix.len()..]) {
-            None => true,
-            Some(name) => needed.as_ref().is_some_and(|needed| !needed.iter().any(|needed| needed.name == name)),
-        });
-        left
+        known.left_over(&DECODER, needed.as_deref())
     }
 
     /// What keeps the decoder from being loaded, a line each.

@@ -1,10 +1,14 @@
 //! The decoder: a clip's latents in, frames out, as they are ready.
 
-use tch::{Device, Kind, Tensor};
-use tilewright_torch::{attention, to_layout, winograd::Winograd};
+use tch::{Device, Tensor};
+use tilewright_torch::{
+    attention, to_layout,
+    winograd::{TAPS, Winograd},
+};
 
 use super::{
     Config,
+    architecture::{Kind, Layer},
     clip::{Piece, Spread},
     layers::{Attention, Causal, Doubling, Duplication, Origin, Past, UnitNorm, Work},
     weights::Weights,
@@ -33,7 +37,7 @@ pub(super) enum Step {
     Hide {
         norm: UnitNorm,
         conv: Causal,
-        shortcut: Option<Conv>,
+        shortcut: Option<Plain>,
     },
     /// Its second half, added to what stayed.
     Sum {
@@ -48,14 +52,11 @@ pub(super) enum Step {
     End(Duplication),
 }
 
-/// A step, and what is known of it without running it.
+/// A step with its extents.
 #[derive(Debug)]
-pub(super) struct Layer {
+pub(super) struct Loaded {
+    pub layer: Layer,
     pub step: Step,
-    /// Frames of its input per latent frame.
-    pub frames: u32,
-    /// Products per latent pixel and frame of its input.
-    pub products: f64,
 }
 
 /// A WAN autoencoder's decoder, loaded for one type and memory order on one device.
@@ -63,7 +64,7 @@ pub(super) struct Layer {
 pub struct Decoder {
     config: Config,
     numeric: Numeric,
-    pub(super) layers: Vec<Layer>,
+    pub(super) layers: Vec<Loaded>,
 }
 
 impl Decoder {
@@ -80,46 +81,11 @@ impl Decoder {
         device: Device,
     ) -> Result<Self> {
         let weights = Weights::new(file, identity, config)?;
+        weights.all_present()?;
         let loader = Loader { weights, numeric, device };
-        let mut layers = Layers { layers: Vec::new(), frames: 1, side: 1.0 };
-        let (latent, middle) = (config.latent_channels, config.middle_channels);
-        layers.add(Step::Pointwise(loader.pointwise("post_quant_conv", latent, latent, 1)?), latent * latent);
-        let conv = loader.causal("decoder.conv_in", latent, middle)?;
-        layers.add(Step::Convolve { norm: None, conv }, 27 * latent * middle);
-        loader.resnet(&mut layers, "decoder.mid_block.resnets.0", middle, middle)?;
-        let attention = loader.attention("decoder.mid_block.attentions.0", middle)?;
-        layers.add(Step::Attention(attention), 4 * middle * middle);
-        loader.resnet(&mut layers, "decoder.mid_block.resnets.1", middle, middle)?;
-        for (index, block) in config.up_blocks.iter().enumerate() {
-            let name = format!("decoder.up_blocks.{index}");
-            if block.duplicated {
-                layers.add(Step::Begin, 0);
-            }
-            let mut into = block.into;
-            for layer in 0..block.layers {
-                loader.resnet(&mut layers, &format!("{name}.resnets.{layer}"), into, block.channels)?;
-                into = block.channels;
-            }
-            let Some(upsample) = block.upsample else { continue };
-            let name = if block.duplicated { format!("{name}.upsampler") } else { format!("{name}.upsamplers.0") };
-            if upsample.temporal {
-                let conv = loader.doubling(&format!("{name}.time_conv"), into)?;
-                layers.add(Step::Double(Doubling { conv }), 6 * into * into);
-                layers.frames *= 2;
-            }
-            layers.side *= 2.0;
-            let conv = loader.spatial(&format!("{name}.resample.1"), into, upsample.channels)?;
-            layers.add(Step::Upsample(conv), 9 * into * upsample.channels);
-            if block.duplicated {
-                let (from, to) = (block.into as i64, upsample.channels as i64);
-                layers.add(Step::End(Duplication::new(from, to, upsample.temporal, device)?), 0);
-            }
-        }
-        let last = config.up_blocks.last().map_or(middle, |block| block.channels);
-        let norm = Some(loader.norm("decoder.norm_out", last, 4)?);
-        let conv = loader.causal("decoder.conv_out", last, config.out_channels)?;
-        layers.add(Step::Convolve { norm, conv }, 27 * last * config.out_channels);
-        Ok(Self { config: config.clone(), numeric, layers: layers.layers })
+        let load = |layer: Layer| Ok(Loaded { step: loader.step(&layer)?, layer });
+        let layers = config.layers().into_iter().map(load).collect::<Result<_>>()?;
+        Ok(Self { config: config.clone(), numeric, layers })
     }
 
     /// The types and memory order that it was loaded for.
@@ -133,7 +99,7 @@ impl Decoder {
     }
 }
 
-impl Layer {
+impl Loaded {
     /// Takes a piece through the step. Where it ends early, the piece and the past are such that it may be called again.
     pub fn run(&self, piece: &mut Piece, past: &mut Past, spread: &Spread, numeric: &Numeric) -> Result<()> {
         let (count, _, height, width) = piece.frames.size4()?;
@@ -185,9 +151,8 @@ impl Layer {
             }
             Step::Attention(attention) => piece.frames = attention.forward(&piece.frames, numeric)?,
             Step::Double(doubling) => {
-                let first = !past.begun;
                 piece.frames = doubling.forward(past, &piece.frames, numeric)?;
-                piece.double_origins(first);
+                piece.double();
             }
             Step::Upsample(conv) => piece.frames = conv.forward(piece.frames.shallow_clone(), numeric)?,
             Step::End(duplication) => {
@@ -201,20 +166,6 @@ impl Layer {
     }
 }
 
-/// The list of layers as it grows.
-struct Layers {
-    layers: Vec<Layer>,
-    frames: u32,
-    /// Pixels along a side per latent pixel.
-    side: f64,
-}
-
-impl Layers {
-    fn add(&mut self, step: Step, products: usize) {
-        self.layers.push(Layer { step, frames: self.frames, products: products as f64 * self.side * self.side });
-    }
-}
-
 /// Loads layers by diffusers' names from a file of any layout.
 struct Loader<'a> {
     weights: Weights<'a>,
@@ -223,6 +174,35 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
+    fn step(&self, layer: &Layer) -> Result<Step> {
+        let Layer { kind, name, into, out, .. } = layer;
+        let (into, out) = (*into, *out);
+        Ok(match *kind {
+            Kind::Pointwise => Step::Pointwise(self.pointwise(name, into, out, 1)?),
+            Kind::Convolve { normed } => Step::Convolve {
+                norm: if normed { Some(self.norm("decoder.norm_out", into, 4)?) } else { None },
+                conv: self.causal(name, into, out)?,
+            },
+            Kind::Begin => Step::Begin,
+            Kind::Hide { shortcut } => Step::Hide {
+                norm: self.norm(&format!("{name}.norm1"), into, 4)?,
+                conv: self.causal(&format!("{name}.conv1"), into, out)?,
+                shortcut: match shortcut {
+                    true => Some(self.pointwise(&format!("{name}.conv_shortcut"), into, out, 1)?),
+                    false => None,
+                },
+            },
+            Kind::Sum => Step::Sum {
+                norm: self.norm(&format!("{name}.norm2"), into, 4)?,
+                conv: self.causal(&format!("{name}.conv2"), into, out)?,
+            },
+            Kind::Attention => Step::Attention(self.attention(name, into)?),
+            Kind::Double => Step::Double(Doubling { conv: self.pointwise(name, into, 2 * into, TAPS)? }),
+            Kind::Upsample => Step::Upsample(self.spatial(name, into, out)?),
+            Kind::End { temporal } => Step::End(Duplication::new(into as i64, out as i64, temporal, self.device)?),
+        })
+    }
+
     fn parameters(&self, name: &str, shape: &[usize]) -> Result<(Tensor, Tensor)> {
         let load = |part: &str, shape: &[usize]| {
             self.weights.load(&format!("{name}.{part}"), shape, self.numeric.convolution, self.device)
@@ -255,10 +235,6 @@ impl Loader<'_> {
         Ok(Plain { weight: to_layout(&weight, self.numeric.layout)?, bias, padding: 0, upsample: false })
     }
 
-    fn doubling(&self, name: &str, channels: usize) -> Result<Plain> {
-        self.pointwise(name, channels, 2 * channels, 3)
-    }
-
     /// A 3×3 convolution of each frame after an upsampling by repetition.
     fn spatial(&self, name: &str, into: usize, out: usize) -> Result<Conv> {
         let (weight, bias) = self.parameters(name, &[out, into, 3, 3])?;
@@ -266,21 +242,6 @@ impl Loader<'_> {
             return Ok(Conv::Winograd(Winograd::new(&weight, &bias, true)?));
         }
         Ok(Conv::Plain(Plain { weight: to_layout(&weight, self.numeric.layout)?, bias, padding: 1, upsample: true }))
-    }
-
-    fn resnet(&self, layers: &mut Layers, name: &str, into: usize, out: usize) -> Result<()> {
-        let norm = self.norm(&format!("{name}.norm1"), into, 4)?;
-        let conv = self.causal(&format!("{name}.conv1"), into, out)?;
-        let shortcut = match into == out {
-            true => None,
-            false => Some(Conv::Plain(self.pointwise(&format!("{name}.conv_shortcut"), into, out, 1)?)),
-        };
-        let beside = if shortcut.is_some() { into * out } else { 0 };
-        layers.add(Step::Hide { norm, conv, shortcut }, 27 * into * out + beside);
-        let norm = self.norm(&format!("{name}.norm2"), out, 4)?;
-        let conv = self.causal(&format!("{name}.conv2"), out, out)?;
-        layers.add(Step::Sum { norm, conv }, 27 * out * out);
-        Ok(())
     }
 
     fn attention(&self, name: &str, width: usize) -> Result<Attention> {
@@ -291,8 +252,8 @@ impl Loader<'_> {
         let (query_key_value, query_key_value_bias) = linear("to_qkv", 3 * width)?;
         let (output, output_bias) = linear("proj", width)?;
         let dtype = match self.numeric.convolution {
-            Kind::BFloat16 => tilewright_plan::Dtype::Bf16,
-            Kind::Half => tilewright_plan::Dtype::F16,
+            tch::Kind::BFloat16 => tilewright_plan::Dtype::Bf16,
+            tch::Kind::Half => tilewright_plan::Dtype::F16,
             _ => tilewright_plan::Dtype::F32,
         };
         Ok(Attention {

@@ -131,6 +131,63 @@ impl EncoderConfig {
         }
     }
 
+    /// Tensors in the encoder's part of the file that the network has no place for; where the architecture can't be read, those that no
+    /// network has.
+    pub fn left_over(file: &Checkpoint, identity: &Identity) -> Vec<String> {
+        let Ok(known) = known(file, identity) else { return Vec::new() };
+        let needed = Self::read(file, identity).ok().map(|config| config.needed());
+        known.left_over(&["encoder.", "quant_conv."], needed.as_deref())
+    }
+
+    /// What keeps the encoder from being loaded, a line each.
+    pub fn problems(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
+        let Ok(known) = known(file, identity) else { return Vec::new() };
+        let problems = self.needed().into_iter().filter_map(|needed| known.locate(&needed).err());
+        problems.map(|error| error.to_string()).collect()
+    }
+
+    /// Checks that frames of this size can be encoded.
+    ///
+    /// # Errors
+    /// [`Error::Clip`] where they are smaller than a latent pixel, or don't divide into whole ones where the network needs that.
+    pub fn check_size(&self, height: i64, width: i64) -> Result<()> {
+        let scale = i64::from(self.spatial_scale());
+        let refused = |what: &str| {
+            Err(Error::Clip { reason: format!("frames of {width}×{height} pixels: sides {what} {scale} expected") })
+        };
+        // WAN 2.1 leaves out what is over; WAN 2.2's patches and averages can't.
+        let whole = self.patch > 1 || self.down_blocks.iter().any(|block| block.averaged);
+        if whole && (height % scale != 0 || width % scale != 0) {
+            return refused("that are multiples of");
+        }
+        if height < scale || width < scale {
+            return refused("of at least");
+        }
+        Ok(())
+    }
+
+    /// The share that each layer has in the work, as the encoder counts layers: by multiplications, the attention aside.
+    pub(super) fn layer_shares(&self) -> Vec<f64> {
+        let conv = |into: usize, out: usize| (27 * into * out) as f64;
+        let mut shares = vec![conv(self.in_channels, self.first_channels)];
+        let mut area = 1.0;
+        for block in &self.down_blocks {
+            for layer in 0..block.layers {
+                let into = if layer == 0 { block.into } else { block.channels };
+                shares.push(area * (conv(into, block.channels) + conv(block.channels, block.channels)));
+            }
+            if block.downsample.is_some() {
+                shares.push(area / 12.0 * conv(block.channels, block.channels));
+                area /= block.factor() as f64;
+            }
+        }
+        let middle = self.middle_channels();
+        shares.extend([2.0 * area * conv(middle, middle); 2]);
+        shares.push(area * conv(middle, 2 * self.latent_channels));
+        let sum: f64 = shares.iter().sum();
+        shares.iter().map(|share| share / sum).collect()
+    }
+
     /// Channels of the middle block.
     pub fn middle_channels(&self) -> usize {
         self.down_blocks.last().map_or(self.first_channels, |block| block.channels)

@@ -52,27 +52,27 @@ impl Past {
         Ok(Tensor::f_cat(&parts, 0)?)
     }
 
-    /// Keeps copies of the last frames: all or, where memory is out, none.
-    fn keep_last(&mut self, frames: &Tensor) -> Result<()> {
-        let count = frames.size()[0];
-        let mut last = Vec::new();
-        for index in (count - (TAPS as i64 - 1)).max(0)..count {
-            let frame = frames.f_narrow(0, index, 1)?;
-            let mut kept = frame.f_empty_like()?;
-            kept.f_copy_(&frame)?;
-            last.push(kept);
-        }
-        last.into_iter().for_each(|frame| self.push(frame));
-        Ok(())
-    }
-
-    pub fn snapshot(&self) -> Self {
-        Self { frames: self.frames.iter().map(Tensor::shallow_clone).collect(), begun: self.begun }
+    /// Keeps frames that are nobody else's.
+    fn keep(&mut self, frames: Vec<Tensor>) {
+        frames.into_iter().for_each(|frame| self.push(frame));
     }
 
     pub fn bytes(&self) -> usize {
         self.frames.iter().map(|frame| frame.numel() * frame.kind().elt_size_in_bytes()).sum()
     }
+}
+
+/// Copies of the last frames, as many as a past holds.
+fn copies_of_last(frames: &Tensor) -> Result<Vec<Tensor>> {
+    let count = frames.size()[0];
+    let mut copies = Vec::new();
+    for index in (count - (TAPS as i64 - 1)).max(0)..count {
+        let frame = frames.f_narrow(0, index, 1)?;
+        let mut copy = frame.f_empty_like()?;
+        copy.f_copy_(&frame)?;
+        copies.push(copy);
+    }
+    Ok(copies)
 }
 
 /// Scales each pixel's channels to length √C, then by `gamma` (diffusers' `WanRMS_norm`).
@@ -139,11 +139,7 @@ impl Causal {
                     let frame = work.frames.f_narrow(0, *work.done, 1)?;
                     let input = match norm {
                         Some(norm) => norm.forward(&frame, true, numeric)?,
-                        None => {
-                            let mut copy = frame.f_empty_like()?;
-                            copy.f_copy_(&frame)?;
-                            copy
-                        }
+                        None => copies_of_last(&frame)?.remove(0),
                     };
                     let mut rows: Vec<Rows<'_>> = past.frames.iter().map(Rows::all).collect();
                     rows.push(Rows::all(&input));
@@ -154,28 +150,43 @@ impl Causal {
                 }
             }
             Causal::Plain { weight, bias } => {
-                let normed = match norm {
-                    Some(norm) => norm.forward(work.frames, true, numeric)?,
-                    None => work.frames.shallow_clone(),
-                };
-                let normed = converted(normed, numeric.convolution)?;
-                let first = past.frames.is_empty() && count == 1;
-                let window = if first { normed.shallow_clone() } else { past.window(&normed, numeric)? };
                 let rows = work.band.unwrap_or(height).clamp(1, height.max(1));
-                while *work.done < height {
-                    let (start, end) = (*work.done, (*work.done + rows).min(height));
-                    let part = Self::rows(&window, weight, bias, count, start..end, height, numeric)?;
-                    let part = converted(part, numeric.rest)?;
-                    let mut onto = work.output.f_narrow(2, start, end - start)?;
-                    if work.add {
-                        let _ = onto.f_add_(&part)?;
-                    } else {
-                        onto.f_copy_(&part)?;
+                while *work.done < count * height {
+                    let first = *work.done / height;
+                    // The clip's first frame has no past to convolve. On a CPU frames gain nothing from each other's company, and one at a
+                    // time they come out the same however many there are.
+                    let alone = past.frames.is_empty() || work.frames.device() == Device::Cpu;
+                    let together = if alone { 1 } else { count - first };
+                    let frames = work.frames.f_narrow(0, first, together)?;
+                    let normed = match norm {
+                        Some(norm) => norm.forward(&frames, true, numeric)?,
+                        None => frames,
+                    };
+                    let normed = converted(normed, numeric.convolution)?;
+                    let window = match past.frames.is_empty() {
+                        true => normed.shallow_clone(),
+                        false => past.window(&normed, numeric)?,
+                    };
+                    // Before anything is written, so that nothing can fail between the output and the past.
+                    let kept = copies_of_last(&normed)?;
+                    drop(normed);
+                    let output = work.output.f_narrow(0, first, together)?;
+                    while *work.done < (first + 1) * height {
+                        let start = *work.done - first * height;
+                        let end = (start + rows).min(height);
+                        let part = Self::rows(&window, weight, bias, together, start..end, height, numeric)?;
+                        let part = converted(part, numeric.rest)?;
+                        let mut onto = output.f_narrow(2, start, end - start)?;
+                        if work.add {
+                            let _ = onto.f_add_(&part)?;
+                        } else {
+                            onto.f_copy_(&part)?;
+                        }
+                        *work.done += end - start;
                     }
-                    *work.done = end;
+                    past.keep(kept);
+                    *work.done = (first + together) * height;
                 }
-                drop(window);
-                past.keep_last(&normed)?;
             }
         }
         Ok(())
@@ -233,7 +244,7 @@ pub(super) struct Work<'a> {
     pub add: bool,
     /// Rows that are convolved at once, where libtorch does it.
     pub band: Option<i64>,
-    /// How far it came: frames, or rows where libtorch convolves all frames at once.
+    /// How far it came: frames, or rows of frames where libtorch convolves.
     pub done: &'a mut i64,
 }
 
@@ -249,7 +260,7 @@ impl Doubling {
     pub fn forward(&self, past: &mut Past, frames: &Tensor, numeric: &Numeric) -> Result<Tensor> {
         let mut count = frames.size()[0];
         let mut rest = frames.shallow_clone();
-        let mut output: Vec<Tensor> = Vec::new();
+        let (mut output, mut kept): (Vec<Tensor>, Vec<Tensor>) = (Vec::new(), Vec::new());
         if !past.begun && count > 0 {
             output.push(frames.f_narrow(0, 0, 1)?);
             rest = frames.f_narrow(0, 1, count - 1)?;
@@ -270,14 +281,16 @@ impl Doubling {
                 let from = doubled.f_narrow(1, half * channels, channels)?;
                 both.f_slice(0, half, None, 2)?.f_copy_(&from)?;
             }
-            past.keep_last(&rest)?;
+            kept = copies_of_last(&rest)?;
             output.push(both);
         }
+        let output = match output.len() {
+            1 => output.remove(0),
+            _ => to_layout(&Tensor::f_cat(&output, 0)?, numeric.layout)?,
+        };
+        past.keep(kept);
         past.begun = true;
-        match output.len() {
-            1 => Ok(output.remove(0)),
-            _ => Ok(to_layout(&Tensor::f_cat(&output, 0)?, numeric.layout)?),
-        }
+        Ok(output)
     }
 }
 

@@ -10,43 +10,42 @@ use crate::{
     names::wan::Naming,
 };
 
-/// Tensors that were compared with what a network needs before the first is loaded.
+/// A network's part of a file, and what the network needs of it.
 #[derive(Debug)]
 pub(super) struct Weights<'a> {
     known: Known<'a, Naming>,
     needed: Vec<Needed>,
+    left_over: Vec<String>,
+    /// What an error calls it.
+    network: &'static str,
 }
 
 impl<'a> Weights<'a> {
-    /// The decoder's weights.
+    /// The decoder's.
+    ///
+    /// # Errors
+    /// Where the file is no video autoencoder.
+    pub fn new(file: &'a Checkpoint, identity: &'a Identity, config: &Config) -> Result<Self> {
+        let left_over = Config::left_over(file, identity);
+        Ok(Self { known: known(file, identity)?, needed: config.needed(), left_over, network: "decoder" })
+    }
+
+    /// The encoder's.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn of_encoder(file: &'a Checkpoint, identity: &'a Identity, config: &EncoderConfig) -> Result<Self> {
+        let left_over = EncoderConfig::left_over(file, identity);
+        Ok(Self { known: known(file, identity)?, needed: config.needed(), left_over, network: "encoder" })
+    }
+
+    /// Compares all shapes, before any weight is copied.
     ///
     /// # Errors
     /// A tensor that is missing, misshapen or left over, by the file's own name.
-    pub fn new(file: &'a Checkpoint, identity: &'a Identity, config: &Config) -> Result<Self> {
-        let left = Config::left_over(file, identity);
-        Error::refuse_left_over(file.path(), "decoder", &left)?;
-        Self::checked(Self { known: known(file, identity)?, needed: config.needed() })
-    }
-
-    /// The encoder's weights.
-    ///
-    /// # Errors
-    /// A tensor that is missing or misshapen, by the file's own name.
-    pub fn of_encoder(file: &'a Checkpoint, identity: &'a Identity, config: &EncoderConfig) -> Result<Self> {
-        Self::checked(Self { known: known(file, identity)?, needed: config.needed() })
-    }
-
-    /// All shapes before any weight is copied.
-    fn checked(self) -> Result<Self> {
-        for needed in &self.needed {
-            self.known.locate(needed)?;
-        }
-        Ok(self)
-    }
-
-    /// Whether the network has a tensor of diffusers' name.
-    pub fn has(&self, name: &str) -> bool {
-        self.find(name).is_some()
+    pub fn all_present(&self) -> Result<()> {
+        Error::refuse_left_over(self.known.file.path(), self.network, &self.left_over)?;
+        self.needed.iter().try_for_each(|needed| self.known.locate(needed).map(|_| ()))
     }
 
     fn find(&self, name: &str) -> Option<&Needed> {

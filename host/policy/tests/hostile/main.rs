@@ -74,6 +74,7 @@ fn offer() -> Offer {
         carried: false,
         offload: false,
         prefetch_most: 0,
+        running: None,
     }
 }
 

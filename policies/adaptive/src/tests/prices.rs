@@ -4,7 +4,7 @@
 use std::{cell::Cell, rc::Rc};
 
 use tilewright_sdk::{
-    Backend, Cost, Device, Dtype, Hint, Kind, Layout, Model, Objective, Outcome, Plan, Precision, Request, Trial,
+    Backend, Cost, Device, Dtype, Hint, Kind, Layout, Model, Objective, Outcome, Plan, Precision, Request, Time, Trial,
     host::Stub,
 };
 
@@ -13,6 +13,12 @@ const HELD: f64 = 4000.0;
 
 /// Bytes per pixel of the picture that tiles are gathered in.
 const GATHERED: f64 = 12.0;
+
+/// Bytes of causal state per pixel of what is held of a clip's picture, in f32.
+const STATE: f64 = 2000.0;
+
+/// Output frames per latent frame.
+const LATENT_FRAME: u32 = 4;
 
 /// What exact bands take of whole's memory at most and at least, and on top of its time.
 const EXACT_MEMORY: (f64, f64) = (0.60, 0.35);
@@ -25,7 +31,15 @@ pub struct Case {
     pub height: u32,
     pub width: u32,
     pub batch: u32,
-    /// As a share of what whole needs in f32, channels first.
+    /// More than one: a clip whose causal state is carried.
+    pub frames: u32,
+    /// Output frames of the clip that have left.
+    pub done: u32,
+    /// The state of tiles that wait can be kept in host memory, for so much more time; none where it can't.
+    pub offload: Option<f64>,
+    /// What each chunk takes on top, as a share of a frame's time.
+    pub per_chunk: f64,
+    /// As a share of what whole needs in f32, channels first; of a clip a latent frame at a time.
     pub limit: f64,
     pub objective: Objective,
     pub family: &'static str,
@@ -41,6 +55,10 @@ impl Case {
             height: side,
             width: side,
             batch: 1,
+            frames: 1,
+            done: 0,
+            per_chunk: 0.04,
+            offload: None,
             limit,
             objective,
             family: "flux",
@@ -48,6 +66,16 @@ impl Case {
             fast: if backend == Backend::Cpu { vec![] } else { vec![Dtype::Bf16, Dtype::F16] },
             offered: "f32,bf16,f16",
         }
+    }
+
+    /// A clip of 81 frames.
+    pub fn clip(backend: Backend, side: u32, limit: f64, objective: Objective) -> Self {
+        Self { frames: 81, family: "wan-2.1", ..Self::new(backend, side, limit, objective) }
+    }
+
+    /// Whole in f32, channels first, in the chunks that limits are shares of.
+    pub fn natural(&self) -> Plan {
+        Plan { time: if self.frames > 1 { Time::Carried(LATENT_FRAME) } else { Time::Whole }, ..f32() }
     }
 
     pub fn request(&self) -> Request {
@@ -59,7 +87,7 @@ impl Case {
                 quantized: false,
                 parameter_bytes: 1 << 27,
                 spatial_scale: 8,
-                temporal_scale: 1,
+                temporal_scale: if self.frames > 1 { LATENT_FRAME } else { 1 },
             },
             device: Device {
                 backend: self.backend,
@@ -72,16 +100,19 @@ impl Case {
                 fast_dtypes: self.fast.clone(),
             },
             batch: self.batch,
-            frames: 1,
+            frames: self.frames,
             height: self.height,
             width: self.width,
-            memory_limit: (self.limit * self.price(&f32()).peak_bytes as f64) as u64,
+            memory_limit: (self.limit * self.price(&self.natural()).peak_bytes as f64) as u64,
             objective: self.objective,
             hints: vec![
                 hint("offer.dtypes", self.offered),
                 hint("offer.tile-unit", "8"),
                 hint("offer.tile-least", "64"),
                 hint("offer.exact", if self.exact { "true" } else { "false" }),
+                hint("offer.carried", if self.frames > 1 { "true" } else { "false" }),
+                hint("offer.offload", if self.offload.is_some() { "true" } else { "false" }),
+                hint("clip.done", &self.done.to_string()),
             ],
         }
     }
@@ -120,12 +151,26 @@ impl Case {
             _ => (picture, picture, 1, 0.0),
         };
         let jobs = tiles * self.batch;
-        let batch = plan.batch.min(jobs.max(1));
+        // A clip's tiles run over all frames, a latent frame at a time, and hold no state but their own.
+        let (at_once, chunk, held_state) = match (plan.time, plan.kind()) {
+            _ if self.frames == 1 => (1, 1, 0.0),
+            (Time::Carried(frames), Kind::Blended) if plan.offload => (frames.min(self.frames), frames, held),
+            (Time::Carried(frames), _) => (frames.min(self.frames), frames.min(self.frames), picture),
+            (_, Kind::Blended) => (LATENT_FRAME.min(self.frames), LATENT_FRAME, held),
+            _ => (self.frames, self.frames, picture),
+        };
+        let batch = if self.frames == 1 { plan.batch.min(jobs.max(1)) } else { 1 };
+        let all_frames =
+            f64::from(self.frames) * (1.0 + if self.frames > 1 { self.per_chunk / f64::from(chunk) } else { 0.0 });
+        let waits = 1.0 + self.offload.filter(|_| plan.offload).unwrap_or(0.0);
+        let together = if plan.time == Time::Whole { f64::from(self.frames) } else { 1.0 };
+        let ragged = self.frames > 1 && !(self.frames - 1).is_multiple_of(chunk);
+        let bytes = (HELD * held * f64::from(at_once) + STATE * held_state) * order_memory * type_memory;
         Cost {
-            peak_bytes: (HELD * held * order_memory * type_memory * f64::from(batch) + gathered) as u64,
-            elapsed_ns: (100.0 * worked * order_time * type_time * f64::from(self.batch)) as u64,
+            peak_bytes: (bytes * f64::from(batch) + gathered * together) as u64,
+            elapsed_ns: (100.0 * worked * waits * all_frames * order_time * type_time * f64::from(self.batch)) as u64,
             tiles: jobs,
-            shapes: 1 + u32::from(!jobs.is_multiple_of(batch)),
+            shapes: 1 + u32::from(!jobs.is_multiple_of(batch)) + u32::from(ragged),
             rework: worked / picture,
         }
     }

@@ -1,7 +1,9 @@
 //! What holds for every request, price and history.
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
-use tilewright_sdk::{Attempt, Backend, Dtype, Failure, Kind, Layout, Objective, Plan, Policy, Precision, Tile, Trial};
+use tilewright_sdk::{
+    Attempt, Backend, Dtype, Failure, Kind, Layout, Objective, Plan, Policy, Precision, Tile, Time, Trial,
+};
 
 use super::{adaptive, prices::Case};
 
@@ -11,6 +13,8 @@ prop_compose! {
         height in 8u32..512,
         width in 8u32..512,
         batch in 1u32..6,
+        latent_frames in prop_oneof![3 => Just(0u32), 2 => 1u32..24],
+        per_chunk in 0.0..0.5f64,
         // From a thousandth of what whole needs to four times as much.
         power in -10.0..2.0f64,
         objective in select(vec![Objective::Fastest, Objective::Balanced, Objective::Leanest]),
@@ -20,23 +24,38 @@ prop_compose! {
         offered in select(vec!["f32", "f32,bf16", "f32,bf16,f16"]),
     ) -> Case {
         let (height, width) = (height * 8, width * 8);
-        Case { backend, height, width, batch, limit: power.exp2(), objective, family, exact, fast, offered }
+        let (frames, done) = (1 + 4 * latent_frames, 0);
+        let offload = (backend != Backend::Cpu).then_some(per_chunk / 10.0);
+        Case { frames, done, per_chunk, offload, backend, height, width, batch, limit: power.exp2(), objective, family, exact, fast, offered }
     }
 }
 
 prop_compose! {
     fn any_plan()(
         kind in 0..3, side in 8u32..100, layout in any::<bool>(), batch in 1u32..5, precision in select(&Precision::WORDS[..]),
+        time in select(vec![Time::Whole, Time::Carried(1), Time::Carried(4), Time::Carried(16)]),
     ) -> Plan {
         let side = 8 * side;
         let layout = if layout { Layout::ChannelsLast } else { Layout::ChannelsFirst };
-        let plan = Plan { batch, layout, ..Plan::whole(precision.1) };
+        let plan = Plan { batch, layout, time, ..Plan::whole(precision.1) };
         match kind {
             0 => plan,
             1 => Plan { space: tilewright_sdk::Space::Exact(Tile { height: side, width: 1 << 20, overlap: 0 }), ..plan },
             _ => Plan { space: tilewright_sdk::Space::Blended(Tile::square(side, side / 8)), ..plan },
         }
     }
+}
+
+/// Plans as this host would have run them: pictures whole in time, a clip's samples one by one.
+fn ran(case: &Case, measured: Vec<(Plan, f64, f64)>) -> Vec<(Plan, f64, f64)> {
+    let mut measured = measured;
+    for (plan, ..) in &mut measured {
+        match case.frames {
+            1 => plan.time = Time::Whole,
+            _ => plan.batch = 1,
+        }
+    }
+    measured
 }
 
 fn history(case: &Case, measured: &[(Plan, f64, f64)]) -> Vec<Trial> {
@@ -57,10 +76,12 @@ fn least(case: &Case) -> u64 {
             continue;
         }
         for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
-            let whole = Plan { layout, ..Plan::whole(precision) };
+            let time = if case.frames > 1 { Time::Carried(1) } else { Time::Whole };
+            let whole = Plan { layout, time, ..Plan::whole(precision) };
             let request = case.request();
             let tile = Tile { height: 64.min(case.height), width: 64.min(case.width), overlap: 8 };
-            let mut plans = vec![whole.clone(), whole.clone().blended(&request, tile)];
+            let tiles = Plan { time: Time::Whole, ..whole.clone() }.blended(&request, tile);
+            let mut plans = vec![whole.clone(), tiles];
             if case.exact {
                 plans.push(whole.exact(&request, 64));
             }
@@ -73,7 +94,11 @@ fn least(case: &Case) -> u64 {
 /// What was measured over what was expected of plans of this kind, at most; the margin where nothing was.
 fn memory_factor(plan: &Plan, measured: &[(Plan, f64, f64)]) -> f64 {
     let alike = measured.iter().filter(|(known, ..)| {
-        known.kind() == plan.kind() && known.precision == plan.precision && known.layout == plan.layout
+        let is_carried = |plan: &Plan| matches!(plan.time, Time::Carried(_));
+        known.kind() == plan.kind()
+            && is_carried(known) == is_carried(plan)
+            && known.precision == plan.precision
+            && known.layout == plan.layout
     });
     alike.map(|(.., memory)| memory.clamp(0.5, 4.0)).reduce(f64::max).unwrap_or(1.03)
 }
@@ -94,6 +119,7 @@ proptest! {
 
     #[test]
     fn an_answer_fits_by_what_was_measured(case in any_case(), measured in any_history()) {
+        let measured = ran(&case, measured);
         let request = case.request();
         let count = case.install(history(&case, &measured));
         // Only the six newest plans are looked up.
@@ -115,6 +141,7 @@ proptest! {
 
     #[test]
     fn a_fresh_instance_answers_the_same(case in any_case(), measured in any_history(), other in any_case()) {
+        let measured = ran(&case, measured);
         let request = case.request();
         case.install(history(&case, &measured));
         let first = adaptive().decide(&request);
@@ -152,7 +179,7 @@ proptest! {
             prop_assert!(peak < held);
             // More than 70 % only where there is nothing below.
             prop_assert!(peak as f64 <= 0.7 * held as f64 || least as f64 > 0.7 * held as f64, "{peak} of {held}, least {least}");
-            let exact_fits = (case.exact && case.height > 64).then(|| {
+            let exact_fits = (case.exact && case.height > 64 && case.frames == 1).then(|| {
                 let bands = Plan { reason: String::new(), ..plan }.exact(&request, 64);
                 let bands = Plan { batch: 1, ..bands };
                 let tried = attempts.iter().any(|attempt| attempt.plan.is_like(&bands));
@@ -165,7 +192,35 @@ proptest! {
     }
 
     #[test]
+    fn a_clip_under_way_goes_on(
+        case in any_case(), plan in any_plan(), non_finite in any::<bool>(), more in vec(any::<bool>(), 0..3),
+    ) {
+        let case = Case { frames: case.frames.max(5), done: 4, ..case };
+        let request = case.request();
+        let count = case.install(Vec::new());
+        let failure = |non_finite| if non_finite { Failure::NonFinite(1) } else { Failure::OutOfMemory(1) };
+        let mut attempts = vec![Attempt { plan: Plan { batch: 1, ..plan.clone() }, failure: failure(non_finite) }];
+        for non_finite in more.into_iter().map(Some).chain([None]) {
+            count.set(0);
+            let Ok(next) = adaptive().recover(&request, &attempts) else { break };
+            prop_assert!(count.get() <= 64, "{} estimates", count.get());
+            let is_tiled = |plan: &Plan| plan.kind() == Kind::Blended;
+            prop_assert_eq!(is_tiled(&plan), is_tiled(&next));
+            prop_assert!(!is_tiled(&plan) || next.space == plan.space);
+            prop_assert_eq!(plan.time == Time::Whole, next.time == Time::Whole);
+            prop_assert!(crate::width(next.precision) >= crate::width(plan.precision));
+            prop_assert_eq!(next.layout, plan.layout);
+            prop_assert!(!attempts.iter().any(|attempt| attempt.plan.is_like(&next)));
+            match non_finite {
+                Some(non_finite) => attempts.push(Attempt { plan: next, failure: failure(non_finite) }),
+                None => break,
+            }
+        }
+    }
+
+    #[test]
     fn recovery_never_repeats(case in any_case(), failures in vec(option::of(0.5..2.0f64), 1..8), measured in any_history()) {
+        let measured = ran(&case, measured);
         let request = case.request();
         let count = case.install(history(&case, &measured));
         let mut policy = adaptive();

@@ -1,0 +1,81 @@
+//! Ways to divide a clip in time: chunks that are worth pricing, and which of them is preferred where prices are alike.
+//!
+//! Every chunk gives the whole clip's output, so only time and memory tell them apart. A latent frame's output frames are the natural
+//! chunk: frames leave as soon as they can. Longer ones have to gain time, shorter ones memory.
+
+use tilewright_sdk::{Backend, Request, Time};
+
+/// Chunks of less than a latent frame, in output frames: the leanest, since fewer run through the largest layers at once.
+const SHORT: [u32; 2] = [1, 2];
+
+/// Chunks of more, in latent frames.
+const LONG: [u32; 2] = [2, 4];
+
+/// Ways to divide a clip, those that hold least first. Only one where the user wishes for it, and only what goes on with what is `begun`.
+pub fn times(request: &Request, wish: u32, begun: Option<Time>) -> Vec<Time> {
+    let mut times = Vec::with_capacity(6);
+    if matches!(begun, Some(Time::Whole)) {
+        times.push(Time::Whole);
+        return times;
+    }
+    if wish > 0 {
+        times.push(Time::Carried(legal(request, wish)));
+        return times;
+    }
+    let latent_frame = latent_frame(request);
+    let mut last = 0;
+    let short = SHORT.into_iter().filter(|frames| *frames < latent_frame);
+    let long = LONG.into_iter().map(|count| even(request, count * latent_frame));
+    for frames in short.chain([latent_frame]).chain(long) {
+        if frames > last && frames < request.frames {
+            times.push(Time::Carried(frames));
+            last = frames;
+        }
+    }
+    if begun.is_none() {
+        times.push(Time::Whole);
+    }
+    times
+}
+
+/// The natural chunk: what one latent frame gives.
+pub fn natural(request: &Request) -> Time {
+    Time::Carried(latent_frame(request))
+}
+
+/// What is preferred where prices are alike, least first: the natural chunk, shorter ones, longer ones, all frames together.
+pub fn preference(request: &Request, time: Time) -> u32 {
+    match time {
+        Time::Carried(frames) if frames <= latent_frame(request) => latent_frame(request) - frames,
+        Time::Carried(frames) => frames,
+        Time::Whole | Time::Blended(_) => u32::MAX,
+    }
+}
+
+fn latent_frame(request: &Request) -> u32 {
+    request.model.temporal_scale.max(1)
+}
+
+/// The longest chunk up to `most` that divides what follows the first frame evenly where a ragged last chunk costs a kernel search.
+fn even(request: &Request, most: u32) -> u32 {
+    let latent_frame = latent_frame(request);
+    let mut frames = most;
+    if request.device.backend == Backend::Rocm {
+        while frames > latent_frame && !(request.frames - 1).is_multiple_of(frames) {
+            frames -= latent_frame;
+        }
+    }
+    frames
+}
+
+/// What the host makes of a chunk, so that it is known again: whole latent frames, a power of two of less, or the clip.
+fn legal(request: &Request, frames: u32) -> u32 {
+    let latent_frame = latent_frame(request);
+    if frames >= request.frames {
+        request.frames
+    } else if frames >= latent_frame {
+        frames - frames % latent_frame
+    } else {
+        1 << frames.ilog2()
+    }
+}

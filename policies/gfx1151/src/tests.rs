@@ -1,0 +1,161 @@
+//! The published settings against a host whose prices are known.
+
+use tilewright_sdk::{Cost, Device, Hint, Model, Objective, host::Stub};
+
+use super::*;
+
+/// 4 KiB per pixel and frame at once in f32, half of it in bf16, and 2 KiB of state per pixel of a clip's picture, or of its tile where
+/// tiles run over the whole clip; bands hold a tenth of the picture beside themselves.
+fn price(request: &Request, plan: &Plan) -> Cost {
+    let picture = u64::from(request.height) * u64::from(request.width);
+    let tile = plan
+        .tile()
+        .map_or(picture, |tile| u64::from(tile.height.min(request.height)) * u64::from(tile.width.min(request.width)));
+    let held = if matches!(plan.space, Space::Exact(_)) { tile + picture / 10 } else { tile };
+    let (frames, state) = match plan.time {
+        Time::Carried(frames) => (frames, picture),
+        Time::Blended(chunk) => (chunk.frames, 0),
+        Time::Whole => (request.frames.min(4), if request.frames > 1 { tile } else { 0 }),
+    };
+    let bytes = held * 4096 * u64::from(frames) * u64::from(plan.batch) + state * 2048;
+    let peak_bytes = bytes * plan.precision.dtype().bytes() / 4;
+    Cost { peak_bytes, elapsed_ns: 1, tiles: 1, shapes: 1, rework: 1.0 }
+}
+
+fn request(width: u32, height: u32, frames: u32, hints: &[(&str, &str)]) -> Request {
+    let mut request = Request {
+        model: Model {
+            family: "wan-2.1".into(),
+            stored: Dtype::Bf16,
+            quantized: false,
+            parameter_bytes: 1 << 28,
+            spatial_scale: 8,
+            temporal_scale: 4,
+        },
+        device: Device {
+            backend: Backend::Rocm,
+            name: "AMD Radeon 8060S".into(),
+            arch: "gfx1151".into(),
+            compute_units: 40,
+            total_bytes: 128 << 30,
+            free_bytes: 100 << 30,
+            unified: true,
+            fast_dtypes: vec![Dtype::Bf16],
+        },
+        batch: 1,
+        frames,
+        height,
+        width,
+        memory_limit: 100 << 30,
+        objective: Objective::Balanced,
+        hints: [("offer.dtypes", "f32,bf16,f16"), ("offer.exact", "true"), ("offer.carried", "true")]
+            .map(|(name, value)| Hint { name: name.into(), value: value.into() })
+            .into(),
+    };
+    request.hints.retain(|hint| hints.iter().all(|(name, _)| hint.name != *name));
+    request.hints.extend(hints.iter().map(|(name, value)| Hint { name: (*name).into(), value: (*value).into() }));
+    let known = request.clone();
+    Stub { estimate: Box::new(move |plan| Ok(price(&known, plan))), trials: vec![], log: vec![] }.install();
+    request
+}
+
+fn policy() -> Gfx1151 {
+    Gfx1151::configure(&Gfx1151::describe().defaults()).unwrap()
+}
+
+fn decide(request: &Request) -> Plan {
+    policy().decide(request).unwrap()
+}
+
+fn ran_out(request: &Request, plan: Plan) -> Result<Plan, String> {
+    policy().recover(request, &[Attempt { plan, failure: Failure::OutOfMemory(1) }])
+}
+
+#[test]
+fn the_published_cases() {
+    let case = |width, height, frames| {
+        let plan = decide(&request(width, height, frames, &[]));
+        (plan.space, plan.time, plan.precision.word(), plan.batch)
+    };
+    assert_eq!(case(320, 320, 1), (Space::Whole, Time::Whole, "f32", 8));
+    assert_eq!(case(320, 320, 5), (Space::Whole, Time::Carried(5), "f32", 1));
+    assert_eq!(case(320, 320, 17), (Space::Whole, Time::Carried(16), "f32", 1));
+    let tile = |width, height| Space::Blended(Tile { height, width, overlap: 96 });
+    assert_eq!(case(480, 720, 33), (Space::Whole, Time::Carried(8), "mixed-bf16", 1));
+    assert_eq!(case(832, 480, 81), (tile(768, 480), Time::Carried(8), "mixed-bf16", 1));
+    assert_eq!(case(1920, 1080, 81), (tile(1024, 1024), Time::Carried(4), "bf16", 1));
+}
+
+#[test]
+fn overlap_only_without_a_causal_state() {
+    for (side, frames, overlap) in [(320, 16, 8), (960, 8, 4), (1280, 4, 2)] {
+        let plan = decide(&request(side, side, 81, &[("offer.carried", "false")]));
+        assert_eq!(plan.time, Time::Blended(Overlapped { frames, overlap }));
+        let plan = decide(&request(side, side, 81, &[]));
+        assert_eq!(plan.time, Time::Carried(frames));
+    }
+}
+
+#[test]
+fn little_memory_gets_four_frames_and_then_tiles() {
+    let at = |limit: u64| {
+        let request = Request { memory_limit: limit, ..request(320, 320, 81, &[]) };
+        let plan = decide(&request);
+        assert!(price(&request, &plan).peak_bytes <= limit);
+        (plan.space, plan.time)
+    };
+    let whole = price(&request(320, 320, 81, &[]), &decide(&request(320, 320, 81, &[]))).peak_bytes;
+    assert_eq!(at(whole), (Space::Whole, Time::Carried(16)));
+    assert_eq!(at(whole - 1), (Space::Whole, Time::Carried(8)));
+    assert_eq!(at(whole / 3), (Space::Whole, Time::Carried(4)));
+    // The picture's state alone would take 210 MB.
+    assert_eq!(at(310_000_000), (Space::Blended(Tile::square(128, 32)), Time::Whole));
+}
+
+#[test]
+fn nothing_above_its_share_of_memory() {
+    let mut request = request(320, 320, 81, &[]);
+    let whole = price(&request, &decide(&request)).peak_bytes;
+    request.device.total_bytes = whole * 5 / 4 + 1;
+    assert_eq!(decide(&request).time, Time::Carried(16));
+    request.device.total_bytes = whole;
+    assert_eq!(decide(&request).time, Time::Carried(8));
+}
+
+#[test]
+fn memory_that_runs_out_takes_steps() {
+    let whole = |request: &Request| Plan { time: Time::Carried(16), ..Plan::whole(precision(request)) };
+    for hints in [&[][..], &[("clip.done", "16")]] {
+        let request = request(320, 320, 81, hints);
+        let mut plan = whole(&request);
+        let mut steps = Vec::new();
+        while let Ok(next) = ran_out(&request, plan.clone()) {
+            assert!(10 * price(&request, &next).peak_bytes <= 7 * price(&request, &plan).peak_bytes, "{next:?}");
+            assert_eq!(next.release, Release::EachStep);
+            steps.push((next.space, next.time));
+            plan = next;
+            assert!(steps.len() < 9);
+        }
+        let bands = |height| Space::Exact(Tile { height, width: 320, overlap: 0 });
+        let expected =
+            [(Space::Whole, Time::Carried(8)), (Space::Whole, Time::Carried(4)), (bands(128), Time::Carried(4))];
+        assert_eq!(&steps[..3], &expected);
+        // One that is under way is never cut into tiles.
+        let is_cut = steps.iter().any(|(space, _)| matches!(space, Space::Blended(_)));
+        assert_eq!(is_cut, hints.is_empty(), "{steps:?}");
+    }
+}
+
+#[test]
+fn values_that_overflow_get_a_wider_type_where_they_run() {
+    let failure = Failure::NonFinite(1);
+    let request = request(1920, 1080, 81, &[("clip.done", "4")]);
+    let plan = Plan { time: Time::Carried(4), ..Plan::whole(Precision::Uniform(Dtype::Bf16)) };
+    let next = policy().recover(&request, &[Attempt { plan: plan.clone(), failure }]).unwrap();
+    assert_eq!((next.space, next.time, next.precision.word()), (Space::Whole, Time::Carried(4), "mixed-bf16"));
+    let tight = Request { memory_limit: price(&request, &plan).peak_bytes / 2, ..request };
+    let plan = Plan { precision: Precision::Mixed(Dtype::Bf16), ..plan };
+    let next = policy().recover(&tight, &[Attempt { plan, failure }]).unwrap();
+    assert!(matches!(next.space, Space::Exact(_)), "{next:?}");
+    assert_eq!(next.precision.word(), "f32");
+}
