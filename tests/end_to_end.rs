@@ -8,6 +8,8 @@ mod bench;
 mod commands;
 #[path = "end_to_end/decode.rs"]
 mod decode;
+#[path = "end_to_end/encode.rs"]
+mod encode;
 #[path = "end_to_end/history.rs"]
 mod history;
 #[path = "end_to_end/hostile.rs"]

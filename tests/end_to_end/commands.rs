@@ -5,9 +5,12 @@ use crate::program::{Place, bundled, fixture};
 #[test]
 fn help_is_as_published() {
     let place = Place::new();
-    for (name, arguments) in
-        [("help", &["--help"][..]), ("help-decode", &["decode", "--help"]), ("policy-list", &["policy", "list"])]
-    {
+    for (name, arguments) in [
+        ("help", &["--help"][..]),
+        ("help-decode", &["decode", "--help"]),
+        ("help-encode", &["encode", "--help"]),
+        ("policy-list", &["policy", "list"]),
+    ] {
         let run = place.run(arguments);
         insta::assert_snapshot!(name, run.succeeded().stdout());
     }

@@ -177,3 +177,28 @@ def decode_video(vae, latent):
 def encode_video(vae, clip):
     """[N, 3, T, H, W] → the posterior's mean [N, C, 1 + (T − 1)/4, H/s, W/s], not scaled, in the type of the network."""
     return vae.encode(clip.to(vae.dtype)).latent_dist.mode()
+
+
+def config_of(tensors):
+    """The arguments of AutoencoderKLWan for a file in WAN's own layout, read off its tensors' shapes (name → shape); the encoder,
+    where the file has none, comes as wide as the decoder."""
+    newer = "decoder.upsamples.0.upsamples.0.residual.2.weight" in tensors
+    # Where each layer stands: (block, layer) in WAN 2.2, one number in WAN 2.1.
+    place = re.compile(r"decoder\.upsamples\.(\d+)\.upsamples\.(\d+)\." if newer else r"decoder\.upsamples\.(\d+)\.()")
+    found = {}
+    for name, shape in tensors.items():
+        if match := place.match(name):
+            found.setdefault(tuple(int(part or 0) for part in match.groups()), {})[name[match.end():]] = shape
+    layers, blocks = [], [[]]
+    for _, layer in sorted(found.items()):
+        blocks[-1].append(layer)
+        if "resample.1.weight" in layer:
+            blocks.append([])
+    for block in blocks:
+        layers.append(sum("residual.2.weight" in layer for layer in block))
+    assert len(set(layers)) == 1, f"up blocks of {layers} residual layers"
+    widths = [block[0]["residual.2.weight"][0] for block in reversed(blocks)]
+    temporal = [any("time_conv.weight" in layer for layer in block) for block in reversed(blocks[:-1])]
+    encoder = tensors.get("encoder.conv1.weight")
+    return wan_config("2.2" if newer else "2.1", tensors["conv2.weight"][0], encoder[0] if encoder else widths[0],
+                      [width // widths[0] for width in widths], layers[0] - 1, temporal, widths[0])

@@ -1,6 +1,7 @@
 //! The command line, declared. What the arguments mean is decided elsewhere.
 
 mod bench;
+mod encode;
 
 use std::{path::PathBuf, time::SystemTime};
 
@@ -10,6 +11,7 @@ use tilewright_plan::{Objective, bytes};
 use tilewright_torch::device::Choice;
 
 pub use bench::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep};
+pub use encode::Encode;
 
 /// In help, options of every command come after the command's own, however many commands there are.
 const LAST: usize = 1000;
@@ -42,6 +44,8 @@ pub struct Global {
 pub enum Command {
     /// Decode a latent into a picture
     Decode(Box<Decode>),
+    /// Encode a picture into a latent
+    Encode(Box<Encode>),
     /// Measure policies against each other
     Bench(Box<Bench>),
     /// Say what a file is: family, layout, types, what is missing

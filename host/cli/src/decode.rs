@@ -21,10 +21,10 @@ use crate::{
 };
 
 /// The share of free memory that is used where the user sets no limit.
-const SHARE_OF_FREE: f64 = 0.8;
+pub const SHARE_OF_FREE: f64 = 0.8;
 
 /// The keyword of the decision record among a PNG's text chunks.
-const RECORD_KEYWORD: &str = "tilewright";
+pub const RECORD_KEYWORD: &str = "tilewright";
 
 /// Decodes as asked.
 pub fn run(arguments: &Decode) -> Outcome {
@@ -61,7 +61,7 @@ pub fn run(arguments: &Decode) -> Outcome {
 
     if arguments.dry_run {
         let (record, candidates) = job.decide(planner.as_mut());
-        return report(arguments, &record, &candidates, &[]);
+        return report((arguments.json, arguments.explain), &record, &candidates, &[]);
     }
     let mut progress = Progress::new();
     let finished = job.run(planner.as_mut(), &mut progress);
@@ -72,7 +72,7 @@ pub fn run(arguments: &Decode) -> Outcome {
             if !matches!(unfinished.error, tilewright_engine::Error::Interrupted) {
                 history.keep(record);
             }
-            keep(arguments, record)?;
+            keep(arguments.record.as_deref(), record)?;
             if arguments.json {
                 print_json(record)?;
             }
@@ -91,8 +91,8 @@ pub fn run(arguments: &Decode) -> Outcome {
         drawing.write_pixels(&pixels)?;
         files.push(path.clone());
     }
-    keep(arguments, &finished.record)?;
-    report(arguments, &finished.record, &finished.candidates, &files)
+    keep(arguments.record.as_deref(), &finished.record)?;
+    report((arguments.json, arguments.explain), &finished.record, &finished.candidates, &files)
 }
 
 fn default_output(latent: &Path) -> PathBuf {
@@ -127,13 +127,14 @@ fn texts(latent: &Latent, record: &Record) -> Outcome<Texts> {
     Ok(texts)
 }
 
-fn appended(path: &Path) -> io::Result<std::fs::File> {
+/// A file opened to be appended to.
+pub fn appended(path: &Path) -> io::Result<std::fs::File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
 /// Appends the record where the user asked for it, as one write, so that records of several processes don't mix.
-fn keep(arguments: &Decode, record: &Record) -> Outcome {
-    let Some(path) = &arguments.record else { return Ok(()) };
+pub fn keep(path: Option<&Path>, record: &Record) -> Outcome {
+    let Some(path) = path else { return Ok(()) };
     let mut line = serde_json::to_vec(record).map_err(Failure::work)?;
     line.push(b'\n');
     appended(path)
@@ -141,21 +142,23 @@ fn keep(arguments: &Decode, record: &Record) -> Outcome {
         .map_err(|error| Failure::work(format!("{}: can't be written: {error}", path.display())))
 }
 
-fn print_json(record: &Record) -> Outcome {
+/// The record on standard output.
+pub fn print_json(record: &Record) -> Outcome {
     let text = serde_json::to_string_pretty(record).map_err(Failure::work)?;
     Ok(writeln!(io::stdout().lock(), "{text}")?)
 }
 
-fn report(arguments: &Decode, record: &Record, candidates: &[Candidate], files: &[PathBuf]) -> Outcome {
-    if arguments.json {
+/// What was decided and measured: the record alone on standard output as JSON, or tables.
+pub fn report((json, explain): (bool, bool), record: &Record, candidates: &[Candidate], files: &[PathBuf]) -> Outcome {
+    if json {
         // Standard output is the record alone.
-        if arguments.explain {
+        if explain {
             eprintln!("{}", explanation(record, candidates));
         }
         return print_json(record);
     }
     let mut stdout = io::stdout().lock();
-    if arguments.explain {
+    if explain {
         writeln!(stdout, "{}\n", explanation(record, candidates))?;
     }
     writeln!(stdout, "{}", summary(record, files))?;

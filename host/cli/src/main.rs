@@ -6,6 +6,7 @@ mod args;
 mod bench;
 mod decode;
 mod device;
+mod encode;
 mod failure;
 mod history;
 mod inspect;
@@ -54,6 +55,7 @@ fn run(arguments: Arguments) -> Outcome {
     }
     match arguments.command {
         Command::Decode(decode) => decode::run(&decode),
+        Command::Encode(encode) => encode::run(&encode),
         Command::Bench(bench) => bench::run(&bench),
         Command::Inspect(inspect) => inspect::run(&inspect),
         Command::Device(device) => device::run(&device),

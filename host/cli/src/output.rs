@@ -68,27 +68,8 @@ impl Output {
             };
             return Err(Failure::input(format!("{shown}: {reason}: expected .png, .jpg, .webp or .safetensors")));
         };
-        if path.is_dir() {
-            return Err(Failure::input(format!("{shown}: a folder stands there already: give a file's name")));
-        }
-        let output = Self { path: path.to_owned(), format: *format };
-        output.temporary().map_err(|error| {
-            Failure::input(format!(
-                "{}: can't be written: {error}: choose another folder with -o",
-                output.folder().display()
-            ))
-        })?;
-        Ok(output)
-    }
-
-    fn folder(&self) -> &Path {
-        self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-    }
-
-    fn temporary(&self) -> io::Result<NamedTempFile> {
-        // The umask takes away what the user does not want, as for every file.
-        let mode = fs::Permissions::from_mode(0o666);
-        tempfile::Builder::new().prefix(".tilewright-").permissions(mode).tempfile_in(self.folder())
+        writable(path)?;
+        Ok(Self { path: path.to_owned(), format: *format })
     }
 
     /// Where the pictures of a batch go: the path itself for one, and else numbered from 1.
@@ -111,7 +92,7 @@ impl Output {
         let names = self.names(samples as usize);
         let mut written = Vec::new();
         for (sample, name) in names.iter().enumerate() {
-            let file = self.temporary().map_err(|error| failed(name, &error))?;
+            let file = temporary(&self.path).map_err(|error| failed(name, &error))?;
             match self.format {
                 Format::Safetensors => write_raw(&file, pictures),
                 _ => Pixels::of(pictures, sample as i64).and_then(|pixels| pixels.write(self.format, &file, texts)),
@@ -131,11 +112,32 @@ impl Output {
         let failed = |error: &dyn std::fmt::Display| {
             Failure::work(format!("{}: can't be written: {error}", self.path.display()))
         };
-        let file = self.temporary().map_err(|error| failed(&error))?;
+        let file = temporary(&self.path).map_err(|error| failed(&error))?;
         pixels.write(self.format, &file, &Vec::new()).map_err(|error| failed(&error))?;
         file.persist(&self.path).map_err(|error| failed(&error.error))?;
         Ok(())
     }
+}
+
+/// Checks before any work is done that a file can be written there.
+pub fn writable(path: &Path) -> Outcome {
+    if path.is_dir() {
+        return Err(Failure::input(format!("{}: a folder stands there already: give a file's name", path.display())));
+    }
+    temporary(path).map(drop).map_err(|error| {
+        Failure::input(format!("{}: can't be written: {error}: choose another folder with -o", folder(path).display()))
+    })
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// A file in the folder of this one, to be renamed to it when it is whole.
+pub fn temporary(path: &Path) -> io::Result<NamedTempFile> {
+    // The umask takes away what the user does not want, as for every file.
+    let mode = fs::Permissions::from_mode(0o666);
+    tempfile::Builder::new().prefix(".tilewright-").permissions(mode).tempfile_in(folder(path))
 }
 
 /// A picture of 8-bit values, row by row, channels interleaved.
@@ -225,14 +227,19 @@ pub fn is_keyword(text: &str) -> bool {
 }
 
 fn write_raw(file: &NamedTempFile, pictures: &Tensor) -> anyhow::Result<()> {
-    let pictures = pictures.f_contiguous()?;
-    let mut values = vec![0_u8; pictures.numel() * 4];
-    pictures.f_copy_data_u8(&mut values, pictures.numel())?;
-    let shape = pictures.size().iter().map(|&extent| extent as usize).collect();
+    let (shape, values) = raw(pictures)?;
     let view = TensorView::new(Dtype::F32, shape, &values)?;
     let bytes = safetensors::serialize([(Cow::Borrowed("sample"), view)], None)?;
     let mut file = file.as_file();
     Ok(file.write_all(&bytes)?)
+}
+
+/// A tensor's shape, and its values as bytes of f32.
+pub fn raw(tensor: &Tensor) -> anyhow::Result<(Vec<usize>, Vec<u8>)> {
+    let tensor = tensor.f_to_kind(Kind::Float)?.f_contiguous()?;
+    let mut values = vec![0_u8; tensor.numel() * 4];
+    tensor.f_copy_data_u8(&mut values, tensor.numel())?;
+    Ok((tensor.size().iter().map(|&extent| extent as usize).collect(), values))
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use std::{
 
 use tch::Tensor;
 use tilewright_plan::{
-    Attempt, Candidate, Cost, Decision, Dtype, Facts, FailedAttempt, Failure, Layout, Offer, Outcome, Plan, Planner,
-    PoolStatistics, Precision, Record, Release, Request, Space, Tile, Time,
+    Attempt, Candidate, Cost, Decision, Dtype, Facts, FailedAttempt, Failure, Hint, Layout, Offer, Outcome, Plan,
+    Planner, PoolStatistics, Precision, Record, Release, Request, Space, Tile, Time,
 };
 use tilewright_torch::memory;
 
@@ -38,6 +38,45 @@ pub(crate) struct Attempts<'a> {
     pub facts: Arc<dyn Facts>,
 }
 
+/// What is carried out, one attempt after the other.
+pub(crate) trait Work {
+    type Output;
+
+    /// Carries a plan out; gives the output and what was measured.
+    fn carry_out(&mut self, plan: &Plan, turn: &mut Turn<'_>) -> std::result::Result<(Self::Output, Outcome), Stopped>;
+
+    /// Output frames that are delivered and the plan that they were made by, where the next attempt has to go on from there.
+    fn under_way(&self) -> Option<(u32, Plan)> {
+        None
+    }
+}
+
+/// What an attempt tells others while it is made.
+pub(crate) struct Turn<'a> {
+    pub observer: &'a mut dyn Observer,
+    /// Grows by the time that loading weights takes.
+    pub load: &'a mut Duration,
+    /// Hears what a part of the work makes likely for all of it.
+    pub learn: &'a mut dyn FnMut(&Outcome),
+}
+
+/// Work that leaves nothing behind when it fails.
+pub(crate) struct Single<F>(pub F);
+
+impl<T, F> Work for Single<F>
+where
+    F: FnMut(&Plan, &mut Turn<'_>) -> std::result::Result<(T, Outcome), Stopped>,
+{
+    type Output = T;
+
+    fn carry_out(&mut self, plan: &Plan, turn: &mut Turn<'_>) -> std::result::Result<(T, Outcome), Stopped> {
+        (self.0)(plan, turn)
+    }
+}
+
+/// The hint that tells policies how many output frames of a clip are delivered.
+const DONE: &str = "clip.done";
+
 /// Attempts of which the last one succeeded.
 pub(crate) struct Succeeded<T> {
     pub output: T,
@@ -53,21 +92,24 @@ impl Attempts<'_> {
         (self.record(planner, &decision, Vec::new(), None), candidates)
     }
 
-    /// Decides and carries out; asks again after each failure, at most four attempts in all. `carry_out` gives the output, what was measured, and adds
-    /// the time that loading weights took.
-    pub fn run<T>(
+    /// Decides and carries out; asks again after each failure, at most four attempts in all.
+    pub fn run<W: Work>(
         &self,
         planner: &mut dyn Planner,
         observer: &mut dyn Observer,
-        mut carry_out: impl FnMut(&Plan, &mut Duration, &mut dyn Observer) -> std::result::Result<(T, Outcome), Stopped>,
-    ) -> std::result::Result<Succeeded<T>, Unfinished> {
+        work: &mut W,
+    ) -> std::result::Result<Succeeded<W::Output>, Unfinished> {
         let mut decision = planner.decide(self.request, &self.machine.facts, self.offer, self.facts.clone());
         let mut attempts: Vec<Attempt> = Vec::new();
         let mut failed: Vec<FailedAttempt> = Vec::new();
         let mut load = Duration::ZERO;
         loop {
             observer.decided(&decision);
-            let failure = match carry_out(&decision.plan, &mut load, observer) {
+            let mut learn = |outcome: &Outcome| {
+                planner.learn(self.request, &self.machine.facts, &decision.plan, outcome);
+            };
+            let mut turn = Turn { observer, load: &mut load, learn: &mut learn };
+            let failure = match work.carry_out(&decision.plan, &mut turn) {
                 Ok((output, outcome)) => {
                     let outcome = Outcome { attempts: attempts.len() as u32 + 1, load, ..outcome };
                     planner.learn(self.request, &self.machine.facts, &decision.plan, &outcome);
@@ -97,31 +139,45 @@ impl Attempts<'_> {
                 let record = self.record(planner, &decision, failed, None);
                 return Err(Unfinished { error, record: Some(Box::new(record)) });
             }
-            decision = planner.recover(self.request, &self.machine.facts, self.offer, self.facts.clone(), &attempts);
+            let (mut request, mut offer) = (self.request.clone(), self.offer.clone());
+            if let Some((done, plan)) = work.under_way() {
+                request.hints.push(Hint { name: DONE.into(), value: done.to_string() });
+                offer.running = Some(plan);
+            }
+            decision = planner.recover(&request, &self.machine.facts, &offer, self.facts.clone(), &attempts);
         }
     }
 
-    /// Runs something under the request's memory limit and measures it. The output is brought to host memory.
-    pub fn measured(
+    /// The same of a tensor, which is brought to host memory.
+    pub fn measured_tensor(
         &self,
         carry_out: impl FnOnce() -> std::result::Result<Tensor, Stopped>,
     ) -> std::result::Result<(Tensor, Outcome), Stopped> {
+        let (output, outcome) = self.measured(0, carry_out)?;
+        Ok((output.f_to_device(tch::Device::Cpu)?.f_contiguous()?, outcome))
+    }
+
+    /// Runs something under the request's memory limit and measures it; so many bytes of it are held already.
+    pub fn measured<T>(
+        &self,
+        held: u64,
+        carry_out: impl FnOnce() -> std::result::Result<T, Stopped>,
+    ) -> std::result::Result<(T, Outcome), Stopped> {
         let device = self.machine.device;
         memory::reset_peak(device)?;
         let before = memory::of(device)?;
-        let limit = memory::Limit::new(device, self.request.memory_limit);
+        let limit = memory::Limit::new(device, self.request.memory_limit.saturating_sub(held));
         let start = Instant::now();
         let output = carry_out();
         let elapsed = start.elapsed();
         drop(limit);
         let output = output?;
         let after = memory::of(device)?;
-        let output = output.f_to_device(tch::Device::Cpu)?.f_contiguous()?;
         let misses = after.system - before.system;
         let outcome = Outcome {
             elapsed,
             load: Duration::ZERO,
-            peak_bytes: after.peak.saturating_sub(before.in_use),
+            peak_bytes: (after.peak + held).saturating_sub(before.in_use),
             attempts: 1,
             pool: PoolStatistics {
                 hits: (after.allocations - before.allocations).saturating_sub(misses),

@@ -1,6 +1,6 @@
 //! One encode from the request to the record. Whole or in blended tiles: each is encoded alone and faded into its neighbours in the latent.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tch::Tensor;
 use tilewright_models::kl::{EncoderConfig, Numeric};
@@ -8,7 +8,8 @@ use tilewright_plan::{Candidate, Cost, Facts, Hint, Objective, Offer, Outcome, P
 
 use crate::{
     Estimator, Machine, Observer, Result, Unfinished, Vae,
-    attempts::{Attempts, LEAST_TILE, MOST_BATCH, STAGE, Succeeded},
+    attempts::{Attempts, LEAST_TILE, MOST_BATCH, STAGE, Single, Succeeded, Turn},
+    estimate::trial,
     run::{Run, Stopped},
 };
 
@@ -91,7 +92,7 @@ impl<'a> EncodeJob<'a> {
     /// Tells policies what was measured before, as [`crate::Job::with_history`] does.
     #[must_use]
     pub fn with_history(mut self, records: &[Record]) -> Self {
-        let trials = records.iter().filter_map(|record| self.estimator.trial(record)).collect();
+        let trials = records.iter().filter_map(|record| trial(self.estimator.as_ref(), record)).collect();
         Arc::make_mut(&mut self.estimator).trials = trials;
         self
     }
@@ -130,9 +131,8 @@ impl<'a> EncodeJob<'a> {
     ) -> std::result::Result<Encoded, Unfinished> {
         let _no_grad = tch::no_grad_guard();
         let pictures = self.pictures.f_to_device(self.machine.device)?;
-        let done = self
-            .attempts()
-            .run(planner, observer, |plan, load, observer| self.attempt(&pictures, plan, load, observer))?;
+        let mut work = Single(|plan: &Plan, turn: &mut Turn<'_>| self.attempt(&pictures, plan, turn));
+        let done = self.attempts().run(planner, observer, &mut work)?;
         let Succeeded { output: latents, record, candidates } = done;
         Ok(Encoded { latents, record, candidates })
     }
@@ -142,15 +142,15 @@ impl<'a> EncodeJob<'a> {
         &self,
         pictures: &Tensor,
         plan: &Plan,
-        load: &mut Duration,
-        observer: &mut dyn Observer,
+        turn: &mut Turn<'_>,
     ) -> std::result::Result<(Tensor, Outcome), Stopped> {
         let device = self.machine.device;
         let numeric = Numeric::new(plan.precision, plan.layout)?;
         let (encoder, loaded_in) = self.vae.encoder(&self.config, numeric, device)?;
-        *load += loaded_in;
+        *turn.load += loaded_in;
+        let observer = &mut *turn.observer;
         let run = || Run { network: &encoder, input: pictures, plan, device, observer }.carry_out();
-        let measured = self.attempts().measured(run);
+        let measured = self.attempts().measured_tensor(run);
         self.vae.keep_encoder(encoder, device);
         measured
     }

@@ -38,6 +38,9 @@ pub enum Error {
         /// What to do.
         advice: String,
     },
+    /// Frames that were decoded could not be kept.
+    #[error(transparent)]
+    Sink(Box<dyn std::error::Error + Send + Sync>),
     /// The user or the caller ended it.
     #[error("interrupted")]
     Interrupted,
@@ -57,7 +60,7 @@ impl Error {
             Error::Torch(tilewright_torch::Error::Device { .. }) => true,
             Error::Model(tilewright_models::Error::Torch(_)) | Error::Torch(_) => false,
             Error::Model(_) | Error::DoesNotFit { .. } => true,
-            Error::Exhausted { .. } | Error::Interrupted => false,
+            Error::Exhausted { .. } | Error::Sink(_) | Error::Interrupted => false,
         }
     }
 }

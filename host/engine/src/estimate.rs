@@ -82,27 +82,27 @@ impl Estimator {
         }
     }
 
-    /// What a record of an earlier decode says about its plan at the size at hand.
-    pub(crate) fn trial(&self, record: &Record) -> Option<Trial> {
-        let (then, outcome) = (record.estimate.as_ref()?, record.outcome?);
-        let now = self.estimate(&record.plan).ok()?;
-        let ratio = |measured: f64, estimated: f64| (estimated > 0.0).then(|| measured / estimated);
-        let time = ratio(outcome.elapsed.as_secs_f64(), then.elapsed.as_secs_f64())?;
-        let memory = ratio(outcome.peak_bytes as f64, then.peak_bytes as f64)?;
-        let outcome = Outcome {
-            elapsed: Duration::try_from_secs_f64(now.elapsed.as_secs_f64() * time).ok()?,
-            peak_bytes: (now.peak_bytes as f64 * memory) as u64,
-            ..outcome
-        };
-        Some(Trial { plan: record.plan.clone(), outcome })
-    }
-
     /// The types that convolutions can run in.
     pub fn dtypes(&self) -> Vec<Dtype> {
         let mut dtypes: Vec<Dtype> = self.prices.iter().map(|price| price.precision.dtype()).collect();
         dtypes.dedup();
         dtypes
     }
+}
+
+/// What a record of earlier work says about its plan for the request at hand: the price for now, times measured over estimated then.
+pub(crate) fn trial(facts: &dyn Facts, record: &Record) -> Option<Trial> {
+    let (then, outcome) = (record.estimate.as_ref()?, record.outcome?);
+    let now = facts.estimate(&record.plan).ok()?;
+    let ratio = |measured: f64, estimated: f64| (estimated > 0.0).then(|| measured / estimated);
+    let time = ratio(outcome.elapsed.as_secs_f64(), then.elapsed.as_secs_f64())?;
+    let memory = ratio(outcome.peak_bytes as f64, then.peak_bytes as f64)?;
+    let outcome = Outcome {
+        elapsed: Duration::try_from_secs_f64(now.elapsed.as_secs_f64() * time).ok()?,
+        peak_bytes: (now.peak_bytes as f64 * memory) as u64,
+        ..outcome
+    };
+    Some(Trial { plan: record.plan.clone(), outcome })
 }
 
 impl Facts for Estimator {

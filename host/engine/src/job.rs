@@ -1,6 +1,6 @@
 //! One decode from the request to the record.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tch::Tensor;
 use tilewright_models::kl::Numeric;
@@ -10,7 +10,8 @@ use tilewright_plan::{
 
 use crate::{
     Error, Estimator, Machine, Result, Vae,
-    attempts::{Attempts, LEAST_TILE, MOST_BATCH, STAGE, Succeeded},
+    attempts::{Attempts, LEAST_TILE, MOST_BATCH, STAGE, Single, Succeeded, Turn},
+    estimate::trial,
     run::{Run, Stopped},
 };
 
@@ -118,7 +119,7 @@ impl<'a> Job<'a> {
     /// what it makes likely at this one: the estimate for now, times measured over estimated then.
     #[must_use]
     pub fn with_history(mut self, records: &[Record]) -> Self {
-        let trials = records.iter().filter_map(|record| self.estimator.trial(record)).collect();
+        let trials = records.iter().filter_map(|record| trial(self.estimator.as_ref(), record)).collect();
         Arc::make_mut(&mut self.estimator).trials = trials;
         self
     }
@@ -157,9 +158,8 @@ impl<'a> Job<'a> {
     ) -> std::result::Result<Finished, Unfinished> {
         let _no_grad = tch::no_grad_guard();
         let latents = self.latents.f_to_device(self.machine.device)?;
-        let done = self
-            .attempts()
-            .run(planner, observer, |plan, load, observer| self.attempt(&latents, plan, load, observer))?;
+        let mut work = Single(|plan: &Plan, turn: &mut Turn<'_>| self.attempt(&latents, plan, turn));
+        let done = self.attempts().run(planner, observer, &mut work)?;
         let Succeeded { output: pictures, record, candidates } = done;
         Ok(Finished { pictures, record, candidates })
     }
@@ -169,15 +169,15 @@ impl<'a> Job<'a> {
         &self,
         latents: &Tensor,
         plan: &Plan,
-        load: &mut Duration,
-        observer: &mut dyn Observer,
+        turn: &mut Turn<'_>,
     ) -> std::result::Result<(Tensor, Outcome), Stopped> {
         let device = self.machine.device;
         let numeric = Numeric::new(plan.precision, plan.layout)?;
         let (decoder, loaded_in) = self.vae.decoder(numeric, device)?;
-        *load += loaded_in;
+        *turn.load += loaded_in;
+        let observer = &mut *turn.observer;
         let run = || Run { network: &decoder, input: latents, plan, device, observer }.carry_out();
-        let measured = self.attempts().measured(run);
+        let measured = self.attempts().measured_tensor(run);
         self.vae.keep(decoder, device);
         measured
     }

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod attempts;
+mod clip;
 mod encode;
 mod error;
 mod estimate;
@@ -12,7 +13,9 @@ mod job;
 mod machine;
 mod run;
 mod vae;
+mod video;
 
+pub use clip::{ClipEstimator, ClipJob, FinishedClip, Sink};
 pub use encode::{EncodeJob, Encoded};
 pub use error::{Error, Result};
 pub use estimate::Estimator;
@@ -20,3 +23,4 @@ pub use grid::{Axis, Grid};
 pub use job::{Finished, Job, Observer, Unfinished};
 pub use machine::{Found, Machine, Probe};
 pub use vae::{Overrides, Vae};
+pub use video::VideoVae;

@@ -69,6 +69,28 @@ pub struct Extents {
     pub width: u32,
 }
 
+impl Scaling {
+    /// A latent of the autoencoder's own space as the model has it: (z − shift) · factor, or (z − mean) / std with the channels along the
+    /// second axis.
+    ///
+    /// # Errors
+    /// Where there are other than so many channels, or memory is out.
+    pub fn apply(&self, latents: &Tensor) -> Result<Tensor> {
+        Ok(match self {
+            Scaling::Factor { factor, shift } => latents.f_sub_scalar(*shift)?.f_mul_scalar(*factor)?,
+            Scaling::PerChannel { mean, std } => {
+                let mut shape = vec![1; latents.dim()];
+                shape[1] = -1;
+                let each = |values: &[f64]| -> Result<Tensor> {
+                    let values = Tensor::f_from_slice(values)?.f_to_kind(tch::Kind::Float)?;
+                    Ok(values.f_to_device(latents.device())?.f_reshape(&shape)?)
+                };
+                latents.f_sub(&each(mean)?)?.f_div(&each(std)?)?
+            }
+        })
+    }
+}
+
 /// A latent that can be decoded.
 #[derive(Debug)]
 pub struct Latent {

@@ -128,7 +128,7 @@ fn the_bundled_model_gives_its_own_pictures_back() {
     let encoder = EncoderConfig::read(&file, &identity).unwrap();
     let encoder = Encoder::load(&file, &identity, &encoder, numeric, Device::Cpu).unwrap();
     let latent = tilewright_models::Latent::read(&fixtures().join("../../examples/latents/astronaut.latent"), None);
-    let latent = latent.unwrap().values;
+    let latent = latent.unwrap().pictures().unwrap();
     let picture = decoder.forward(&latent, None, &mut |_| Ok(())).unwrap().clamp(-1.0, 1.0);
     let back = encoder.forward(&picture, &mut |_| Ok(())).unwrap();
     assert_eq!(back.size(), latent.size());

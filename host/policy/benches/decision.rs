@@ -36,18 +36,21 @@ fn main() {
     let adaptive = warm.load_shipped("adaptive").expect("a policy that ships");
     report("configure adaptive (a new instance)", 100, || drop(adaptive.configure(&[])));
     for (backend, fast) in [(Backend::Cpu, vec![]), (Backend::Cuda, vec![Dtype::Bf16, Dtype::F16])] {
-        let mut policy = adaptive.configure(&[]).expect("its defaults");
-        let (request, device, offer) = (request(), device(backend, fast), offer());
-        let mut fuel = Vec::new();
-        let mut candidates = 0;
-        report(&format!("decide adaptive, {backend:?}"), 1000, || {
-            let decision = policy.decide(&request, &device, &offer, Arc::new(Prices));
-            assert_eq!(decision.fallback, None);
-            candidates = decision.candidates.len();
-            fuel.push(decision.fuel);
-        });
-        fuel.dedup();
-        println!("    {candidates} estimates, fuel {fuel:?}");
+        for (what, frames) in [("a picture", 1), ("a clip", 81)] {
+            let mut policy = adaptive.configure(&[]).expect("its defaults");
+            let offer = offer(frames > 1);
+            let (request, device) = (request(frames, &offer), device(backend, fast.clone()));
+            let mut fuel = Vec::new();
+            let mut candidates = 0;
+            report(&format!("decide adaptive, {what}, {backend:?}"), 1000, || {
+                let decision = policy.decide(&request, &device, &offer, Arc::new(Prices));
+                assert_eq!(decision.fallback, None);
+                candidates = decision.candidates.len();
+                fuel.push(decision.fuel);
+            });
+            fuel.dedup();
+            println!("    {candidates} estimates, fuel {fuel:?}");
+        }
     }
 }
 
@@ -69,7 +72,7 @@ fn report(what: &str, runs: usize, mut run: impl FnMut()) {
     );
 }
 
-fn request() -> Request {
+fn request(frames: u32, offer: &Offer) -> Request {
     Request {
         model: Model {
             family: "flux".into(),
@@ -77,15 +80,15 @@ fn request() -> Request {
             quantized: false,
             parameter_bytes: 1 << 27,
             spatial_scale: 8,
-            temporal_scale: 1,
+            temporal_scale: if frames > 1 { 4 } else { 1 },
         },
         batch: 1,
-        frames: 1,
+        frames,
         height: 2048,
         width: 2048,
         memory_limit: 1 << 31,
         objective: Objective::Balanced,
-        hints: Vec::new(),
+        hints: offer.hints(),
     }
 }
 
@@ -102,14 +105,14 @@ fn device(backend: Backend, fast_dtypes: Vec<Dtype>) -> Device {
     }
 }
 
-fn offer() -> Offer {
+fn offer(is_clip: bool) -> Offer {
     Offer {
         dtypes: vec![Dtype::F32, Dtype::Bf16, Dtype::F16],
         tile_unit: 8,
         tile_least: 64,
         batch_most: 16,
-        exact: false,
-        carried: false,
+        exact: is_clip,
+        carried: is_clip,
         offload: false,
         prefetch_most: 0,
         running: None,

@@ -126,9 +126,11 @@ impl Clip {
         self.pieces.is_empty()
     }
 
-    /// Bytes of the causal state.
+    /// Bytes of the causal state, and of what is under way.
     pub fn bytes(&self) -> usize {
-        self.pasts.iter().map(Past::bytes).sum()
+        let of = |tensor: &Tensor| tensor.numel() * tensor.kind().elt_size_in_bytes();
+        let under_way = self.pieces.iter().map(|piece| of(&piece.frames) + piece.hidden.as_ref().map_or(0, of));
+        self.pasts.iter().map(Past::bytes).sum::<usize>() + under_way.sum::<usize>()
     }
 
     /// Brings the state of a settled clip to another type, memory order or device.

@@ -1,6 +1,8 @@
 //! Clips whose causal state is carried: chunks, bands, and tiles last.
 
-use tilewright_sdk::{Attempt, Backend, Dtype, Failure, Kind, Layout, Objective, Plan, Policy, Precision, Space, Time};
+use tilewright_sdk::{
+    Attempt, Backend, Dtype, Failure, Hint, Kind, Layout, Objective, Plan, Policy, Precision, Space, Time,
+};
 
 use super::{adaptive, both, decide, prices::Case};
 use crate::Adaptive;
@@ -116,6 +118,10 @@ fn chunks_of_one_decision_are_learnt_as_they_come() {
     }
     let second = policy.decide(&request).unwrap();
     assert!(!second.is_like(&first));
+    // What encoding takes is another matter.
+    let mut encode = request;
+    encode.hints.push(Hint { name: "stage".into(), value: "encode".into() });
+    assert!(policy.decide(&encode).unwrap().is_like(&first));
 }
 
 #[test]

@@ -1,0 +1,69 @@
+//! `tilewright encode`, declared.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tilewright_models::Family;
+use tilewright_plan::bytes;
+use tilewright_torch::device::Choice;
+
+use super::{ObjectiveArgument, device, factor, finite};
+
+/// `tilewright encode`
+#[derive(Args, Debug)]
+pub struct Encode {
+    /// A picture: PNG, JPEG or WebP; sides that are no multiples of the VAE's scale are cropped at the edges
+    pub picture: PathBuf,
+    /// The VAE's weights, encoder included: diffusers, LDM/BFL (ae.safetensors) or a whole SD checkpoint
+    #[arg(long, value_name = "FILE")]
+    pub vae: PathBuf,
+    /// Where to write: .latent as ComfyUI loads it, or .safetensors with the tensor 'latent'
+    /// [default: the picture's name with .latent, in the current folder]
+    #[arg(short, long, value_name = "OUT")]
+    pub output: Option<PathBuf>,
+    /// Who decides how: a shipped policy's name, or a .wasm file
+    #[arg(long, value_name = "NAME|FILE.wasm", default_value = "adaptive")]
+    pub policy: String,
+    /// A setting of the policy, repeatable; 'tilewright policy inspect NAME' lists them
+    #[arg(long, value_name = "KEY=VALUE", value_parser = tilewright_policy::key_value)]
+    pub set: Vec<(String, String)>,
+    /// Where to run; ROCm answers to cuda, as in PyTorch
+    #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
+    pub device: Choice,
+    /// The most to hold at once, weights aside, as in 8GiB or 512MiB [default: 80 % of what is free]
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
+    pub memory_limit: Option<u64>,
+    /// What matters most
+    #[arg(long, value_enum, default_value_t = ObjectiveArgument::Balanced)]
+    pub objective: ObjectiveArgument,
+    /// Processor threads [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Apply the model's scaling, as diffusers' pipelines do: only for .safetensors
+    #[arg(long)]
+    pub scaled: bool,
+    /// The model's family, where the file can't tell: sd, sdxl, sd3, flux
+    #[arg(long, value_name = "FAMILY")]
+    pub family: Option<Family>,
+    /// The scaling factor that --scaled applies, instead of the family's
+    #[arg(long, value_name = "X", value_parser = factor)]
+    pub scaling_factor: Option<f64>,
+    /// The shift that --scaled applies, instead of the family's
+    #[arg(long, value_name = "X", value_parser = finite, allow_negative_numbers = true)]
+    pub shift_factor: Option<f64>,
+    /// Decide and estimate, encode nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Show every plan that the policy considered, with what was predicted and measured
+    #[arg(long)]
+    pub explain: bool,
+    /// Print the decision record as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+    /// Append the decision record to this file, as a JSON line
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// Neither tell the policy of earlier encodes nor keep this one; for all: TILEWRIGHT_HISTORY=off
+    #[arg(long)]
+    pub no_history: bool,
+}

@@ -1,0 +1,155 @@
+//! What a plan would cost for a clip.
+
+use std::time::Duration;
+
+use tilewright_models::wan::{Config, Extent, Footprint};
+use tilewright_plan::{Cost, Dtype, Facts, Layout, Plan, Precision, Request, Space, Time, Trial};
+use tilewright_torch::probe::Measured;
+
+use crate::grid::Axis;
+
+/// Prices plans for one clip on one device.
+#[derive(Clone, Debug)]
+pub struct ClipEstimator {
+    batch: u32,
+    latent_frames: u32,
+    frames: u32,
+    height: u32,
+    width: u32,
+    scale: u32,
+    temporal: u32,
+    image_channels: f64,
+    bytes_per_second: f64,
+    prices: Vec<Price>,
+    /// Newest first.
+    pub(crate) trials: Vec<Trial>,
+}
+
+/// The price of a precision in a memory order.
+#[derive(Clone, Debug)]
+struct Price {
+    precision: Precision,
+    layout: Layout,
+    footprint: Footprint,
+}
+
+/// How a plan's chunks come about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rounds {
+    /// Latent frames after which frames leave; all of them where tiles are decoded one after the other over the whole clip.
+    pub latent_frames: u32,
+    /// Latent frames that are pushed at once.
+    pub pushed: u32,
+    /// Output frames that run through the last layers at once.
+    pub frames: u32,
+}
+
+impl Rounds {
+    pub fn of(plan: &Plan, temporal: u32, all: u32) -> Self {
+        // The host's choice where the plan leaves it: one latent frame at a time, as diffusers does.
+        let frames = match plan.time {
+            Time::Whole => temporal,
+            Time::Carried { frames } | Time::Blended { frames, .. } => frames,
+        };
+        let pushed = (frames / temporal.max(1)).clamp(1, all.max(1));
+        let tiled = matches!(plan.space, Space::Blended(_));
+        let latent_frames = if plan.time == Time::Whole && tiled { all.max(1) } else { pushed };
+        Self { latent_frames, pushed, frames }
+    }
+}
+
+impl ClipEstimator {
+    /// Works out the prices of every precision and memory order that the device was measured in.
+    pub fn new(config: &Config, request: &Request, latent_frames: u32, measured: &Measured, on_cpu: bool) -> Self {
+        let mut prices = Vec::new();
+        for speed in &measured.speeds {
+            for precision in [Precision::Uniform(speed.dtype), Precision::Mixed(speed.dtype)] {
+                let footprint = config.footprint(precision, speed.layout, measured, on_cpu);
+                prices.extend(footprint.map(|footprint| Price { precision, layout: speed.layout, footprint }));
+            }
+        }
+        Self {
+            batch: request.batch,
+            latent_frames,
+            frames: request.frames,
+            height: request.height,
+            width: request.width,
+            scale: config.spatial_scale(),
+            temporal: config.temporal_scale(),
+            image_channels: config.image_channels as f64,
+            bytes_per_second: measured.bytes_per_second,
+            prices,
+            trials: Vec::new(),
+        }
+    }
+
+    /// The types that convolutions can run in.
+    pub fn dtypes(&self) -> Vec<Dtype> {
+        let mut dtypes: Vec<Dtype> = self.prices.iter().map(|price| price.precision.dtype()).collect();
+        dtypes.dedup();
+        dtypes
+    }
+}
+
+impl Facts for ClipEstimator {
+    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+        if let Time::Blended { .. } = plan.time {
+            return Err("this model carries its causal state: chunks decoded alone would only lose it".into());
+        }
+        let price = self.prices.iter().find(|price| price.precision == plan.precision && price.layout == plan.layout);
+        let price = price.ok_or_else(|| format!("{} {} can't be run on this device", plan.precision, plan.layout))?;
+        let rounds = Rounds::of(plan, self.temporal, self.latent_frames);
+        let mut extent = Extent {
+            latent_frames: self.latent_frames,
+            pushed: rounds.pushed,
+            frames: rounds.frames,
+            height: self.height,
+            width: self.width,
+            band: None,
+        };
+        let frame = 4.0 * self.image_channels * f64::from(self.height) * f64::from(self.width);
+        let (mut tiles, mut gathered, mut tiled) = (1, 0.0, 0.0);
+        match plan.space {
+            Space::Whole => {}
+            Space::Exact(tile) => extent.band = Some(tile.height),
+            Space::Blended(tile) => {
+                let rows = Axis::count(self.height, tile.height, tile.overlap);
+                let columns = Axis::count(self.width, tile.width, tile.overlap);
+                tiles = rows.saturating_mul(columns);
+                (extent.height, extent.width) = (tile.height.min(self.height), tile.width.min(self.width));
+                // The frames of a round, and those of the tile at work.
+                let round = f64::from(1 + (rounds.latent_frames - 1) * self.temporal)
+                    .max(f64::from(self.temporal.min(self.frames)));
+                gathered = frame * round;
+                tiled = 4.0 * self.image_channels * f64::from(extent.height) * f64::from(extent.width) * round;
+            }
+        }
+        let state = price.footprint.state_bytes(&extent);
+        // The state of every tile waits for its next round, unless there is none.
+        let waiting = match rounds.latent_frames >= self.latent_frames || (plan.offload && tiles > 1) {
+            true => 1.0,
+            false => f64::from(tiles),
+        };
+        let latents = 4.0 * frame / f64::from(self.scale * self.scale);
+        let peak = price.footprint.working_bytes(&extent) + waiting * state + gathered + tiled + latents;
+        let kept = f64::from(self.height) * f64::from(self.width);
+        let pixels = f64::from(tiles) * f64::from(extent.height) * f64::from(extent.width);
+        let gathering = if tiles > 1 { 28.0 } else { 8.0 };
+        let output = gathering * self.image_channels * pixels * f64::from(self.frames) / self.bytes_per_second;
+        let seconds = f64::from(self.batch) * (f64::from(tiles) * price.footprint.seconds(&extent) + output);
+        // The first frame, those after it, and what is left over at the end.
+        let ragged = self.latent_frames > 1 && !(self.latent_frames - 1).is_multiple_of(rounds.pushed);
+        let rounds = self.latent_frames.div_ceil(rounds.latent_frames);
+        Ok(Cost {
+            peak_bytes: peak as u64,
+            elapsed: Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX),
+            tiles: tiles.saturating_mul(rounds).saturating_mul(self.batch),
+            shapes: 1 + u32::from(self.latent_frames > 1) + u32::from(ragged),
+            rework: pixels / kept,
+        })
+    }
+
+    fn trials(&self, most: u32) -> Vec<Trial> {
+        self.trials.iter().take(most as usize).cloned().collect()
+    }
+}

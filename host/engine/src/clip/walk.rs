@@ -1,0 +1,509 @@
+//! Carries plans out on clips, round by round, and remembers across attempts what was delivered.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use tch::{Device, Kind, Tensor};
+use tilewright_models::{
+    kl::Numeric,
+    wan::{Clip, Decoder, Spread},
+};
+use tilewright_plan::{Dtype, Failure, Outcome, Plan, Release, Space};
+use tilewright_torch::{memory, non_finite, probe};
+
+use super::{ClipJob, Sink, price::Rounds};
+use crate::{
+    Error, Grid, Result,
+    attempts::{Turn, Work},
+    run::Stopped,
+};
+
+/// A decode on its way.
+pub(super) struct Walk<'a> {
+    job: &'a ClipJob<'a>,
+    sink: &'a mut dyn Sink,
+    /// Frames that each sample has delivered.
+    delivered: Vec<u32>,
+    /// The sample at work, as far as it came.
+    live: Option<Live>,
+    decoders: Vec<Decoder>,
+    /// Time spent decoding, failed attempts included: nothing of them that was delivered is done again.
+    elapsed: Duration,
+    /// Time that others took meanwhile: the sink, and loading.
+    aside: Duration,
+    /// Bytes in use that are not this decode's.
+    base: u64,
+}
+
+/// The state of one sample under one division of the area.
+struct Live {
+    sample: usize,
+    plan: Plan,
+    numeric: Numeric,
+    tiles: Vec<Tile>,
+    /// None where the area is not divided.
+    grid: Option<Faded>,
+    round: Option<Round>,
+    /// Rounds that came to their end.
+    rounds: u32,
+    ahead: VecDeque<(i64, Tensor)>,
+}
+
+/// A tile, or all of the area.
+struct Tile {
+    clip: Clip,
+    /// Where it is another than the plan's: the tile alone is computed in a wider type.
+    numeric: Option<Numeric>,
+    /// Latent pixels: rows and columns, first and count.
+    place: [(i64, i64); 2],
+}
+
+/// How tiles fade into each other.
+struct Faded {
+    rows: Vec<Tensor>,
+    columns: Vec<Tensor>,
+    /// For each tile its row and column.
+    places: Vec<(usize, usize)>,
+    scale: i64,
+}
+
+/// Latent frames that all tiles take before any frame leaves.
+struct Round {
+    /// The latent frame after the last.
+    until: i64,
+    tile: usize,
+    /// Frames of the tile at work.
+    frames: Vec<Tensor>,
+    /// [T, C, H, W], the tiles so far, where there are several.
+    gathered: Option<Tensor>,
+    /// Frames that left, where the area is not divided.
+    left: u32,
+}
+
+impl<'a> Walk<'a> {
+    pub fn new(job: &'a ClipJob<'a>, sink: &'a mut dyn Sink, done: &[u32]) -> Self {
+        let samples = job.request.batch as usize;
+        let delivered = (0..samples).map(|sample| done.get(sample).copied().unwrap_or(0)).collect();
+        let (elapsed, aside) = (Duration::ZERO, Duration::ZERO);
+        Self { job, sink, delivered, live: None, decoders: Vec::new(), elapsed, aside, base: 0 }
+    }
+
+    fn latent_frames(&self) -> i64 {
+        self.job.latents.size()[2]
+    }
+
+    /// The plan's decoder, loaded where none is in its types.
+    fn load(&mut self, numeric: Numeric, load: &mut Duration) -> Result<()> {
+        if self.decoders.iter().all(|decoder| decoder.numeric() != numeric) {
+            let start = Instant::now();
+            let (decoder, took) = self.job.vae.decoder(numeric, self.job.machine.device)?;
+            self.decoders.push(decoder);
+            *load += took;
+            self.aside += start.elapsed();
+        }
+        Ok(())
+    }
+
+    /// Makes the sample's state fit the plan: kept where only chunks, bands or precision differ, and else worked out again from the last frame that
+    /// was delivered.
+    fn prepare(&mut self, sample: usize, plan: &Plan, numeric: Numeric) -> Result<()> {
+        if let Some(live) = &mut self.live
+            && live.sample == sample
+            && live.divides_as(plan)
+        {
+            if live.numeric == numeric {
+                live.plan = plan.clone();
+                return Ok(());
+            }
+            // After a tile that was not finite the others stay as they are; after anything else all change.
+            if let Some(tile) = live.failed() {
+                let done = self.delivered[sample];
+                let tile = &mut live.tiles[tile];
+                (tile.clip, tile.numeric) = (Clip::from_frame(&self.job.vae.config, done), Some(numeric));
+                if let Some(round) = &mut live.round {
+                    round.frames.clear();
+                    round.left = 0;
+                }
+                let precision = live.plan.precision;
+                live.plan = Plan { precision, ..plan.clone() };
+                return Ok(());
+            }
+        }
+        self.live = None;
+        self.live = Some(Live::new(self.job, sample, self.delivered[sample], plan, numeric)?);
+        Ok(())
+    }
+
+    fn samples(&mut self, plan: &Plan, numeric: Numeric, turn: &mut Turn<'_>) -> std::result::Result<(), Stopped> {
+        let all = self.job.request.frames;
+        for sample in 0..self.delivered.len() {
+            if self.delivered[sample] >= all {
+                continue;
+            }
+            self.prepare(sample, plan, numeric)?;
+            while self.delivered[sample] < all {
+                self.round(sample, turn)?;
+            }
+            self.live = None;
+        }
+        Ok(())
+    }
+
+    /// One round: the next latent frames through every tile, and the frames that come of them delivered.
+    fn round(&mut self, sample: usize, turn: &mut Turn<'_>) -> std::result::Result<(), Stopped> {
+        let (device, latent_frames) = (self.job.machine.device, self.latent_frames());
+        let (start, aside) = (Instant::now(), self.aside);
+        let Some(mut live) = self.live.take() else { return Ok(()) };
+        let outcome = self.tiles(&mut live, sample, latent_frames, turn);
+        let until = live.round.as_ref().map_or(0, |round| round.until);
+        let (rounds, plan) = (live.rounds, live.plan.clone());
+        let ended = outcome.is_ok();
+        if ended {
+            live.round = None;
+            live.rounds += 1;
+        }
+        self.live = Some(live);
+        outcome?;
+        if plan.release == Release::EachStep {
+            memory::trim(device)?;
+        }
+        let peak = memory::of(device)?.peak.saturating_sub(self.base);
+        // What the first frame costs says little of the others; the last round is in the outcome of the whole.
+        if rounds > 0 && until < latent_frames {
+            let spent = start.elapsed().saturating_sub(self.aside - aside);
+            let pushed =
+                f64::from(Rounds::of(&plan, self.job.vae.config.temporal_scale(), latent_frames as u32).latent_frames);
+            let clips = self.delivered.len() as f64;
+            let share = pushed / latent_frames as f64 / clips;
+            let elapsed = Duration::try_from_secs_f64(spent.as_secs_f64() / share).unwrap_or(Duration::MAX);
+            let outcome =
+                Outcome { elapsed, load: Duration::ZERO, peak_bytes: peak, attempts: 1, pool: Default::default() };
+            (turn.learn)(&outcome);
+        }
+        // A CPU's limit is a cap; on a GPU it can only be looked at afterwards.
+        if device != Device::Cpu && peak > self.job.request.memory_limit && until < latent_frames {
+            return Err(Stopped::Failed(Failure::OverLimit { bytes: peak }));
+        }
+        Ok(())
+    }
+
+    fn tiles(
+        &mut self,
+        live: &mut Live,
+        sample: usize,
+        latent_frames: i64,
+        turn: &mut Turn<'_>,
+    ) -> std::result::Result<(), Stopped> {
+        let config = &self.job.vae.config;
+        let rounds = Rounds::of(&live.plan, config.temporal_scale(), latent_frames as u32);
+        if live.round.is_none() {
+            let pushed = live.tiles.iter().map(|tile| i64::from(tile.clip.pushed())).min().unwrap_or(0);
+            let until = (pushed + i64::from(rounds.latent_frames)).min(latent_frames);
+            live.round = Some(Round { until, tile: 0, frames: Vec::new(), gathered: None, left: 0 });
+        }
+        loop {
+            let (Some(round), count) = (&mut live.round, live.tiles.len()) else { return Ok(()) };
+            if round.tile == count {
+                break;
+            }
+            self.tile(live, sample, &rounds, turn)?;
+            if let Some(round) = &mut live.round {
+                round.tile += 1;
+            }
+        }
+        if let Some(gathered) = live.round.as_mut().and_then(|round| round.gathered.take()) {
+            self.deliver(sample, &gathered)?;
+        }
+        Ok(())
+    }
+
+    /// The round's latent frames through one tile.
+    fn tile(
+        &mut self,
+        live: &mut Live,
+        sample: usize,
+        rounds: &Rounds,
+        turn: &mut Turn<'_>,
+    ) -> std::result::Result<(), Stopped> {
+        let device = self.job.machine.device;
+        let Live { tiles, round: Some(round), ahead, grid, plan, numeric, .. } = live else { return Ok(()) };
+        let index = round.tile;
+        let count = tiles.len();
+        let tile = &mut tiles[index];
+        let wanted = tile.numeric.unwrap_or(*numeric);
+        let decoders = std::mem::take(&mut self.decoders);
+        let decoder = decoders.iter().find(|decoder| decoder.numeric() == wanted);
+        let outcome = (|| -> std::result::Result<(), Stopped> {
+            let decoder = decoder.ok_or_else(|| tilewright_torch::Error::Torch("a decoder is not loaded".into()))?;
+            let parks = plan.offload && device != Device::Cpu && count > 1;
+            if parks {
+                tile.clip.convert(&wanted, device)?;
+            }
+            let band = if let Space::Exact(tile) = plan.space { Some(tile.height) } else { None };
+            let height = tile.place[0].1 as u32 * self.job.vae.config.spatial_scale();
+            let spread = Spread { frames: rounds.frames, band, height };
+            loop {
+                let pushed = i64::from(tile.clip.pushed());
+                let latents = match tile.clip.is_settled() {
+                    false => None,
+                    true if pushed >= round.until => break,
+                    true => {
+                        let most = i64::from(rounds.pushed).min(round.until - pushed);
+                        Some(self.latents(ahead, sample, pushed, most, plan.prefetch, &tile.place)?)
+                    }
+                };
+                self.push(
+                    decoder,
+                    &mut tile.clip,
+                    latents.as_ref(),
+                    &spread,
+                    round,
+                    (sample, index, count),
+                    grid.is_some(),
+                    turn,
+                )?;
+            }
+            if parks {
+                tile.clip.convert(&wanted, Device::Cpu)?;
+            }
+            if let Some(grid) = grid {
+                grid.gather(round, index, &tile.place, self.job)?;
+            }
+            Ok(())
+        })();
+        self.decoders = decoders;
+        outcome
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "what one push needs, borrowed from different places")]
+    fn push(
+        &mut self,
+        decoder: &Decoder,
+        clip: &mut Clip,
+        latents: Option<&Tensor>,
+        spread: &Spread,
+        round: &mut Round,
+        (sample, index, count): (usize, usize, usize),
+        gathers: bool,
+        turn: &mut Turn<'_>,
+    ) -> std::result::Result<(), Stopped> {
+        let all = f64::from(self.job.request.frames) * self.delivered.len() as f64;
+        let before = self.delivered.iter().map(|frames| f64::from(*frames)).sum::<f64>();
+        let temporal = f64::from(self.job.vae.config.temporal_scale());
+        let latent_frames = latents.map_or(1.0, |latents| latents.size()[2] as f64);
+        let part = latent_frames * temporal / all;
+        let mut interrupted = false;
+        let mut refused: Option<Stopped> = None;
+        let mut last = 0_u32;
+        let observer = &mut *turn.observer;
+        let mut step = |share: f64| {
+            let tiles = (index as f64 + share) / count as f64;
+            // Frames of this push that have left are in `before` next time.
+            if observer.progress(((before / all) + part * tiles).min(1.0)) {
+                return Ok(());
+            }
+            interrupted = true;
+            Err(tilewright_torch::Error::Torch("interrupted".into()).into())
+        };
+        let mut emit = |frames: Tensor| {
+            let outcome = match non_finite(&frames) {
+                Ok(0) if gathers => {
+                    round.frames.push(frames);
+                    Ok(())
+                }
+                Ok(0) => {
+                    last = frames.size()[0] as u32;
+                    round.left += last;
+                    self.deliver(sample, &frames)
+                }
+                Ok(values) => Err(Stopped::Failed(Failure::NonFinite { values })),
+                Err(error) => Err(error.into()),
+            };
+            outcome.map_err(|stopped| {
+                refused = Some(stopped);
+                tilewright_torch::Error::Torch("frames were refused".into()).into()
+            })
+        };
+        let outcome = decoder.push(clip, latents, spread, &mut step, &mut emit);
+        if interrupted {
+            return Err(Stopped::Broken(Error::Interrupted));
+        }
+        if let Some(stopped) = refused {
+            return Err(stopped);
+        }
+        Ok(outcome?)
+    }
+
+    /// A tile's part of latent frames, on the device, and the next ones copied ahead.
+    fn latents(
+        &self,
+        ahead: &mut VecDeque<(i64, Tensor)>,
+        sample: usize,
+        first: i64,
+        count: i64,
+        prefetch: u32,
+        place: &[(i64, i64); 2],
+    ) -> Result<Tensor> {
+        let all = self.latent_frames();
+        ahead.retain(|(start, part)| *start <= first && first < start + part.size()[2] || *start > first);
+        let mut reached = ahead.back().map_or(first, |(start, part)| start + part.size()[2]);
+        while reached < all && ahead.len() <= prefetch as usize {
+            let part =
+                self.job.latents.f_narrow(0, sample as i64, 1)?.f_narrow(2, reached, count.min(all - reached))?;
+            ahead.push_back((reached, part.f_to_device(self.job.machine.device)?));
+            reached += count;
+        }
+        let found = ahead.iter().find(|(start, part)| *start <= first && first + count <= start + part.size()[2]);
+        let part = match found {
+            Some((start, part)) => part.f_narrow(2, first - start, count)?,
+            None => {
+                let part = self.job.latents.f_narrow(0, sample as i64, 1)?.f_narrow(2, first, count)?;
+                part.f_to_device(self.job.machine.device)?
+            }
+        };
+        let [(top, rows), (left, columns)] = *place;
+        Ok(part.f_narrow(3, top, rows)?.f_narrow(4, left, columns)?)
+    }
+
+    fn deliver(&mut self, sample: usize, frames: &Tensor) -> std::result::Result<(), Stopped> {
+        probe::synchronize(self.job.machine.device);
+        let start = Instant::now();
+        let frames = frames.f_to_device(Device::Cpu)?.f_contiguous()?;
+        if frames.size()[0] == 0 {
+            return Ok(());
+        }
+        let outcome = self.sink.frames(sample as u32, self.delivered[sample], &frames);
+        self.aside += start.elapsed();
+        outcome.map_err(|error| Stopped::Broken(Error::Sink(error)))?;
+        self.delivered[sample] += frames.size()[0] as u32;
+        Ok(())
+    }
+}
+
+impl Work for Walk<'_> {
+    type Output = ();
+
+    fn carry_out(&mut self, plan: &Plan, turn: &mut Turn<'_>) -> std::result::Result<((), Outcome), Stopped> {
+        let device = self.job.machine.device;
+        let numeric = Numeric::new(plan.precision, plan.layout)?;
+        self.load(numeric, turn.load)?;
+        // What an earlier attempt left in the clip counts as this one's.
+        let held = self.live.as_ref().map_or(0, Live::bytes);
+        self.base = memory::of(device)?.in_use.saturating_sub(held);
+        let aside = self.aside;
+        let start = Instant::now();
+        let outcome = self.job.attempts().measured(held, || {
+            let outcome = self.samples(plan, numeric, turn);
+            probe::synchronize(device);
+            if outcome.is_err() || plan.release != Release::Keep {
+                // What failed or is released at the end must not stay in the way of what comes next.
+                memory::trim(device)?;
+            }
+            outcome
+        });
+        self.elapsed += start.elapsed().saturating_sub(self.aside - aside);
+        if outcome.is_ok() {
+            for decoder in self.decoders.drain(..) {
+                self.job.vae.keep(decoder, device);
+            }
+        }
+        let ((), outcome) = outcome?;
+        Ok(((), Outcome { elapsed: self.elapsed, ..outcome }))
+    }
+
+    fn under_way(&self) -> Option<(u32, Plan)> {
+        // The first rounds show what a plan takes: what fails there may begin anew in any way.
+        let live = self.live.as_ref().filter(|live| live.rounds > 1)?;
+        Some((self.delivered[live.sample], live.plan.clone()))
+    }
+}
+
+impl Live {
+    fn new(job: &ClipJob<'_>, sample: usize, done: u32, plan: &Plan, numeric: Numeric) -> Result<Self> {
+        let scale = job.vae.config.spatial_scale();
+        let (_, _, _, height, width) = job.latents.size5()?;
+        let clip = || Clip::from_frame(&job.vae.config, done);
+        let (tiles, grid) = match plan.space {
+            Space::Whole | Space::Exact(_) => {
+                (vec![Tile { clip: clip(), numeric: None, place: [(0, height), (0, width)] }], None)
+            }
+            Space::Blended(tile) => {
+                let grid = Grid::new(job.request.height, job.request.width, tile);
+                let latent = |extent: u32| i64::from(extent / scale);
+                let places: Vec<_> = grid.tiles().collect();
+                let tiles = places.iter().map(|(row, column)| Tile {
+                    clip: clip(),
+                    numeric: None,
+                    place: [
+                        (latent(grid.rows.starts[*row]), latent(grid.rows.tile)),
+                        (latent(grid.columns.starts[*column]), latent(grid.columns.tile)),
+                    ],
+                });
+                (tiles.collect(), Some(Faded::new(&grid, places.clone(), i64::from(scale), job.machine.device)?))
+            }
+        };
+        let (plan, ahead) = (plan.clone(), VecDeque::new());
+        Ok(Self { sample, plan, numeric, tiles, grid, round: None, rounds: 0, ahead })
+    }
+
+    /// Bytes of the state, and of what is under way.
+    fn bytes(&self) -> u64 {
+        let round = self.round.as_ref();
+        let frames = round.into_iter().flat_map(|round| round.frames.iter().chain(&round.gathered));
+        let frames: usize = frames.map(|frames| 4 * frames.numel()).sum();
+        (self.tiles.iter().map(|tile| tile.clip.bytes()).sum::<usize>() + frames) as u64
+    }
+
+    /// Whether a plan divides the area and orders the work so that the state can be kept.
+    fn divides_as(&self, plan: &Plan) -> bool {
+        let whole = |space: &Space| !matches!(space, Space::Blended(_));
+        let same = self.plan.space == plan.space || whole(&self.plan.space) && whole(&plan.space);
+        let order = |plan: &Plan| plan.time == tilewright_plan::Time::Whole;
+        same && (whole(&plan.space) || order(&self.plan) == order(plan)) && self.plan.layout == plan.layout
+    }
+
+    /// The tile that the round stopped at.
+    fn failed(&self) -> Option<usize> {
+        let narrow = self.plan.precision.dtype() != Dtype::F32;
+        self.round.as_ref().map(|round| round.tile).filter(|tile| narrow && *tile < self.tiles.len())
+    }
+}
+
+impl Faded {
+    fn new(grid: &Grid, places: Vec<(usize, usize)>, scale: i64, device: Device) -> Result<Self> {
+        let weights = |axis: &crate::Axis, shape: [i64; 4]| -> Result<Vec<Tensor>> {
+            let tensor = |weights: &Vec<f32>| Ok(Tensor::f_from_slice(weights)?.f_to_device(device)?.f_view(shape)?);
+            axis.weights().iter().map(tensor).collect()
+        };
+        let (rows, columns) = (weights(&grid.rows, [1, 1, -1, 1])?, weights(&grid.columns, [1, 1, 1, -1])?);
+        Ok(Self { rows, columns, places, scale })
+    }
+
+    /// Adds the frames of a tile, which are whole and finite, to those of the others.
+    fn gather(&self, round: &mut Round, index: usize, place: &[(i64, i64); 2], job: &ClipJob<'_>) -> Result<()> {
+        let count: i64 = round.frames.iter().map(|frames| frames.size()[0]).sum();
+        let (height, width) = (i64::from(job.request.height), i64::from(job.request.width));
+        let gathered = match round.gathered.take() {
+            Some(gathered) => gathered,
+            None => {
+                let shape = [count, job.vae.config.image_channels as i64, height, width];
+                Tensor::f_zeros(shape, (Kind::Float, job.machine.device))?
+            }
+        };
+        let gathered = round.gathered.insert(gathered);
+        let (row, column) = self.places[index];
+        let (rows, columns) = (&self.rows[row], &self.columns[column]);
+        let (tall, wide) = (rows.size()[2], columns.size()[3]);
+        let [top, left] = place.map(|(first, _)| first * self.scale);
+        let mut first = 0;
+        for frames in round.frames.drain(..) {
+            let weighted = frames.f_mul(rows)?.f_mul_(columns)?;
+            let part = gathered.f_narrow(0, first, frames.size()[0])?;
+            let _ = part.f_narrow(2, top, tall)?.f_narrow(3, left, wide)?.f_add_(&weighted)?;
+            first += frames.size()[0];
+        }
+        Ok(())
+    }
+}

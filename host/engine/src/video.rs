@@ -1,0 +1,84 @@
+//! A video autoencoder's file: opened and understood, its decoder loaded when a plan says in which type.
+
+use std::{
+    path::Path,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use tch::Device;
+use tilewright_models::{
+    Checkpoint, Identity, Latent, Scaling,
+    kl::Numeric,
+    wan::{Config, Decoder},
+};
+use tilewright_plan::Model;
+use tilewright_torch::probe;
+
+use crate::Result;
+
+/// A video autoencoder whose decoder can be run.
+#[derive(Debug)]
+pub struct VideoVae {
+    file: Checkpoint,
+    identity: Identity,
+    /// The architecture.
+    pub config: Config,
+    /// What policies are told of it.
+    pub model: Model,
+    /// The weights as the last decode had them: another one in the same types need not load them again.
+    loaded: Mutex<Option<(Device, Decoder)>>,
+}
+
+impl VideoVae {
+    /// Opens a file and reads the architecture off its tensors' names and shapes.
+    ///
+    /// # Errors
+    /// The file is unsound, holds no video decoder, or lacks tensors that tell the architecture.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = Checkpoint::open(path)?;
+        let identity = Identity::of_decoder(&file)?;
+        let config = Config::read(&file, &identity)?;
+        let model = config.model(&file, &identity);
+        Ok(Self { file, identity, config, model, loaded: Mutex::new(None) })
+    }
+
+    /// The weights in these types and this order on a device, and the time that loading them took: none for those of the last decode. Whoever
+    /// takes them gives them back with [`Self::keep`].
+    pub(crate) fn decoder(&self, numeric: Numeric, device: Device) -> Result<(Decoder, Duration)> {
+        // The old weights go first where they are others: both at once may not fit.
+        let last = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match last.filter(|(place, decoder)| *place == device && decoder.numeric() == numeric) {
+            Some((_, decoder)) => Ok((decoder, Duration::ZERO)),
+            None => {
+                let start = Instant::now();
+                let decoder = Decoder::load(&self.file, &self.identity, &self.config, numeric, device)?;
+                probe::synchronize(device);
+                Ok((decoder, start.elapsed()))
+            }
+        }
+    }
+
+    /// Keeps weights for the next decode.
+    pub(crate) fn keep(&self, decoder: Decoder, device: Device) {
+        *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some((device, decoder));
+    }
+
+    /// Gives back the weights that are kept for the next decode.
+    pub fn release(&self) {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    /// How latents saved by diffusers are brought into the autoencoder's own space, where the family tells.
+    pub fn scaling(&self) -> Option<Scaling> {
+        self.config.scaling()
+    }
+
+    /// Checks that a latent is of this model.
+    ///
+    /// # Errors
+    /// Where it is not.
+    pub fn check(&self, latent: &Latent) -> Result<()> {
+        Ok(latent.check_wan(&self.config)?)
+    }
+}

@@ -1,0 +1,141 @@
+//! Animated GIF out, and animated GIF and WebP in.
+
+use std::{
+    fs::File,
+    io::{BufWriter, Write},
+    path::{Path, PathBuf},
+};
+
+use image::{
+    AnimationDecoder, ImageDecoder, ImageFormat,
+    codecs::{gif::GifDecoder, webp::WebPDecoder},
+};
+
+use crate::{
+    error::{Cause, Error, Result},
+    frame::{Frame, Pixels, Rate, Shape},
+    picture,
+};
+
+/// NeuQuant's balance of quality (1) and speed (30).
+const SPEED: i32 = 10;
+
+/// The most frames of an animation that is read.
+const MOST_FRAMES: usize = 100_000;
+
+/// GIF counts in hundredths of a second, and viewers take less than two of them for ten.
+const SHORTEST: u64 = 2;
+
+/// A GIF that grows by a frame at a time.
+pub(crate) struct Gif {
+    encoder: gif::Encoder<BufWriter<File>>,
+    rate: Rate,
+}
+
+impl Gif {
+    /// Begins the file; it loops for ever.
+    pub fn begin(file: File, shape: &Shape, rate: Rate) -> std::result::Result<Self, Cause> {
+        let (width, height) = (u16::try_from(shape.width)?, u16::try_from(shape.height)?);
+        let mut encoder = gif::Encoder::new(BufWriter::new(file), width, height, &[])?;
+        encoder.set_repeat(gif::Repeat::Infinite)?;
+        Ok(Self { encoder, rate })
+    }
+
+    /// What becomes of a rate that GIF can't hold.
+    pub fn note(rate: Rate) -> Option<String> {
+        (rate.per_second() > 100.0 / SHORTEST as f64)
+            .then(|| format!("GIF holds at most 50 frames per second: it plays slower than at {rate}"))
+    }
+
+    /// Adds a frame, `index` from 0.
+    pub fn frame(&mut self, index: usize, pixels: Pixels) -> std::result::Result<(), Cause> {
+        let pixels = pixels.rgb();
+        let (width, height) = (u16::try_from(pixels.width)?, u16::try_from(pixels.height)?);
+        let mut frame = gif::Frame::from_rgb_speed(width, height, &pixels.values, SPEED);
+        // Rounded moments, not a rounded duration: errors don't add up.
+        let delay = self.rate.moment(index + 1, 100) - self.rate.moment(index, 100);
+        frame.delay = u16::try_from(delay.max(SHORTEST)).unwrap_or(u16::MAX);
+        Ok(self.encoder.write_frame(&frame)?)
+    }
+
+    /// Ends the file.
+    pub fn end(self) -> std::result::Result<(), Cause> {
+        Ok(self.encoder.into_inner()?.flush()?)
+    }
+}
+
+/// An animated GIF or WebP, a frame at a time.
+pub(crate) struct Reader {
+    path: PathBuf,
+    frames: image::Frames<'static>,
+    shape: Shape,
+    rate: Option<Rate>,
+}
+
+impl Reader {
+    /// Reads it through once, for the count of its frames and their rate; nothing for a picture that does not move.
+    pub fn open(path: &Path, format: ImageFormat) -> Result<Option<Self>> {
+        let Some((width, height, frames)) = begin(path, format)? else { return Ok(None) };
+        let (mut count, mut milliseconds) = (0, 0.0);
+        for frame in frames {
+            let (part, whole) =
+                frame.map_err(|error| Error::read(path, picture::one_line(&error)))?.delay().numer_denom_ms();
+            milliseconds += f64::from(part) / f64::from(whole.max(1));
+            count += 1;
+            if count > MOST_FRAMES {
+                return Err(Error::input(path, format!("more than {MOST_FRAMES} frames can't be read: cut it")));
+            }
+        }
+        if count == 0 {
+            return Err(Error::input(path, "holds no frame"));
+        }
+        let Some((.., frames)) = begin(path, format)? else { return Ok(None) };
+        let shape = Shape { samples: 1, frames: count, width, height, channels: 3 };
+        Ok(Some(Self { path: path.to_owned(), frames, shape, rate: rate(count, milliseconds) }))
+    }
+
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    pub fn rate(&self) -> Option<Rate> {
+        self.rate
+    }
+
+    pub fn next_frame(&mut self) -> Result<Option<Frame>> {
+        let Some(frame) = self.frames.next() else { return Ok(None) };
+        let frame = frame.map_err(|error| Error::read(&self.path, picture::one_line(&error)))?.into_buffer();
+        let (width, height) = frame.dimensions();
+        Ok(Some(Pixels { width, height, channels: 4, values: frame.into_raw() }.rgb().frame()))
+    }
+}
+
+/// The mean rate, to the thousandth: delays are rounded to hundredths or thousandths of a second.
+fn rate(count: usize, milliseconds: f64) -> Option<Rate> {
+    let thousandths = (count as f64 * 1e6 / milliseconds).round();
+    let whole = (thousandths / 1000.0).round();
+    // What rounding alone can explain is taken for a whole rate.
+    let near = (count as f64 * 1000.0 / whole - milliseconds).abs() <= 10.0;
+    let (numerator, denominator) = if near { (whole, 1) } else { (thousandths, 1000) };
+    (numerator.is_finite() && numerator >= 1.0).then(|| Rate::new(numerator as u32, denominator))?
+}
+
+fn begin(path: &Path, format: ImageFormat) -> Result<Option<(u32, u32, image::Frames<'static>)>> {
+    let damaged = |error| Error::read(path, picture::one_line(&error));
+    let file = picture::open(path)?;
+    let (width, height, frames) = if format == ImageFormat::Gif {
+        let decoder = GifDecoder::new(file).map_err(damaged)?;
+        let (width, height) = decoder.dimensions();
+        picture::check_size(path, width, height)?;
+        (width, height, decoder.into_frames())
+    } else {
+        let decoder = WebPDecoder::new(file).map_err(damaged)?;
+        let (width, height) = decoder.dimensions();
+        picture::check_size(path, width, height)?;
+        if !decoder.has_animation() {
+            return Ok(None);
+        }
+        (width, height, decoder.into_frames())
+    };
+    Ok(Some((width, height, frames)))
+}

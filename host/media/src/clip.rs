@@ -1,0 +1,228 @@
+//! Clips into files, a frame at a time. Until the end there is nothing under the final names; a writer that is dropped before it
+//! leaves nothing at all, and no ffmpeg.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+};
+
+use tempfile::{NamedTempFile, TempDir};
+
+use crate::{
+    animation::Gif,
+    error::{Cause, Error, Result},
+    ffmpeg::{self, Encoder},
+    frame::{Frame, Pixels, Rate, Shape},
+    output::{Format, Output, folder, frame_name, place, temporary, temporary_folder},
+    picture::{self, Texts},
+    raw,
+    webp::Animation,
+};
+
+/// Writes clips [N, C, T, H, W] as their frames come.
+pub struct ClipWriter {
+    output: Output,
+    shape: Shape,
+    rate: Rate,
+    texts: Texts,
+    names: Vec<PathBuf>,
+    notes: Vec<String>,
+    /// Frames that each sample has.
+    done: Vec<usize>,
+    form: Form,
+}
+
+enum Form {
+    /// All samples in one file.
+    Raw(raw::Writer),
+    /// A file or folder for each sample, from its first frame on.
+    Tracks(Vec<Option<Track>>),
+}
+
+/// One clip that is being written.
+enum Track {
+    Picture(NamedTempFile),
+    Folder { frames: TempDir, fresh: bool },
+    Gif { gif: Option<Gif>, file: NamedTempFile },
+    WebP { animation: Option<Animation>, file: NamedTempFile },
+    Video { encoder: Encoder, even: bool },
+}
+
+impl ClipWriter {
+    /// Begins clips of this shape. Texts go into the tags of a video and the first PNG of a folder; the other formats have no place
+    /// for them.
+    ///
+    /// # Errors
+    /// As [`Output::check`]; [`Error::Write`] where the disk is too full already.
+    pub fn begin(output: &Output, shape: Shape, rate: Rate, texts: &Texts) -> Result<Self> {
+        output.check(&shape)?;
+        let names = output.names(shape.samples);
+        let mut notes = Vec::new();
+        let form = if output.format == Format::Safetensors {
+            let failed = |error| Error::write(output.path(), error);
+            let file = temporary(folder(output.path()), ".tmp").map_err(failed)?;
+            Form::Raw(raw::Writer::begin(file, shape).map_err(failed)?)
+        } else {
+            Form::Tracks((0..shape.samples).map(|_| None).collect())
+        };
+        let Shape { width, height, .. } = shape;
+        if ffmpeg::recipe(output.format).is_some_and(|recipe| recipe.even) && (width % 2, height % 2) != (0, 0) {
+            let (even_width, even_height) = (width.next_multiple_of(2), height.next_multiple_of(2));
+            notes.push(format!(
+                "{}: H.264 holds even sizes only: {width}×{height} becomes {even_width}×{even_height}, with the edge doubled",
+                output.path().display()
+            ));
+        }
+        if output.format == Format::Gif && shape.frames > 1 {
+            notes.extend(Gif::note(rate).map(|note| format!("{}: {note}", output.path().display())));
+        }
+        let done = vec![0; shape.samples];
+        Ok(Self { output: output.clone(), shape, rate, texts: texts.clone(), names, notes, done, form })
+    }
+
+    /// What the format made of the clip, for the user.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Takes a frame. Those of one sample come in order; samples may come one after the other or in turns. May wait for ffmpeg.
+    ///
+    /// # Errors
+    /// [`Error::Frame`] for one of another shape or out of turn, [`Error::Write`] or [`Error::Ffmpeg`] where writing fails. After
+    /// an error the writer is of no further use.
+    pub fn frame(&mut self, sample: usize, index: usize, frame: &Frame) -> Result<()> {
+        let next = self.done.get(sample).copied().filter(|&next| next < self.shape.frames);
+        if let Some(reason) = self.shape.objection(sample, index, next, frame) {
+            return Err(Error::Frame { path: self.output.path().to_owned(), sample, index, reason });
+        }
+        match &mut self.form {
+            Form::Raw(writer) => {
+                writer.frame(sample, index, frame).map_err(|error| Error::write(self.output.path(), error))?;
+            }
+            Form::Tracks(tracks) => {
+                let name = &self.names[sample];
+                let track = match &mut tracks[sample] {
+                    Some(track) => track,
+                    vacant => {
+                        vacant.insert(Track::begin(name, self.output.format, &self.shape, self.rate, &self.texts)?)
+                    }
+                };
+                let texts = if index == 0 { &self.texts } else { &Texts::new() };
+                track.frame(name, self.output.format, index, frame, texts)?;
+                if index + 1 == self.shape.frames {
+                    track.end(name)?;
+                }
+            }
+        }
+        self.done[sample] += 1;
+        Ok(())
+    }
+
+    /// Gives everything its final name; gives the names of files and folders.
+    ///
+    /// # Errors
+    /// [`Error::Frame`] where frames are missing, else [`Error::Write`]; what has no final name yet is removed.
+    pub fn finish(self) -> Result<Vec<PathBuf>> {
+        if let Some(sample) = self.done.iter().position(|&done| done < self.shape.frames) {
+            let reason = "it never came".to_owned();
+            return Err(Error::Frame { path: self.names[0].clone(), sample, index: self.done[sample], reason });
+        }
+        match self.form {
+            Form::Raw(writer) => place(writer.into_file(), &self.names[0])?,
+            Form::Tracks(tracks) => {
+                for (track, name) in tracks.into_iter().flatten().zip(&self.names) {
+                    track.place(name)?;
+                }
+            }
+        }
+        Ok(self.names)
+    }
+}
+
+impl Track {
+    fn begin(name: &Path, format: Format, shape: &Shape, rate: Rate, texts: &Texts) -> Result<Self> {
+        let failed = |cause: Cause| Error::Write { path: name.to_owned(), source: cause };
+        if let Some(recipe) = ffmpeg::recipe(format) {
+            let (width, height) = (shape.width, shape.height);
+            let size =
+                if recipe.even { (width.next_multiple_of(2), height.next_multiple_of(2)) } else { (width, height) };
+            return Ok(Track::Video { encoder: Encoder::begin(recipe, name, size, rate, texts)?, even: recipe.even });
+        }
+        if format == Format::Folder {
+            // A folder that is there may be on another disk than the one it is in.
+            let fresh = !name.is_dir();
+            let frames =
+                temporary_folder(if fresh { folder(name) } else { name }).map_err(|error| failed(error.into()))?;
+            return Ok(Track::Folder { frames, fresh });
+        }
+        let file = temporary(folder(name), ".tmp").map_err(|error| failed(error.into()))?;
+        let twin = || file.as_file().try_clone().map_err(|error| failed(error.into()));
+        match format {
+            Format::Gif => {
+                let gif = Some(Gif::begin(twin()?, shape, rate).map_err(failed)?);
+                Ok(Track::Gif { gif, file })
+            }
+            Format::WebP if shape.frames > 1 => {
+                let animation = Some(Animation::begin(twin()?, shape, rate).map_err(|error| failed(error.into()))?);
+                Ok(Track::WebP { animation, file })
+            }
+            _ => Ok(Track::Picture(file)),
+        }
+    }
+
+    fn frame(&mut self, name: &Path, format: Format, index: usize, frame: &Frame, texts: &Texts) -> Result<()> {
+        let pixels = Pixels::from(frame);
+        let written = match self {
+            Track::Picture(file) => picture::write(&pixels, format, file.as_file(), texts),
+            Track::Folder { frames, .. } => {
+                File::create(frames.path().join(frame_name(index))).map_err(Cause::from).and_then(|file| {
+                    picture::write(&pixels, Format::Png, &file, texts)?;
+                    Ok(file.sync_data()?)
+                })
+            }
+            Track::Gif { gif: Some(gif), .. } => gif.frame(index, pixels),
+            Track::WebP { animation: Some(animation), .. } => animation.frame(index, &pixels),
+            Track::Gif { gif: None, .. } | Track::WebP { animation: None, .. } => Err("the clip has ended".into()),
+            Track::Video { encoder, even } => {
+                let pixels = pixels.rgb();
+                return encoder.frame(&if *even { pixels.even() } else { pixels });
+            }
+        };
+        written.map_err(|cause| Error::Write { path: name.to_owned(), source: cause })
+    }
+
+    /// The last frame is in.
+    fn end(&mut self, name: &Path) -> Result<()> {
+        let ended = match self {
+            Track::Picture(_) | Track::Folder { .. } => Ok(()),
+            Track::Gif { gif, .. } => gif.take().map_or(Ok(()), Gif::end),
+            Track::WebP { animation, .. } => animation.take().map_or(Ok(()), |animation| Ok(animation.end()?)),
+            Track::Video { encoder, .. } => return encoder.end(),
+        };
+        ended.map_err(|cause| Error::Write { path: name.to_owned(), source: cause })
+    }
+
+    fn place(self, name: &Path) -> Result<()> {
+        let failed = |error| Error::write(name, error);
+        match self {
+            Track::Picture(file) | Track::Gif { file, .. } | Track::WebP { file, .. } => place(file, name),
+            Track::Video { encoder, .. } => encoder.place(),
+            Track::Folder { frames, fresh: true } => {
+                fs::rename(frames.path(), name).map_err(failed)?;
+                // It has gone from where it was; nothing is left to remove.
+                let _ = frames.keep();
+                Ok(())
+            }
+            Track::Folder { frames, fresh: false } => {
+                for entry in fs::read_dir(frames.path()).map_err(failed)? {
+                    let entry = entry.map_err(failed)?;
+                    fs::rename(entry.path(), name.join(entry.file_name())).map_err(failed)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

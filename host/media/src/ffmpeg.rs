@@ -1,0 +1,193 @@
+//! ffmpeg's programs: found, started, watched and ended. They run in a process group of their own, so that the terminal's Ctrl-C
+//! reaches this program alone, which then ends them.
+
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    io::Read,
+    os::unix::{
+        fs::PermissionsExt,
+        process::{CommandExt, ExitStatusExt},
+    },
+    path::{Path, PathBuf},
+    process::{Child, ChildStderr, Command, ExitStatus, Stdio},
+    thread::{self, JoinHandle},
+};
+
+use crate::{
+    error::{Error, Result},
+    output::Format,
+};
+
+mod decoder;
+mod encoder;
+
+pub(crate) use decoder::Decoder;
+pub(crate) use encoder::Encoder;
+
+/// How a format is encoded.
+pub(crate) struct Recipe {
+    format: Format,
+    ending: &'static str,
+    /// ffmpeg's encoder.
+    codec: &'static str,
+    /// Chroma has half the resolution, and the encoder wants an even count of pixels.
+    pub even: bool,
+    options: &'static [&'static str],
+}
+
+/// Constant quality that is hard to tell from the source, and the encoders' default effort or a little less.
+const X264: &[&str] = &["-preset", "medium", "-crf", "16"];
+const VP9: &[&str] = &["-crf", "20", "-b:v", "0", "-deadline", "good", "-cpu-used", "3", "-row-mt", "1"];
+
+const RECIPES: [Recipe; 3] = [
+    Recipe { format: Format::Mp4, ending: "mp4", codec: "libx264", even: true, options: X264 },
+    Recipe { format: Format::Mkv, ending: "mkv", codec: "libx264", even: true, options: X264 },
+    Recipe { format: Format::WebM, ending: "webm", codec: "libvpx-vp9", even: false, options: VP9 },
+];
+
+/// How a format is encoded by ffmpeg; nothing for those that need none.
+pub(crate) fn recipe(format: Format) -> Option<&'static Recipe> {
+    RECIPES.iter().find(|recipe| recipe.format == format)
+}
+
+/// Makes sure that ffmpeg is there and can encode a format, where the format needs it.
+pub(crate) fn check(format: Format) -> Result<()> {
+    check_in(format, env::var_os("PATH").as_deref())
+}
+
+fn check_in(format: Format, path: Option<&OsStr>) -> Result<()> {
+    let Some(Recipe { ending, codec, .. }) = recipe(format) else { return Ok(()) };
+    let Some(ffmpeg) = find_in("ffmpeg", path) else { return Err(missing(&format!("for .{ending}"))) };
+    let output = quiet(&ffmpeg).args(["-h", &format!("encoder={codec}")]).output();
+    if output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(&format!("Encoder {codec}"))) {
+        return Ok(());
+    }
+    let reason = format!(
+        "{} lacks {codec}, which .{ending} needs: install a whole ffmpeg, or write .gif, .webp, a folder or .safetensors",
+        ffmpeg.display()
+    );
+    Err(Error::Tool { reason })
+}
+
+fn missing(what: &str) -> Error {
+    let instead = if what.contains('.') { ", or write .gif, .webp, a folder or .safetensors" } else { "" };
+    Error::Tool { reason: format!("ffmpeg is needed {what}: apt install ffmpeg (or brew install ffmpeg){instead}") }
+}
+
+/// Finds a program of ffmpeg's in PATH.
+fn find(name: &str, what: &str) -> Result<PathBuf> {
+    find_in(name, env::var_os("PATH").as_deref()).ok_or_else(|| missing(what))
+}
+
+fn find_in(name: &str, path: Option<&OsStr>) -> Option<PathBuf> {
+    env::split_paths(path?).map(|folder| folder.join(name)).find(|program| {
+        program.metadata().is_ok_and(|facts| facts.is_file() && facts.permissions().mode() & 0o111 != 0)
+    })
+}
+
+/// A program of ffmpeg's that prints errors only.
+fn quiet(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.args(["-hide_banner", "-loglevel", "error"]).stdin(Stdio::null()).process_group(0);
+    command
+}
+
+/// A file's name as ffmpeg takes it: whatever it holds, it is no option and no other protocol.
+fn file(path: &Path) -> OsString {
+    let mut name = OsString::from("file:");
+    name.push(path);
+    name
+}
+
+/// A child process that does not outlive this value.
+pub(crate) struct Process {
+    child: Child,
+    errors: Option<JoinHandle<String>>,
+}
+
+impl Process {
+    fn start(command: &mut Command, what: &Path) -> Result<Self> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let mut child = command.stderr(Stdio::piped()).spawn().map_err(|error| Error::Tool {
+            reason: format!("{}: {program} can't be started: {error}", what.display()),
+        })?;
+        let errors = child.stderr.take().map(|pipe| thread::spawn(move || last_lines(pipe)));
+        Ok(Self { child, errors })
+    }
+
+    /// Waits for its end; gives how it ended and the last line that it said.
+    fn wait(&mut self) -> (Option<ExitStatus>, Option<String>) {
+        drop(self.child.stdin.take());
+        let status = self.child.wait().ok();
+        let said = self.errors.take().and_then(|errors| errors.join().ok()).unwrap_or_default();
+        (status, said.lines().rfind(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned()))
+    }
+
+    /// Waits for its end; an unhappy one becomes a reason.
+    fn end(&mut self) -> std::result::Result<Option<String>, String> {
+        let (status, said) = self.wait();
+        match status {
+            Some(status) if status.success() => Ok(said),
+            _ => Err(said.unwrap_or_else(|| ended(status))),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Fails where it has ended, which is as well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn ended(status: Option<ExitStatus>) -> String {
+    match (status.and_then(|status| status.signal()), status.and_then(|status| status.code())) {
+        (Some(signal), _) => format!("it was ended by signal {signal}"),
+        (None, Some(code)) => format!("it ended with status {code}"),
+        (None, None) => "it is gone".to_owned(),
+    }
+}
+
+/// The end of what a program says: a damaged video can have a great deal said about it.
+fn last_lines(mut pipe: ChildStderr) -> String {
+    const KEPT: usize = 4096;
+    let (mut said, mut part) = (Vec::new(), [0; 1024]);
+    while let Ok(count @ 1..) = pipe.read(&mut part) {
+        said.extend_from_slice(&part[..count]);
+        said.drain(..said.len().saturating_sub(KEPT));
+    }
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples;
+
+    #[test]
+    fn a_missing_ffmpeg_is_told_with_what_works_without() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = Some(folder.path().as_os_str());
+        let error = check_in(Format::Mp4, path).unwrap_err();
+        let expected = "ffmpeg is needed for .mp4: apt install ffmpeg (or brew install ffmpeg), or write .gif, .webp, a folder \
+                        or .safetensors";
+        assert_eq!(error.to_string(), expected);
+        assert!(error.is_input() && check_in(Format::Gif, path).is_ok());
+
+        // One that is there, but can't encode.
+        let program = folder.path().join("ffmpeg");
+        std::fs::write(&program, "#!/bin/sh\n").unwrap();
+        assert_eq!(check_in(Format::WebM, path).unwrap_err().to_string(), expected.replace("mp4", "webm"));
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(check_in(Format::WebM, path).unwrap_err().to_string().contains("lacks libvpx-vp9, which .webm needs"));
+    }
+
+    #[test]
+    fn this_ffmpeg_has_the_encoders() {
+        if samples::ffmpeg() {
+            RECIPES.iter().for_each(|recipe| check(recipe.format).unwrap());
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Pictures and clips in and out of files. Nothing half-written ever stands under a final name: every file is written under
+//! another name in its own folder and renamed when all are whole. Videos go through ffmpeg's program; the rest is Rust.
+
+#![forbid(unsafe_code)]
+
+mod animation;
+mod clip;
+mod error;
+mod ffmpeg;
+mod frame;
+mod journal;
+mod output;
+mod picture;
+mod preview;
+mod raw;
+mod reader;
+mod webp;
+
+pub use clip::ClipWriter;
+pub use error::{Error, Result};
+pub use frame::{Frame, Pixels, Rate, Shape};
+pub use journal::Journal;
+pub use output::{Format, Kind, Output};
+pub use picture::{Texts, is_keyword, read_picture};
+pub use preview::Preview;
+pub use reader::ClipReader;
+
+#[cfg(test)]
+mod samples;

@@ -1,0 +1,66 @@
+//! The first frame, as soon as it is there.
+
+use std::path::{Path, PathBuf};
+
+use crate::{
+    error::{Error, Result},
+    frame::{Frame, Pixels},
+    output::{Format, Kind, Output, folder, temporary},
+    picture::{self, Texts},
+};
+
+/// A PNG that is replaced at once, so that whoever looks at it never sees half of it.
+#[derive(Debug)]
+pub struct Preview {
+    path: PathBuf,
+}
+
+impl Preview {
+    /// Checks the path before any work is done.
+    ///
+    /// # Errors
+    /// [`Error::Output`] or [`Error::Folder`].
+    pub fn new(path: &Path) -> Result<Self> {
+        match Output::new(path, Kind::Picture) {
+            Ok(output) if output.format == Format::Png => Ok(Self { path: path.to_owned() }),
+            Ok(_) | Err(Error::Output { .. }) if !path.is_dir() => {
+                Err(Error::output(path, "a preview is a .png: give such a name"))
+            }
+            Ok(_) => Err(Error::output(path, "a folder stands there already: give a file's name")),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Puts a frame there, in place of an earlier one.
+    ///
+    /// # Errors
+    /// [`Error::Write`]; what stood there before still does.
+    pub fn show(&self, frame: &Frame, texts: &Texts) -> Result<()> {
+        let failed = |cause| Error::Write { path: self.path.clone(), source: cause };
+        let file = temporary(folder(&self.path), ".tmp").map_err(|error| failed(error.into()))?;
+        picture::write(&Pixels::from(frame), Format::Png, file.as_file(), texts).map_err(failed)?;
+        file.persist(&self.path).map_err(|error| failed(error.error.into()))?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples;
+
+    #[test]
+    fn a_later_frame_replaces_an_earlier_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("now.png");
+        let preview = Preview::new(&path).unwrap();
+        for number in 0..2 {
+            let frame = samples::frame(6, 4, 3, number);
+            preview.show(&frame, &Vec::new()).unwrap();
+            assert_eq!(picture::read_picture(&path).unwrap().0, frame);
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert!(Preview::new(&folder.path().join("now.jpg")).unwrap_err().to_string().contains("a preview is a .png"));
+        assert!(Preview::new(&folder.path().join("no/now.png")).is_err());
+    }
+}

@@ -1,0 +1,148 @@
+//! Clips out of files, a frame at a time.
+
+use std::{
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    animation,
+    error::{Error, Result},
+    ffmpeg::Decoder,
+    frame::{Frame, Rate, Shape},
+    picture, raw,
+};
+
+const VIDEOS: [&str; 5] = ["mp4", "webm", "mkv", "mov", "avi"];
+const PICTURES: [&str; 5] = ["png", "jpg", "jpeg", "webp", "gif"];
+
+/// The frames of a video, an animation, a picture, a folder of pictures or a safetensors file.
+pub struct ClipReader {
+    shape: Shape,
+    rate: Option<Rate>,
+    notes: Vec<String>,
+    source: Source,
+}
+
+enum Source {
+    Video(Decoder),
+    Animation(animation::Reader),
+    Pictures { paths: Vec<PathBuf>, next: usize },
+    Raw { reader: raw::Reader, next: usize },
+}
+
+impl ClipReader {
+    /// Looks into a file: `.mp4`, `.webm`, `.mkv`, `.mov`, `.avi` by ffmpeg; `.gif`, `.png`, `.jpg`, `.webp`; `.safetensors` with a
+    /// tensor `sample`, [N, C, H, W] or [N, C, T, H, W], f32, f16 or bf16; or a folder of pictures, in the order of their names.
+    ///
+    /// # Errors
+    /// [`Error::Read`], [`Error::Input`], [`Error::Ffmpeg`], or [`Error::Tool`] where ffmpeg is needed and missing.
+    pub fn open(path: &Path) -> Result<Self> {
+        if path.is_dir() {
+            return Self::pictures(listed(path)?);
+        }
+        let ending = ending(path.as_os_str().to_owned());
+        if VIDEOS.contains(&ending.as_str()) {
+            let decoder = Decoder::open(path)?;
+            let (shape, rate) = (decoder.shape(), Some(decoder.rate()));
+            return Ok(Self { shape, rate, notes: Vec::new(), source: Source::Video(decoder) });
+        }
+        if ending == "safetensors" {
+            let reader = raw::Reader::open(path)?;
+            let (shape, rate) = (reader.shape(), None);
+            return Ok(Self { shape, rate, notes: Vec::new(), source: Source::Raw { reader, next: 0 } });
+        }
+        if !PICTURES.contains(&ending.as_str()) {
+            // What is not there is told as such.
+            drop(picture::open(path)?);
+            let expected = "expected .mp4, .webm, .mkv, .mov, .avi, .gif, .webp, .png, .jpg, .safetensors or a folder";
+            return Err(Error::input(path, format!("unknown input ending: {expected}")));
+        }
+        let format = picture::sniff(path)?;
+        let moving = matches!(format, image::ImageFormat::Gif | image::ImageFormat::WebP);
+        match if moving { animation::Reader::open(path, format)? } else { None } {
+            Some(reader) => {
+                let (shape, rate) = (reader.shape(), reader.rate());
+                Ok(Self { shape, rate, notes: Vec::new(), source: Source::Animation(reader) })
+            }
+            None => Self::pictures(vec![path.to_owned()]),
+        }
+    }
+
+    fn pictures(paths: Vec<PathBuf>) -> Result<Self> {
+        let (first, _) = picture::read_picture(&paths[0])?;
+        let shape = Shape { samples: 1, frames: paths.len(), width: first.width, height: first.height, channels: 3 };
+        Ok(Self { shape, rate: None, notes: Vec::new(), source: Source::Pictures { paths, next: 0 } })
+    }
+
+    /// What the frames are; a damaged video may give fewer of them, and says so in its notes.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Frames per second, where the file says them.
+    pub fn rate(&self) -> Option<Rate> {
+        self.rate
+    }
+
+    /// What was dropped or amiss so far, for the user.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The next frame in −1…1, nothing after the last. The frames of one sample come in order, and then those of the next. Raw values
+    /// are given as they are.
+    ///
+    /// # Errors
+    /// As [`ClipReader::open`]; also for a picture of another size than the first.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>> {
+        let Shape { samples, frames, width, height, .. } = self.shape;
+        match &mut self.source {
+            Source::Video(decoder) => decoder.next_frame(&mut self.notes),
+            Source::Animation(reader) => reader.next_frame(),
+            Source::Raw { next, .. } if *next == samples * frames => Ok(None),
+            Source::Raw { reader, next } => {
+                *next += 1;
+                reader.frame((*next - 1) / frames, (*next - 1) % frames).map(Some)
+            }
+            Source::Pictures { paths, next } => {
+                let Some(path) = paths.get(*next) else { return Ok(None) };
+                *next += 1;
+                let (frame, notes) = picture::read_picture(path)?;
+                self.notes.extend(notes);
+                if (frame.width, frame.height) != (width, height) {
+                    let reason = format!("{}×{}, but the first is {width}×{height}", frame.width, frame.height);
+                    return Err(Error::input(path, format!("the pictures of a clip have one size: this is {reason}")));
+                }
+                Ok(Some(frame))
+            }
+        }
+    }
+}
+
+/// The pictures of a folder by name; hidden files and others are passed over.
+fn listed(folder: &Path) -> Result<Vec<PathBuf>> {
+    let unreadable = |error| Error::read(folder, error);
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).map_err(unreadable)? {
+        let name = entry.map_err(unreadable)?.file_name();
+        let hidden = name.as_encoded_bytes().starts_with(b".");
+        if !hidden && PICTURES.contains(&ending(name.clone()).as_str()) {
+            names.push(name);
+        }
+    }
+    if names.is_empty() {
+        return Err(Error::input(folder, "holds no pictures (.png, .jpg, .webp, .gif)"));
+    }
+    names.sort();
+    Ok(names.into_iter().map(|name| folder.join(name)).collect())
+}
+
+fn ending(name: OsString) -> String {
+    let ending = Path::new(&name).extension().and_then(|ending| ending.to_str());
+    ending.unwrap_or_default().to_ascii_lowercase()
+}
+
+#[cfg(test)]
+mod tests;
