@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tilewright_plan::{Dtype, Model};
 
 use crate::{
-    Checkpoint, Error, Family, Identity, Result, config_json,
+    Checkpoint, Error, Family, Identity, Kind, Result, config_json,
     identify::{family_of_scaling, most_common},
     known::{Known, Needed},
     names::Kl,
@@ -244,7 +244,12 @@ pub(super) type Names<'a> = Known<'a, Kl>;
 /// Where the file is no KL autoencoder.
 pub(super) fn names<'a>(file: &'a Checkpoint, identity: &'a Identity) -> Result<Names<'a>> {
     let Some(naming) = identity.naming else {
-        let reason = format!("no KL autoencoder: {} is one of video", identity.family);
+        let reason = match identity.kind {
+            Kind::VideoAutoencoder => {
+                format!("a {} video autoencoder, where one of pictures is expected", identity.family)
+            }
+            _ => "no KL autoencoder".into(),
+        };
         return Err(Error::Unknown { path: file.path().to_owned(), reason });
     };
     let prefix = identity.prefix.as_str();
