@@ -3,7 +3,8 @@
 //!
 //! **Clips** whose causal state is carried are priced in chunks of one frame up to four latent frames, and as a whole, with the whole
 //! picture and with bands. Where prices are within 2 %, the chunk of one latent frame wins, then shorter ones, then longer ones, then all
-//! frames together: frames leave early. Tiles run over the whole clip, so that only one tile's state is held; they are the last resort.
+//! frames together: frames leave early. Tiles run over the whole clip, so that only one tile's state is held; they are the last resort. Where the
+//! state of tiles that wait can be kept in host memory at about the same price, they run chunk by chunk.
 //!
 //! **What fits.** The corrected peak, and 3 % on top as long as no plan of its kind was measured, is within the limit.
 //!

@@ -1,5 +1,7 @@
 //! The search: which plans are looked at, what each counts, and which one is best.
 
+mod clips;
+
 use tilewright_sdk::{
     Attempt, Backend, Cost, Failure, Kind, Layout, Objective, Plan, Precision, Request, Space, Tile, Time, host,
 };
@@ -38,9 +40,6 @@ const ALIKE_PRICE: f64 = 1.001;
 
 /// The same for clips, where the chunk that frames leave soonest with wins.
 const ALIKE_CLIP: f64 = 1.02;
-
-/// The largest tiles of a clip, in pixels: they only serve where nothing else fits.
-const CLIP_TILE: u32 = 512;
 
 /// Of the memory that a failed plan was expected to need, what the next one may be expected to need.
 const SHRINK: f64 = 0.7;
@@ -186,83 +185,6 @@ impl<'a> Search<'a> {
         match self.pick(&fitting).cloned() {
             Some(best) => Some(self.batched(best, fitting.len())),
             None => self.spare.take().map(|spare| self.explained(spare, 1)),
-        }
-    }
-
-    /// The same for a clip: chunks with the whole picture or with bands; tiles that run over the whole clip only where none of them fits.
-    fn best_clip(&mut self) -> Option<Priced> {
-        let begun = self.begun;
-        let mut times = chunks::times(self.request, self.wishes.chunk, begun.map(|begun| begun.time));
-        let mut spaces = Vec::with_capacity(3);
-        match begun.map(|begun| begun.space) {
-            Some(tiles @ Space::Blended(_)) => spaces.push(tiles),
-            _ => {
-                let bands = divide::bands(self.request).into_iter().step_by(2).take(2);
-                let band = |height| Space::Exact(Tile { height, width: self.request.width, overlap: 0 });
-                spaces.push(Space::Whole);
-                spaces.extend(bands.map(band));
-            }
-        }
-        if self.bounds.leanest {
-            times.truncate(1);
-            spaces.truncate(2);
-        }
-        let mut fitting = Vec::new();
-        let mut lanes = Vec::new();
-        for is_first in [true, false] {
-            let round = self.lanes(is_first);
-            for lane in &round {
-                self.enumerate_clip(lane, &spaces, &times, &mut fitting);
-            }
-            lanes.extend(round);
-            if !self.bounds.leanest && !fitting.is_empty() {
-                break;
-            }
-        }
-        if fitting.is_empty() && self.wishes.chunk > 0 {
-            self.wishes.chunk = 0;
-            return self.best_clip();
-        }
-        if begun.is_none() && (fitting.is_empty() || self.bounds.leanest) {
-            let large = Wishes { max_tile: self.wishes.max_tile.min(CLIP_TILE), ..self.wishes };
-            for is_small in [self.bounds.leanest, true] {
-                let tiles = match is_small {
-                    true => divide::small_tiles(self.request, &self.wishes),
-                    false => divide::tiles(self.request, &large),
-                };
-                for lane in &lanes {
-                    self.ascend(&lane.at_once(), &tiles, &mut fitting);
-                }
-                if !fitting.is_empty() {
-                    break;
-                }
-            }
-        }
-        if let (Some((space, precision)), false) = (self.bounds.last, self.bounds.leanest) {
-            let is_shorter = |priced: &Priced| priced.plan.space == space && priced.plan.precision == precision;
-            if fitting.iter().any(is_shorter) {
-                fitting.retain(is_shorter);
-            }
-        }
-        match self.pick(&fitting).cloned() {
-            Some(best) => Some(self.explained(best, fitting.len())),
-            None => self.spare.take().map(|spare| self.explained(spare, 1)),
-        }
-    }
-
-    /// Every space with chunks from the shortest up, as far as they fit; bands with every second chunk.
-    fn enumerate_clip(&mut self, lane: &Lane, spaces: &[Space], times: &[Time], fitting: &mut Vec<Priced>) {
-        for (index, space) in spaces.iter().enumerate() {
-            for time in times.iter().step_by(1 + usize::from(index > 0)) {
-                let plan = Plan { space: *space, time: *time, ..lane.plan() };
-                let is_known = *space == Space::Whole && *time == lane.time;
-                let answer = if is_known { self.judged(plan, lane.cost) } else { self.price(plan) };
-                match answer {
-                    Answer::Fits(priced) => fitting.push(priced),
-                    Answer::TooMuch => break,
-                    Answer::Passed => {}
-                }
-            }
         }
     }
 

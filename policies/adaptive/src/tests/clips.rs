@@ -1,7 +1,7 @@
 //! Clips whose causal state is carried: chunks, bands, and tiles last.
 
 use tilewright_sdk::{
-    Attempt, Backend, Dtype, Failure, Hint, Kind, Layout, Objective, Plan, Policy, Precision, Space, Time,
+    Attempt, Backend, Dtype, Failure, Hint, Kind, Layout, Objective, Plan, Policy, Precision, Space, Tile, Time,
 };
 
 use super::{adaptive, both, decide, prices::Case};
@@ -73,6 +73,28 @@ fn shorter_chunks_then_bands_then_tiles_over_the_whole_clip() {
 }
 
 #[test]
+fn tiles_stream_where_their_state_can_wait_in_host_memory() {
+    let at = |offload| {
+        let case =
+            Case { offload, fast: vec![], exact: false, ..Case::clip(Backend::Cuda, 512, 0.15, Objective::Fastest) };
+        let plan = decide(&Case { offered: "f32", ..case }, vec![]);
+        assert_eq!(plan.kind(), Kind::Blended);
+        (plan.time, plan.offload)
+    };
+    assert_eq!(at(None), (Time::Whole, false));
+    assert_eq!(at(Some(0.01)), (carried(4), true));
+    assert_eq!(at(Some(0.05)), (Time::Whole, false));
+    // Under way they go on like that, in shorter chunks.
+    let case = Case { offload: Some(0.01), done: 4, ..Case::clip(Backend::Cuda, 512, 0.15, Objective::Fastest) };
+    case.install(vec![]);
+    let plan = Plan { space: Space::Blended(Tile::square(128, 16)), time: carried(4), offload: true, ..super::f32() };
+    let attempts = [Attempt { plan: plan.clone(), failure: Failure::OutOfMemory(1) }];
+    let next = adaptive().recover(&case.request(), &attempts).unwrap();
+    assert_eq!((next.space, next.offload), (plan.space, true));
+    assert!(case.price(&next).peak_bytes < case.price(&plan).peak_bytes);
+}
+
+#[test]
 fn a_clip_has_no_batch() {
     for limit in [100.0, 0.1] {
         let plan = decide(&Case { batch: 3, ..cpu(limit, Objective::Fastest) }, vec![]);
@@ -139,7 +161,17 @@ fn memory_that_runs_out_gets_shorter_chunks_then_bands_then_tiles() {
     assert_eq!(steps[..3], [(Kind::Whole, carried(16)), (Kind::Whole, carried(8)), (Kind::Whole, carried(4))]);
     assert_eq!(steps[3], (Kind::Blended, Time::Whole), "the last chance is the leanest plan");
     assert!(attempts[1].plan.reason.starts_with("memory ran out in f32, whole, 16 frames at a time: whole, 8 frames"));
+    // Bands with as many frames at once would be quicker, but shorter chunks come first.
+    let busy = Case { per_chunk: 1.0, ..case.clone() };
+    busy.install(vec![]);
+    let plan = Plan { time: carried(16), layout: Layout::ChannelsLast, ..super::f32() };
+    let quicker = busy.price(&plan.clone().exact(&busy.request(), 64));
+    let first = [Attempt { plan: plan.clone(), failure: Failure::OutOfMemory(1) }];
+    let next = adaptive().recover(&busy.request(), &first).unwrap();
+    assert_eq!(divided(&next), (Kind::Whole, carried(8)));
+    assert!(quicker.elapsed_ns < busy.price(&next).elapsed_ns && quicker.peak_bytes < busy.price(&next).peak_bytes);
     // Nothing is left to shorten: bands.
+    case.install(vec![]);
     let plan = Plan { time: carried(1), layout: Layout::ChannelsLast, ..super::f32() };
     let last = [Attempt { plan, failure: Failure::OutOfMemory(1) }];
     let next = adaptive().recover(&request, &last).unwrap();

@@ -35,6 +35,8 @@ pub struct Case {
     pub frames: u32,
     /// Output frames of the clip that have left.
     pub done: u32,
+    /// The state of tiles that wait can be kept in host memory, for so much more time; none where it can't.
+    pub offload: Option<f64>,
     /// What each chunk takes on top, as a share of a frame's time.
     pub per_chunk: f64,
     /// As a share of what whole needs in f32, channels first; of a clip a latent frame at a time.
@@ -56,6 +58,7 @@ impl Case {
             frames: 1,
             done: 0,
             per_chunk: 0.04,
+            offload: None,
             limit,
             objective,
             family: "flux",
@@ -108,6 +111,7 @@ impl Case {
                 hint("offer.tile-least", "64"),
                 hint("offer.exact", if self.exact { "true" } else { "false" }),
                 hint("offer.carried", if self.frames > 1 { "true" } else { "false" }),
+                hint("offer.offload", if self.offload.is_some() { "true" } else { "false" }),
                 hint("clip.done", &self.done.to_string()),
             ],
         }
@@ -150,6 +154,7 @@ impl Case {
         // A clip's tiles run over all frames, a latent frame at a time, and hold no state but their own.
         let (at_once, chunk, held_state) = match (plan.time, plan.kind()) {
             _ if self.frames == 1 => (1, 1, 0.0),
+            (Time::Carried(frames), Kind::Blended) if plan.offload => (frames.min(self.frames), frames, held),
             (Time::Carried(frames), _) => (frames.min(self.frames), frames.min(self.frames), picture),
             (_, Kind::Blended) => (LATENT_FRAME.min(self.frames), LATENT_FRAME, held),
             _ => (self.frames, self.frames, picture),
@@ -157,12 +162,13 @@ impl Case {
         let batch = if self.frames == 1 { plan.batch.min(jobs.max(1)) } else { 1 };
         let all_frames =
             f64::from(self.frames) * (1.0 + if self.frames > 1 { self.per_chunk / f64::from(chunk) } else { 0.0 });
+        let waits = 1.0 + self.offload.filter(|_| plan.offload).unwrap_or(0.0);
         let together = if plan.time == Time::Whole { f64::from(self.frames) } else { 1.0 };
         let ragged = self.frames > 1 && !(self.frames - 1).is_multiple_of(chunk);
         let bytes = (HELD * held * f64::from(at_once) + STATE * held_state) * order_memory * type_memory;
         Cost {
             peak_bytes: (bytes * f64::from(batch) + gathered * together) as u64,
-            elapsed_ns: (100.0 * worked * all_frames * order_time * type_time * f64::from(self.batch)) as u64,
+            elapsed_ns: (100.0 * worked * waits * all_frames * order_time * type_time * f64::from(self.batch)) as u64,
             tiles: jobs,
             shapes: 1 + u32::from(!jobs.is_multiple_of(batch)) + u32::from(ragged),
             rework: worked / picture,

@@ -25,7 +25,8 @@ prop_compose! {
     ) -> Case {
         let (height, width) = (height * 8, width * 8);
         let (frames, done) = (1 + 4 * latent_frames, 0);
-        Case { frames, done, per_chunk, backend, height, width, batch, limit: power.exp2(), objective, family, exact, fast, offered }
+        let offload = (backend != Backend::Cpu).then_some(per_chunk / 10.0);
+        Case { frames, done, per_chunk, offload, backend, height, width, batch, limit: power.exp2(), objective, family, exact, fast, offered }
     }
 }
 

@@ -1,0 +1,116 @@
+//! The search for a clip whose causal state is carried. Chunks and bands give the whole clip's output; tiles come last.
+
+use tilewright_sdk::{Kind, Plan, Space, Tile, Time};
+
+use super::{ALIKE_CLIP, Answer, Priced, Search};
+use crate::{Wishes, chunks, divide, lanes::Lane};
+
+/// The largest tiles of a clip, in pixels: they only serve where nothing else fits.
+const CLIP_TILE: u32 = 512;
+
+impl Search<'_> {
+    /// The best plan of a clip that fits and was not tried before: chunks with the whole picture or with bands; tiles that run over the whole clip only where none of them fits.
+    pub(super) fn best_clip(&mut self) -> Option<Priced> {
+        let begun = self.begun;
+        let mut times = chunks::times(self.request, self.wishes.chunk, begun.map(|begun| begun.time));
+        let mut spaces = Vec::with_capacity(3);
+        match begun.map(|begun| begun.space) {
+            Some(tiles @ Space::Blended(_)) => spaces.push(tiles),
+            _ => {
+                let bands = divide::bands(self.request).into_iter().step_by(2).take(2);
+                let band = |height| Space::Exact(Tile { height, width: self.request.width, overlap: 0 });
+                spaces.push(Space::Whole);
+                spaces.extend(bands.map(band));
+            }
+        }
+        if self.bounds.leanest {
+            times.truncate(1);
+            spaces.truncate(2);
+        }
+        let mut fitting = Vec::new();
+        let mut lanes = Vec::new();
+        for is_first in [true, false] {
+            let round = self.lanes(is_first);
+            // Every chunk with bands, as long as the estimates suffice for it.
+            let step = if round.len() > 2 { 2 } else { 1 };
+            for lane in &round {
+                self.enumerate_clip(lane, &spaces, &times, step, &mut fitting);
+            }
+            lanes.extend(round);
+            if !self.bounds.leanest && !fitting.is_empty() {
+                break;
+            }
+        }
+        if fitting.is_empty() && self.wishes.chunk > 0 {
+            self.wishes.chunk = 0;
+            return self.best_clip();
+        }
+        if begun.is_none() && (fitting.is_empty() || self.bounds.leanest) {
+            let large = Wishes { max_tile: self.wishes.max_tile.min(CLIP_TILE), ..self.wishes };
+            for is_small in [self.bounds.leanest, true] {
+                let tiles = match is_small {
+                    true => divide::small_tiles(self.request, &self.wishes),
+                    false => divide::tiles(self.request, &large),
+                };
+                for lane in &lanes {
+                    self.ascend(&lane.at_once(), &tiles, &mut fitting);
+                }
+                if !fitting.is_empty() {
+                    break;
+                }
+            }
+        }
+        if let (Some((space, precision)), false) = (self.bounds.last, self.bounds.leanest) {
+            let is_shorter = |priced: &Priced| priced.plan.space == space && priced.plan.precision == precision;
+            if fitting.iter().any(is_shorter) {
+                fitting.retain(is_shorter);
+            }
+        }
+        match self.pick(&fitting).cloned() {
+            Some(best) => {
+                let best = self.streamed(best);
+                Some(self.explained(best, fitting.len()))
+            }
+            None => self.spare.take().map(|spare| self.explained(spare, 1)),
+        }
+    }
+
+    /// The best of the clip's tiles, or the same in chunks with the state of those that wait in host memory: frames leave before the end.
+    fn streamed(&mut self, best: Priced) -> Priced {
+        let is_free = self.begun.is_none() && !self.bounds.leanest;
+        let is_offered = is_free && self.request.hint("offer.offload") == Some("true");
+        if is_offered && best.plan.kind() == Kind::Blended {
+            let plan = Plan { time: self.anchor, offload: true, reason: String::new(), ..best.plan };
+            if let Answer::Fits(priced) = self.price(plan)
+                && self.score(&priced) <= self.score(&best) * ALIKE_CLIP
+            {
+                return priced;
+            }
+        }
+        best
+    }
+
+    /// Every space with chunks from the shortest up, as far as they fit; bands with every so many chunks.
+    fn enumerate_clip(
+        &mut self,
+        lane: &Lane,
+        spaces: &[Space],
+        times: &[Time],
+        step: usize,
+        fitting: &mut Vec<Priced>,
+    ) {
+        for (index, space) in spaces.iter().enumerate() {
+            for time in times.iter().step_by(if index == 0 { 1 } else { step }) {
+                let offload = self.begun.is_some_and(|begun| begun.offload);
+                let plan = Plan { space: *space, time: *time, offload, ..lane.plan() };
+                let is_known = *space == Space::Whole && *time == lane.time && !offload;
+                let answer = if is_known { self.judged(plan, lane.cost) } else { self.price(plan) };
+                match answer {
+                    Answer::Fits(priced) => fitting.push(priced),
+                    Answer::TooMuch => break,
+                    Answer::Passed => {}
+                }
+            }
+        }
+    }
+}
