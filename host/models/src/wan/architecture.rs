@@ -50,6 +50,11 @@ pub(super) struct Layer {
 }
 
 impl Layer {
+    /// A causal convolution to half as many channels or fewer keeps what its input will add to the next two frames, and not the input.
+    pub fn scatters(&self) -> bool {
+        matches!(self.kind, Kind::Convolve { .. } | Kind::Hide { .. }) && 2 * self.out <= self.into
+    }
+
     /// Products per latent pixel and frame of its input.
     pub fn products(&self) -> f64 {
         let (into, out) = (self.into as f64, self.out as f64);

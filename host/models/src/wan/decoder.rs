@@ -177,16 +177,20 @@ impl Loader<'_> {
     fn step(&self, layer: &Layer) -> Result<Step> {
         let Layer { kind, name, into, out, .. } = layer;
         let (into, out) = (*into, *out);
+        let causal = |name: &str| match layer.scatters() {
+            true => self.scattered(name, into, out),
+            false => self.causal(name, into, out),
+        };
         Ok(match *kind {
             Kind::Pointwise => Step::Pointwise(self.pointwise(name, into, out, 1)?),
             Kind::Convolve { normed } => Step::Convolve {
                 norm: if normed { Some(self.norm("decoder.norm_out", into, 4)?) } else { None },
-                conv: self.causal(name, into, out)?,
+                conv: causal(name)?,
             },
             Kind::Begin => Step::Begin,
             Kind::Hide { shortcut } => Step::Hide {
                 norm: self.norm(&format!("{name}.norm1"), into, 4)?,
-                conv: self.causal(&format!("{name}.conv1"), into, out)?,
+                conv: causal(&format!("{name}.conv1"))?,
                 shortcut: match shortcut {
                     true => Some(self.pointwise(&format!("{name}.conv_shortcut"), into, out, 1)?),
                     false => None,
@@ -226,6 +230,23 @@ impl Loader<'_> {
         let (out, into) = (out as i64, into as i64);
         let weight = weight.f_permute([0, 2, 1, 3, 4])?.f_reshape([out, 3 * into, 3, 3])?;
         Ok(Causal::Plain { weight: to_layout(&weight, self.numeric.layout)?, bias })
+    }
+
+    fn scattered(&self, name: &str, into: usize, out: usize) -> Result<Causal> {
+        let (weight, bias) = self.parameters(name, &[out, into, 3, 3, 3])?;
+        let (out, into) = (out as i64, into as i64);
+        // [out, into, T, 3, 3] → [T · out, into, 3, 3]
+        let weight = weight.f_permute([2, 0, 1, 3, 4])?.f_reshape([3 * out, into, 3, 3])?;
+        let none = Tensor::f_zeros([2 * out], (bias.f_kind()?, bias.device()))?;
+        let bias = Tensor::f_cat(&[none, bias], 0)?;
+        let conv = match self.numeric.winograd(self.device) {
+            true => Conv::Winograd(Winograd::new(&weight, &bias, false)?),
+            false => {
+                let weight = to_layout(&weight, self.numeric.layout)?;
+                Conv::Plain(Plain { weight, bias, padding: 1, upsample: false })
+            }
+        };
+        Ok(Causal::Scattered { conv, out })
     }
 
     /// A 1×1 convolution of `taps` frames laid side by side as channels.

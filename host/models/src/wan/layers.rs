@@ -13,15 +13,15 @@ use crate::{
     Result,
     kl::{
         Numeric,
-        layers::{Plain, converted, empty},
+        layers::{Conv, Plain, converted, empty},
     },
 };
 
 /// As in torch.nn.functional.normalize: a pixel of zeros stays one.
 const LEAST_LENGTH: f64 = 1e-12;
 
-/// What a causal layer keeps of the frames before: its own input, [1, C, H, W] each, oldest first. Tensors are replaced and never written to, so that
-/// a copy of the list is a snapshot.
+/// What a causal layer keeps of the frames before: its own input, [1, C, H, W] each, oldest first; or what these add to the next frame and to
+/// the one after it.
 #[derive(Debug, Default)]
 pub(super) struct Past {
     pub frames: Vec<Tensor>,
@@ -113,6 +113,9 @@ pub(super) enum Causal {
     Plain { weight: Tensor, bias: Tensor },
     /// f32, channels-last, on the CPU.
     Winograd(Winograd),
+    /// To fewer channels: what each frame adds to itself and the next two is worked out at once, and these sums are kept instead of frames. One
+    /// convolution of one frame to 3 · out channels, those for the frame after the next first.
+    Scattered { conv: Conv, out: i64 },
 }
 
 impl Causal {
@@ -120,6 +123,7 @@ impl Causal {
         match self {
             Causal::Plain { bias, .. } => bias.size()[0],
             Causal::Winograd(conv) => conv.out(),
+            Causal::Scattered { out, .. } => *out,
         }
     }
 
@@ -146,6 +150,33 @@ impl Causal {
                     let onto = work.output.f_narrow(0, *work.done, 1)?;
                     conv.convolve_frames(&rows, None, 0..height, Some(&onto).filter(|_| work.add), Some(&onto), None)?;
                     past.push(input);
+                    *work.done += 1;
+                }
+            }
+            Causal::Scattered { conv, out } => {
+                while *work.done < count {
+                    let frame = work.frames.f_narrow(0, *work.done, 1)?;
+                    let input = match norm {
+                        Some(norm) => norm.forward(&frame, true, numeric)?,
+                        None => frame,
+                    };
+                    let parts = conv.forward(input, numeric)?;
+                    let part = |tap: i64| -> Result<Tensor> { Ok(parts.f_narrow(1, tap * out, *out)?) };
+                    let sum = |part: Tensor, from: Option<&Tensor>| -> Result<Tensor> {
+                        Ok(match from {
+                            Some(from) => part.f_add(from)?,
+                            None => copies_of_last(&part)?.remove(0),
+                        })
+                    };
+                    let kept = vec![sum(part(1)?, past.frames.get(1))?, sum(part(0)?, None)?];
+                    let total = sum(part(2)?, past.frames.first())?;
+                    let mut onto = work.output.f_narrow(0, *work.done, 1)?;
+                    if work.add {
+                        let _ = onto.f_add_(&total)?;
+                    } else {
+                        onto.f_copy_(&total)?;
+                    }
+                    (past.frames, past.begun) = (kept, true);
                     *work.done += 1;
                 }
             }
