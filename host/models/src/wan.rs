@@ -21,4 +21,4 @@ pub use config::{Config, UpBlock, Upsample};
 pub use decoder::Decoder;
 pub use encoder::{Encoder, EncoderState};
 pub use encoder_config::{DownBlock, Downsample, EncoderConfig};
-pub use footprint::{Extent, Footprint};
+pub use footprint::{Extent, Footprint, Tiled};
