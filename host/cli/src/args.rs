@@ -6,9 +6,12 @@ mod encode;
 use std::{path::PathBuf, time::SystemTime};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tilewright_media::Rate;
 use tilewright_models::Family;
 use tilewright_plan::{Objective, bytes};
 use tilewright_torch::device::Choice;
+
+use crate::failure::{Failure, Outcome};
 
 pub use bench::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep};
 pub use encode::Encode;
@@ -42,7 +45,7 @@ pub struct Global {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Decode a latent into a picture
+    /// Decode a latent into a picture or a clip
     Decode(Box<Decode>),
     /// Encode a picture into a latent
     Encode(Box<Encode>),
@@ -67,15 +70,18 @@ pub enum Command {
 /// `tilewright decode`
 #[derive(Args, Debug)]
 pub struct Decode {
-    /// A ComfyUI .latent, or a .safetensors with one tensor [N, C, H, W]
+    /// A ComfyUI .latent, or a .safetensors with one tensor: [N, C, H, W], or [N, C, T, H, W] for video
     pub latent: PathBuf,
-    /// The VAE's weights: diffusers, LDM/BFL (ae.safetensors) or a whole SD checkpoint
+    /// The VAE's weights: diffusers, LDM/BFL (ae.safetensors), a whole SD checkpoint, or WAN's (Wan2.1_VAE.safetensors)
     #[arg(long, value_name = "FILE")]
     pub vae: PathBuf,
-    /// Where to write: .png, .jpg, .webp (a batch becomes numbered files), or .safetensors for the raw output
-    /// [default: the latent's name with .png, in the current folder]
+    /// Where to write: .png, .jpg, .webp (a batch becomes numbered files); for clips .mp4, .webm, .mkv, .gif, .webp, or a folder of PNGs (a name that ends
+    /// in /); .safetensors for the raw output [default: the latent's name with .png or .mp4, in the current folder]
     #[arg(short, long, value_name = "OUT")]
     pub output: Option<PathBuf>,
+    /// For clips.
+    #[command(flatten)]
+    pub clip: ClipArguments,
     /// Who decides how: a shipped policy's name, or a .wasm file
     #[arg(long, value_name = "NAME|FILE.wasm", default_value = "adaptive")]
     pub policy: String,
@@ -127,6 +133,33 @@ pub struct Decode {
     /// Neither tell the policy of earlier decodes nor keep this one; for all: TILEWRIGHT_HISTORY=off
     #[arg(long)]
     pub no_history: bool,
+}
+
+/// Options that clips have.
+#[derive(Args, Debug)]
+pub struct ClipArguments {
+    /// Frames per second of a clip, as 24, 23.976 or 30000/1001 [default: 16 for WAN 2.1, 24 for WAN 2.2]
+    #[arg(long, value_name = "RATE")]
+    pub fps: Option<Rate>,
+    /// Put a clip's first frame into this .png as soon as it is there
+    #[arg(long, value_name = "FILE")]
+    pub preview: Option<PathBuf>,
+    /// Keep a clip's finished frames in OUT.partial until all are there, and go on from those that an interrupted decode left
+    #[arg(long)]
+    pub resume: bool,
+}
+
+impl ClipArguments {
+    /// Refuses what means nothing for pictures.
+    pub fn refused_for_pictures(&self) -> Outcome {
+        let given = [("--fps", self.fps.is_some()), ("--preview", self.preview.is_some()), ("--resume", self.resume)];
+        match given.iter().find(|(_, given)| *given) {
+            Some((name, _)) => {
+                Err(Failure::input(format!("{name} is for clips, and this VAE decodes pictures: leave it out")))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 /// `tilewright inspect`

@@ -10,11 +10,12 @@ use tilewright_engine::{EncodeJob, Machine, Overrides, Probe, Vae};
 
 use crate::{
     args::Encode,
-    decode::{SHARE_OF_FREE, appended, keep, print_json, report},
+    decode::SHARE_OF_FREE,
     failure::{Failure, Outcome},
     history::Trials,
     policy,
     progress::Progress,
+    report::{appended, keep, print_json, report},
 };
 use latent_file::{Kind, LatentFile};
 

@@ -27,6 +27,16 @@ impl Failure {
         Failure::Work(anyhow::anyhow!("{message}"))
     }
 
+    /// The same failure, and what else there is to say.
+    #[must_use]
+    pub fn and(self, more: impl fmt::Display) -> Self {
+        match self {
+            Failure::Input(error) => Failure::Input(anyhow::anyhow!("{error:#}; {more}")),
+            Failure::Work(error) => Failure::Work(anyhow::anyhow!("{error:#}; {more}")),
+            Failure::ClosedPipe => Failure::ClosedPipe,
+        }
+    }
+
     /// Prints the one line and gives the exit status.
     pub fn report(&self) -> ExitCode {
         match self {
@@ -67,6 +77,24 @@ impl From<tilewright_models::Error> for Failure {
 impl From<tilewright_torch::Error> for Failure {
     fn from(error: tilewright_torch::Error) -> Self {
         Failure::Work(error.into())
+    }
+}
+
+impl From<tilewright_media::Error> for Failure {
+    fn from(error: tilewright_media::Error) -> Self {
+        match error.is_input() {
+            true => Failure::Input(error.into()),
+            false => Failure::Work(error.into()),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Input(error) | Failure::Work(error) => f.write_str(&one_line(error)),
+            Failure::ClosedPipe => f.write_str("whoever read standard output has gone"),
+        }
     }
 }
 

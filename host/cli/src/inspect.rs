@@ -110,7 +110,7 @@ fn rows(report: &Report<'_>) -> Vec<(&'static str, String)> {
         rows.extend(some("missing", &decoder.missing));
         rows.extend(some("left over", &decoder.left_over));
     }
-    if identity.kind == Kind::VideoAutoencoder {
+    if matches!(identity.kind, Kind::KlAutoencoder | Kind::VideoAutoencoder) {
         rows.push(("encoder", if inspection.encoder { "in the file" } else { "not in the file" }.into()));
     }
     rows.extend(

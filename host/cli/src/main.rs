@@ -8,6 +8,7 @@ mod decode;
 mod device;
 mod encode;
 mod failure;
+mod frames;
 mod history;
 mod inspect;
 mod libtorch;
@@ -15,6 +16,7 @@ mod output;
 mod overlay;
 mod policy;
 mod progress;
+mod report;
 mod table;
 
 use std::{io, process::ExitCode};

@@ -1,9 +1,8 @@
 //! Draws the tiles of a plan over the picture: overlaps tinted, every tile outlined.
 
 use tilewright_engine::Grid;
+use tilewright_media::Pixels;
 use tilewright_plan::Space;
-
-use crate::output::Pixels;
 
 /// Outlines, in turn, so that neighbours differ.
 const OUTLINES: [[u8; 3]; 4] = [[255, 196, 0], [0, 200, 255], [255, 64, 160], [120, 255, 80]];

@@ -10,11 +10,15 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
+use signal_hook::consts::SIGTERM;
 use tilewright_engine::Observer;
-use tilewright_plan::{Decision, FailedAttempt};
+use tilewright_plan::{Decision, FailedAttempt, Time};
 
 /// Steps of the bar.
 const STEPS: u64 = 1000;
+
+/// How long a layer may take after Ctrl-C.
+const PATIENCE: Duration = Duration::from_millis(700);
 
 /// How often a plain line is printed.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -28,17 +32,33 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Takes over Ctrl-C: the first ends the decode at the next layer, a second one the program.
+    /// Takes over Ctrl-C and SIGTERM: the first ends the decode at the next layer, a second Ctrl-C the program.
     pub fn new() -> Self {
+        Self::abandoning(|| ())
+    }
+
+    /// The same, where work lies about that must not stay: where a layer takes too long after Ctrl-C, it is abandoned and the program ends.
+    pub fn abandoning(abandon: impl FnOnce() + Send + 'static) -> Self {
         let interrupted = Arc::new(AtomicBool::new(false));
         let flag = interrupted.clone();
+        let mut abandon = Some(abandon);
         let set = ctrlc::set_handler(move || {
             if flag.swap(true, Ordering::Relaxed) {
                 std::process::exit(1);
             }
+            let Some(abandon) = abandon.take() else { return };
+            std::thread::spawn(move || {
+                std::thread::sleep(PATIENCE);
+                abandon();
+                eprintln!("error: interrupted");
+                std::process::exit(1);
+            });
         });
         if let Err(error) = set {
             tracing::debug!(%error, "Ctrl-C ends the program at once");
+        }
+        if let Err(error) = signal_hook::flag::register(SIGTERM, interrupted.clone()) {
+            tracing::debug!(%error, "SIGTERM ends the program at once");
         }
         let bar = io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template("{msg} [{bar:30}] {percent:>3} %  {elapsed} elapsed, {eta} left");
@@ -76,7 +96,11 @@ impl Observer for Progress {
         }
         if let Some(bar) = &self.bar {
             bar.reset();
-            bar.set_message(format!("{} {}", decision.plan.space, decision.plan.precision));
+            let time = match decision.plan.time {
+                Time::Whole => String::new(),
+                time => format!(" {time}"),
+            };
+            bar.set_message(format!("{}{time} {}", decision.plan.space, decision.plan.precision));
             bar.enable_steady_tick(Duration::from_millis(200));
         }
     }

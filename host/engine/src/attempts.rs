@@ -194,17 +194,19 @@ impl Attempts<'_> {
         let (plan, least) = self.leanest();
         if least.peak_bytes > self.request.memory_limit {
             let tile = plan.space.tile().map_or(self.request.height.max(self.request.width), |tile| tile.height);
-            return Err(Error::DoesNotFit { limit: self.request.memory_limit, least: least.peak_bytes, tile });
+            let what = if self.request.frames > 1 { "clip" } else { "picture" };
+            return Err(Error::DoesNotFit { what, limit: self.request.memory_limit, least: least.peak_bytes, tile });
         }
         Ok(())
     }
 
     /// The plan that holds least, and its price.
     fn leanest(&self) -> (Plan, Cost) {
-        let side = self.offer.tile_least.min(self.request.height.max(self.request.width));
-        let plan = |precision, layout, space| Plan {
+        let Request { height, width, frames, .. } = *self.request;
+        let side = self.offer.tile_least.min(height.max(width));
+        let plan = |precision, layout, (space, time)| Plan {
             space,
-            time: Time::Whole,
+            time,
             batch: 1,
             precision,
             layout,
@@ -213,16 +215,23 @@ impl Attempts<'_> {
             prefetch: 0,
             reason: String::new(),
         };
-        // A picture no larger than a tile is leaner whole: nothing is gathered.
-        let spaces = [Space::Blended(Tile { height: side, width: side, overlap: 0 }), Space::Whole];
+        // A picture no larger than a tile is leaner whole: nothing is gathered. So is a long clip that leaves as it is decoded.
+        let mut ways = vec![
+            (Space::Blended(Tile { height: side, width: side, overlap: 0 }), Time::Whole),
+            (Space::Whole, Time::Whole),
+        ];
+        if frames > 1 && self.offer.carried {
+            let bands = Space::Exact(Tile { height: side, width, overlap: 0 });
+            ways.extend([Space::Whole, bands].map(|space| (space, Time::Carried { frames: 1 })));
+        }
         let mut least = (
-            plan(Precision::Uniform(Dtype::F32), Layout::ChannelsFirst, spaces[0]),
+            plan(Precision::Uniform(Dtype::F32), Layout::ChannelsFirst, ways[0]),
             Cost { peak_bytes: u64::MAX, elapsed: Duration::ZERO, tiles: 0, shapes: 0, rework: 1.0 },
         );
         for dtype in &self.offer.dtypes {
             for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
-                for space in spaces {
-                    let plan = plan(Precision::Uniform(*dtype), layout, space);
+                for way in &ways {
+                    let plan = plan(Precision::Uniform(*dtype), layout, *way);
                     match self.facts.estimate(&plan) {
                         Ok(cost) if cost.peak_bytes < least.1.peak_bytes => least = (plan, cost),
                         _ => {}
@@ -240,10 +249,14 @@ impl Attempts<'_> {
             Failure::NonFinite { .. } => "try --policy fixed --set precision=f32".into(),
             Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
                 let (plan, least) = self.leanest();
-                let space = match plan.space.tile() {
-                    Some(tile) => format!("space=blended --set tile={} --set overlap={}", tile.height, tile.overlap),
+                let kind = if let Space::Exact(_) = plan.space { "exact" } else { "blended" };
+                let mut space = match plan.space.tile() {
+                    Some(tile) => format!("space={kind} --set tile={} --set overlap={}", tile.height, tile.overlap),
                     None => "space=whole".into(),
                 };
+                if let Time::Carried { frames } = plan.time {
+                    space.push_str(&format!(" --set time=carried --set chunk={frames}"));
+                }
                 format!(
                     "raise --memory-limit, or try --policy fixed --set {space} --set precision={} --set layout={} (about {})",
                     plan.precision,

@@ -17,10 +17,12 @@ pub enum Error {
     Torch(#[from] tilewright_torch::Error),
     /// No plan fits in the memory limit.
     #[error(
-        "a memory limit of {} is too little for this picture: the least is about {} (tiles of {tile} pixels)",
+        "a memory limit of {} is too little for this {what}: the least is about {} (tiles of {tile} pixels)",
         bytes::display(*limit), bytes::display(*least)
     )]
     DoesNotFit {
+        /// "picture" or "clip".
+        what: &'static str,
         /// The limit in bytes.
         limit: u64,
         /// What the leanest plan would need, in bytes.

@@ -217,7 +217,7 @@ fn a_policy_hears_of_every_chunk() {
 fn a_tile_that_is_not_finite_is_redone_alone_in_a_wider_type() {
     let _alone = alone();
     let vae = trained();
-    let mut values = latents([1, vae.config.latent_channels as i64, 4, 8, 20]);
+    let values = latents([1, vae.config.latent_channels as i64, 4, 8, 20]);
     // Beyond what f16 holds once the first convolution has summed it up, in the third latent frame of the last tile.
     let _ = values.narrow(2, 2, 1).narrow(4, 16, 2).fill_(6e4);
     let latents = values.copy();

@@ -92,7 +92,7 @@ fn a_limit_that_nothing_fits_in_says_the_least_that_does() {
         let refused = Job::new(machine(), &vae, &latents, 1 << 16, Objective::Leanest).unwrap_err();
         assert!(refused.is_input());
         let message = refused.to_string();
-        let Error::DoesNotFit { limit, least, tile } = refused else { panic!("{message}") };
+        let Error::DoesNotFit { limit, least, tile, .. } = refused else { panic!("{message}") };
         assert_eq!(limit, 1 << 16);
         assert!(message.contains("64.0 KiB") && message.contains(&format!("tiles of {tile} pixels")), "{message}");
         assert!(Job::new(machine(), &vae, &latents, least - 1, Objective::Leanest).is_err());

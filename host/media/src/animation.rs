@@ -17,8 +17,9 @@ use crate::{
     picture,
 };
 
-/// NeuQuant's balance of quality (1) and speed (30).
-const SPEED: i32 = 10;
+/// How many of a frame's pixels NeuQuant learns its colours from, and the smallest part of them that is still looked at.
+const SAMPLES: usize = 40_000;
+const SPARSEST: usize = 10;
 
 /// The most frames of an animation that is read.
 const MOST_FRAMES: usize = 100_000;
@@ -51,7 +52,8 @@ impl Gif {
     pub fn frame(&mut self, index: usize, pixels: Pixels) -> std::result::Result<(), Cause> {
         let pixels = pixels.rgb();
         let (width, height) = (u16::try_from(pixels.width)?, u16::try_from(pixels.height)?);
-        let mut frame = gif::Frame::from_rgb_speed(width, height, &pixels.values, SPEED);
+        let speed = (pixels.values.len() / 3 / SAMPLES).clamp(1, SPARSEST) as i32;
+        let mut frame = gif::Frame::from_rgb_speed(width, height, &pixels.values, speed);
         // Rounded moments, not a rounded duration: errors don't add up.
         let delay = self.rate.moment(index + 1, 100) - self.rate.moment(index, 100);
         frame.delay = u16::try_from(delay.max(SHORTEST)).unwrap_or(u16::MAX);

@@ -185,6 +185,24 @@ mod tests {
     }
 
     #[test]
+    fn a_child_is_out_of_the_terminals_reach_and_ends_with_its_owner() {
+        if !samples::ffmpeg() {
+            return;
+        }
+        // It waits for input that never comes.
+        let mut command = quiet(&find("ffmpeg", "").unwrap());
+        command.args(["-f", "rawvideo", "-video_size", "2x2", "-i", "pipe:0", "-f", "null", "-"]).stdin(Stdio::piped());
+        let process = Process::start(&mut command, Path::new("a")).unwrap();
+        let stat = PathBuf::from(format!("/proc/{}/stat", process.child.id()));
+        let facts = std::fs::read_to_string(&stat).unwrap();
+        // After the name in brackets: state, parent, process group.
+        let group = facts.rsplit_once(") ").unwrap().1.split(' ').nth(2).unwrap();
+        assert_eq!(group, process.child.id().to_string());
+        drop(process);
+        assert!(!stat.exists());
+    }
+
+    #[test]
     fn this_ffmpeg_has_the_encoders() {
         if samples::ffmpeg() {
             RECIPES.iter().for_each(|recipe| check(recipe.format).unwrap());

@@ -41,7 +41,7 @@ pub struct Journal {
     done: Vec<usize>,
     files: Vec<File>,
     /// Held as long as the journal is open; the system lets it go with the process.
-    _lock: File,
+    lock: File,
     /// The state that belongs to what was found.
     found: Option<PathBuf>,
 }
@@ -92,7 +92,7 @@ impl Journal {
         }
         let state = state_path(&folder, job.commits);
         let found = (job.state && done == job.done && state.is_file()).then_some(state);
-        let journal = Self { folder, job, done: done.clone(), files, _lock: lock, found };
+        let journal = Self { folder, job, done: done.clone(), files, lock, found };
         journal.remove_states(|number| number != journal.job.commits)?;
         Ok((journal, done))
     }
@@ -222,6 +222,13 @@ impl Journal {
             }
         }
         Ok(())
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        // Closing alone is not enough: a child that is just being started holds the same file until its program begins.
+        let _ = self.lock.unlock();
     }
 }
 

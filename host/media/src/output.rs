@@ -85,7 +85,6 @@ pub struct Output {
     path: PathBuf,
     /// What its ending asks for.
     pub format: Format,
-    kind: Kind,
 }
 
 impl Output {
@@ -97,7 +96,7 @@ impl Output {
     /// # Errors
     /// [`Error::Output`], [`Error::Folder`] or [`Error::Tool`]; nothing has been written then.
     pub fn new(path: &Path, kind: Kind) -> Result<Self> {
-        let output = Self { path: path.to_owned(), format: format(path, kind)?, kind };
+        let output = Self { path: path.to_owned(), format: format(path, kind)? };
         if output.format == Format::Folder {
             if path.exists() && !path.is_dir() {
                 return Err(Error::output(
@@ -344,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_batch_becomes_numbered_files_and_folders() {
-        let output = |path: &str, format| Output { path: path.into(), format, kind: Kind::Clip };
+        let output = |path: &str, format| Output { path: path.into(), format };
         let cat = output("out/cat.png", Format::Png);
         assert_eq!(cat.names(1), [PathBuf::from("out/cat.png")]);
         assert_eq!(cat.names(2), [PathBuf::from("out/cat-01.png"), PathBuf::from("out/cat-02.png")]);

@@ -236,6 +236,17 @@ mod tests {
         Checkpoint::open(&path).unwrap_err().to_string()
     }
 
+    #[test]
+    fn the_conversion_can_be_pasted_into_a_shell() {
+        let command = conversion(Path::new("a b/it's.pth"), Path::new("out.safetensors"));
+        assert!(command.starts_with("python3 -c \"import sys, torch"), "{command}");
+        assert!(command.contains("weights_only=True"), "{command}");
+        assert!(command.ends_with(r#"sys.argv[2])" 'a b/it'\''s.pth' 'out.safetensors'"#), "{command}");
+        // Nothing within the double quotes is the shell's.
+        assert_eq!(command.matches('"').count(), 2, "{command}");
+        assert!(!command.contains(['$', '`', '!']), "{command}");
+    }
+
     fn with_header(header: &str, data: usize) -> Vec<u8> {
         let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
         bytes.extend(header.as_bytes());

@@ -291,7 +291,7 @@ pub struct Inspection {
     pub parameters: u64,
     /// Elements by stored type.
     pub stored: BTreeMap<String, u64>,
-    /// A video autoencoder's encoder is in the file.
+    /// An autoencoder's encoder is in the file.
     pub encoder: bool,
     /// The decoder, where there is one.
     pub decoder: Option<DecoderInspection>,
@@ -397,7 +397,10 @@ impl Inspection {
             tensors: file.names().len(),
             parameters: file.names().map(|name| elements(file, name)).sum(),
             stored,
-            encoder: wan::EncoderConfig::there(file, &identity),
+            encoder: match identity.kind {
+                Kind::KlAutoencoder => kl::EncoderConfig::there(file, &identity),
+                _ => wan::EncoderConfig::there(file, &identity),
+            },
             decoder,
             latents,
             texts: file.texts().into_iter().flatten().map(|(name, text)| (name.clone(), text.len())).collect(),

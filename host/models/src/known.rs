@@ -66,11 +66,11 @@ impl<'a, T: Table> Known<'a, T> {
     }
 
     /// The extent that most of these tensors have along the given axis, so that one misshapen tensor is the one that is blamed.
-    pub fn extent(&self, candidates: &[(String, usize)]) -> Option<usize> {
+    pub fn extent<N: AsRef<str>>(&self, candidates: impl IntoIterator<Item = (N, usize)>) -> Option<usize> {
         let mut votes: Vec<(usize, usize)> = Vec::new();
         for (name, axis) in candidates {
-            let shape = self.names.get(name).and_then(|name| self.file.shape(name));
-            let Some(extent) = shape.and_then(|shape| shape.get(*axis)) else { continue };
+            let shape = self.names.get(name.as_ref()).and_then(|name| self.file.shape(name));
+            let Some(extent) = shape.and_then(|shape| shape.get(axis)) else { continue };
             match votes.iter_mut().find(|(value, _)| value == extent) {
                 Some((_, count)) => *count += 1,
                 None => votes.push((*extent, 1)),
@@ -98,6 +98,11 @@ impl<'a, T: Table> Known<'a, T> {
             });
         }
         Ok((name, found))
+    }
+
+    /// What is wrong with the tensors that are needed, a line each.
+    pub fn problems(&self, needed: &[Needed]) -> Vec<String> {
+        needed.iter().filter_map(|needed| self.locate(needed).err()).map(|error| error.to_string()).collect()
     }
 
     /// A tensor is not there: the error has the name that the file would give it.

@@ -5,6 +5,7 @@
 //! libtorch sees a byte.
 
 mod checkpoint;
+mod config_json;
 mod error;
 mod identify;
 pub mod kl;

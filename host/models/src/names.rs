@@ -137,6 +137,23 @@ const LDM: &[Row] = &[
 /// More blocks or layers than any network has; a file that says more is refused before anything is sized by it.
 const MOST_INDEX: usize = 64;
 
+/// A KL autoencoder's names: the layout, and the number of up blocks that LDM counts from.
+#[derive(Clone, Copy, Debug)]
+pub struct Kl {
+    pub naming: Naming,
+    pub blocks: usize,
+}
+
+impl Table for Kl {
+    fn canonical(&self, name: &str) -> Option<String> {
+        self.naming.rename(name, self.blocks, |row| row.0, |row| row.1)
+    }
+
+    fn original(&self, canonical: &str) -> Option<String> {
+        self.naming.rename(canonical, self.blocks, |row| row.1, |row| row.0)
+    }
+}
+
 impl Naming {
     fn rows(self) -> &'static [Row] {
         match self {
@@ -157,16 +174,6 @@ impl Naming {
     pub fn blocks<'a>(self, names: impl Iterator<Item = &'a str>) -> usize {
         let numbers = names.filter_map(|name| name.strip_prefix(self.up())?.split('.').next()?.parse::<usize>().ok());
         numbers.filter(|number| *number < MOST_INDEX).max().map_or(0, |most| most + 1)
-    }
-
-    /// diffusers' name of a file's tensor, where the table has a place for it. `blocks` is the number of up blocks.
-    pub fn canonical(self, name: &str, blocks: usize) -> Option<String> {
-        self.rename(name, blocks, |row| row.0, |row| row.1)
-    }
-
-    /// The file's name of a tensor, given diffusers'; the first row that has it counts.
-    pub fn original(self, canonical: &str, blocks: usize) -> Option<String> {
-        self.rename(canonical, blocks, |row| row.1, |row| row.0)
     }
 
     fn rename(
@@ -220,16 +227,17 @@ mod tests {
         for naming in [Naming::Diffusers, Naming::Ldm] {
             for row in naming.rows() {
                 let name = format!("{}.weight", row.0.replace("{i}", "1").replace("{j}", "2"));
-                let canonical = naming.canonical(&name, 4).unwrap_or_else(|| panic!("{name} has no row"));
-                let back = naming.original(&canonical, 4).unwrap();
-                assert_eq!(naming.canonical(&back, 4).unwrap(), canonical, "{name}");
+                let table = Kl { naming, blocks: 4 };
+                let canonical = table.canonical(&name).unwrap_or_else(|| panic!("{name} has no row"));
+                let back = table.original(&canonical).unwrap();
+                assert_eq!(table.canonical(&back).unwrap(), canonical, "{name}");
             }
         }
     }
 
     #[test]
     fn ldm_counts_blocks_from_the_output() {
-        let name = |text| Naming::Ldm.canonical(text, 4);
+        let name = |text| Kl { naming: Naming::Ldm, blocks: 4 }.canonical(text);
         assert_eq!(name("decoder.up.3.block.0.norm1.weight").unwrap(), "decoder.up_blocks.0.resnets.0.norm1.weight");
         assert_eq!(
             name("decoder.up.0.block.2.nin_shortcut.bias").unwrap(),

@@ -28,6 +28,8 @@ fn tensor(path: &Value, name: &str) -> Tensor {
 }
 
 fn encoder(case: &Value, precision: Precision, layout: Layout) -> Encoder {
+    // Networks this small take longer with several threads than with one.
+    tch::set_num_threads(1);
     let file = Checkpoint::open(&fixtures().join(case["vae"].as_str().unwrap())).unwrap();
     let identity = Identity::of(&file);
     let config = EncoderConfig::read(&file, &identity).unwrap();
@@ -98,9 +100,9 @@ fn encodes_in_other_types_stay_near_f32() {
         };
         let name = case["name"].as_str().unwrap();
         for (precision, least) in [
-            (Precision::Uniform(Dtype::Bf16), 15.0),
-            (Precision::Mixed(Dtype::Bf16), 20.0),
-            (Precision::Mixed(Dtype::F16), 35.0),
+            (Precision::Uniform(Dtype::Bf16), 25.0),
+            (Precision::Mixed(Dtype::Bf16), 28.0),
+            (Precision::Mixed(Dtype::F16), 45.0),
         ] {
             let found = decibels(precision);
             assert!(found > least, "{name} {precision}: {found} dB");

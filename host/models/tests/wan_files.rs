@@ -7,8 +7,10 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tilewright_models::{
     Checkpoint, Error, Family, FileLayout, Identity, Inspection, Kind, Latent, Result,
-    wan::{Config, EncoderConfig, UpBlock, Upsample},
+    kl::Numeric,
+    wan::{Config, Encoder, EncoderConfig, UpBlock, Upsample},
 };
+use tilewright_plan::{Dtype, Layout, Precision};
 use wan_header::{Header, Network, SMALL_21, SMALL_22, WAN_21, WAN_22};
 
 const LAYOUTS: [FileLayout; 2] = [FileLayout::Diffusers, FileLayout::WanOriginal];
@@ -222,6 +224,46 @@ fn damage_is_named_as_the_file_would() {
     }
     assert_eq!(complaints(original()), "\nleft over: ");
     assert_eq!(complaints(nested()), "\nleft over: ");
+}
+
+#[test]
+fn an_encoder_is_loaded_whole_or_not_at_all() {
+    let load = |header: Header| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = header.open(folder.path())?;
+        let identity = Identity::of(&file);
+        let config = EncoderConfig::read(&file, &identity)?;
+        let numeric = Numeric::new(Precision::Uniform(Dtype::F32), Layout::ChannelsFirst)?;
+        Encoder::load(&file, &identity, &config, numeric, tch::Device::Cpu).map(|_| ())
+    };
+    let original = || Header::of(&SMALL_21, FileLayout::WanOriginal);
+    let nested = || Header::of(&SMALL_22, FileLayout::WanOriginal);
+    for whole in [original(), nested(), original().without("decoder."), Header::of(&SMALL_22, FileLayout::Diffusers)] {
+        load(whole).unwrap();
+    }
+    let cases = [
+        (original().without("conv1.weight"), "tensor conv1.weight is missing ([8, 8, 1, 1, 1] expected)"),
+        (
+            original().without("encoder.downsamples.5.time_conv.weight"),
+            "tensor encoder.downsamples.5.time_conv.weight is missing ([16, 16, 3, 1, 1] expected)",
+        ),
+        (
+            nested().reshaped("encoder.downsamples.1.downsamples.0.shortcut.weight", &[8, 16, 1, 1, 1]),
+            "downsamples.0.shortcut.weight has shape [8, 16, 1, 1, 1], [16, 8, 1, 1, 1] expected",
+        ),
+        (
+            nested().with("encoder.downsamples.0.downsamples.9.residual.0.gamma", &[8]),
+            "encoder.downsamples.0.downsamples.9.residual.0.gamma has no place in",
+        ),
+        (
+            original().reshaped("encoder.conv1.weight", &[8, 5, 3, 3, 3]),
+            "the encoder takes 5 channels: pictures have 3 or 4, or 12",
+        ),
+    ];
+    for (header, words) in cases {
+        let message = load(header).unwrap_err().to_string();
+        assert!(message.contains(words) && !message.contains('\n'), "{message:?} lacks {words:?}");
+    }
 }
 
 #[test]

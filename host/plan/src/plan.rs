@@ -135,6 +135,16 @@ impl fmt::Display for Space {
     }
 }
 
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Time::Whole => f.write_str("whole"),
+            Time::Carried { frames } => write!(f, "carried {frames}"),
+            Time::Blended { frames, overlap } => write!(f, "blended {frames}/{overlap}"),
+        }
+    }
+}
+
 impl fmt::Display for Precision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -88,9 +88,7 @@ impl fmt::Display for Shown {
             Shown::Space(space) => space.fmt(f),
             Shown::Precision(precision) => precision.fmt(f),
             Shown::Layout(layout) => layout.fmt(f),
-            Shown::Time(Time::Whole) => f.write_str("whole"),
-            Shown::Time(Time::Carried { frames }) => write!(f, "carried {frames}"),
-            Shown::Time(Time::Blended { frames, overlap }) => write!(f, "blended {frames}/{overlap}"),
+            Shown::Time(time) => time.fmt(f),
         }
     }
 }

@@ -107,6 +107,7 @@ fn run(step: Step) -> Result<()> {
 fn setup(project: &Project, source: Option<Source>) -> Result<()> {
     let lock = project.lock()?;
     tools::compiler()?;
+    tools::ffmpeg();
     if let Some(own) = env::var_os("LIBTORCH").filter(|own| *own != project.link().as_os_str()) {
         tools::say(&format!("LIBTORCH is set: {} is used, and none is fetched", own.display()));
         libtorch::check(own.as_ref())

@@ -45,6 +45,20 @@ pub fn compiler() -> Result<()> {
     ensure(|| ask(Command::new("c++").arg("--version")).is_some(), &["g++"], "a C++ compiler")
 }
 
+/// Makes sure of ffmpeg's programs, which videos are read and written by. Where they can't be had that is only told: all but videos
+/// works without. Tests of them fail then, unless TILEWRIGHT_WITHOUT_FFMPEG is set.
+pub fn ffmpeg() {
+    if env::var_os("TILEWRIGHT_WITHOUT_FFMPEG").is_some() {
+        return;
+    }
+    let runs = |program| ask(Command::new(program).arg("-version")).is_some();
+    if let Err(error) = ensure(|| runs("ffmpeg") && runs("ffprobe"), &["ffmpeg"], "ffmpeg, for videos,") {
+        say(&format!(
+            "going on without videos: {error:#} (their tests: set TILEWRIGHT_WITHOUT_FFMPEG=1 to leave them out)"
+        ));
+    }
+}
+
 /// Finds a Python 3 with pip: the one in PATH, a virtual environment of its own in `scratch`, or Debian's.
 pub fn python(scratch: &Path) -> Result<PathBuf> {
     let has_pip = |python: &Path| ask(Command::new(python).args(["-m", "pip", "--version"])).is_some();

@@ -347,7 +347,7 @@ impl<'a> Walk<'a> {
         place: &[(i64, i64); 2],
     ) -> Result<Tensor> {
         let all = self.latent_frames();
-        ahead.retain(|(start, part)| *start <= first && first < start + part.size()[2] || *start > first);
+        ahead.retain(|(start, part)| first < start + part.size()[2]);
         let mut reached = ahead.back().map_or(first, |(start, part)| start + part.size()[2]);
         while reached < all && ahead.len() <= prefetch as usize {
             let part =

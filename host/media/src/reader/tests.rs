@@ -74,7 +74,7 @@ fn damaged_and_hostile_videos_give_errors_or_notes() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let whole = fs::read(make(folder.path(), "whole.mkv", &["-c:v", "libx264"])).unwrap();
+    let whole = fs::read(make(folder.path(), "whole.mkv", &["-c:v", "libx264", "-g", "1"])).unwrap();
     let secret = folder.path().join("secret.png");
     image::RgbImage::new(8, 8).save(&secret).unwrap();
     let playlist = format!("#EXTM3U\n#EXTINF:1,\nfile://{}\n#EXT-X-ENDLIST\n", secret.display());

@@ -3,21 +3,21 @@
 mod encoder;
 mod needs;
 
-use std::{collections::BTreeMap, fs, path::PathBuf};
-
 use serde::{Deserialize, Serialize};
 use tilewright_plan::{Dtype, Model};
 
 use crate::{
-    Checkpoint, Error, Family, Identity, Result,
-    error::Shape,
+    Checkpoint, Error, Family, Identity, Kind, Result, config_json,
     identify::{family_of_scaling, most_common},
-    names::Naming,
+    known::{Known, Needed},
+    names::Kl,
 };
 
 pub use encoder::{DownBlock, EncoderConfig};
-pub(super) use needs::Needed;
 use needs::Needs;
+
+/// What diffusers' names of the decoder's tensors begin with.
+const DECODER: [&str; 2] = ["decoder.", "post_quant_conv."];
 
 /// Groups of every published KL autoencoder's norms; only config.json can say otherwise.
 const USUAL_GROUPS: usize = 32;
@@ -68,8 +68,6 @@ pub struct Config {
 /// What is taken from diffusers' config.json; the rest is read off the tensors.
 #[derive(Default, Deserialize)]
 struct ConfigFile {
-    #[serde(rename = "_class_name")]
-    class: Option<String>,
     norm_num_groups: Option<usize>,
     scaling_factor: Option<f64>,
     shift_factor: Option<f64>,
@@ -84,7 +82,7 @@ impl Config {
     /// A tensor that the architecture is read from is missing or has the wrong rank; the norm groups don't divide the channels;
     /// config.json is broken or asks for what is not supported.
     pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
-        let names = Names::new(file, identity)?;
+        let names = names(file, identity)?;
         let middle = [
             "decoder.mid_block.resnets.0.norm1.weight",
             "decoder.mid_block.resnets.0.conv1.weight",
@@ -92,25 +90,26 @@ impl Config {
         ];
         let middle = ["decoder.conv_in.weight", "decoder.conv_in.bias"].iter().chain(&middle).map(|name| (*name, 0));
         let middle_channels =
-            names.extent(middle).ok_or_else(|| names.missing("decoder.conv_in.weight", vec![512, 4, 3, 3]))?;
+            names.extent(middle).ok_or_else(|| names.missing("decoder.conv_in.weight", &[512, 4, 3, 3]))?;
         let latent = [("decoder.conv_in.weight", 1), ("post_quant_conv.weight", 0), ("post_quant_conv.bias", 0)];
         let post_quant = names.has("post_quant_conv");
         // Where nothing tells: what the published networks with and without the 1×1 convolution have.
         let latent_channels = names.extent(latent).unwrap_or(if post_quant { 4 } else { 16 });
         let mut up_blocks = Vec::new();
-        for block in 0..names.blocks {
+        for block in 0..names.table.blocks {
             let up = format!("decoder.up_blocks.{block}");
-            let layers = (0..).take_while(|layer| names.has(&format!("{up}.resnets.{layer}"))).count();
+            let layers = names.count(&format!("{up}.resnets"));
             let parts = ["conv1.weight", "conv1.bias", "norm2.weight", "conv2.weight", "conv2.bias"];
             let parts = parts.map(|part| format!("{up}.resnets.0.{part}"));
             let channels = names
                 .extent(parts.iter().map(|name| (name.as_str(), 0)))
-                .ok_or_else(|| names.missing(&parts[0], vec![middle_channels, middle_channels, 3, 3]))?;
+                .ok_or_else(|| names.missing(&parts[0], &[middle_channels, middle_channels, 3, 3]))?;
             up_blocks.push(UpBlock { channels, layers, upsamples: names.has(&format!("{up}.upsamplers")) });
         }
         if up_blocks.is_empty() {
-            return Err(names
-                .missing("decoder.up_blocks.0.resnets.0.conv1.weight", vec![middle_channels, middle_channels, 3, 3]));
+            return Err(
+                names.missing("decoder.up_blocks.0.resnets.0.conv1.weight", &[middle_channels, middle_channels, 3, 3])
+            );
         }
         let written = config_file(file, identity)?;
         let family = written.scaling_factor.and_then(family_of_scaling).unwrap_or(identity.family);
@@ -119,7 +118,7 @@ impl Config {
             (None, Some((factor, shift))) => (Some(factor), written.shift_factor.unwrap_or(shift)),
             (None, None) => (None, 0.0),
         };
-        let middle_layers = (0..).take_while(|layer| names.has(&format!("decoder.mid_block.resnets.{layer}"))).count();
+        let middle_layers = names.count("decoder.mid_block.resnets");
         let config = Self {
             family,
             latent_channels,
@@ -169,19 +168,12 @@ impl Config {
 
     /// The file's names of all tensors in the decoder's part of the file.
     pub fn decoder_names(file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        let part = |name: &&str| {
-            name.strip_prefix(&identity.prefix)
-                .is_some_and(|rest| rest.starts_with("decoder.") || rest.starts_with("post_quant_conv."))
-        };
-        file.names().filter(part).map(str::to_owned).collect()
+        names(file, identity).map(|names| names.part(&DECODER).map(str::to_owned).collect()).unwrap_or_default()
     }
 
     /// Tensors in the decoder's part of the file that no network has a place for.
     pub fn left_over(file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        let Ok(names) = Names::new(file, identity) else { return Vec::new() };
-        let mut left = Self::decoder_names(file, identity);
-        left.retain(|name| names.naming.canonical(&name[identity.prefix.len()..], names.blocks).is_none());
-        left
+        names(file, identity).map(|names| names.left_over(&DECODER, None)).unwrap_or_default()
     }
 
     /// Every tensor that the network needs.
@@ -209,34 +201,9 @@ impl Config {
         needs.list
     }
 
-    /// The file's name of a needed tensor and its shape there, or what is wrong with it.
-    ///
-    /// # Errors
-    /// [`Error::Missing`] and [`Error::Shape`], with the file's own name.
-    pub(super) fn locate(names: &Names<'_>, needed: &Needed) -> Result<(String, Vec<usize>)> {
-        let Some(name) = names.known.get(&needed.name) else {
-            return Err(names.missing(&needed.name, needed.shapes[0].clone()));
-        };
-        let found = names.file.shape(name).unwrap_or_default();
-        if !needed.shapes.iter().any(|shape| shape == found) {
-            return Err(Error::Shape {
-                path: names.file.path().to_owned(),
-                name: (*name).to_owned(),
-                found: Shape(found.to_vec()),
-                expected: Shape(needed.shapes[0].clone()),
-            });
-        }
-        Ok(((*name).to_owned(), found.to_vec()))
-    }
-
     /// What keeps the decoder from being loaded, a line each.
     pub fn problems(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        let Ok(names) = Names::new(file, identity) else { return Vec::new() };
-        self.needed()
-            .iter()
-            .filter_map(|needed| Self::locate(&names, needed).err())
-            .map(|error| error.to_string())
-            .collect()
+        names(file, identity).map(|names| names.problems(&self.needed())).unwrap_or_default()
     }
 }
 
@@ -255,25 +222,10 @@ fn sound(normed: Vec<usize>, others: [usize; 2], groups: usize) -> std::result::
 
 /// Reads config.json beside a file of diffusers' layout; nothing where there is none or it is of another class.
 fn config_file(file: &Checkpoint, identity: &Identity) -> Result<ConfigFile> {
-    const LONGEST: u64 = 1 << 20;
-    if identity.naming != Some(Naming::Diffusers) {
-        return Ok(ConfigFile::default());
-    }
-    let path: PathBuf = file.path().with_file_name("config.json");
-    let Ok(metadata) = fs::metadata(&path) else {
+    let Some((path, config)) = config_json::read::<ConfigFile>(file, identity, &["AutoencoderKL"])? else {
         return Ok(ConfigFile::default());
     };
     let broken = |reason: String| Error::Format { path: path.clone(), reason };
-    if !metadata.is_file() || metadata.len() > LONGEST {
-        return Err(broken("no configuration: not a file of under 1 MiB".into()));
-    }
-    let text = fs::read(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
-    let config: ConfigFile =
-        serde_json::from_slice(&text).map_err(|error| broken(format!("no valid configuration: {error}")))?;
-    if config.class.as_deref().is_some_and(|class| class != "AutoencoderKL") {
-        tracing::warn!(path = %path.display(), class = config.class, "config.json is of another class and not used");
-        return Ok(ConfigFile::default());
-    }
     if let Some(activation) = config.act_fn.as_deref().filter(|name| !matches!(*name, "silu" | "swish")) {
         return Err(broken(format!("the activation '{activation}' is not supported: only silu is")));
     }
@@ -283,55 +235,24 @@ fn config_file(file: &Checkpoint, identity: &Identity) -> Result<ConfigFile> {
     Ok(config)
 }
 
-/// A file's names seen through its layout's table.
-pub(super) struct Names<'a> {
-    pub file: &'a Checkpoint,
-    prefix: &'a str,
-    naming: Naming,
-    blocks: usize,
-    /// diffusers' name to the file's.
-    known: BTreeMap<String, &'a str>,
-}
+/// A file's tensors by diffusers' names.
+pub(super) type Names<'a> = Known<'a, Kl>;
 
-impl<'a> Names<'a> {
-    pub fn new(file: &'a Checkpoint, identity: &'a Identity) -> Result<Self> {
-        let Some(naming) = identity.naming else {
-            return Err(Error::Unknown { path: file.path().to_owned(), reason: "no KL autoencoder".into() });
-        };
-        let prefix = identity.prefix.as_str();
-        let within = || file.names().filter_map(|name| Some((name, name.strip_prefix(prefix)?)));
-        let blocks = naming.blocks(within().map(|(_, rest)| rest));
-        let known = within().filter_map(|(name, rest)| Some((naming.canonical(rest, blocks)?, name))).collect();
-        Ok(Self { file, prefix, naming, blocks, known })
-    }
-
-    /// Some tensor's name starts with these segments.
-    fn has(&self, start: &str) -> bool {
-        let first = self.known.range(format!("{start}.")..).next();
-        first.is_some_and(|(name, _)| name.strip_prefix(start).is_some_and(|rest| rest.starts_with('.')))
-    }
-
-    /// The extent that most of these tensors have along the given axis, so that one misshapen tensor is the one that is blamed.
-    fn extent<'b>(&self, candidates: impl IntoIterator<Item = (&'b str, usize)>) -> Option<usize> {
-        let mut votes: Vec<(usize, usize)> = Vec::new();
-        for (name, axis) in candidates {
-            let shape = self.known.get(name).and_then(|name| self.file.shape(name));
-            let Some(extent) = shape.and_then(|shape| shape.get(axis)) else { continue };
-            match votes.iter_mut().find(|(value, _)| value == extent) {
-                Some((_, count)) => *count += 1,
-                None => votes.push((*extent, 1)),
+/// A file's tensors by diffusers' names.
+///
+/// # Errors
+/// Where the file is no KL autoencoder.
+pub(super) fn names<'a>(file: &'a Checkpoint, identity: &'a Identity) -> Result<Names<'a>> {
+    let Some(naming) = identity.naming else {
+        let reason = match identity.kind {
+            Kind::VideoAutoencoder => {
+                format!("a {} video autoencoder, where one of pictures is expected", identity.family)
             }
-        }
-        let most = votes.iter().map(|(_, count)| *count).max()?;
-        votes.into_iter().find(|(_, count)| *count == most).map(|(value, _)| value)
-    }
-
-    fn missing(&self, canonical: &str, expected: Vec<usize>) -> Error {
-        let name = self.naming.original(canonical, self.blocks).unwrap_or_else(|| canonical.to_owned());
-        Error::Missing {
-            path: self.file.path().to_owned(),
-            name: format!("{}{name}", self.prefix),
-            expected: Shape(expected),
-        }
-    }
+            _ => "no KL autoencoder".into(),
+        };
+        return Err(Error::Unknown { path: file.path().to_owned(), reason });
+    };
+    let prefix = identity.prefix.as_str();
+    let blocks = naming.blocks(file.names().filter_map(|name| name.strip_prefix(prefix)));
+    Ok(Known::new(file, prefix, Kl { naming, blocks }))
 }

@@ -7,7 +7,7 @@ use tilewright_torch::winograd;
 use super::{
     Config,
     bands::Bands,
-    config::Names,
+    config::names,
     layers::{Conv, Middle, Norm, Resnet, finish, prepare},
     loader::Loader,
     progress::Progress,
@@ -79,7 +79,7 @@ impl Decoder {
         device: Device,
     ) -> Result<Self> {
         Error::refuse_left_over(file.path(), "decoder", &Config::left_over(file, identity))?;
-        let loader = Loader::new(Names::new(file, identity)?, config.needed(), numeric, device, config.norm_groups)?;
+        let loader = Loader::new(names(file, identity)?, config.needed(), numeric, device, config.norm_groups)?;
         let resnet = |name: String| loader.resnet(&name);
         let mut ups = Vec::new();
         for (index, block) in config.up_blocks.iter().enumerate() {

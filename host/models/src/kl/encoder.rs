@@ -5,7 +5,7 @@ use tch::{Device, Tensor};
 use super::{
     EncoderConfig, Numeric,
     bands::Bands,
-    config::Names,
+    config::names,
     layers::{Conv, Downsample, Middle, Norm, Resnet, finish, prepare},
     loader::Loader,
     progress::Progress,
@@ -45,7 +45,7 @@ impl Encoder {
         device: Device,
     ) -> Result<Self> {
         Error::refuse_left_over(file.path(), "encoder", &EncoderConfig::left_over(file, identity))?;
-        let loader = Loader::new(Names::new(file, identity)?, config.needed(), numeric, device, config.norm_groups)?;
+        let loader = Loader::new(names(file, identity)?, config.needed(), numeric, device, config.norm_groups)?;
         let mut downs = Vec::new();
         for (index, block) in config.down_blocks.iter().enumerate() {
             let name = format!("encoder.down_blocks.{index}");

@@ -4,11 +4,11 @@ use tch::{Device, Kind, Tensor};
 use tilewright_torch::{attention, to_layout, winograd::Winograd};
 
 use super::{
-    Config, Numeric,
-    config::{Names, Needed},
+    Numeric,
+    config::Names,
     layers::{Attention, Conv, Downsample, Linear, Middle, Norm, Plain, Resnet},
 };
-use crate::Result;
+use crate::{Result, known::Needed};
 
 /// Loads layers by diffusers' names from a file of any layout.
 pub(super) struct Loader<'a> {
@@ -23,7 +23,7 @@ impl<'a> Loader<'a> {
     /// Checks all shapes before any weight is copied.
     pub fn new(names: Names<'a>, needed: Vec<Needed>, numeric: Numeric, device: Device, groups: usize) -> Result<Self> {
         for needed in &needed {
-            Config::locate(&names, needed)?;
+            names.locate(needed)?;
         }
         Ok(Self { names, needed, numeric, device, groups })
     }
@@ -32,8 +32,8 @@ impl<'a> Loader<'a> {
         let needed = self.needed.iter().find(|needed| needed.name == name);
         let needed =
             needed.ok_or_else(|| tilewright_torch::Error::Torch(format!("{name} is not in the network's own list")))?;
-        let (name, shape) = Config::locate(&self.names, needed)?;
-        self.names.file.load(&name, &shape, kind, self.device)
+        let (name, shape) = self.names.locate(needed)?;
+        self.names.file.load(name, shape, kind, self.device)
     }
 
     pub fn conv(&self, name: &str, upsample: bool) -> Result<Conv> {

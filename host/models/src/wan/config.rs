@@ -118,7 +118,7 @@ impl Config {
             at(&format!("{middle}.resnets.1.norm1.gamma"), 0),
         ];
         let middle_channels =
-            known.extent(&middle_channels).ok_or_else(|| missing("decoder.conv_in.weight", &[384, 16, 3, 3, 3]))?;
+            known.extent(middle_channels).ok_or_else(|| missing("decoder.conv_in.weight", &[384, 16, 3, 3, 3]))?;
         let latent = [
             at("decoder.conv_in.weight", 1),
             at("post_quant_conv.weight", 0),
@@ -126,7 +126,7 @@ impl Config {
             at("post_quant_conv.bias", 0),
         ];
         let latent_channels =
-            known.extent(&latent).ok_or_else(|| missing("decoder.conv_in.weight", &[middle_channels, 16, 3, 3, 3]))?;
+            known.extent(latent).ok_or_else(|| missing("decoder.conv_in.weight", &[middle_channels, 16, 3, 3, 3]))?;
         let mut up_blocks = Vec::new();
         let mut into = middle_channels;
         for index in 0..known.count("decoder.up_blocks") {
@@ -139,8 +139,7 @@ impl Config {
             return Err(missing("decoder.up_blocks.0.resnets.0.conv1.weight", &shape));
         }
         let ends = [at("decoder.conv_out.weight", 0), at("decoder.conv_out.bias", 0)];
-        let out_channels =
-            known.extent(&ends).ok_or_else(|| missing("decoder.conv_out.weight", &[3, into, 3, 3, 3]))?;
+        let out_channels = known.extent(ends).ok_or_else(|| missing("decoder.conv_out.weight", &[3, into, 3, 3, 3]))?;
         let refused = |reason| Error::Unknown { path: file.path().to_owned(), reason };
         let (patch, image_channels) = patch(out_channels).ok_or_else(|| {
             refused(format!(
@@ -166,7 +165,7 @@ impl Config {
     fn read_block(known: &Known<'_, Naming>, name: &str, index: usize, into: usize) -> Result<UpBlock> {
         let first = format!("{name}.resnets.0");
         let channels = known
-            .extent(&resnet_channels(&first))
+            .extent(resnet_channels(&first))
             .ok_or_else(|| known.missing(&format!("{first}.conv1.weight"), &[into, into, 3, 3, 3]))?;
         let end = format!("{name}.upsamplers.0");
         let next = format!("decoder.up_blocks.{}.resnets.0", index + 1);
@@ -178,7 +177,7 @@ impl Config {
                 at(&format!("{next}.conv1.weight"), 1),
             ];
             Upsample {
-                channels: known.extent(&widths).unwrap_or(channels),
+                channels: known.extent(widths).unwrap_or(channels),
                 temporal: known.has(&format!("{end}.time_conv")),
             }
         });
@@ -204,7 +203,7 @@ impl Config {
         }
         for (block, upsample) in self.up_blocks.iter().filter_map(|block| Some((block, block.upsample?))) {
             let copies = upsample.channels * if upsample.temporal { 8 } else { 4 };
-            if block.duplicated && (upsample.channels != block.channels || copies % block.into != 0) {
+            if block.duplicated && (upsample.channels != block.channels || !copies.is_multiple_of(block.into)) {
                 return Err(format!(
                     "an up block from {} to {} channels can't add its input to its output",
                     block.into, upsample.channels
@@ -244,8 +243,7 @@ impl Config {
     /// What keeps the decoder from being loaded, a line each.
     pub fn problems(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
         let Ok(known) = known(file, identity) else { return Vec::new() };
-        let problems = self.needed().into_iter().filter_map(|needed| known.locate(&needed).err());
-        problems.map(|error| error.to_string()).collect()
+        known.problems(&self.needed())
     }
 
     /// Output pixels per latent pixel.

@@ -72,10 +72,9 @@ impl EncoderConfig {
             at(&format!("{first}.norm1.gamma"), 0),
             at(&format!("{first}.conv1.weight"), 1),
         ];
-        let first_channels =
-            known.extent(&width).ok_or_else(|| missing("encoder.conv_in.weight", &[96, 3, 3, 3, 3]))?;
+        let first_channels = known.extent(width).ok_or_else(|| missing("encoder.conv_in.weight", &[96, 3, 3, 3, 3]))?;
         let in_channels = known
-            .extent(&[at("encoder.conv_in.weight", 1)])
+            .extent([at("encoder.conv_in.weight", 1)])
             .ok_or_else(|| missing("encoder.conv_in.weight", &[first_channels, 3, 3, 3, 3]))?;
         let mut down_blocks: Vec<DownBlock> = Vec::new();
         let mut into = first_channels;
@@ -93,7 +92,7 @@ impl EncoderConfig {
             at("encoder.conv_out.weight", 0),
             at("encoder.conv_out.bias", 0),
         ];
-        let moments = known.extent(&moments).ok_or_else(|| missing("encoder.conv_out.weight", &[32, into, 3, 3, 3]))?;
+        let moments = known.extent(moments).ok_or_else(|| missing("encoder.conv_out.weight", &[32, into, 3, 3, 3]))?;
         let (patch, image_channels) = patch(in_channels).ok_or_else(|| {
             refused(format!(
                 "the encoder takes {in_channels} channels: pictures have 3 or 4, or 12 where each is four pixels"
@@ -108,7 +107,7 @@ impl EncoderConfig {
     fn read_block(known: &Known<'_, Naming>, name: &str, into: usize) -> Result<DownBlock> {
         let first = format!("{name}.resnets.0");
         let channels = known
-            .extent(&resnet_channels(&first))
+            .extent(resnet_channels(&first))
             .ok_or_else(|| known.missing(&format!("{first}.conv1.weight"), &[into, into, 3, 3, 3]))?;
         let end = format!("{name}.downsampler");
         let downsample = known.has(&end).then(|| Downsample { temporal: known.has(&format!("{end}.time_conv")) });
@@ -122,13 +121,16 @@ impl EncoderConfig {
         if let Some(width) = widths.into_iter().find(|width| *width == 0 || *width > MOST_CHANNELS) {
             return Err(format!("a layer of {width} channels is nonsense"));
         }
-        if moments % 2 != 0 {
+        if !moments.is_multiple_of(2) {
             return Err(format!("the encoder ends in {moments} channels: means and deviations are equally many"));
         }
         if self.down_blocks.iter().filter(|block| block.downsample.is_some()).count() > 8 {
             return Err(format!("{} down blocks are nonsense", self.down_blocks.len()));
         }
-        match self.down_blocks.iter().find(|block| block.averaged && block.into * block.factor() % block.channels != 0)
+        match self
+            .down_blocks
+            .iter()
+            .find(|block| block.averaged && !(block.into * block.factor()).is_multiple_of(block.channels))
         {
             Some(block) => Err(format!(
                 "a down block from {} to {} channels can't add its input to its output",
@@ -149,8 +151,7 @@ impl EncoderConfig {
     /// What keeps the encoder from being loaded, a line each.
     pub fn problems(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
         let Ok(known) = known(file, identity) else { return Vec::new() };
-        let problems = self.needed().into_iter().filter_map(|needed| known.locate(&needed).err());
-        problems.map(|error| error.to_string()).collect()
+        known.problems(&self.needed())
     }
 
     /// Checks that frames of this size can be encoded.

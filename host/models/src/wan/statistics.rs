@@ -1,11 +1,9 @@
 //! The mean and deviation of each latent channel, by which a model's latents differ from the autoencoder's: published, or written beside
 //! the file.
 
-use std::fs;
-
 use serde::Deserialize;
 
-use crate::{Checkpoint, Error, FileLayout, Identity, Result};
+use crate::{Checkpoint, Error, Identity, Result, config_json};
 
 /// diffusers' `AutoencoderKLWan` and `AutoencoderKLQwenImage` (models/autoencoders): WAN 2.1's and Qwen-Image's.
 const MEAN_16: [f64; 16] = [
@@ -42,10 +40,8 @@ const PUBLISHED: [(&[f64], &[f64]); 2] = [(&MEAN_16, &STD_16), (&MEAN_48, &STD_4
 const CLASSES: [&str; 2] = ["AutoencoderKLWan", "AutoencoderKLQwenImage"];
 
 /// What is taken from diffusers' config.json; the rest is read off the tensors.
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 struct ConfigFile {
-    #[serde(rename = "_class_name")]
-    class: Option<String>,
     latents_mean: Option<Vec<f64>>,
     latents_std: Option<Vec<f64>>,
 }
@@ -55,31 +51,16 @@ struct ConfigFile {
 /// # Errors
 /// Where config.json is broken, or its values are nonsense.
 pub(super) fn read(file: &Checkpoint, identity: &Identity, channels: usize) -> Result<Option<(Vec<f64>, Vec<f64>)>> {
-    let written = match identity.layout {
-        FileLayout::Diffusers => config_file(file, channels)?,
-        _ => None,
-    };
+    let written = config_file(file, identity, channels)?;
     let published = || PUBLISHED.iter().find(|(mean, _)| mean.len() == channels);
     Ok(written.or_else(|| published().map(|(mean, std)| (mean.to_vec(), std.to_vec()))))
 }
 
-fn config_file(file: &Checkpoint, channels: usize) -> Result<Option<(Vec<f64>, Vec<f64>)>> {
-    const LONGEST: u64 = 1 << 20;
-    let path = file.path().with_file_name("config.json");
-    let Ok(metadata) = fs::metadata(&path) else {
+fn config_file(file: &Checkpoint, identity: &Identity, channels: usize) -> Result<Option<(Vec<f64>, Vec<f64>)>> {
+    let Some((path, config)) = config_json::read::<ConfigFile>(file, identity, &CLASSES)? else {
         return Ok(None);
     };
     let broken = |reason: String| Error::Format { path: path.clone(), reason };
-    if !metadata.is_file() || metadata.len() > LONGEST {
-        return Err(broken("no configuration: not a file of under 1 MiB".into()));
-    }
-    let text = fs::read(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
-    let config: ConfigFile =
-        serde_json::from_slice(&text).map_err(|error| broken(format!("no valid configuration: {error}")))?;
-    if config.class.as_deref().is_some_and(|class| !CLASSES.contains(&class)) {
-        tracing::warn!(path = %path.display(), class = config.class, "config.json is of another class and not used");
-        return Ok(None);
-    }
     let (Some(mean), Some(std)) = (config.latents_mean, config.latents_std) else {
         return Ok(None);
     };

@@ -3,8 +3,11 @@
 use serde::Serialize;
 use tilewright_plan::{Dtype, Model};
 
-use super::{Names, Needed, Needs, USUAL_GROUPS, config_file, sound};
-use crate::{Checkpoint, Error, Family, Identity, Result, identify::most_common};
+use super::{Needs, USUAL_GROUPS, config_file, names, sound};
+use crate::{Checkpoint, Error, Family, Identity, Result, identify::most_common, known::Needed};
+
+/// What diffusers' names of the encoder's tensors begin with.
+const ENCODER: [&str; 2] = ["encoder.", "quant_conv."];
 
 /// One down block: so many residual layers, then half the size where it is not the last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -48,39 +51,39 @@ impl EncoderConfig {
     /// groups don't divide the channels; config.json is broken or asks for what is not supported.
     pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
         let refused = |reason: String| Error::Unknown { path: file.path().to_owned(), reason };
-        let names = Names::new(file, identity)?;
+        let names = names(file, identity)?;
         if !names.has("encoder") {
             return Err(refused("no encoder in it: only the decoder's part is there; give the whole VAE".into()));
         }
         let first = [("encoder.conv_in.weight", 0), ("encoder.conv_in.bias", 0)];
         let first_channels =
-            names.extent(first).ok_or_else(|| names.missing("encoder.conv_in.weight", vec![128, 3, 3, 3]))?;
+            names.extent(first).ok_or_else(|| names.missing("encoder.conv_in.weight", &[128, 3, 3, 3]))?;
         let mut down_blocks = Vec::new();
         let mut into = first_channels;
         for block in (0..).map(|block| format!("encoder.down_blocks.{block}")).take_while(|block| names.has(block)) {
-            let layers = (0..).take_while(|layer| names.has(&format!("{block}.resnets.{layer}"))).count();
+            let layers = names.count(&format!("{block}.resnets"));
             let parts = ["conv1.weight", "conv1.bias", "norm2.weight", "conv2.weight", "conv2.bias"];
             let parts = parts.map(|part| format!("{block}.resnets.0.{part}"));
             let channels = names
                 .extent(parts.iter().map(|name| (name.as_str(), 0)))
-                .ok_or_else(|| names.missing(&parts[0], vec![into, into, 3, 3]))?;
+                .ok_or_else(|| names.missing(&parts[0], &[into, into, 3, 3]))?;
             into = channels;
             down_blocks.push(DownBlock { channels, layers, downsamples: names.has(&format!("{block}.downsamplers")) });
         }
         if down_blocks.is_empty() {
             let first = "encoder.down_blocks.0.resnets.0.conv1.weight";
-            return Err(names.missing(first, vec![into, into, 3, 3]));
+            return Err(names.missing(first, &[into, into, 3, 3]));
         }
         let middle = ["norm1.weight", "conv1.weight", "conv2.weight"];
         let middle = middle.map(|part| format!("encoder.mid_block.resnets.0.{part}"));
         let out = [("quant_conv.weight", 0), ("quant_conv.bias", 0), ("encoder.conv_out.weight", 0)];
         let out = names.extent(out.into_iter().chain([("encoder.conv_out.bias", 0)]));
-        let out = out.ok_or_else(|| names.missing("encoder.conv_out.weight", vec![32, into, 3, 3]))?;
+        let out = out.ok_or_else(|| names.missing("encoder.conv_out.weight", &[32, into, 3, 3]))?;
         // Mean and logarithm of the variance.
         if out % 2 != 0 {
             return Err(refused(format!("the encoder ends in {out} channels: mean and variance have as many each")));
         }
-        let middle_layers = (0..).take_while(|layer| names.has(&format!("encoder.mid_block.resnets.{layer}"))).count();
+        let middle_layers = names.count("encoder.mid_block.resnets");
         let config = Self {
             image_channels: names.extent([("encoder.conv_in.weight", 1)]).unwrap_or(3),
             latent_channels: out / 2,
@@ -121,19 +124,17 @@ impl EncoderConfig {
 
     /// The file's names of all tensors in the encoder's part of the file.
     fn names(file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        let part = |name: &&str| {
-            name.strip_prefix(&identity.prefix)
-                .is_some_and(|rest| rest.starts_with("encoder.") || rest.starts_with("quant_conv."))
-        };
-        file.names().filter(part).map(str::to_owned).collect()
+        names(file, identity).map(|names| names.part(&ENCODER).map(str::to_owned).collect()).unwrap_or_default()
     }
 
     /// Tensors in the encoder's part of the file that no network has a place for.
     pub fn left_over(file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        let Ok(names) = Names::new(file, identity) else { return Vec::new() };
-        let mut left = Self::names(file, identity);
-        left.retain(|name| names.naming.canonical(&name[identity.prefix.len()..], names.blocks).is_none());
-        left
+        names(file, identity).map(|names| names.left_over(&ENCODER, None)).unwrap_or_default()
+    }
+
+    /// Whether the file has tensors of an encoder.
+    pub fn there(file: &Checkpoint, identity: &Identity) -> bool {
+        names(file, identity).is_ok_and(|names| names.has("encoder"))
     }
 
     /// Every tensor that the network needs.

@@ -1,14 +1,10 @@
 //! The tensors that a network needs, listed layer by layer.
 
-/// A tensor that the network needs: diffusers' name and the shapes that it may have, the usual one first.
-pub(in crate::kl) struct Needed {
-    pub name: String,
-    pub shapes: Vec<Vec<usize>>,
-}
+use crate::known::Needed;
 
 /// A list that grows.
 #[derive(Default)]
-pub struct Needs {
+pub(super) struct Needs {
     pub list: Vec<Needed>,
 }
 

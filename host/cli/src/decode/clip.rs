@@ -1,0 +1,186 @@
+//! Clips, and single frames of video VAEs.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use sha2::{Digest, Sha256};
+use tch::Tensor;
+use tilewright_engine::{ClipJob, Machine, Probe, VideoVae};
+use tilewright_media::{ClipWriter, Journal, Kind, Output, Pixels, Preview, Rate, Shape};
+use tilewright_models::Latent;
+use tilewright_plan::{PolicyIdentity, Request};
+
+use super::{
+    delivery::{Delivery, Writing},
+    limit,
+    picture::drawing,
+    pinned::Pinned,
+    texts, unscale,
+};
+use crate::{
+    args::Decode,
+    failure::{Failure, Outcome},
+    history::Trials,
+    overlay, policy,
+    progress::Progress,
+    report::{keep, print_json, report},
+};
+
+/// Frames per second that the models were trained on.
+const RATES: [(&str, u32); 2] = [("wan-2.1", 16), ("wan-2.2", 24)];
+
+/// Decodes with a video VAE.
+pub fn run(arguments: &Decode) -> Outcome {
+    // Everything that can be wrong with the arguments comes before anything that takes time.
+    let mut planner = policy::configured(&arguments.policy, &arguments.set)?;
+    if arguments.family.is_some() || arguments.scaling_factor.is_some() || arguments.shift_factor.is_some() {
+        return Err(Failure::input(
+            "--family, --scaling-factor and --shift-factor are for image VAEs: a video VAE's scaling is one per channel, from its config.json or as published",
+        ));
+    }
+    let vae = VideoVae::open(&arguments.vae)?;
+    let mut latent = Latent::read(&arguments.latent, arguments.tensor.as_deref())?;
+    vae.check(&latent)?;
+    if arguments.scaled {
+        unscale(&mut latent, vae.scaling(), &arguments.vae, "put its config.json beside it")?;
+    }
+    let extents = latent.extents();
+    let frames = vae.config.frames(extents.frames);
+    let path = arguments.output.clone().unwrap_or_else(|| default_output(&arguments.latent, frames));
+    let output = if arguments.dry_run { None } else { Some(Output::new(&path, Kind::Clip)?) };
+    let preview = arguments.clip.preview.as_deref().filter(|_| !arguments.dry_run).map(Preview::new).transpose()?;
+    let drawing = drawing(arguments)?;
+    let scale = vae.config.spatial_scale();
+    let shape = Shape {
+        samples: extents.samples as usize,
+        frames: frames as usize,
+        width: extents.width * scale,
+        height: extents.height * scale,
+        channels: vae.config.image_channels,
+    };
+    if let Some(output) = &output {
+        output.check(&shape)?;
+    }
+    let machine = Machine::find(arguments.device)?.measured(Probe::Kept)?;
+    let job = ClipJob::new(&machine, &vae, &latent.values, limit(arguments, &machine), arguments.objective.into())?;
+    let mut history = if arguments.no_history { Trials::none() } else { Trials::of(&machine, arguments.dry_run) };
+    let before = history.before(job.request());
+    let job = job.with_history(&before);
+    let Some(output) = output else {
+        let (record, candidates) = job.decide(planner.as_mut());
+        return report((arguments.json, arguments.explain), &record, &candidates, &[]);
+    };
+
+    let published = RATES.iter().find(|(family, _)| *family == vae.model.family).map_or(16, |(_, rate)| *rate);
+    let rate = arguments.clip.fps.or_else(|| Rate::new(published, 1));
+    let rate = rate.ok_or_else(|| Failure::work("no frame rate"))?;
+    let (journal, done) = match arguments.clip.resume {
+        true => {
+            let fingerprint = fingerprint(&latent.values, &arguments.vae, planner.identity(), job.request())?;
+            let (journal, done) = Journal::open(&output, &fingerprint, shape)?;
+            (Some(journal), done)
+        }
+        false => {
+            let folder = Journal::folder_of(&output);
+            if folder.exists() {
+                eprintln!(
+                    "note: {}: frames of an interrupted decode are kept here: --resume goes on from them",
+                    folder.display()
+                );
+            }
+            (None, vec![0; shape.samples])
+        }
+    };
+    let texts = texts(&latent);
+    let writer = ClipWriter::begin(&output, shape, rate, &texts)?;
+    writer.notes().iter().for_each(|note| eprintln!("note: {note}"));
+    let writing = Writing::new(writer);
+    let (abandoned, folder) = (writing.clone(), journal.as_ref().map(|journal| journal.folder().to_owned()));
+    let mut progress = Progress::abandoning(move || drop(abandoned.take()));
+    let mut delivery = Delivery { writing, journal, preview, texts, first: None, delivered: 0 };
+    let begun: usize = done.iter().sum();
+    if begun > 0 {
+        eprintln!("note: {begun} of {} frames are there already", shape.samples * shape.frames);
+        delivery.replay(&done)?;
+    }
+    let done: Vec<u32> = done.into_iter().map(|done| done as u32).collect();
+    let finished = match &folder {
+        Some(folder) => {
+            let mut pinned = Pinned::new(planner.as_mut(), folder, begun > 0);
+            job.run(&mut pinned, &mut progress, &mut delivery, &done)
+        }
+        None => job.run(planner.as_mut(), &mut progress, &mut delivery, &done),
+    };
+    progress.finish();
+    let finished = finished.or_else(|unfinished| {
+        drop(delivery.writing.take());
+        if let Some(record) = &unfinished.record {
+            // What the user ended says nothing of the plan.
+            if !matches!(unfinished.error, tilewright_engine::Error::Interrupted) {
+                history.keep(record);
+            }
+            keep(arguments.record.as_deref(), record)?;
+            if arguments.json {
+                print_json(record)?;
+            }
+        }
+        let failure = Failure::from(unfinished.error);
+        Err(match &folder {
+            Some(folder) => failure.and(format!(
+                "{} of {} frames are kept in {}: --resume goes on from them",
+                delivery.delivered,
+                shape.samples * shape.frames,
+                folder.display()
+            )),
+            None => failure,
+        })
+    })?;
+    // What went on from others' frames took less than such a clip takes.
+    if begun == 0 {
+        history.keep(&finished.record);
+    }
+    let writer = delivery.writing.take().ok_or_else(|| Failure::work("interrupted"))?;
+    let mut files = writer.finish()?;
+    if let Some(journal) = delivery.journal {
+        journal.remove()?;
+    }
+    if let (Some(drawing), Some(path), Some(first)) = (drawing, &arguments.explain_image, &delivery.first) {
+        let mut pixels = Pixels::from(first);
+        overlay::draw(&mut pixels, &finished.record.plan.space);
+        drawing.write_pixels(&pixels)?;
+        files.push(path.clone());
+    }
+    files.extend(arguments.clip.preview.clone());
+    keep(arguments.record.as_deref(), &finished.record)?;
+    report((arguments.json, arguments.explain), &finished.record, &finished.candidates, &files)
+}
+
+/// What decides the values of the frames: the latent, the weights, and who decides how.
+fn fingerprint(latents: &Tensor, vae: &Path, policy: &PolicyIdentity, request: &Request) -> Outcome<String> {
+    let mut digest = Sha256::new();
+    let values = latents.f_contiguous().map_err(tilewright_torch::Error::from)?;
+    let mut bytes = vec![0_u8; values.numel() * 4];
+    values.f_copy_data_u8(&mut bytes, values.numel()).map_err(tilewright_torch::Error::from)?;
+    digest.update(format!("{:?}", latents.size()));
+    digest.update(&bytes);
+    let read = |error: io::Error| Failure::work(format!("{}: can't be read: {error}", vae.display()));
+    let mut file = File::open(vae).map_err(read)?;
+    let mut piece = vec![0_u8; 1 << 20];
+    loop {
+        match file.read(&mut piece).map_err(read)? {
+            0 => break,
+            count => digest.update(&piece[..count]),
+        }
+    }
+    let decided = (&policy.digest, &policy.settings, request.objective);
+    digest.update(serde_json::to_vec(&decided).map_err(Failure::work)?);
+    Ok(format!("sha256:{:x}", digest.finalize()))
+}
+
+fn default_output(latent: &Path, frames: u32) -> PathBuf {
+    let ending = if frames == 1 { "png" } else { "mp4" };
+    Path::new(latent.file_stem().unwrap_or(latent.as_os_str())).with_extension(ending)
+}

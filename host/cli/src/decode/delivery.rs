@@ -1,0 +1,95 @@
+//! Where a clip's frames go as they are decoded: into the output, the journal that lets an interrupted decode go on, and the preview.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tch::Tensor;
+use tilewright_engine::Sink;
+use tilewright_media::{ClipWriter, Frame, Journal, Preview, Texts};
+
+use crate::{failure::Outcome, frames::frame};
+
+/// The output being written; taken away by whoever ends the program in the middle of it, so that nothing half-written stays behind.
+#[derive(Clone)]
+pub struct Writing(Arc<Mutex<Option<ClipWriter>>>);
+
+impl Writing {
+    pub fn new(writer: ClipWriter) -> Self {
+        Self(Arc::new(Mutex::new(Some(writer))))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<ClipWriter>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the writer away; without it nothing more is written.
+    pub fn take(&self) -> Option<ClipWriter> {
+        self.lock().take()
+    }
+}
+
+/// A decode's frames on their way out.
+pub struct Delivery {
+    pub writing: Writing,
+    pub journal: Option<Journal>,
+    pub preview: Option<Preview>,
+    pub texts: Texts,
+    /// The first frame of the first sample, once it is there.
+    pub first: Option<Frame>,
+    /// Frames of all samples that are out.
+    pub delivered: usize,
+}
+
+impl Delivery {
+    /// Feeds what an earlier decode left in the journal to the output.
+    pub fn replay(&mut self, done: &[usize]) -> Outcome {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        if let Some(writer) = self.writing.lock().as_mut() {
+            journal.replay(writer)?;
+        }
+        self.delivered = done.iter().sum();
+        if done.first().is_some_and(|done| *done > 0) {
+            let frame = journal.frame(0, 0)?;
+            self.show(&frame)?;
+            self.first = Some(frame);
+        }
+        Ok(())
+    }
+
+    fn show(&self, frame: &Frame) -> Result<(), tilewright_media::Error> {
+        match &self.preview {
+            Some(preview) => preview.show(frame, &self.texts),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Sink for Delivery {
+    fn frames(
+        &mut self,
+        sample: u32,
+        first: u32,
+        frames: &Tensor,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        for index in 0..frames.size()[0] {
+            let frame = frame(&frames.get(index)).map_err(|failure| failure.to_string())?;
+            let (sample, place) = (sample as usize, first as usize + index as usize);
+            // The journal first: what it holds can be written again, and not the other way round.
+            if let Some(journal) = &mut self.journal {
+                journal.append(sample, place, &frame)?;
+            }
+            match self.writing.lock().as_mut() {
+                Some(writer) => writer.frame(sample, place, &frame)?,
+                None => return Err("the program is being ended".into()),
+            }
+            self.delivered += 1;
+            if (sample, place) == (0, 0) {
+                self.show(&frame)?;
+                self.first = Some(frame);
+            }
+        }
+        if let Some(journal) = &mut self.journal {
+            journal.commit()?;
+        }
+        Ok(())
+    }
+}

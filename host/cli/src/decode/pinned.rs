@@ -1,0 +1,85 @@
+//! A decode that goes on is run as it was begun: the plan is kept beside the frames, and answered instead of asking the policy anew,
+//! which may know better by now but would change the picture in the middle of the clip.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use tilewright_plan::{
+    Attempt, Decision, Device, Facts, Offer, Outcome as Measured, Plan, Planner, PolicyIdentity, Request,
+};
+
+/// Answers a plan that was decided before, until it fails.
+pub struct Pinned<'a> {
+    planner: &'a mut dyn Planner,
+    /// None where nothing was begun: the policy is asked then.
+    plan: Option<Plan>,
+    /// Where the plan in force is kept.
+    path: PathBuf,
+}
+
+impl<'a> Pinned<'a> {
+    /// Goes on with the plan that is kept in a journal's folder where `begun` says that there are frames of it, and keeps the one that is decided
+    /// otherwise.
+    pub fn new(planner: &'a mut dyn Planner, folder: &Path, begun: bool) -> Self {
+        let path = folder.join("plan.json");
+        let kept = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        Self { planner, plan: kept.filter(|_| begun), path }
+    }
+
+    /// A plan that can't be kept costs sameness, not the decode.
+    fn keep(&self, plan: &Plan) {
+        let kept = || -> io::Result<()> {
+            let new = self.path.with_extension("new");
+            fs::write(&new, serde_json::to_vec(plan)?)?;
+            fs::rename(new, &self.path)
+        };
+        if let Err(error) = kept() {
+            tracing::warn!(%error, path = %self.path.display(), "the plan can't be kept: a decode that goes on may decide otherwise");
+        }
+    }
+}
+
+impl Planner for Pinned<'_> {
+    fn identity(&self) -> &PolicyIdentity {
+        self.planner.identity()
+    }
+
+    fn decide(&mut self, request: &Request, device: &Device, offer: &Offer, facts: Arc<dyn Facts>) -> Decision {
+        if let Some(plan) = self.plan.take() {
+            return Decision {
+                answer: None,
+                plan,
+                adjusted: vec!["the plan that the clip was begun with".into()],
+                fallback: None,
+                elapsed: Duration::ZERO,
+                fuel: 0,
+                candidates: Vec::new(),
+                log: Vec::new(),
+            };
+        }
+        let decision = self.planner.decide(request, device, offer, facts);
+        self.keep(&decision.plan);
+        decision
+    }
+
+    fn recover(
+        &mut self,
+        request: &Request,
+        device: &Device,
+        offer: &Offer,
+        facts: Arc<dyn Facts>,
+        attempts: &[Attempt],
+    ) -> Decision {
+        let decision = self.planner.recover(request, device, offer, facts, attempts);
+        self.keep(&decision.plan);
+        decision
+    }
+
+    fn learn(&mut self, request: &Request, device: &Device, plan: &Plan, outcome: &Measured) {
+        self.planner.learn(request, device, plan, outcome);
+    }
+}

@@ -1,0 +1,172 @@
+//! What was decided and measured: tables for people, the record for programs.
+
+use std::{
+    fs::OpenOptions,
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use tilewright_plan::{Candidate, Record, bytes};
+
+use crate::{
+    failure::{Failure, Outcome},
+    table,
+};
+
+/// A file opened to be appended to.
+pub fn appended(path: &Path) -> io::Result<std::fs::File> {
+    OpenOptions::new().create(true).append(true).open(path)
+}
+
+/// Appends the record where the user asked for it, as one write, so that records of several processes don't mix.
+pub fn keep(path: Option<&Path>, record: &Record) -> Outcome {
+    let Some(path) = path else { return Ok(()) };
+    let mut line = serde_json::to_vec(record).map_err(Failure::work)?;
+    line.push(b'\n');
+    appended(path)
+        .and_then(|mut file| file.write_all(&line))
+        .map_err(|error| Failure::work(format!("{}: can't be written: {error}", path.display())))
+}
+
+/// The record on standard output.
+pub fn print_json(record: &Record) -> Outcome {
+    let text = serde_json::to_string_pretty(record).map_err(Failure::work)?;
+    Ok(writeln!(io::stdout().lock(), "{text}")?)
+}
+
+/// What was decided and measured: the record alone on standard output as JSON, or tables.
+pub fn report((json, explain): (bool, bool), record: &Record, candidates: &[Candidate], files: &[PathBuf]) -> Outcome {
+    if json {
+        // Standard output is the record alone.
+        if explain {
+            eprintln!("{}", explanation(record, candidates));
+        }
+        return print_json(record);
+    }
+    let mut stdout = io::stdout().lock();
+    if explain {
+        writeln!(stdout, "{}\n", explanation(record, candidates))?;
+    }
+    writeln!(stdout, "{}", summary(record, files))?;
+    Ok(())
+}
+
+/// The decision and its outcome in a few lines.
+fn summary(record: &Record, files: &[PathBuf]) -> String {
+    let plan = &record.plan;
+    let request = &record.request;
+    let samples = if request.batch == 1 { String::new() } else { format!("{} × ", request.batch) };
+    let mut rows = vec![
+        (
+            "request",
+            format!(
+                "{samples}{}×{}{} {}, at most {}",
+                request.width,
+                request.height,
+                if request.frames > 1 { format!(", {} frames,", request.frames) } else { String::new() },
+                request.model.family,
+                bytes::display(request.memory_limit)
+            ),
+        ),
+        (
+            "policy",
+            format!(
+                "{} {} in {}, {} fuel",
+                record.policy.name,
+                record.policy.version,
+                table::time(record.decision),
+                record.fuel
+            ),
+        ),
+        (
+            "plan",
+            match request.frames {
+                1 => format!("{}, {}, {}, batch {}", plan.space, plan.precision, plan.layout, plan.batch),
+                _ => format!("{}, time {}, {}, {}", plan.space, plan.time, plan.precision, plan.layout),
+            },
+        ),
+    ];
+    if !plan.reason.is_empty() {
+        rows.push(("why", plan.reason.clone()));
+    }
+    rows.extend(record.adjusted.iter().map(|line| ("adjusted", line.clone())));
+    rows.extend(
+        record.fallback.iter().map(|fallback| ("fallback", format!("{}: {}", fallback.reason, fallback.detail))),
+    );
+    rows.extend(
+        record.attempts.iter().map(|attempt| {
+            ("failed", format!("{} {}: {}", attempt.plan.space, attempt.plan.precision, attempt.failure))
+        }),
+    );
+    if let Some(cost) = &record.estimate {
+        rows.push((
+            "expected",
+            format!(
+                "{} in {} tiles, {} held, rework {:.2}",
+                table::time(cost.elapsed),
+                cost.tiles,
+                bytes::display(cost.peak_bytes),
+                cost.rework
+            ),
+        ));
+    }
+    if let Some(outcome) = &record.outcome {
+        rows.push((
+            "measured",
+            format!(
+                "{}, {} held, loaded in {}",
+                table::time(outcome.elapsed),
+                bytes::display(outcome.peak_bytes),
+                table::time(outcome.load)
+            ),
+        ));
+    }
+    rows.extend(files.iter().map(|file| ("wrote", file.display().to_string())));
+    table::facts(rows)
+}
+
+/// Every plan that the policy asked the price of, the one carried out marked.
+fn explanation(record: &Record, candidates: &[Candidate]) -> String {
+    // What differs: a picture's batch, a clip's chunks.
+    let divided = if record.request.frames > 1 { "chunks" } else { "batch" };
+    let heading = ["", "space", "precision", "layout", divided, "tiles", "rework", "memory", "time", "note"];
+    let limit = record.request.memory_limit;
+    let chosen = |candidate: &Candidate| {
+        let plan = &candidate.plan;
+        let one = (plan.space, plan.time, plan.batch, plan.precision, plan.layout);
+        let other = &record.plan;
+        one == (other.space, other.time, other.batch, other.precision, other.layout)
+    };
+    let rows = candidates.iter().map(|candidate| {
+        let plan = &candidate.plan;
+        let mut row = vec![
+            if chosen(candidate) { "→" } else { "" }.to_owned(),
+            plan.space.to_string(),
+            plan.precision.to_string(),
+            plan.layout.to_string(),
+            if record.request.frames > 1 { plan.time.to_string() } else { plan.batch.to_string() },
+        ];
+        match &candidate.cost {
+            Ok(cost) => row.extend([
+                cost.tiles.to_string(),
+                format!("{:.2}", cost.rework),
+                bytes::display(cost.peak_bytes),
+                table::time(cost.elapsed),
+                match (&record.outcome, chosen(candidate)) {
+                    (Some(outcome), true) => {
+                        format!("measured {}, {}", bytes::display(outcome.peak_bytes), table::time(outcome.elapsed))
+                    }
+                    _ if cost.peak_bytes > limit => "over the limit".into(),
+                    _ => String::new(),
+                },
+            ]),
+            Err(reason) => row.extend([String::new(), String::new(), String::new(), String::new(), reason.clone()]),
+        }
+        row
+    });
+    if candidates.is_empty() {
+        return format!("{} asked for no prices: it decides by rule.", record.policy.name);
+    }
+    let considered = format!("{} considered {} plans:", record.policy.name, candidates.len());
+    format!("{considered}\n{}", table::listing(&heading, &[divided, "tiles", "rework", "memory", "time"], rows))
+}

@@ -1,0 +1,45 @@
+//! diffusers' config.json beside a file: what tensors don't tell.
+
+use std::{fs, path::PathBuf};
+
+use serde::{Deserialize, de::DeserializeOwned};
+
+use crate::{Checkpoint, Error, FileLayout, Identity, Result};
+
+/// Longest file that is read.
+const LONGEST: u64 = 1 << 20;
+
+#[derive(Deserialize)]
+struct Written<T> {
+    #[serde(rename = "_class_name")]
+    class: Option<String>,
+    #[serde(flatten)]
+    rest: T,
+}
+
+/// What config.json beside a file of diffusers' layout says, and where it is; nothing where there is none or it is of none of these classes.
+///
+/// # Errors
+/// [`Error::Format`] and [`Error::Read`] where it is broken.
+pub(crate) fn read<T: DeserializeOwned>(
+    file: &Checkpoint,
+    identity: &Identity,
+    classes: &[&str],
+) -> Result<Option<(PathBuf, T)>> {
+    let path = file.path().with_file_name("config.json");
+    let Some(metadata) = fs::metadata(&path).ok().filter(|_| identity.layout == FileLayout::Diffusers) else {
+        return Ok(None);
+    };
+    let broken = |reason: String| Error::Format { path: path.clone(), reason };
+    if !metadata.is_file() || metadata.len() > LONGEST {
+        return Err(broken("no configuration: not a file of under 1 MiB".into()));
+    }
+    let text = fs::read(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
+    let written: Written<T> =
+        serde_json::from_slice(&text).map_err(|error| broken(format!("no valid configuration: {error}")))?;
+    if let Some(class) = written.class.filter(|class| !classes.contains(&class.as_str())) {
+        tracing::warn!(path = %path.display(), class, "config.json is of another class and not used");
+        return Ok(None);
+    }
+    Ok(Some((path, written.rest)))
+}
