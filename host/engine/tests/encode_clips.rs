@@ -199,17 +199,6 @@ fn what_is_not_finite_is_redone_in_a_wider_type_from_there_on() {
     let vae = tiny();
     let clip = overflowing(13, 6, (130, 8));
     let wide = encoded(&vae, &clip, through(Space::Whole, Time::Whole));
-    for (left, width) in [(96, 64), (64, 96), (0, 160), (80, 80), (96, 56)] {
-        let part = clip.narrow(3, left, width).contiguous();
-        let j = job(&vae, &part, 1 << 34);
-        for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
-            let (r, _) = run(&j, &part, [Plan { layout, ..through(Space::Whole, carried(4)) }], &mut Quiet);
-            println!(
-                "DEBUG {left} {width} {layout} {:?}",
-                r.map(|r| largest(&r.latents)).map_err(|e| e.error.to_string())
-            );
-        }
-    }
     let half = |plan: Plan| Plan { precision: Precision::Uniform(Dtype::F16), ..plan };
     for (narrow, next) in [
         (through(Space::Whole, carried(4)), through(Space::Whole, carried(8))),
