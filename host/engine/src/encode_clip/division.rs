@@ -71,6 +71,14 @@ impl Division {
         Ok(EncoderState::relaid(&parts, places)?)
     }
 
+    /// The state of all of the area, out of those of the tiles, which go.
+    pub fn merged(&self, states: Vec<EncoderState>) -> Result<EncoderState> {
+        let tiles = self.places().into_iter().zip(self.shares());
+        let parts = states.into_iter().zip(tiles).map(|(state, (place, share))| (state, place, share)).collect();
+        let whole = |axis: &Axis| (0, i64::from(axis.extent) * self.scale);
+        Ok(EncoderState::merged(parts, &[whole(&self.grid.rows), whole(&self.grid.columns)])?)
+    }
+
     /// Adds a tile's latents [1, C, t, h, w] to those of all, which come into being with the first.
     pub fn gather(&self, gathered: &mut Option<Tensor>, index: usize, latents: Tensor, device: Device) -> Result<()> {
         if self.len() == 1 {

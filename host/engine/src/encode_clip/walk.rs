@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tch::{Device, Tensor};
 use tilewright_models::{
     kl::Numeric,
-    wan::{Encoder, EncoderState, Place},
+    wan::{Encoder, EncoderState, Part, Place},
 };
 use tilewright_plan::{Failure, Outcome, Plan, Release};
 use tilewright_torch::{memory, non_finite, probe};
@@ -305,20 +305,20 @@ fn in_pieces(
     step: &mut dyn FnMut(f64) -> tilewright_models::Result<()>,
 ) -> Result<(EncoderState, Tensor)> {
     let (.., height, width) = frames.size5()?;
-    let part: Place = [(0, height), (0, width)];
+    let share: Place = [(0, height), (0, width)];
+    let whole = Part { state, place: share, share };
     let places = division.places();
-    let whole =
-        Division::new(&tilewright_plan::Space::Whole, height as u32, width as u32, encoder.config().spatial_scale());
-    let mut states = whole.relaid(std::iter::once(state), &places)?;
-    let mut gathered = None;
-    for (index, (state, [(top, rows), (left, columns)])) in states.iter_mut().zip(&places).enumerate() {
-        let piece = frames.f_narrow(3, *top, *rows)?.f_narrow(4, *left, *columns)?;
+    let (mut states, mut gathered) = (Vec::new(), None);
+    for (index, place) in places.iter().enumerate() {
+        let mut state = EncoderState::relaid(&[whole], &[*place])?.into_iter().next().unwrap_or_default();
+        let [(top, rows), (left, columns)] = *place;
+        let piece = frames.f_narrow(3, top, rows)?.f_narrow(4, left, columns)?;
         let mut within = |share: f64| step((index as f64 + share) / places.len() as f64);
-        let latents = encoder.push(state, &piece, &mut within)?;
+        let latents = encoder.push(&mut state, &piece, &mut within)?;
         division.gather(&mut gathered, index, latents, device)?;
+        states.push(state);
     }
-    let state = division.relaid(states.iter(), &[part])?.into_iter().next().unwrap_or_default();
-    Ok((state, gathered.unwrap_or_default()))
+    Ok((division.merged(states)?, gathered.unwrap_or_default()))
 }
 
 impl Work for Walk<'_> {

@@ -83,9 +83,24 @@ impl Walk<'_> {
     /// What one convolution makes besides its input: its output and what libtorch lays out for it.
     fn convolution(&self, into: f64, out: f64, taps: f64) -> f64 {
         let scratch = &self.of.scratch;
+        let inputs = scratch.inputs;
         let weights = scratch.weights * taps * padded(into) * padded(out) * self.of.convolution;
-        let copies = scratch.inputs * (self.convolved(into) + self.convolved(out));
         let output = self.convolved(out);
+        let copies = match inputs > 1.0 {
+            // Laid out tap by tap.
+            true => {
+                if taps > 1.0 {
+                    inputs * self.convolved(into)
+                } else {
+                    0.0
+                }
+            }
+            // Input and output are reordered, the output when the input's copy is gone.
+            false => {
+                let (from, to) = (inputs * self.convolved(padded(into)), inputs * self.convolved(padded(out)));
+                (from + to - inputs * output).max(to)
+            }
+        };
         let changed = if self.mixed() { self.rest(out) } else { 0.0 };
         output + (copies + weights + convolution_bytes()).max(changed)
     }
@@ -147,9 +162,11 @@ impl Walk<'_> {
         let (own, padded) = (self.rest(channels), self.rest(channels));
         let input = if self.mixed() { self.convolved(channels) } else { 0.0 };
         self.pixels /= 4.0;
-        let convolved = 4.0 * self.of.scratch.inputs * self.convolved(channels);
         let one = self.convolution(channels, channels, 9.0);
-        self.moment(own + padded + input + one + convolved);
+        // The input has four times the pixels.
+        let copies =
+            3.0 * self.of.scratch.inputs * self.convolved(channels.max(f64::min(16.0, 16.0 * self.of.scratch.inputs)));
+        self.moment(own + padded + input + one + copies);
         self.seconds += 9.0 * self.of.plain.of(channels, channels) * self.count * self.pixels;
         self.seconds += self.moved(12.0 * channels);
         if !temporal {

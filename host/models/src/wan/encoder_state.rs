@@ -1,6 +1,6 @@
 //! Where an encode stands in its clip: what the layers remember of the frames before. It can be kept, and laid out anew for other parts of the frames.
 
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 use tilewright_plan::Layout;
 use tilewright_torch::to_layout;
 
@@ -68,10 +68,36 @@ impl EncoderState {
         };
         places.iter().map(state).collect()
     }
+
+    /// The state of frames out of those of their parts, each given with its place and its share. The parts go layer by layer, so that both are never
+    /// there at once.
+    ///
+    /// # Errors
+    /// Where memory is out; the parts are gone then.
+    pub fn merged(mut parts: Vec<(Self, Place, Place)>, place: &Place) -> Result<Self> {
+        let layers = parts.iter().map(|(state, ..)| state.past.frames.len()).max().unwrap_or(0);
+        let mut frames = Vec::new();
+        for layer in 0..layers {
+            let borrowed: Vec<Part<'_>> =
+                parts.iter().map(|(state, place, share)| Part { state, place: *place, share: *share }).collect();
+            frames.push(cut(&borrowed, layer, place)?);
+            for (state, ..) in &mut parts {
+                state.past.frames[layer] = None;
+            }
+        }
+        Ok(Self { past: Past::of(frames), size: (layers > 0).then_some([place[0].1, place[1].1]) })
+    }
 }
 
 /// What one layer remembers of the frames at a place.
 fn cut(parts: &[Part<'_>], layer: usize, place: &Place) -> Result<Option<Tensor>> {
+    let remembered = || parts.iter().filter_map(|part| part.state.past.frames.get(layer)?.as_ref());
+    // After a change of plans some may be in another type: what is wider than it is does no harm.
+    let kinds = || remembered().map(Tensor::kind);
+    let kind = match kinds().all(|kind| Some(kind) == kinds().next()) {
+        true => kinds().next().unwrap_or(Kind::Float),
+        false => Kind::Float,
+    };
     let mut output: Option<Tensor> = None;
     for part in parts {
         let (Some(Some(from)), Some(size)) = (part.state.past.frames.get(layer), part.state.size) else { continue };
@@ -82,7 +108,7 @@ fn cut(parts: &[Part<'_>], layer: usize, place: &Place) -> Result<Option<Tensor>
             Some(whole) => whole,
             None => {
                 let shape = [count, channels, at(0, place[0].1), at(1, place[1].1)];
-                let empty = Tensor::f_empty(shape, (from.kind(), from.device()))?;
+                let empty = Tensor::f_empty(shape, (kind, from.device()))?;
                 output.insert(to_layout(&empty, layout_of(from))?)
             }
         };
