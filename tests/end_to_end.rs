@@ -16,5 +16,9 @@ mod encode_clip;
 mod history;
 #[path = "end_to_end/hostile.rs"]
 mod hostile;
+#[path = "end_to_end/kills.rs"]
+mod kills;
 #[path = "end_to_end/program.rs"]
 mod program;
+#[path = "end_to_end/video.rs"]
+mod video;

@@ -5,7 +5,7 @@ mod delivery;
 mod picture;
 mod pinned;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tilewright_engine::Machine;
 use tilewright_media::{Texts, is_keyword};
@@ -25,6 +25,7 @@ pub const RECORD_KEYWORD: &str = "tilewright";
 
 /// Decodes as asked: pictures or clips, as the VAE has it.
 pub fn run(arguments: &Decode) -> Outcome {
+    distinct(arguments)?;
     if let Some(path) = &arguments.record {
         appended(path).map_err(|error| Failure::input(format!("{}: can't be written: {error}", path.display())))?;
     }
@@ -35,6 +36,26 @@ pub fn run(arguments: &Decode) -> Outcome {
         Kind::VideoAutoencoder => clip::run(arguments),
         _ => picture::run(arguments),
     }
+}
+
+/// What is written goes into files of their own.
+fn distinct(arguments: &Decode) -> Outcome {
+    let files: [(&str, &Option<PathBuf>); 4] = [
+        ("-o", &arguments.output),
+        ("--preview", &arguments.clip.preview),
+        ("--explain-image", &arguments.explain_image),
+        ("--record", &arguments.record),
+    ];
+    for (index, (name, path)) in files.iter().enumerate() {
+        let same = files[..index].iter().find(|(_, other)| path.is_some() && other == path);
+        if let (Some((other, _)), Some(path)) = (same, path) {
+            return Err(Failure::input(format!(
+                "{}: is given as {other} and as {name}: one file can't be both",
+                path.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The limit asked for, or else a share of what is free.

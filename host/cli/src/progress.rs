@@ -2,22 +2,25 @@
 
 use std::{
     io::{self, IsTerminal},
+    process,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver},
     },
+    thread,
     time::{Duration, Instant},
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
-use signal_hook::consts::SIGTERM;
+use signal_hook::{consts::SIGTERM, iterator::Signals};
 use tilewright_engine::Observer;
 use tilewright_plan::{Decision, FailedAttempt, Time};
 
 /// Steps of the bar.
 const STEPS: u64 = 1000;
 
-/// How long a layer may take after Ctrl-C.
+/// How long a layer, or what comes before the first one, may take after a signal.
 const PATIENCE: Duration = Duration::from_millis(700);
 
 /// How often a plain line is printed.
@@ -27,38 +30,29 @@ const INTERVAL: Duration = Duration::from_secs(10);
 pub struct Progress {
     bar: Option<ProgressBar>,
     interrupted: Arc<AtomicBool>,
+    /// Whether a signal may end the program in the middle of what it does. Held by who ends it, until the end.
+    endable: Arc<Mutex<bool>>,
     started: Instant,
     spoken: Instant,
 }
 
 impl Progress {
-    /// Takes over Ctrl-C and SIGTERM: the first ends the decode at the next layer, a second Ctrl-C the program.
+    /// Takes over Ctrl-C and SIGTERM: the first ends the work at the next layer, or the program where that takes too long; a second one the
+    /// program at once.
     pub fn new() -> Self {
         Self::abandoning(|| ())
     }
 
-    /// The same, where work lies about that must not stay: where a layer takes too long after Ctrl-C, it is abandoned and the program ends.
+    /// The same, where work lies about that must not stay when the program is ended: `abandon` takes it away.
     pub fn abandoning(abandon: impl FnOnce() + Send + 'static) -> Self {
         let interrupted = Arc::new(AtomicBool::new(false));
-        let flag = interrupted.clone();
-        let mut abandon = Some(abandon);
-        let set = ctrlc::set_handler(move || {
-            if flag.swap(true, Ordering::Relaxed) {
-                std::process::exit(1);
+        let endable = Arc::new(Mutex::new(true));
+        match signals() {
+            Ok(signals) => {
+                let (flag, endable) = (interrupted.clone(), endable.clone());
+                thread::spawn(move || end_at(&signals, &flag, &endable, abandon));
             }
-            let Some(abandon) = abandon.take() else { return };
-            std::thread::spawn(move || {
-                std::thread::sleep(PATIENCE);
-                abandon();
-                eprintln!("error: interrupted");
-                std::process::exit(1);
-            });
-        });
-        if let Err(error) = set {
-            tracing::debug!(%error, "Ctrl-C ends the program at once");
-        }
-        if let Err(error) = signal_hook::flag::register(SIGTERM, interrupted.clone()) {
-            tracing::debug!(%error, "SIGTERM ends the program at once");
+            Err(error) => tracing::debug!(%error, "signals end the program at once"),
         }
         let bar = io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template("{msg} [{bar:30}] {percent:>3} %  {elapsed} elapsed, {eta} left");
@@ -66,11 +60,12 @@ impl Progress {
                 .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "))
         });
         let now = Instant::now();
-        Self { bar, interrupted, started: now, spoken: now }
+        Self { bar, interrupted, endable, started: now, spoken: now }
     }
 
-    /// Takes the bar away.
+    /// The work has ended: takes the bar away. What follows, giving files their names, is short and no longer interrupted.
     pub fn finish(&self) {
+        *self.endable.lock().unwrap_or_else(PoisonError::into_inner) = false;
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
@@ -81,6 +76,32 @@ impl Progress {
             Some(bar) => bar.suspend(|| eprintln!("{line}")),
             None => eprintln!("{line}"),
         }
+    }
+}
+
+/// Ctrl-C and SIGTERM as they come.
+fn signals() -> anyhow::Result<Receiver<()>> {
+    let (sender, signals) = mpsc::channel();
+    let mut terminations = Signals::new([SIGTERM])?;
+    let other = sender.clone();
+    thread::spawn(move || terminations.forever().try_for_each(|_| other.send(())));
+    ctrlc::set_handler(move || drop(sender.send(())))?;
+    Ok(signals)
+}
+
+/// Waits for a signal and ends the program, unless the work comes to its end by itself in time.
+fn end_at(signals: &Receiver<()>, interrupted: &AtomicBool, endable: &Mutex<bool>, abandon: impl FnOnce()) {
+    if signals.recv().is_err() {
+        return;
+    }
+    interrupted.store(true, Ordering::Relaxed);
+    // Until a second one, or the time is up.
+    let _ = signals.recv_timeout(PATIENCE);
+    let endable = endable.lock().unwrap_or_else(PoisonError::into_inner);
+    if *endable {
+        abandon();
+        eprintln!("error: interrupted");
+        process::exit(1);
     }
 }
 

@@ -18,6 +18,22 @@ use crate::{
     project::Project,
 };
 
+/// The bundled picture and clip, and where the records of their decodes go.
+const PICTURE: [&str; 5] = [
+    "examples/latents/astronaut.latent",
+    "--vae",
+    "examples/models/flux-tiny/ae.safetensors",
+    "--record",
+    "out/astronaut.jsonl",
+];
+const CLIP: [&str; 5] = [
+    "examples/latents/shapes.latent",
+    "--vae",
+    "examples/models/wan-tiny/Wan2.1_VAE.safetensors",
+    "--record",
+    "out/shapes.jsonl",
+];
+
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Sets Tilewright up, builds and tests it")]
 struct Arguments {
@@ -35,7 +51,7 @@ enum Step {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Decode the bundled picture and show what was decided (after build)
+    /// Decode the bundled picture and clip and show what was decided (after build)
     Demo,
     /// Run every test (after setup)
     Test {
@@ -140,23 +156,29 @@ fn build(project: &Project, arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The main job on the bundled model: once with all memory, once with too little for the whole picture at once.
+/// The main job on the bundled models: a picture once with all memory and once with too little for all of it at once, and a clip.
 fn demo(project: &Project) -> Result<()> {
     let program = project.program("debug");
     std::fs::create_dir_all(project.root.join("out"))?;
-    let runs: [(&str, &[&str]); 2] = [
-        ("the whole picture", &["-o", "out/astronaut.png", "--explain"]),
+    let clip = clip(tools::has_ffmpeg());
+    for (what, arguments) in [
+        ("the whole picture", &[&PICTURE[..], &["-o", "out/astronaut.png", "--explain"]].concat()),
         (
             "the same in less than half of the memory",
-            &["-o", "out/astronaut-tiled.png", "--memory-limit", "80MiB", "--explain-image", "out/astronaut-tiles.png"],
+            &[
+                &PICTURE[..],
+                &["-o", "out/astronaut-tiled.png", "--memory-limit", "80MiB"],
+                &["--explain-image", "out/astronaut-tiles.png"],
+            ]
+            .concat(),
         ),
-    ];
-    for (what, options) in runs {
+        (
+            "a clip, its first frame ahead of the others",
+            &[&CLIP[..], &["-o", clip, "--preview", "out/shapes-first.png", "--explain"]].concat(),
+        ),
+    ] {
         let mut command = std::process::Command::new(&program);
-        command.current_dir(&project.root).args(["decode", "examples/latents/astronaut.latent"]);
-        command
-            .args(["--vae", "examples/models/flux-tiny/ae.safetensors", "--record", "out/astronaut.jsonl"])
-            .args(options);
+        command.current_dir(&project.root).arg("decode").args(arguments);
         let shown: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
         tools::say(&format!("{what}:\n  {} {}", program.display(), shown.join(" ")));
         tools::run(&mut command)?;
@@ -164,7 +186,13 @@ fn demo(project: &Project) -> Result<()> {
     }
     println!("the picture: {}", project.root.join("out/astronaut.png").display());
     println!("its tiles:   {}", project.root.join("out/astronaut-tiles.png").display());
+    println!("the clip:    {}", project.root.join(clip).display());
     Ok(())
+}
+
+/// Where the clip goes: everything plays an MP4, and an animated WebP needs no ffmpeg.
+fn clip(with_ffmpeg: bool) -> &'static str {
+    if with_ffmpeg { "out/shapes.mp4" } else { "out/shapes.webp" }
 }
 
 #[cfg(test)]
@@ -176,6 +204,15 @@ mod tests {
     #[test]
     fn arguments_are_well_formed() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_demo_decodes_what_is_bundled() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for [latent, _, vae, ..] in [PICTURE, CLIP] {
+            assert!(root.join(latent).is_file() && root.join(vae).is_file(), "{latent}");
+        }
+        assert_eq!([clip(true), clip(false)], ["out/shapes.mp4", "out/shapes.webp"]);
     }
 
     #[test]

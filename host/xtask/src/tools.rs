@@ -51,12 +51,16 @@ pub fn ffmpeg() {
     if env::var_os("TILEWRIGHT_WITHOUT_FFMPEG").is_some() {
         return;
     }
-    let runs = |program| ask(Command::new(program).arg("-version")).is_some();
-    if let Err(error) = ensure(|| runs("ffmpeg") && runs("ffprobe"), &["ffmpeg"], "ffmpeg, for videos,") {
+    if let Err(error) = ensure(has_ffmpeg, &["ffmpeg"], "ffmpeg, for videos,") {
         say(&format!(
             "going on without videos: {error:#} (their tests: set TILEWRIGHT_WITHOUT_FFMPEG=1 to leave them out)"
         ));
     }
+}
+
+/// Whether ffmpeg's programs are there.
+pub fn has_ffmpeg() -> bool {
+    ["ffmpeg", "ffprobe"].iter().all(|program| ask(Command::new(program).arg("-version")).is_some())
 }
 
 /// Finds a Python 3 with pip: the one in PATH, a virtual environment of its own in `scratch`, or Debian's.

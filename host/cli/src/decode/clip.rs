@@ -34,6 +34,11 @@ const RATES: [(&str, u32); 2] = [("wan-2.1", 16), ("wan-2.2", 24)];
 
 /// Decodes with a video VAE.
 pub fn run(arguments: &Decode) -> Outcome {
+    let writing = Writing::default();
+    let mut progress = Progress::abandoning({
+        let writing = writing.clone();
+        move || writing.abandon()
+    });
     // Everything that can be wrong with the arguments comes before anything that takes time.
     let mut planner = policy::configured(&arguments.policy, &arguments.set)?;
     if arguments.family.is_some() || arguments.scaling_factor.is_some() || arguments.shift_factor.is_some() {
@@ -95,11 +100,8 @@ pub fn run(arguments: &Decode) -> Outcome {
         }
     };
     let texts = texts(&latent);
-    let writer = ClipWriter::begin(&output, shape, rate, &texts)?;
-    writer.notes().iter().for_each(|note| eprintln!("note: {note}"));
-    let writing = Writing::new(writer);
-    let (abandoned, folder) = (writing.clone(), journal.as_ref().map(|journal| journal.folder().to_owned()));
-    let mut progress = Progress::abandoning(move || drop(abandoned.take()));
+    writing.begin(|| ClipWriter::begin(&output, shape, rate, &texts))?;
+    let folder = journal.as_ref().map(|journal| journal.folder().to_owned());
     let mut delivery = Delivery { writing, journal, preview, texts, first: None, delivered: 0 };
     let begun: usize = done.iter().sum();
     if begun > 0 {

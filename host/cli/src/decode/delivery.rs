@@ -1,20 +1,30 @@
 //! Where a clip's frames go as they are decoded: into the output, the journal that lets an interrupted decode go on, and the preview.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use tch::Tensor;
 use tilewright_engine::Sink;
 use tilewright_media::{ClipWriter, Frame, Journal, Preview, Texts};
 
-use crate::{failure::Outcome, frames::frame};
+use crate::{
+    failure::{Failure, Outcome},
+    frames::frame,
+};
 
 /// The output being written; taken away by whoever ends the program in the middle of it, so that nothing half-written stays behind.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Writing(Arc<Mutex<Option<ClipWriter>>>);
 
 impl Writing {
-    pub fn new(writer: ClipWriter) -> Self {
-        Self(Arc::new(Mutex::new(Some(writer))))
+    /// Begins the output.
+    pub fn begin(&self, begin: impl FnOnce() -> Result<ClipWriter, tilewright_media::Error>) -> Outcome {
+        let mut writing = self.lock();
+        let writer = writing.insert(begin()?);
+        writer.notes().iter().for_each(|note| eprintln!("note: {note}"));
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<ClipWriter>> {
@@ -24,6 +34,13 @@ impl Writing {
     /// Takes the writer away; without it nothing more is written.
     pub fn take(&self) -> Option<ClipWriter> {
         self.lock().take()
+    }
+
+    /// Removes what is half-written, for good: whoever would write more waits until the program has ended.
+    pub fn abandon(&self) {
+        let mut writing = self.lock();
+        drop(writing.take());
+        mem::forget(writing);
     }
 }
 
@@ -43,14 +60,18 @@ impl Delivery {
     /// Feeds what an earlier decode left in the journal to the output.
     pub fn replay(&mut self, done: &[usize]) -> Outcome {
         let Some(journal) = &self.journal else { return Ok(()) };
-        if let Some(writer) = self.writing.lock().as_mut() {
-            journal.replay(writer)?;
-        }
-        self.delivered = done.iter().sum();
-        if done.first().is_some_and(|done| *done > 0) {
-            let frame = journal.frame(0, 0)?;
-            self.show(&frame)?;
-            self.first = Some(frame);
+        for (sample, &done) in done.iter().enumerate() {
+            for place in 0..done {
+                let frame = journal.frame(sample, place)?;
+                let mut writing = self.writing.lock();
+                let writer = writing.as_mut().ok_or_else(|| Failure::work("interrupted"))?;
+                writer.frame(sample, place, &frame)?;
+                self.delivered += 1;
+                if (sample, place) == (0, 0) {
+                    self.show(&frame)?;
+                    self.first = Some(frame);
+                }
+            }
         }
         Ok(())
     }
@@ -77,10 +98,10 @@ impl Sink for Delivery {
             if let Some(journal) = &mut self.journal {
                 journal.append(sample, place, &frame)?;
             }
-            match self.writing.lock().as_mut() {
-                Some(writer) => writer.frame(sample, place, &frame)?,
-                None => return Err("the program is being ended".into()),
-            }
+            // Held until the frame is shown, too: no half-written preview stays behind, either.
+            let mut writing = self.writing.lock();
+            let writer = writing.as_mut().ok_or("the program is being ended")?;
+            writer.frame(sample, place, &frame)?;
             self.delivered += 1;
             if (sample, place) == (0, 0) {
                 self.show(&frame)?;

@@ -19,6 +19,7 @@ use crate::{
 
 /// Decodes with an image VAE.
 pub fn run(arguments: &Decode) -> Outcome {
+    let mut progress = Progress::new();
     // Everything that can be wrong with the arguments comes before anything that takes time.
     let mut planner = policy::configured(&arguments.policy, &arguments.set)?;
     arguments.clip.refused_for_pictures()?;
@@ -45,7 +46,6 @@ pub fn run(arguments: &Decode) -> Outcome {
         let (record, candidates) = job.decide(planner.as_mut());
         return report((arguments.json, arguments.explain), &record, &candidates, &[]);
     }
-    let mut progress = Progress::new();
     let finished = job.run(planner.as_mut(), &mut progress);
     progress.finish();
     let finished = finished.or_else(|unfinished| {
