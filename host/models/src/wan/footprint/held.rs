@@ -495,6 +495,6 @@ impl<'a> Pass<'a> {
 const BLOCK: f64 = 16.0;
 
 /// Channels as these copies hold them.
-fn padded(channels: f64) -> f64 {
+pub(super) fn padded(channels: f64) -> f64 {
     (channels / BLOCK).ceil() * BLOCK
 }
