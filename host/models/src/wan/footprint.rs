@@ -3,7 +3,7 @@
 
 mod held;
 
-use tilewright_plan::{Layout, Precision};
+use tilewright_plan::{Dtype, Layout, Precision};
 use tilewright_torch::{
     attention,
     probe::{Measured, Rate, Scratch},
@@ -65,6 +65,8 @@ pub struct Footprint {
     winograd: Option<Rate>,
     attention_flops: f64,
     attention_bytes: f64,
+    /// By this project, not by libtorch.
+    own_attention: bool,
     bytes_per_second: f64,
     scratch: Scratch,
     threads: f64,
@@ -168,8 +170,10 @@ impl Footprint {
         let (down, across) = (f64::from(extent.height) * side, f64::from(extent.width) * side);
         let pixels = down * across;
         let moved = |values: f64| values * self.rest * pixels / self.bytes_per_second;
+        // Output channels are computed in blocks.
+        let computed = held::padded(out);
         let square =
-            |rate: &Rate, taps: f64| rate.per_product * taps * into * out + rate.per_value * (taps * into + out);
+            |rate: &Rate, taps: f64| rate.per_product * taps * into * computed + rate.per_value * (taps * into + out);
         let blocks = |pixels: f64, scale: f64| match self.winograd {
             // Whole blocks, and as many threads as there are blocks for.
             Some(_) => {
@@ -196,7 +200,7 @@ impl Footprint {
                 let each = 4.0 * point(into, into) + moved(16.0 * into);
                 (each, each)
             }
-            Kind::Double => (0.0, point(3.0 * into, 2.0 * into) + moved(12.0 * into)),
+            Kind::Double => (0.0, point(3.0 * into, 2.0 * into) + moved(20.0 * into)),
             Kind::Upsample => {
                 let each = match &self.winograd {
                     Some(rate) => 2.25 * rate.of(into, out) * blocks(4.0 * pixels, 2.0),
@@ -234,6 +238,7 @@ impl Config {
             winograd: speed.winograd,
             attention_flops: 4.0 * self.middle_channels as f64 / speed.attention_flops_per_second,
             attention_bytes: attention::fused_bytes(self.middle_channels as f64, speed.dtype),
+            own_attention: on_cpu && speed.dtype == Dtype::F32 && winograd::available(),
             bytes_per_second: measured.bytes_per_second,
             scratch: speed.scratch,
             threads: f64::from(tch::get_num_threads().max(1)),

@@ -312,7 +312,8 @@ impl<'a> Pass<'a> {
             }
             for rows in [place.rows, place.height % place.rows] {
                 if rows > 0.0 {
-                    self.rows(place, frames, alone, rows);
+                    let part = self.rows(place, frames, alone, rows);
+                    drop(self.converted(part, place.output() * frames * rows / place.height));
                 }
             }
             drop((window, own));
@@ -322,8 +323,8 @@ impl<'a> Pass<'a> {
         self.pasts[piece.layer] = past;
     }
 
-    /// What `Causal::rows` holds at most, its output included.
-    fn rows(&self, place: &Place<'_>, frames: f64, alone: bool, rows: f64) {
+    /// `Causal::rows`.
+    fn rows(&self, place: &Place<'_>, frames: f64, alone: bool, rows: f64) -> Entry<'a> {
         let f = self.footprint;
         let (into, out) = (place.layer.into as f64, place.layer.out as f64);
         let row = place.pixels / place.height;
@@ -337,9 +338,7 @@ impl<'a> Pass<'a> {
         }
         let copied = !alone || banded;
         let _stacked = copied.then(|| self.take(stack(convolved)));
-        let (into, rows, out) = (taps * into, rows * row, frames * out);
-        let part = self.convolve(frames, into, convolved * row, out, rows, 9.0);
-        drop(self.converted(part, out * rows));
+        self.convolve(frames, taps * into, convolved * row, frames * out, rows * row, 9.0)
     }
 
     /// A result in the type that layers hand on.
@@ -373,12 +372,13 @@ impl<'a> Pass<'a> {
             drop(self.take(inputs * input * f.convolution + weights));
             return output;
         }
-        // Input and output are put into another order, the output when the input's copy is gone.
+        // Input and output are put into another order, the output when the input's copy is gone. Less than a block of channels stays as it is.
+        let copied = if into < BLOCK { 0.0 } else { into };
         let copy = |channels: f64, pixels: f64| scratch.inputs * frames * padded(channels) * pixels * f.convolution;
         let other = (scratch.inputs > 0.0).then(|| self.take(copy(out_channels, out_pixels)));
         let output = match other {
             Some(_) => {
-                drop(self.take(copy(into, pixels) + weights));
+                drop(self.take(copy(copied, pixels) + weights));
                 self.take(output)
             }
             None => {
@@ -417,9 +417,21 @@ impl<'a> Pass<'a> {
         let parts = self.take(3.0 * each);
         drop(all);
         // Keys laid out, or the mix.
-        drop(self.take(each + f.attention_bytes));
+        drop(self.take(each + f.attention_bytes * self.queries(place.pixels)));
         drop(parts);
-        drop(self.take(2.0 * each + 2.0 * own));
+        // The mix and its product; the product, and the sum with the input.
+        drop(self.take(2.0 * each + if f.converts() { own } else { 0.0 }));
+        drop(self.take(each + 2.0 * own));
+    }
+
+    /// Of libtorch's fused attention, the share of its queries per thread that so few tokens leave.
+    fn queries(&self, tokens: f64) -> f64 {
+        match tokens {
+            _ if self.footprint.own_attention => 1.0,
+            tokens if tokens < 192.0 => 0.125,
+            tokens if tokens < 768.0 => 0.25,
+            _ => 1.0,
+        }
     }
 
     fn double(&mut self, piece: &mut Piece<'a>, place: &Place<'_>) {
@@ -479,7 +491,10 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// Channels as oneDNN's reordered copies hold them.
-fn padded(channels: f64) -> f64 {
-    (channels / 16.0).ceil() * 16.0
+/// Channels of a block in oneDNN's reordered copies (with AVX-512; half as many elsewhere).
+const BLOCK: f64 = 16.0;
+
+/// Channels as these copies hold them.
+pub(super) fn padded(channels: f64) -> f64 {
+    (channels / BLOCK).ceil() * BLOCK
 }
