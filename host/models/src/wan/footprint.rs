@@ -92,6 +92,9 @@ impl Footprint {
     pub fn state_bytes(&self, extent: &Extent) -> f64 {
         let later = f64::from(extent.latent_frames.saturating_sub(1));
         let of = |layer: &Layer| {
+            if layer.scatters() {
+                return 2.0 * layer.out as f64 * self.rest * self.pixels(extent, layer.side);
+            }
             let frames = match layer.kind {
                 Kind::Convolve { .. } | Kind::Hide { .. } | Kind::Sum => 1.0 + later * f64::from(layer.frames),
                 Kind::Double => later * f64::from(layer.frames),
@@ -188,9 +191,15 @@ impl Footprint {
             Some(rate) => 4.0 * square(rate, taps) * blocks(pixels, 1.0) + moved(2.0 * into),
             None => 9.0 * square(&self.plain, taps) * pixels + moved(8.0 * into + 3.0 * taps * into + 3.0 * out),
         };
+        // One frame to three times the channels.
+        let scattered = match &self.winograd {
+            Some(rate) => 4.0 * rate.of(into, 3.0 * out) * blocks(pixels, 1.0) + moved(2.0 * into + 9.0 * out),
+            None => 9.0 * self.plain.of(into, 3.0 * out) * pixels + moved(8.0 * into + 9.0 * out),
+        };
         let point = |into: f64, out: f64| self.plain.of(into, out) * pixels;
         match layer.kind {
             Kind::Pointwise => (point(into, out), point(into, out)),
+            _ if layer.scatters() => (scattered, scattered),
             Kind::Convolve { .. } | Kind::Sum => (causal(1.0), causal(3.0)),
             Kind::Hide { shortcut } => {
                 let beside = if shortcut { point(into, out) } else { 0.0 };

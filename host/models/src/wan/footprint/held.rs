@@ -277,6 +277,9 @@ impl<'a> Pass<'a> {
 
     fn causal(&mut self, piece: &Piece<'a>, place: &Place<'_>, normed: bool) {
         let f = self.footprint;
+        if place.layer.scatters() {
+            return self.scattered(piece, place);
+        }
         let mut past = std::mem::take(&mut self.pasts[piece.layer]);
         let mut done = 0;
         while done < piece.count {
@@ -391,14 +394,56 @@ impl<'a> Pass<'a> {
         output
     }
 
+    /// `each` in layers.rs: on a CPU frames are convolved one by one, `values` of output each.
+    fn each(&self, count: f64, values: f64, convolve: impl Fn(f64) -> Entry<'a>) -> Entry<'a> {
+        if count == 1.0 || !self.footprint.on_cpu {
+            return convolve(count);
+        }
+        let _part = convolve(1.0);
+        self.take(count * values * self.footprint.rest)
+    }
+
     /// A 1×1 convolution of `taps` frames side by side; the input is held by others, or passed on.
     fn pointwise(&self, place: &Place<'_>, scale: f64) -> Shared<'a> {
         let f = self.footprint;
         let (into, out) = (place.layer.into as f64, scale * place.layer.out as f64);
-        let input = f.converts().then(|| self.take(place.count * place.input() * f.convolution));
-        let output = self.convolve(place.count, into, place.pixels, place.count * out, place.pixels, 1.0);
-        drop(input);
-        Rc::new(self.converted(output, place.count * out * place.pixels))
+        Rc::new(self.each(place.count, out * place.pixels, |count| {
+            let input = f.converts().then(|| self.take(count * place.input() * f.convolution));
+            let output = self.convolve(count, into, place.pixels, count * out, place.pixels, 1.0);
+            drop(input);
+            self.converted(output, count * out * place.pixels)
+        }))
+    }
+
+    /// `Causal::Scattered`: sums for the next two frames are kept.
+    fn scattered(&mut self, piece: &Piece<'a>, place: &Place<'_>) {
+        let f = self.footprint;
+        let (into, sum) = (place.layer.into as f64, place.output() * f.rest);
+        for _ in 0..piece.count {
+            let mut input = self.take(place.input() * f.rest);
+            self.norm(place);
+            let parts = match f.winograd {
+                Some(_) => {
+                    let parts = self.take(TAPS as f64 * sum);
+                    drop(self.take(winograd::scratch_bytes(place.layer.into as i64, false) as f64));
+                    parts
+                }
+                None => {
+                    if f.converts() {
+                        input = self.take(place.input() * f.convolution);
+                    }
+                    let out = TAPS as f64 * place.layer.out as f64;
+                    let parts = self.convolve(1.0, into, place.pixels, out, place.pixels, 9.0);
+                    self.converted(parts, out * place.pixels)
+                }
+            };
+            drop(input);
+            let kept = [self.take(sum), self.take(sum)];
+            drop(self.take(sum));
+            drop(parts);
+            self.pasts[piece.layer].frames = kept.into();
+            self.pasts[piece.layer].begun = true;
+        }
     }
 
     fn attention(&self, place: &Place<'_>) {
@@ -452,9 +497,12 @@ impl<'a> Pass<'a> {
                 stacked = self.take(3.0 * rest * place.input() * f.convolution);
             }
             let channels = place.layer.into as f64;
-            let doubled = self.convolve(rest, 3.0 * channels, place.pixels, 2.0 * rest * channels, place.pixels, 1.0);
+            let doubled = self.each(rest, 2.0 * place.input(), |count| {
+                let part =
+                    self.convolve(count, 3.0 * channels, place.pixels, 2.0 * count * channels, place.pixels, 1.0);
+                self.converted(part, 2.0 * count * place.input())
+            });
             drop(stacked);
-            let doubled = self.converted(doubled, 2.0 * rest * place.input());
             let both = self.take(2.0 * rest * frame);
             let kept: Vec<Entry<'a>> = (0..(rest as u32).min(TAPS as u32 - 1)).map(|_| self.take(frame)).collect();
             drop(doubled);
@@ -482,12 +530,14 @@ impl<'a> Pass<'a> {
             return Rc::new(output);
         }
         let (into, out, pixels) = (place.layer.into as f64, place.layer.out as f64, 4.0 * place.pixels);
-        let input = f.converts().then(|| self.take(place.count * place.input() * f.convolution));
-        let repeated = self.take(4.0 * place.count * place.input() * f.convolution);
-        drop(input);
-        let output = self.convolve(place.count, into, pixels, place.count * out, pixels, 9.0);
-        drop(repeated);
-        Rc::new(self.converted(output, values))
+        Rc::new(self.each(place.count, 4.0 * place.output(), |count| {
+            let input = f.converts().then(|| self.take(count * place.input() * f.convolution));
+            let repeated = self.take(4.0 * count * place.input() * f.convolution);
+            drop(input);
+            let output = self.convolve(count, into, pixels, count * out, pixels, 9.0);
+            drop(repeated);
+            self.converted(output, 4.0 * count * place.output())
+        }))
     }
 }
 
