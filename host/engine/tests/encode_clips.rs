@@ -165,7 +165,7 @@ fn memory_that_runs_out_costs_no_frame() {
     assert!(peak(&tiled) * 3 < peak(&all) * 2, "{} {}", peak(&tiled), peak(&all));
     vae.release();
     let before = memory::of(machine().device).unwrap().in_use;
-    // Between what the first frame alone takes and what four do, after the past has filled up: it fails with a past.
+    // More than what the first frame alone takes: it fails with a past.
     let limit = peak(&all) * 8 / 10;
     let (mut hears, job) = (Hears::default(), job(&vae, &clip, limit));
     let (done, asked) = run(&job, &clip, [all.clone(), tiled.clone()], &mut hears);

@@ -46,7 +46,7 @@ impl Division {
     }
 
     /// What of each tile counts where there is to be one of them at every place: neighbours meet in the middle of their overlap.
-    fn shares(&self) -> Vec<Place> {
+    pub fn shares(&self) -> Vec<Place> {
         let along = |axis: &Axis| -> Vec<(i64, i64)> {
             let meets = |index: usize| i64::from((axis.starts[index] + axis.starts[index - 1] + axis.tile) / 2);
             let count = axis.starts.len();
@@ -69,14 +69,6 @@ impl Division {
         let parts: Vec<Part<'_>> =
             states.zip(tiles).map(|(state, (place, share))| Part { state, place, share }).collect();
         Ok(EncoderState::relaid(&parts, places)?)
-    }
-
-    /// The state of all of the area, out of those of the tiles, which go.
-    pub fn merged(&self, states: Vec<EncoderState>) -> Result<EncoderState> {
-        let tiles = self.places().into_iter().zip(self.shares());
-        let parts = states.into_iter().zip(tiles).map(|(state, (place, share))| (state, place, share)).collect();
-        let whole = |axis: &Axis| (0, i64::from(axis.extent) * self.scale);
-        Ok(EncoderState::merged(parts, &[whole(&self.grid.rows), whole(&self.grid.columns)])?)
     }
 
     /// Adds a tile's latents [1, C, t, h, w] to those of all, which come into being with the first.

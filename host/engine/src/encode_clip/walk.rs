@@ -308,17 +308,17 @@ fn in_pieces(
     let share: Place = [(0, height), (0, width)];
     let whole = Part { state, place: share, share };
     let places = division.places();
-    let (mut states, mut gathered) = (Vec::new(), None);
-    for (index, place) in places.iter().enumerate() {
+    let (mut after, mut gathered) = (EncoderState::default(), None);
+    for (index, (place, own)) in places.iter().zip(division.shares()).enumerate() {
         let mut state = EncoderState::relaid(&[whole], &[*place])?.into_iter().next().unwrap_or_default();
         let [(top, rows), (left, columns)] = *place;
         let piece = frames.f_narrow(3, top, rows)?.f_narrow(4, left, columns)?;
         let mut within = |share: f64| step((index as f64 + share) / places.len() as f64);
         let latents = encoder.push(&mut state, &piece, &mut within)?;
         division.gather(&mut gathered, index, latents, device)?;
-        states.push(state);
+        after.absorb(&Part { state: &state, place: *place, share: own }, &share)?;
     }
-    Ok((division.merged(states)?, gathered.unwrap_or_default()))
+    Ok((after, gathered.unwrap_or_default()))
 }
 
 impl Work for Walk<'_> {

@@ -18,14 +18,10 @@ pub(super) struct Past {
 }
 
 impl Past {
-    /// What was remembered elsewhere.
-    pub fn of(frames: Vec<Option<Tensor>>) -> Self {
-        Self { frames, layer: 0 }
-    }
-
     /// The same, to go back to.
     pub fn snapshot(&self) -> Self {
-        Self::of(self.frames.iter().map(|frames| frames.as_ref().map(Tensor::shallow_clone)).collect())
+        let frames = self.frames.iter().map(|frames| frames.as_ref().map(Tensor::shallow_clone));
+        Self { frames: frames.collect(), layer: 0 }
     }
 
     /// The layers run once more.

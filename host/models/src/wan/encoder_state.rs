@@ -58,79 +58,57 @@ impl EncoderState {
     /// # Errors
     /// Where memory is out; the parts stay as they are.
     pub fn relaid(parts: &[Part<'_>], places: &[Place]) -> Result<Vec<Self>> {
-        let Some(first) = parts.iter().find(|part| part.state.size.is_some()) else {
-            return Ok(places.iter().map(|_| Self::default()).collect());
-        };
-        let layers = first.state.past.frames.len();
         let state = |place: &Place| -> Result<Self> {
-            let frames = (0..layers).map(|layer| cut(parts, layer, place)).collect::<Result<_>>()?;
-            Ok(Self { past: Past::of(frames), size: Some([place[0].1, place[1].1]) })
+            let mut state = Self::default();
+            parts.iter().try_for_each(|part| state.absorb(part, place))?;
+            Ok(state)
         };
         places.iter().map(state).collect()
     }
 
-    /// The state of frames out of those of their parts, each given with its place and its share. The parts go layer by layer, so that both are never
-    /// there at once.
+    /// Takes a part's share in, as far as it lies in `place`, which this is the state of.
     ///
     /// # Errors
-    /// Where memory is out; the parts are gone then.
-    pub fn merged(mut parts: Vec<(Self, Place, Place)>, place: &Place) -> Result<Self> {
-        let layers = parts.iter().map(|(state, ..)| state.past.frames.len()).max().unwrap_or(0);
-        let mut frames = Vec::new();
-        for layer in 0..layers {
-            let borrowed: Vec<Part<'_>> =
-                parts.iter().map(|(state, place, share)| Part { state, place: *place, share: *share }).collect();
-            frames.push(cut(&borrowed, layer, place)?);
-            for (state, ..) in &mut parts {
-                state.past.frames[layer] = None;
-            }
-        }
-        Ok(Self { past: Past::of(frames), size: (layers > 0).then_some([place[0].1, place[1].1]) })
-    }
-}
-
-/// What one layer remembers of the frames at a place.
-fn cut(parts: &[Part<'_>], layer: usize, place: &Place) -> Result<Option<Tensor>> {
-    let remembered = || parts.iter().filter_map(|part| part.state.past.frames.get(layer)?.as_ref());
-    // After a change of plans some may be in another type: what is wider than it is does no harm.
-    let kinds = || remembered().map(Tensor::kind);
-    let kind = match kinds().all(|kind| Some(kind) == kinds().next()) {
-        true => kinds().next().unwrap_or(Kind::Float),
-        false => Kind::Float,
-    };
-    let mut output: Option<Tensor> = None;
-    for part in parts {
-        let (Some(Some(from)), Some(size)) = (part.state.past.frames.get(layer), part.state.size) else { continue };
-        let (count, channels, height, width) = from.size4()?;
-        let scaled = [(height, size[0]), (width, size[1])];
-        let at = |axis: usize, pixels: i64| pixels * scaled[axis].0 / scaled[axis].1;
-        let whole = match &mut output {
-            Some(whole) => whole,
-            None => {
-                let shape = [count, channels, at(0, place[0].1), at(1, place[1].1)];
-                let empty = Tensor::f_empty(shape, (kind, from.device()))?;
-                output.insert(to_layout(&empty, layout_of(from))?)
-            }
-        };
+    /// Where memory is out.
+    pub fn absorb(&mut self, part: &Part<'_>, place: &Place) -> Result<()> {
         let overlap = |axis: usize| {
             let (share, wanted) = (part.share[axis], place[axis]);
             let start = share.0.max(wanted.0);
             (start, (share.0 + share.1).min(wanted.0 + wanted.1) - start)
         };
         let both = [overlap(0), overlap(1)];
+        let Some(size) = part.state.size else { return Ok(()) };
         if both.iter().any(|(_, count)| *count <= 0) {
-            continue;
+            return Ok(());
         }
-        let cut = |tensor: &Tensor, origin: &Place| -> Result<Tensor> {
-            let mut tensor = tensor.shallow_clone();
-            for (axis, (start, count)) in both.iter().enumerate() {
-                tensor = tensor.f_narrow(axis as i64 + 2, at(axis, start - origin[axis].0), at(axis, *count))?;
-            }
-            Ok(tensor)
-        };
-        cut(whole, place)?.f_copy_(&cut(from, &part.place)?)?;
+        self.size = Some([place[0].1, place[1].1]);
+        self.past.frames.resize_with(part.state.past.frames.len(), || None);
+        for (whole, from) in self.past.frames.iter_mut().zip(&part.state.past.frames) {
+            let Some(from) = from else { continue };
+            let (count, channels, height, width) = from.size4()?;
+            let scaled = [(height, size[0]), (width, size[1])];
+            let at = |axis: usize, pixels: i64| pixels * scaled[axis].0 / scaled[axis].1;
+            let taken = match whole.take() {
+                // After a change of plans some may be in another type: what is wider than it was does no harm.
+                Some(taken) if taken.kind() != from.kind() => taken.f_to_kind(Kind::Float)?,
+                Some(taken) => taken,
+                None => {
+                    let shape = [count, channels, at(0, place[0].1), at(1, place[1].1)];
+                    to_layout(&Tensor::f_empty(shape, (from.kind(), from.device()))?, layout_of(from))?
+                }
+            };
+            let cut = |tensor: &Tensor, origin: &Place| -> Result<Tensor> {
+                let mut tensor = tensor.shallow_clone();
+                for (axis, (start, count)) in both.iter().enumerate() {
+                    tensor = tensor.f_narrow(axis as i64 + 2, at(axis, start - origin[axis].0), at(axis, *count))?;
+                }
+                Ok(tensor)
+            };
+            cut(&taken, place)?.f_copy_(&cut(from, &part.place)?)?;
+            *whole = Some(taken);
+        }
+        Ok(())
     }
-    Ok(output)
 }
 
 /// The order that a tensor [T, C, H, W] has in memory.
