@@ -144,7 +144,7 @@ impl Suite<'_> {
                 Some(_) if interrupted => found.note = Some("interrupted".into()),
                 Some(planned) => {
                     watch.say(&format!("case {}: {}", case.id, case.what));
-                    let peak = case.third_of.and_then(|id| baseline_peak(&reports, id));
+                    let peak = case.share_of.and_then(|(_, id)| baseline_peak(&reports, id));
                     let (report, transitions) = self.case(&planned, peak, planners, watch)?;
                     interrupted = report.interrupted;
                     (found.report, found.transitions, found.note) = (Some(report), transitions, planned.note);
@@ -236,7 +236,7 @@ impl Suite<'_> {
         }
     }
 
-    /// `peak` is what the baseline held in the case that this one takes a third of, where it was measured.
+    /// `peak` is what the baseline held in the case that this one takes a share of, where it was measured.
     fn case(
         &self,
         planned: &Planned,
@@ -251,8 +251,8 @@ impl Suite<'_> {
             let job = subject.job(self.machine, ample, case.objective).ok()?;
             job.estimate(&case.of.baseline()).ok().map(|cost| cost.peak_bytes)
         };
-        let memory_limit = match case.third_of {
-            Some(_) => peak.or_else(expected).map_or(ample, |peak| peak / 3),
+        let memory_limit = match case.share_of {
+            Some((share, _)) => peak.or_else(expected).map_or(ample, |peak| (peak as f64 * share) as u64),
             None => ample,
         };
         let baseline = Entry { spelling: cases::baseline(case.of), memory_limit: ample, objective: Objective::Fastest };
