@@ -85,7 +85,9 @@ fn signals() -> anyhow::Result<Receiver<()>> {
     let mut terminations = Signals::new([SIGTERM])?;
     let other = sender.clone();
     thread::spawn(move || terminations.forever().try_for_each(|_| other.send(())));
-    ctrlc::set_handler(move || drop(sender.send(())))?;
+    ctrlc::set_handler(move || {
+        let _ = sender.send(());
+    })?;
     Ok(signals)
 }
 
