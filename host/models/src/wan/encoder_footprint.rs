@@ -261,7 +261,11 @@ impl EncoderFootprint {
             let channels = block.channels as f64;
             if block.averaged {
                 let own = walk.rest(block.into as f64);
-                walk.moment(3.0 * own);
+                // Padded to whole groups of frames, and laid out group by group; what is not in rows and columns is put there first.
+                let time = if block.downsample.is_some_and(|downsample| downsample.temporal) { 2.0 } else { 1.0 };
+                let padded = own / walk.count * (walk.count / time).ceil() * time;
+                let copies = if self.layout == Layout::ChannelsLast { 3.0 } else { 2.0 };
+                walk.moment(own + copies * padded);
                 walk.seconds += walk.moved(6.0 * block.into as f64);
                 walk.beside = own * channels / (block.into * block.factor()) as f64;
             }
