@@ -147,6 +147,7 @@ pub fn run(arguments: &Decode) -> Outcome {
     let writer = delivery.writing.take().ok_or_else(|| Failure::work("interrupted"))?;
     let mut files = writer.finish()?;
     if let Some(journal) = delivery.journal {
+        Pinned::forget(journal.folder())?;
         journal.remove()?;
     }
     if let (Some(drawing), Some(path), Some(first)) = (drawing, &arguments.explain_image, &delivery.first) {

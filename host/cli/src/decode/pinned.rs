@@ -12,6 +12,11 @@ use tilewright_plan::{
     Attempt, Decision, Device, Facts, Offer, Outcome as Measured, Plan, Planner, PolicyIdentity, Request,
 };
 
+use crate::failure::{Failure, Outcome};
+
+/// Its name in the journal's folder.
+const PLAN: &str = "plan.json";
+
 /// Answers a plan that was decided before, until it fails.
 pub struct Pinned<'a> {
     planner: &'a mut dyn Planner,
@@ -25,9 +30,19 @@ impl<'a> Pinned<'a> {
     /// Goes on with the plan that is kept in a journal's folder where `begun` says that there are frames of it, and keeps the one that is decided
     /// otherwise.
     pub fn new(planner: &'a mut dyn Planner, folder: &Path, begun: bool) -> Self {
-        let path = folder.join("plan.json");
+        let path = folder.join(PLAN);
         let kept = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
         Self { planner, plan: kept.filter(|_| begun), path }
+    }
+
+    /// Removes the plan, once the journal has served.
+    pub fn forget(folder: &Path) -> Outcome {
+        match fs::remove_file(folder.join(PLAN)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Failure::work(format!("{}: can't be removed: {error}", folder.join(PLAN).display())))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A plan that can't be kept costs sameness, not the decode.
