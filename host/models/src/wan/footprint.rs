@@ -1,5 +1,5 @@
 //! What a clip's decode costs by the architecture alone: how long its layers take on a device that was measured, what the causal state
-//! holds, and the most held besides. The moments follow `layers.rs` and `clip.rs`: change both.
+//! holds, and the most held besides.
 
 mod held;
 
@@ -193,8 +193,10 @@ impl Footprint {
         };
         // One frame to three times the channels.
         let scattered = match &self.winograd {
-            Some(rate) => 4.0 * rate.of(into, 3.0 * out) * blocks(pixels, 1.0) + moved(2.0 * into + 9.0 * out),
-            None => 9.0 * self.plain.of(into, 3.0 * out) * pixels + moved(8.0 * into + 9.0 * out),
+            Some(rate) => {
+                4.0 * rate.of(into, held::padded(3.0 * out)) * blocks(pixels, 1.0) + moved(2.0 * into + 9.0 * out)
+            }
+            None => 9.0 * self.plain.of(into, held::padded(3.0 * out)) * pixels + moved(8.0 * into + 9.0 * out),
         };
         let point = |into: f64, out: f64| self.plain.of(into, out) * pixels;
         match layer.kind {
