@@ -10,6 +10,8 @@ mod commands;
 mod decode;
 #[path = "end_to_end/encode.rs"]
 mod encode;
+#[path = "end_to_end/encode_clip.rs"]
+mod encode_clip;
 #[path = "end_to_end/history.rs"]
 mod history;
 #[path = "end_to_end/hostile.rs"]

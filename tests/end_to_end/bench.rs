@@ -9,13 +9,19 @@ use std::{
 
 use serde_json::Value;
 
-use crate::program::{Place, bundled, fixture, latent};
+use crate::program::{Place, bundled, fixture, latent, root};
 
 /// Few runs on one thread: the shape of the answer is tested, not the machine.
 const BRIEF: [&str; 8] = ["--iterations", "2", "--warmup", "0", "--threads", "1", "--device", "cpu"];
 
 fn small() -> [String; 3] {
     [fixture("flux-bfl/latent.safetensors"), "--vae".into(), fixture("flux-bfl/ae.safetensors")]
+}
+
+/// The bundled clip and video autoencoder.
+fn clip() -> [String; 3] {
+    let path = |name: &str| root().join("examples").join(name).display().to_string();
+    [path("latents/shapes.latent"), "--vae".into(), path("models/wan-tiny/Wan2.1_VAE.safetensors")]
 }
 
 fn bench(place: &Place, inputs: &[String], options: &[&str]) -> crate::program::Run {
@@ -73,6 +79,29 @@ fn policies_take_turns_and_are_compared() {
 }
 
 #[test]
+fn clips_are_compared_frame_by_frame() {
+    let place = Place::new();
+    let (chunks, tiles) =
+        ("fixed:space=whole,time=carried,chunk=4", "fixed:space=blended,tile=64,overlap=16,time=carried,chunk=4");
+    let options = ["--policy", chunks, "--policy", tiles, "--json", "--iterations", "1", "--plot", "report.html"];
+    let brief = ["--warmup", "0", "--threads", "1", "--device", "cpu"];
+    let inputs = clip();
+    let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+    let report = place.run(&[&["bench"], &inputs[..], &brief, &options].concat()).json();
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 2);
+    assert!(report["request"]["frames"].as_u64().unwrap() > 1);
+    for row in runs {
+        assert!(row["error"].is_null() && row["finished"] == 2, "{row}");
+        assert_eq!(row["plan"]["time"], serde_json::json!({"kind": "carried", "frames": 4}));
+    }
+    assert!(runs[0]["difference"]["max"].as_f64().unwrap() < 1e-5, "chunks carry the state: {}", runs[0]);
+    assert!(runs[1]["difference"]["border_mean"].as_f64().unwrap() > 0.0, "{}", runs[1]);
+    let html = fs::read_to_string(place.path("report.html")).unwrap();
+    assert!(html.contains(" frames") && html.contains("carried 4"), "{html}");
+}
+
+#[test]
 fn tables_say_what_figures_do_not() {
     let place = Place::new();
     // Overflows in f16: the host's default stands in, or f16 is not offered here and is adjusted. Either has to be said.
@@ -94,6 +123,15 @@ fn wrong_arguments_are_one_line() {
     place.run(&["bench"]).failed(2, "--vae");
     place.run(&["bench", "sweep", "--sizes", "100"]).failed(2, "multiple of 8");
     place.run(&["bench", "weights", "sd9", "-o", "a"]).failed(2, "flux");
+    place.run(&["bench", "suite", "--only", "video"]).failed(2, "video-320x1");
+    place.run(&["bench", "suite", "--network", "wan-2.1"]).failed(2, "decodes clips");
+    place.run(&["bench", "suite", "--vae", &clip()[2]]).failed(2, "--video-vae");
+    place.run(&["bench", "sweep", "--vae", &clip()[2]]).failed(2, "measures pictures");
+    bench(&place, &clip(), &["--family", "flux"]).failed(2, "one per channel");
+    place.run(&["bench", "latent", "--network", "wan-2.2", "--size", "40x32", "-o", "a"]).failed(2, "multiples of 16");
+    place
+        .run(&["bench", "latent", "--network", "flux", "--frames", "5", "--size", "64x64", "-o", "a"])
+        .failed(2, "pictures");
     place.run(&["bench", "latent", "--size", "9x9", "-o", "a"]).failed(2, "WIDTHxHEIGHT");
     place.run(&["bench", "latent", "--size", "64x64", "-o", "nowhere/a"]).failed(2, "nowhere");
     assert!(place.files().is_empty());
@@ -125,6 +163,10 @@ fn generated_files_are_the_same_for_a_seed_and_known_to_inspect() {
     assert!(read("a") == read("b") && read("a") != read("c"));
     let latent = place.run(&["inspect", "a", "--json"]).json();
     assert_eq!(latent["latents"], serde_json::json!({"latents": [2, 16, 8, 16]}));
+    let options = ["--network", "wan-2.2", "--size", "64x32", "--frames", "8", "-o", "clip"];
+    place.run(&[&["bench", "latent"][..], &options].concat()).succeeded();
+    let clip = place.run(&["inspect", "clip", "--json"]).json();
+    assert_eq!(clip["latents"], serde_json::json!({"latents": [1, 48, 3, 2, 4]}), "9 frames cover 8");
 }
 
 #[test]
@@ -172,42 +214,70 @@ fn a_sweep_judges_the_policy_against_every_plan() {
     assert!(fs::read_to_string(place.path("sweep.svg")).unwrap().contains("estimated peak, MiB"));
 }
 
+/// The suite with the bundled networks.
+fn suite(place: &Place, options: &[&str]) -> crate::program::Run {
+    let (vae, video) = (bundled()[2].clone(), clip()[2].clone());
+    let brief = ["--iterations", "1", "--threads", "1", "--device", "cpu", "--json"];
+    place.run(&[&["bench", "suite", "--quick", "--vae", &vae, "--video-vae", &video], &brief[..], options].concat())
+}
+
 #[test]
 fn the_suite_lists_what_was_published() {
     let place = Place::new();
-    let vae = bundled()[2].clone();
-    let run = place.run(&[
-        "bench",
-        "suite",
-        "--quick",
-        "--vae",
-        &vae,
-        "--iterations",
-        "1",
-        "--threads",
-        "1",
-        "--device",
-        "cpu",
-        "--json",
-    ]);
+    let run = suite(&place, &["--plot", "suite.html"]);
+    let guesses = run.stderr();
     let report = run.json();
     let cases = report["cases"].as_array().unwrap();
-    let measured: Vec<&str> =
-        cases.iter().filter(|case| !case["report"].is_null()).map(|case| case["id"].as_str().unwrap()).collect();
-    assert_eq!(measured, ["256", "512", "1024", "256x4", "512-half", "1024-memory"]);
-    assert!(cases.iter().filter(|case| case["report"].is_null()).all(|case| case["note"] == "not yet: video"));
-    let baseline = &cases[0]["report"]["runs"][0];
-    assert_eq!(
-        (&baseline["plan"]["space"]["kind"], &baseline["plan"]["layout"]),
-        (&"whole".into(), &"channels-first".into())
-    );
-    for claim in report["claims"].as_array().unwrap() {
+    assert_eq!(cases.len(), 14);
+    let mut frames = Vec::new();
+    for case in cases {
+        let id = case["id"].as_str().unwrap();
+        assert!(guesses.contains(&format!("{id}: ")), "how long {id} takes is guessed: {guesses}");
+        let baseline = &case["report"]["runs"][0];
+        assert_eq!(
+            (&baseline["plan"]["space"]["kind"], &baseline["plan"]["layout"]),
+            (&"whole".into(), &"channels-first".into())
+        );
+        assert!(case["report"]["runs"].as_array().unwrap().iter().all(|row| row["error"].is_null()), "{case}");
+        if id.starts_with("video") {
+            assert_eq!(baseline["plan"]["time"], serde_json::json!({"kind": "carried", "frames": 4}), "{id}");
+            frames.push((case["report"]["request"]["batch"].as_u64(), case["report"]["request"]["frames"].as_u64()));
+        }
+    }
+    let clips = [(1, 5), (2, 5), (1, 1), (1, 5), (1, 9), (1, 9), (1, 5), (1, 5)];
+    assert_eq!(frames, clips.map(|(samples, frames)| (Some(samples), Some(frames))));
+    let smooth = cases.iter().find(|case| case["id"] == "video-320x10-17").unwrap();
+    let share = |name: &str| smooth["transitions"][name].as_f64().unwrap();
+    assert!(share("carried") > 0.999, "carried chunks don't show: {smooth}");
+    assert!(share("alone") < share("carried"), "chunks decoded alone do: {smooth}");
+    let claims = report["claims"].as_array().unwrap();
+    for claim in claims {
         assert!(["met", "not-met", "not-comparable"].contains(&claim["verdict"].as_str().unwrap()), "{claim}");
         assert!(
             !claim["why"].as_str().unwrap().is_empty() && !claim["published"].as_str().unwrap().is_empty(),
             "{claim}"
         );
     }
+    let claim = claims.iter().find(|claim| claim["claim"] == "smooth frame transitions").unwrap();
+    assert_eq!((&claim["verdict"], &claim["measured"]), (&"met".into(), &"100.0 %".into()));
+    assert!(fs::read_to_string(place.path("suite.html")).unwrap().contains("WAN 320×320, 17 frames"));
+}
+
+#[test]
+fn a_case_can_be_measured_alone() {
+    let place = Place::new();
+    let report = suite(&place, &["--only", "video-320x1"]).json();
+    for case in report["cases"].as_array().unwrap() {
+        assert_eq!(case["report"].is_null(), case["id"] != "video-320x1", "{case}");
+        assert_eq!(case["note"] == "not chosen", case["id"] != "video-320x1", "{case}");
+    }
+    let claims = report["claims"].as_array().unwrap();
+    let memory = claims.iter().find(|claim| claim["claim"] == "WAN 320×320, memory").unwrap();
+    assert!(memory["measured"].as_str().unwrap().ends_with(" GB"), "{memory}");
+    assert!(
+        report["weights"].as_str().unwrap().ends_with("Wan2.1_VAE.safetensors"),
+        "no weights for pictures: {report}"
+    );
 }
 
 #[test]

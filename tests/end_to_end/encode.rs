@@ -14,14 +14,14 @@ fn photograph() -> String {
     root().join("examples/latents/astronaut.png").display().to_string()
 }
 
-fn encode<S: AsRef<str>>(place: &Place, picture: &str, vae: &str, options: &[S]) -> Run {
+pub fn encode<S: AsRef<str>>(place: &Place, picture: &str, vae: &str, options: &[S]) -> Run {
     let mut arguments = ["encode", picture, "--vae", vae, "--device", "cpu"].map(str::to_owned).to_vec();
     arguments.extend(options.iter().map(|option| option.as_ref().to_owned()));
     place.run(&arguments)
 }
 
 /// An f32 tensor of a file, with its shape.
-fn tensor(path: &Path, name: &str) -> (Vec<usize>, Vec<f32>) {
+pub fn tensor(path: &Path, name: &str) -> (Vec<usize>, Vec<f32>) {
     let bytes = fs::read(path).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let tensor = file.tensor(name).unwrap();
@@ -261,11 +261,11 @@ fn wrong_arguments_and_files_end_with_two() {
     let [latent, _, vae] = bundled();
     let picture = photograph();
     let alone = fixture("flux-bfl/ae.safetensors");
-    let folder = root().join("examples").display().to_string();
+    let folder = root().join("examples/models").display().to_string();
     let cases: [(&str, &str, &[&str], &str); 14] = [
         ("nowhere.png", &vae, &[], "nowhere.png"),
-        (&folder, &vae, &[], "not a file"),
-        (&latent, &vae, &[], "no PNG, JPEG or WebP picture"),
+        (&folder, &vae, &[], "holds no pictures"),
+        (&latent, &vae, &[], "unknown input ending"),
         (&picture, "nowhere.safetensors", &[], "nowhere.safetensors"),
         (&picture, &latent, &[], "a latent, not a VAE"),
         (&picture, &alone, &[], "no encoder in it: only the decoder's part is there; give the whole VAE"),
@@ -302,8 +302,8 @@ fn announced(width: u32, height: u32) -> Vec<u8> {
 fn pictures_that_cannot_be_encoded_end_with_two() {
     let whole = part(0, 0, 64, 64);
     let cases: [(Vec<u8>, &str); 7] = [
-        (Vec::new(), "no PNG, JPEG or WebP picture"),
-        (b"GIF89a\x01\0\x01\0".to_vec(), "no PNG, JPEG or WebP picture"),
+        (Vec::new(), "is no PNG, JPEG, WebP or GIF"),
+        (b"GIF89a\x01\0\x01\0".to_vec(), "can't be read"),
         (whole[..whole.len() / 2].to_vec(), "can't be read"),
         (announced(64, 64), "can't be read"),
         (announced(1 << 20, 1 << 20), "can't be read"),

@@ -1,12 +1,13 @@
 //! Policies against each other on one latent.
 
 use tch::Tensor;
-use tilewright_engine::{Job, Machine, Unfinished, Vae};
+use tilewright_engine::{Machine, Unfinished};
 use tilewright_plan::{Objective, Request, Space};
 
 use crate::{
-    Against, Difference, Planners, Ratio, Report, Result, Rounds, Row, Spelling, Watch,
+    Against, Difference, Planners, Ratio, Report, Result, Rounds, Row, Spelling, Subject, Watch,
     race::{Ear, Interrupted, Lane, Runner, elapsed_ms, race},
+    subject::{Decode, Decoded},
 };
 
 /// One policy, and what it is told.
@@ -25,16 +26,21 @@ pub struct Entry {
 pub struct Contest<'a> {
     /// Where it runs.
     pub machine: &'a Machine,
-    /// The weights.
-    pub vae: &'a Vae,
-    /// [N, C, h, w] in the autoencoder's own space, f32.
-    pub latents: &'a Tensor,
+    /// What is decoded.
+    pub subject: Subject<'a>,
     /// Who takes part; ratios are against the first.
     pub entries: Vec<Entry>,
-    /// Whose picture the others are compared with, decoded once without their limit.
+    /// Whose pictures or frames the others are compared with, decoded once without their limit.
     pub against: Option<Spelling>,
     /// How often each one runs.
     pub rounds: Rounds,
+}
+
+/// A contest's report, and the pictures that it is drawn from.
+pub(crate) struct Held {
+    pub report: Report,
+    /// The last pictures of each entry, as in [`Decoded`]; none where nothing is compared.
+    pub pictures: Vec<Option<Tensor>>,
 }
 
 impl Contest<'_> {
@@ -43,6 +49,11 @@ impl Contest<'_> {
     /// # Errors
     /// Pictures that can't be compared or a request that can't be made. Never because a policy failed.
     pub fn hold(&self, planners: &Planners<'_>, watch: &mut dyn Watch) -> Result<Report> {
+        Ok(self.held(planners, watch)?.report)
+    }
+
+    /// [`Self::hold`], with the pictures.
+    pub(crate) fn held(&self, planners: &Planners<'_>, watch: &mut dyn Watch) -> Result<Held> {
         let mut interrupted = false;
         let mut reference = None;
         if let Some(spelling) = &self.against {
@@ -53,6 +64,8 @@ impl Contest<'_> {
         }
         let jobs: Vec<_> = self.entries.iter().map(|entry| self.job(entry.memory_limit, entry.objective)).collect();
         let request: Option<Request> = jobs.iter().flatten().next().map(|job| job.request().clone());
+        // Frames that nothing is compared with need not be kept: long clips are large.
+        let keeps = reference.as_ref().is_some_and(|(_, pictures)| pictures.is_some());
         let mut runners = Vec::new();
         // Per entry: the runner that it became, or why it became none.
         let mut places: Vec<std::result::Result<usize, String>> = Vec::new();
@@ -60,7 +73,13 @@ impl Contest<'_> {
             let planner = planners(&entry.spelling).map_err(|error| error.to_string());
             let made = job.as_ref().map_err(Clone::clone).and_then(|job| Ok((job, planner?)));
             places.push(made.map(|(job, planner)| {
-                runners.push(Runner { job, planner, label: entry.spelling.to_string(), lane: Lane::default() });
+                runners.push(Runner {
+                    job: job.as_ref(),
+                    planner,
+                    label: entry.spelling.to_string(),
+                    keeps,
+                    lane: Lane::default(),
+                });
                 runners.len() - 1
             }));
         }
@@ -80,11 +99,12 @@ impl Contest<'_> {
             }
             rows.push(row);
         }
+        let pictures = places.iter().map(|place| runners[*place.as_ref().ok()?].lane.pictures.take()).collect();
         let base = rows.first().map(|row| row.samples_ms.clone()).unwrap_or_default();
         for row in &mut rows {
             row.ratio = Ratio::of(&row.samples_ms, &base);
         }
-        Ok(Report {
+        let report = Report {
             tilewright: env!("CARGO_PKG_VERSION").into(),
             runs: rows,
             device: self.machine.facts.clone(),
@@ -93,11 +113,12 @@ impl Contest<'_> {
             warmup: self.rounds.warmup,
             iterations: self.rounds.iterations,
             interrupted,
-        })
+        };
+        Ok(Held { report, pictures })
     }
 
-    fn job(&self, memory_limit: u64, objective: Objective) -> std::result::Result<Job<'_>, String> {
-        Job::new(self.machine, self.vae, self.latents, memory_limit, objective).map_err(|error| error.to_string())
+    fn job(&self, memory_limit: u64, objective: Objective) -> std::result::Result<Box<dyn Decode + '_>, String> {
+        self.subject.job(self.machine, memory_limit, objective)
     }
 
     /// Decodes once, within all the memory there is.
@@ -120,7 +141,7 @@ impl Contest<'_> {
             return Err(Interrupted);
         }
         watch.say(&format!("reference: {spelling}"));
-        let finished = match job.run(planner.as_mut(), &mut Ear(watch)) {
+        let finished = match job.decode(planner.as_mut(), &mut Ear(watch), true) {
             Ok(finished) => finished,
             Err(Unfinished { error: tilewright_engine::Error::Interrupted, .. }) => return Err(Interrupted),
             Err(Unfinished { error, .. }) => {
@@ -129,7 +150,7 @@ impl Contest<'_> {
                 return Ok((Against { error: Some(error), ..against }, None));
             }
         };
-        let record = finished.record;
+        let Decoded { record, pictures } = finished;
         against.plan = Some(record.plan.clone());
         against.elapsed_ms = elapsed_ms(&record);
         against.peak_bytes = record.outcome.map(|outcome| outcome.peak_bytes);
@@ -138,6 +159,6 @@ impl Contest<'_> {
             watch.say(&error);
             return Ok((Against { error: Some(error), ..against }, None));
         }
-        Ok((against, Some(finished.pictures)))
+        Ok((against, pictures))
     }
 }

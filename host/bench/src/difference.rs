@@ -1,4 +1,4 @@
-//! How far a picture is from a reference, and whether the tiles' borders show.
+//! How far pictures or frames are from a reference, and whether the tiles' borders show.
 
 use serde::Serialize;
 use tch::{Kind, Tensor};
@@ -63,7 +63,7 @@ fn along(axis: &Axis) -> Vec<bool> {
 }
 
 impl Difference {
-    /// Of two pictures [N, C, H, W], f32 in host memory, the first of which was decoded with this division of the area.
+    /// Of pictures or frames [N, C, H, W], f32 in host memory, the first of which was decoded with this division of the area.
     ///
     /// # Errors
     /// [`Error::Shapes`] where they differ in shape, or libtorch can't read them.

@@ -59,6 +59,9 @@ pub enum Error {
         /// What there is.
         known: String,
     },
+    /// The suite was given no weights for a case.
+    #[error("a case has no weights: give --vae and --video-vae")]
+    NoWeights,
     /// Generated tensors don't make a file.
     #[error("weights can't be generated: {0}")]
     Weights(#[from] safetensors::SafeTensorError),
@@ -76,7 +79,7 @@ impl Error {
         match self {
             Error::Engine(error) => error.is_input(),
             Error::Spelling { .. } | Error::Ending { .. } | Error::Unknown { .. } | Error::NoCache => true,
-            Error::Write { .. } => true,
+            Error::NoWeights | Error::Write { .. } => true,
             Error::Chart(_) | Error::Shapes { .. } | Error::Weights(_) => false,
         }
     }

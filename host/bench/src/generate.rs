@@ -1,6 +1,8 @@
 //! Weights and latents from a seed: the published networks' sizes without their files. The same seed gives the same bytes on
 //! every machine: only additions, multiplications and square roots are used.
 
+mod wan;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -28,8 +30,8 @@ const MIDDLE: usize = 512;
 /// in photographs.
 const OCTAVES: [(usize, f64); 5] = [(32, 1.0), (16, 0.8), (8, 0.6), (4, 0.4), (1, 0.25)];
 
-/// Output pixels per latent pixel of the generated networks.
-pub const SCALE: u32 = 8;
+/// Latent frames between which a clip's noise passes from one field to another: a second and a half, or so.
+const KEY: usize = 6;
 
 /// A published decoder's shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,24 +40,64 @@ pub struct Network {
     pub name: &'static str,
     /// Channels of its latents.
     pub latent_channels: usize,
-    /// It starts with a 1×1 convolution.
-    pub post_quant: bool,
+    /// Output pixels per latent pixel.
+    pub scale: u32,
+    layers: Layers,
+}
+
+/// What a network is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layers {
+    /// An image autoencoder, which may start with a 1×1 convolution.
+    Kl { post_quant: bool },
+    /// A video autoencoder.
+    Wan(wan::Shape),
+}
+
+const fn kl(name: &'static str, latent_channels: usize, post_quant: bool) -> Network {
+    Network { name, latent_channels, scale: 8, layers: Layers::Kl { post_quant } }
+}
+
+const fn video(name: &'static str, scale: u32, shape: wan::Shape) -> Network {
+    Network { name, latent_channels: shape.latent_channels, scale, layers: Layers::Wan(shape) }
 }
 
 impl Network {
     /// Those that can be generated.
-    pub const ALL: [Network; 4] = [
-        Network { name: "flux", latent_channels: 16, post_quant: false },
-        Network { name: "sdxl", latent_channels: 4, post_quant: true },
-        Network { name: "sd3", latent_channels: 16, post_quant: false },
-        Network { name: "sd", latent_channels: 4, post_quant: true },
+    pub const ALL: [Network; 6] = [
+        kl("flux", 16, false),
+        kl("sdxl", 4, true),
+        kl("sd3", 16, false),
+        kl("sd", 4, true),
+        video("wan-2.1", 8, wan::Shape { base: 96, latent_channels: 16, out: 3, nested: false }),
+        video("wan-2.2", 16, wan::Shape { base: 256, latent_channels: 48, out: 12, nested: true }),
     ];
 
     /// Flux's.
     pub const FLUX: Network = Self::ALL[0];
 
-    /// Every tensor of the decoder by its LDM name, with its shape.
+    /// WAN 2.1's.
+    pub const WAN_21: Network = Self::ALL[4];
+
+    /// Whether it decodes clips.
+    pub fn is_video(self) -> bool {
+        matches!(self.layers, Layers::Wan(_))
+    }
+
+    /// Output frames per latent frame, the first aside.
+    pub fn temporal_scale(self) -> u32 {
+        if self.is_video() { 4 } else { 1 }
+    }
+
+    /// Every tensor of the decoder by its original name, with its shape.
     fn tensors(self) -> Vec<(String, Vec<usize>)> {
+        match self.layers {
+            Layers::Kl { post_quant } => self.kl_tensors(post_quant),
+            Layers::Wan(shape) => shape.tensors(),
+        }
+    }
+
+    fn kl_tensors(self, post_quant: bool) -> Vec<(String, Vec<usize>)> {
         let mut tensors = Vec::new();
         let mut conv = |name: String, out: usize, into: usize, side: usize| {
             tensors.push((format!("{name}.weight"), vec![out, into, side, side]));
@@ -70,7 +112,7 @@ impl Network {
             }
             norms.extend([(format!("{name}.norm1"), into), (format!("{name}.norm2"), out)]);
         };
-        if self.post_quant {
+        if post_quant {
             conv("post_quant_conv".into(), self.latent_channels, self.latent_channels, 1);
         }
         conv("decoder.conv_in".into(), MIDDLE, self.latent_channels, 3);
@@ -112,7 +154,7 @@ impl FromStr for Network {
     }
 }
 
-/// Weights of a network's decoder, bf16 as published files are, under LDM's names.
+/// Weights of a network's decoder, bf16 as published files are, under the original code's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weights {
     /// Whose shape.
@@ -136,7 +178,7 @@ impl Weights {
         Ok(path)
     }
 
-    /// Writes the file, about 100 MB.
+    /// Writes the file: about 100 MB, 147 MB for WAN 2.1, 1.1 GB for WAN 2.2.
     ///
     /// # Errors
     /// The file can't be written.
@@ -162,24 +204,42 @@ impl Weights {
     fn values(self, name: &str, shape: &[usize]) -> Vec<u8> {
         let mut noise = Noise::new(self.seed, name);
         let count: usize = shape.iter().product();
-        let norm = name.contains("norm");
+        let norm = name.contains("norm") || name.ends_with(".gamma");
         let scale: f64 = match () {
             () if norm => 0.2,
             () if name.ends_with(".bias") => 0.1,
             () => gain(name) / (shape[1..].iter().product::<usize>() as f64).sqrt(),
         };
-        let centre = if norm && name.ends_with(".weight") { 1.0 } else { 0.0 };
+        let centre = if norm && !name.ends_with(".bias") { 1.0 } else { 0.0 };
         let value = |_| bf16::from_f64(centre + scale * noise.next()).to_le_bytes();
         (0..count).flat_map(value).collect()
     }
 }
 
+/// What keeps a layer's output of variance near 1, by a part of its name: less where no norm and activation stand before it, so
+/// that the published clamp of WAN's frames seldom applies.
+const GAINS: [(&str, f64); 10] = [
+    ("post_quant_conv", 1.0),
+    ("conv_in", 1.0),
+    ("nin_shortcut", 1.0),
+    ("conv_out", 0.8),
+    ("decoder.conv1", 1.0),
+    ("middle.1.", 1.0),
+    (".shortcut", 1.0),
+    ("resample.1", 1.0),
+    ("time_conv", 1.0),
+    ("head.2", 0.6),
+];
+
 fn gain(name: &str) -> f64 {
-    let gains = [("post_quant_conv", 1.0), ("conv_in", 1.0), ("nin_shortcut", 1.0), ("conv_out", 0.8)];
-    gains.iter().find(|(part, _)| name.contains(part)).map_or(1.5, |(_, gain)| *gain)
+    if name.starts_with("conv2.") {
+        // WAN's first layer; inner layers of other networks end in this name.
+        return 1.0;
+    }
+    GAINS.iter().find(|(part, _)| name.contains(part)).map_or(1.5, |(_, gain)| *gain)
 }
 
-/// A latent of smooth noise: per channel of mean 0 and variance 1.
+/// A latent of smooth noise that passes slowly from one field to others: per channel and frame of mean 0 and variance 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latents {
     /// Samples.
@@ -190,18 +250,37 @@ pub struct Latents {
     pub height: usize,
     /// Latent pixels.
     pub width: usize,
+    /// Latent frames of a clip; none for pictures.
+    pub frames: Option<usize>,
     /// What it is made from.
     pub seed: u64,
 }
 
 impl Latents {
-    /// [N, C, h, w] in row-major order.
+    /// [N, C, h, w], or [N, C, T, h, w] of clips.
+    pub fn shape(self) -> Vec<usize> {
+        let Self { batch, channels, height, width, frames, seed: _ } = self;
+        [batch, channels].into_iter().chain(frames).chain([height, width]).collect()
+    }
+
+    /// In row-major order.
     pub fn values(self) -> Vec<f32> {
         let sample = |sample| (0..self.channels).flat_map(move |channel| self.channel(&format!("{sample}.{channel}")));
         (0..self.batch).flat_map(sample).collect()
     }
 
     fn channel(self, name: &str) -> Vec<f32> {
+        let Some(frames) = self.frames else { return normal(self.field(name)) };
+        let fields: Vec<Vec<f64>> = (0..frames / KEY + 2).map(|key| self.field(&format!("{name}@{key}"))).collect();
+        let frame = |frame: usize| {
+            let (key, share) = place(frame, KEY);
+            let pairs = fields[key].iter().zip(&fields[key + 1]);
+            normal(pairs.map(|(one, next)| one + (next - one) * share).collect())
+        };
+        (0..frames).flat_map(frame).collect()
+    }
+
+    fn field(self, name: &str) -> Vec<f64> {
         let mut sum = vec![0.0; self.height * self.width];
         for (cell, weight) in OCTAVES {
             let mut noise = Noise::new(self.seed, &format!("{name}.{cell}"));
@@ -216,11 +295,7 @@ impl Latents {
                 *value += weight * (above + (below - above) * down);
             }
         }
-        let count = sum.len().max(1) as f64;
-        let mean = sum.iter().sum::<f64>() / count;
-        let variance = sum.iter().map(|value| (value - mean) * (value - mean)).sum::<f64>() / count;
-        let spread = if variance > 0.0 { variance.sqrt() } else { 1.0 };
-        sum.into_iter().map(|value| ((value - mean) / spread) as f32).collect()
+        sum
     }
 
     /// Writes one tensor `latents` in f32, in the autoencoder's own space.
@@ -229,9 +304,17 @@ impl Latents {
     /// The file can't be written.
     pub fn write(self, path: &Path) -> Result<()> {
         let bytes: Vec<u8> = self.values().into_iter().flat_map(f32::to_le_bytes).collect();
-        let shape = vec![self.batch, self.channels, self.height, self.width];
-        write_whole(path, &serialized(vec![("latents", TensorView::new(Dtype::F32, shape, &bytes)?)])?)
+        write_whole(path, &serialized(vec![("latents", TensorView::new(Dtype::F32, self.shape(), &bytes)?)])?)
     }
+}
+
+/// Brought to mean 0 and variance 1.
+fn normal(values: Vec<f64>) -> Vec<f32> {
+    let count = values.len().max(1) as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let variance = values.iter().map(|value| (value - mean) * (value - mean)).sum::<f64>() / count;
+    let spread = if variance > 0.0 { variance.sqrt() } else { 1.0 };
+    values.into_iter().map(|value| ((value - mean) / spread) as f32).collect()
 }
 
 /// The cell that a pixel lies in and how far, smoothed so that cells don't show.
@@ -273,12 +356,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flux_decoder_has_as_many_parameters_as_published() {
+    fn decoders_have_as_many_parameters_as_published() {
         let count = |network: Network| -> usize {
             network.tensors().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
         };
         assert_eq!(count(Network::FLUX), 49_545_475);
         assert_eq!(count("sdxl".parse().unwrap()), 49_545_475 - 512 * 12 * 9 + 20);
+        assert_eq!(count(Network::WAN_21), 73_295_603);
         assert!("sd4".parse::<Network>().is_err_and(|error| error.to_string().contains("flux, sdxl")));
     }
 
@@ -300,7 +384,7 @@ mod tests {
 
     #[test]
     fn latents_are_smooth_and_of_unit_variance() {
-        let latents = Latents { batch: 2, channels: 3, height: 48, width: 64, seed: 7 };
+        let latents = Latents { batch: 2, channels: 3, height: 48, width: 64, frames: None, seed: 7 };
         let values = latents.values();
         assert_eq!(values.len(), 2 * 3 * 48 * 64);
         assert_eq!(values, latents.values());
@@ -313,5 +397,64 @@ mod tests {
             assert!(along / (48.0 * 63.0) > 0.7, "neighbours are alike: {along}");
         }
         assert_ne!(values[..48 * 64], values[48 * 64..2 * 48 * 64]);
+    }
+    #[test]
+    fn clips_pass_slowly_from_one_picture_to_another() {
+        let latents = Latents { batch: 1, channels: 2, height: 32, width: 24, frames: Some(9), seed: 7 };
+        assert_eq!(latents.shape(), [1, 2, 9, 32, 24]);
+        let values = latents.values();
+        assert_eq!(values.len(), 2 * 9 * 32 * 24);
+        let frames: Vec<&[f32]> = values.chunks_exact(32 * 24).collect();
+        let alike = |one: usize, other: usize| {
+            let sum: f32 = frames[one].iter().zip(frames[other]).map(|(one, other)| one * other).sum();
+            sum / (32.0 * 24.0)
+        };
+        for frame in 0..8 {
+            assert!((alike(frame, frame) - 1.0).abs() < 1e-3 && alike(frame, frame + 1) > 0.7, "{frame}");
+        }
+        assert!(alike(0, 6) < 0.5, "another field: {}", alike(0, 6));
+    }
+
+    /// Both networks, with few channels: what is written is a whole decoder, and frames are neither flat nor cut off.
+    #[test]
+    fn video_networks_are_read_and_decode_sanely() {
+        use tch::{Device, Kind, Tensor};
+        use tilewright_models::{
+            Checkpoint, Identity,
+            kl::Numeric,
+            wan::{Clip, Config, Decoder, Spread},
+        };
+        use tilewright_plan::{Dtype, Layout, Precision};
+        let folder = tempfile::tempdir().unwrap();
+        for (nested, out, scale) in [(false, 3, 8), (true, 12, 16)] {
+            let shape = wan::Shape { base: 16, latent_channels: 16, out, nested };
+            let path = folder.path().join(format!("{out}.safetensors"));
+            Weights { network: video("any", scale, shape), seed: 3 }.write(&path).unwrap();
+            let file = Checkpoint::open(&path).unwrap();
+            let identity = Identity::of_decoder(&file).unwrap();
+            let config = Config::read(&file, &identity).unwrap();
+            assert!(config.problems(&file, &identity).is_empty() && Config::left_over(&file, &identity).is_empty());
+            assert_eq!((config.spatial_scale(), config.temporal_scale(), config.patch), (scale, 4, scale as usize / 8));
+            let numeric = Numeric::new(Precision::Uniform(Dtype::F32), Layout::ChannelsLast).unwrap();
+            let decoder = Decoder::load(&file, &identity, &config, numeric, Device::Cpu).unwrap();
+            let latents = Latents { batch: 1, channels: 16, height: 6, width: 6, frames: Some(3), seed: 1 };
+            let shape: Vec<i64> = latents.shape().into_iter().map(|extent| extent as i64).collect();
+            let tensor = Tensor::from_slice(&latents.values()).view(&shape[..]);
+            let spread = Spread { frames: 4, band: None, height: 6 * scale };
+            let mut values: Vec<f32> = Vec::new();
+            let mut emit = |frames: Tensor| {
+                values.extend(Vec::<f32>::try_from(&frames.to_kind(Kind::Float).contiguous().view(-1)).unwrap());
+                Ok(())
+            };
+            let _no_grad = tch::no_grad_guard();
+            decoder
+                .push(&mut Clip::from_frame(&config, 0), Some(&tensor), &spread, &mut |_| Ok(()), &mut emit)
+                .unwrap();
+            let side = 6 * scale as usize;
+            assert_eq!(values.len(), 9 * 3 * side * side);
+            let square = values.iter().map(|value| value * value).sum::<f32>() / values.len() as f32;
+            let cut = values.iter().filter(|value| value.abs() >= 1.0).count() as f32 / values.len() as f32;
+            assert!((0.05..0.5).contains(&square.sqrt()) && cut < 0.05, "{out}: {} {cut}", square.sqrt());
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Measures policies against each other. A [`Contest`] lets them take turns on one latent and says how long each takes, how much it
+//! Measures policies against each other. A [`Contest`] lets them take turns on one latent, of pictures or of a clip, and says how long each takes, how much it
 //! holds and how far its picture is from a reference; the [`suite`] and the [`sweep`] are contests over tables of cases.
 //!
 //! Times are the engine's own, around synchronised device work. Policies come in from outside, as planners: nothing here knows
@@ -16,6 +16,7 @@ mod race;
 mod report;
 mod spelling;
 mod statistics;
+mod subject;
 pub mod suite;
 pub mod sweep;
 
@@ -23,9 +24,10 @@ pub use contest::{Contest, Entry};
 pub use difference::{Borders, Difference};
 pub use error::{Error, Result};
 pub use files::{cache_folder, write_whole};
-pub use generate::{Latents, Network, SCALE, Weights};
+pub use generate::{Latents, Network, Weights};
 pub use plot::{Axis, Chart, Page, Series};
 pub use race::{Planners, Rounds, Watch};
 pub use report::{Against, Report, Row};
 pub use spelling::Spelling;
 pub use statistics::{Ratio, Summary, quantile};
+pub use subject::Subject;

@@ -4,10 +4,13 @@
 use std::{error::Error as StdError, fmt};
 
 use tch::Tensor;
-use tilewright_engine::{Job, Observer, Unfinished};
+use tilewright_engine::{Observer, Unfinished};
 use tilewright_plan::{Plan, Planner, Record};
 
-use crate::Spelling;
+use crate::{
+    Spelling,
+    subject::{Decode, Decoded},
+};
 
 /// Makes the planner that a spelling names.
 ///
@@ -40,16 +43,19 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    fn total(self) -> usize {
+    /// How often each one runs in all.
+    pub(crate) fn total(self) -> usize {
         usize::from(self.first_apart) + self.warmup + self.iterations
     }
 }
 
 /// One that runs.
 pub(crate) struct Runner<'a> {
-    pub job: &'a Job<'a>,
+    pub job: &'a dyn Decode,
     pub planner: Box<dyn Planner>,
     pub label: String,
+    /// Its pictures are looked at afterwards.
+    pub keeps: bool,
     pub lane: Lane,
 }
 
@@ -63,7 +69,7 @@ pub(crate) struct Lane {
     /// Every run that ended in a picture, counted or not, and how many of these found their weights loaded.
     pub runs: usize,
     pub found_loaded: usize,
-    /// The last picture, and how it was made.
+    /// The last picture, or the frames of the last clip, and how they were made.
     pub pictures: Option<Tensor>,
     pub plan: Option<Plan>,
     /// Why it runs no more.
@@ -122,19 +128,19 @@ impl Runner<'_> {
         if !watch.goes_on() {
             return Err(Interrupted);
         }
-        match self.job.run(self.planner.as_mut(), &mut Ear(watch)) {
-            Ok(finished) => {
+        match self.job.decode(self.planner.as_mut(), &mut Ear(watch), self.keeps) {
+            Ok(Decoded { record, pictures }) => {
                 let lane = &mut self.lane;
                 let first = lane.runs == 0;
                 lane.runs += 1;
-                let loaded = finished.record.outcome.is_some_and(|outcome| outcome.load.is_zero());
+                let loaded = record.outcome.is_some_and(|outcome| outcome.load.is_zero());
                 lane.found_loaded += usize::from(!first && loaded);
-                lane.pictures = Some(finished.pictures);
-                lane.plan = Some(finished.record.plan.clone());
+                lane.pictures = pictures;
+                lane.plan = Some(record.plan.clone());
                 if round == 0 && rounds.first_apart {
-                    lane.first_ms = elapsed_ms(&finished.record);
+                    lane.first_ms = elapsed_ms(&record);
                 } else if round >= rounds.total() - rounds.iterations {
-                    lane.records.push(finished.record);
+                    lane.records.push(record);
                 }
             }
             Err(Unfinished { error: tilewright_engine::Error::Interrupted, .. }) => return Err(Interrupted),

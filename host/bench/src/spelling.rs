@@ -128,7 +128,8 @@ pub(crate) fn in_words(plan: &Plan) -> String {
         Space::Whole => "whole".to_owned(),
         space => space.to_string(),
     };
-    format!("{space} {}{layout}{batch}", plan.precision)
+    let time = if plan.time == Time::Whole { String::new() } else { format!(" {}", plan.time) };
+    format!("{space}{time} {}{layout}{batch}", plan.precision)
 }
 
 #[cfg(test)]

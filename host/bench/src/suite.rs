@@ -3,15 +3,23 @@
 
 mod cases;
 mod claims;
+mod transitions;
 
 use serde::Serialize;
 use tch::{Kind, Tensor};
-use tilewright_engine::{Machine, Vae};
+use tilewright_engine::{Machine, Vae, VideoVae};
 use tilewright_plan::{Device, Objective};
 
-use crate::{Contest, Entry, Latents, Planners, Report, Result, Rounds, Spelling, Watch, sweep::tensor};
+use crate::{
+    Contest, Entry, Latents, Planners, Report, Result, Rounds, Spelling, Subject, Watch, contest::Held, race::Ear,
+    subject::Decoded, sweep::tensor,
+};
+use cases::{CASES, Case, Of};
+use transitions::{borders, borders_alone, evenness, over_elsewhere, steps};
 
+pub use cases::CaseName;
 pub use claims::Verdict;
+pub use transitions::Transitions;
 
 /// Of free memory, where a case sets no limit.
 const AMPLE: f64 = 0.8;
@@ -19,21 +27,33 @@ const AMPLE: f64 = 0.8;
 /// How much smaller `quick` makes every side.
 const QUICK_DIVISOR: u32 = 4;
 
+/// Where a decode takes longer than this, in seconds, [`Suite::slow`] is how often each one runs.
+const SLOW: f64 = 60.0;
+
+/// Latent frames of the chunks that are decoded alone.
+const ALONE: usize = 2;
+
 /// The suite, and how it is run.
 #[derive(Debug)]
 pub struct Suite<'a> {
     /// Where it runs.
     pub machine: &'a Machine,
-    /// The weights.
-    pub vae: &'a Vae,
+    /// The weights that decode pictures; none where no such case is chosen.
+    pub vae: Option<&'a Vae>,
+    /// Those that decode clips.
+    pub video: Option<&'a VideoVae>,
     /// What they are, for the report.
     pub weights: String,
-    /// Who is measured against the plain whole decode; in cases that are about a type, with that type set by hand.
+    /// Who is measured against the plain decode; in cases that are about a type, with that type set by hand.
     pub policies: Vec<Spelling>,
     /// How often each one runs.
     pub rounds: Rounds,
-    /// A quarter of every side.
+    /// How often instead, where a decode takes over a minute.
+    pub slow: Option<Rounds>,
+    /// A quarter of every side, fewer frames.
     pub quick: bool,
+    /// These cases alone; all where there are none.
+    pub only: Vec<CaseName>,
 }
 
 /// What the suite found.
@@ -45,9 +65,9 @@ pub struct SuiteReport {
     pub device: Device,
     /// The weights.
     pub weights: String,
-    /// Sides were a quarter of the published ones.
+    /// Sides were a quarter of the published ones, and frames fewer.
     pub quick: bool,
-    /// The cases, each a contest whose first row is the plain whole decode.
+    /// The cases, each a contest whose first row is the plain decode.
     pub cases: Vec<CaseReport>,
     /// Every published claim with what was found.
     pub claims: Vec<ClaimRow>,
@@ -64,8 +84,10 @@ pub struct CaseReport {
     pub what: &'static str,
     /// What was measured.
     pub report: Option<Report>,
-    /// Why nothing was.
-    pub note: Option<&'static str>,
+    /// How evenly the clip goes on where chunks meet, in the case that is about it.
+    pub transitions: Option<Transitions>,
+    /// Why nothing was measured, or less than elsewhere.
+    pub note: Option<String>,
 }
 
 /// A published claim beside what was found.
@@ -83,31 +105,52 @@ pub struct ClaimRow {
     pub why: String,
 }
 
+/// A case's latents, and how often it runs.
+struct Planned {
+    case: &'static Case,
+    latents: Tensor,
+    rounds: Rounds,
+    note: Option<String>,
+}
+
 impl Suite<'_> {
-    /// Measures every case. An interruption leaves the cases measured until then.
+    /// Measures every case, after saying about how long each will take. An interruption leaves the cases measured until then.
     ///
     /// # Errors
     /// Latents that can't be made. Never because a policy failed.
     pub fn run(&self, planners: &Planners<'_>, watch: &mut dyn Watch) -> Result<SuiteReport> {
-        let mut reports = Vec::new();
+        let mut planned = Vec::new();
+        let mut seconds = Some(0.0);
+        for case in CASES.iter().filter(|case| self.wants(case)) {
+            let (case, guess) = self.plan(case)?;
+            let about = guess.map_or("as long as it takes".into(), |guess| format!("about {}", in_words(guess)));
+            watch.say(&format!("{}: {}: {about}", case.case.id, case.case.what));
+            seconds = seconds.zip(guess).map(|(sum, guess)| sum + guess);
+            planned.push(case);
+        }
+        if let Some(seconds) = seconds.filter(|_| planned.len() > 1) {
+            watch.say(&format!(
+                "in all about {}, by the device's measured speed; --only measures one case",
+                in_words(seconds)
+            ));
+        }
+        let mut planned = planned.into_iter().peekable();
+        let mut reports: Vec<CaseReport> = Vec::new();
         let mut interrupted = false;
-        let mut whole_peak = None;
-        for case in &cases::CASES {
-            let Some(picture) = &case.picture else {
-                reports.push(CaseReport { id: case.id, what: case.what, report: None, note: Some("not yet: video") });
-                continue;
-            };
-            if interrupted {
-                reports.push(CaseReport { id: case.id, what: case.what, report: None, note: Some("interrupted") });
-                continue;
+        for case in &CASES {
+            let mut found = CaseReport { id: case.id, what: case.what, report: None, transitions: None, note: None };
+            match planned.next_if(|planned| planned.case.id == case.id) {
+                None => found.note = Some("not chosen".into()),
+                Some(_) if interrupted => found.note = Some("interrupted".into()),
+                Some(planned) => {
+                    watch.say(&format!("case {}: {}", case.id, case.what));
+                    let peak = case.share_of.and_then(|(_, id)| baseline_peak(&reports, id));
+                    let (report, transitions) = self.case(&planned, peak, planners, watch)?;
+                    interrupted = report.interrupted;
+                    (found.report, found.transitions, found.note) = (Some(report), transitions, planned.note);
+                }
             }
-            watch.say(&format!("case {}: {}", case.id, case.what));
-            let report = self.case(picture, whole_peak, planners, watch)?;
-            interrupted = report.interrupted;
-            if picture.side == cases::LARGEST {
-                whole_peak = report.runs.first().and_then(|row| row.peak_bytes);
-            }
-            reports.push(CaseReport { id: case.id, what: case.what, report: Some(report), note: None });
+            reports.push(found);
         }
         let conversion = if interrupted { None } else { self.conversion_ms()? };
         let claims = claims::evaluate(&reports, conversion, self.quick);
@@ -122,25 +165,97 @@ impl Suite<'_> {
         })
     }
 
+    fn wants(&self, case: &Case) -> bool {
+        let chosen = self.only.is_empty() || self.only.iter().any(|name| name.0.id == case.id);
+        chosen
+            && match case.of {
+                Of::Pictures { .. } => self.vae.is_some(),
+                Of::Clips(_) => self.video.is_some(),
+            }
+    }
+
     fn side(&self, side: u32) -> u32 {
         if self.quick { side / QUICK_DIVISOR } else { side }
     }
 
-    /// `whole_peak` is what the plain whole decode held at the largest size, where it was measured.
+    fn ample(&self) -> u64 {
+        (self.machine.facts.free_bytes as f64 * AMPLE) as u64
+    }
+
+    fn subject<'s>(&'s self, of: Of, latents: &'s Tensor) -> Option<Subject<'s>> {
+        match of {
+            Of::Pictures { .. } => Some(Subject::Pictures(self.vae?, latents)),
+            Of::Clips(_) => Some(Subject::Clips(self.video?, latents)),
+        }
+    }
+
+    /// Makes a case's latents, and guesses how many seconds it will take: every decode as long as the baseline's.
+    fn plan(&self, case: &'static Case) -> Result<(Planned, Option<f64>)> {
+        let latents = tensor(self.latents(case.of))?;
+        let job = self.subject(case.of, &latents).and_then(|subject| {
+            let job = subject.job(self.machine, self.ample(), case.objective).ok()?;
+            job.estimate(&case.of.baseline()).ok()
+        });
+        let one = job.map(|cost| cost.elapsed.as_secs_f64());
+        let slow = self.slow.filter(|_| one.is_some_and(|seconds| seconds > SLOW));
+        let rounds = slow.unwrap_or(self.rounds);
+        let note = slow.map(|Rounds { warmup, iterations, .. }| {
+            format!("a decode takes over a minute here: {warmup} warm-up, {iterations} counted")
+        });
+        let extra = if case.id == cases::SMOOTH { 3 } else { 1 };
+        let decodes = extra + rounds.total() * (1 + self.policies.len());
+        let guess = one.map(|seconds| seconds * decodes as f64);
+        Ok((Planned { case, latents, rounds, note }, guess))
+    }
+
+    fn latents(&self, of: Of) -> Latents {
+        let extent = |pixels: u32, scale: u32| (self.side(pixels) / scale).max(1) as usize;
+        match (of, self.vae, self.video) {
+            (Of::Clips(clips), _, Some(video)) => {
+                let (samples, frames) = if self.quick { clips.quick } else { (clips.samples, clips.frames) };
+                let (scale, temporal) = (video.config.spatial_scale(), video.config.temporal_scale().max(1));
+                Latents {
+                    batch: samples as usize,
+                    channels: video.config.latent_channels,
+                    height: extent(clips.height, scale),
+                    width: extent(clips.width, scale),
+                    frames: Some(1 + (frames - 1).div_ceil(temporal) as usize),
+                    seed: 0,
+                }
+            }
+            (Of::Pictures { side, batch }, Some(vae), _) => Latents {
+                batch: batch as usize,
+                channels: vae.config.latent_channels,
+                height: extent(side, vae.config.spatial_scale()),
+                width: extent(side, vae.config.spatial_scale()),
+                frames: None,
+                seed: 0,
+            },
+            // Not wanted: nothing is made of it.
+            _ => Latents { batch: 1, channels: 1, height: 1, width: 1, frames: None, seed: 0 },
+        }
+    }
+
+    /// `peak` is what the baseline held in the case that this one takes a share of, where it was measured.
     fn case(
         &self,
-        case: &cases::Picture,
-        whole_peak: Option<u64>,
+        planned: &Planned,
+        peak: Option<u64>,
         planners: &Planners<'_>,
         watch: &mut dyn Watch,
-    ) -> Result<Report> {
-        let latents = tensor(self.latents(case.side, case.batch))?;
-        let ample = (self.machine.facts.free_bytes as f64 * AMPLE) as u64;
-        let baseline = Entry { spelling: cases::baseline(), memory_limit: ample, objective: Objective::Fastest };
-        let memory_limit = match whole_peak {
-            Some(peak) if case.third => peak / 3,
-            _ => ample,
+    ) -> Result<(Report, Option<Transitions>)> {
+        let Planned { case, latents, rounds, .. } = planned;
+        let subject = self.subject(case.of, latents).ok_or(crate::Error::NoWeights)?;
+        let ample = self.ample();
+        let expected = || {
+            let job = subject.job(self.machine, ample, case.objective).ok()?;
+            job.estimate(&case.of.baseline()).ok().map(|cost| cost.peak_bytes)
         };
+        let memory_limit = match case.share_of {
+            Some((share, _)) => peak.or_else(expected).map_or(ample, |peak| (peak as f64 * share) as u64),
+            None => ample,
+        };
+        let baseline = Entry { spelling: cases::baseline(case.of), memory_limit: ample, objective: Objective::Fastest };
         let entry = |policy: &Spelling| {
             let mut spelling = policy.clone();
             if let Some(precision) = case.precision {
@@ -151,24 +266,64 @@ impl Suite<'_> {
         };
         let contest = Contest {
             machine: self.machine,
-            vae: self.vae,
-            latents: &latents,
+            subject,
             entries: [baseline].into_iter().chain(self.policies.iter().map(entry)).collect(),
             against: Some(Spelling::whole()),
-            rounds: self.rounds,
+            rounds: *rounds,
         };
-        contest.hold(planners, watch)
+        let Held { mut report, pictures } = contest.held(planners, watch)?;
+        let mut transitions = None;
+        if case.id == cases::SMOOTH && !report.interrupted {
+            watch.say("the same clip in one go, and in chunks decoded alone");
+            transitions = self.transitions(latents, &pictures, planners, watch)?;
+            report.interrupted = !watch.goes_on();
+        }
+        Ok((report, transitions))
     }
 
-    fn latents(&self, side: u32, batch: u32) -> Latents {
-        let scale = self.vae.config.spatial_scale();
-        let extent = (self.side(side) / scale).max(1) as usize;
-        Latents {
-            batch: batch as usize,
-            channels: self.vae.config.latent_channels,
-            height: extent,
-            width: extent,
-            seed: 0,
+    /// How evenly clips of these latents [1, C, T, h, w] go on where chunks meet: those of the rows, and one of chunks decoded alone. None
+    /// where they can't be had.
+    fn transitions(
+        &self,
+        latents: &Tensor,
+        rows: &[Option<Tensor>],
+        planners: &Planners<'_>,
+        watch: &mut dyn Watch,
+    ) -> Result<Option<Transitions>> {
+        let Some(video) = self.video else { return Ok(None) };
+        let all = latents.size()[2];
+        let scale = video.config.temporal_scale().max(1) as usize;
+        let one_go = scale as i64 * all;
+        let Some(whole) = self.decoded(video, latents, one_go, planners, watch)? else { return Ok(None) };
+        let mut chunks = Vec::new();
+        for first in (0..all).step_by(ALONE) {
+            let part = latents.f_narrow(2, first, (ALONE as i64).min(all - first))?;
+            let Some(chunk) = self.decoded(video, &part, one_go, planners, watch)? else { return Ok(None) };
+            chunks.push(chunk);
+        }
+        Ok(Some(compared(&whole, rows, &chunks, all as usize, scale)?))
+    }
+
+    /// The frames [T, C, H, W] of a clip in chunks of so many; none where the decode fails or is ended from outside.
+    fn decoded(
+        &self,
+        video: &VideoVae,
+        latents: &Tensor,
+        chunk: i64,
+        planners: &Planners<'_>,
+        watch: &mut dyn Watch,
+    ) -> Result<Option<Tensor>> {
+        let settings = [("time", "carried".to_owned()), ("chunk", chunk.to_string())];
+        let mut spelling = Spelling::whole();
+        spelling.settings.extend(settings.map(|(key, value)| (key.to_owned(), value)));
+        let job = Subject::Clips(video, latents).job(self.machine, self.ample(), Objective::Fastest);
+        let (Ok(job), Ok(mut planner)) = (job, planners(&spelling)) else { return Ok(None) };
+        match job.decode(planner.as_mut(), &mut Ear(watch), true) {
+            Ok(Decoded { pictures, .. }) => Ok(pictures),
+            Err(unfinished) => {
+                watch.say(&format!("{spelling}: {}", unfinished.error));
+                Ok(None)
+            }
         }
     }
 
@@ -176,14 +331,13 @@ impl Suite<'_> {
     /// picture back into f32 and channels-first.
     fn conversion_ms(&self) -> Result<Option<f64>> {
         use tilewright_torch::{channels_last, probe::synchronize};
-        let Some(case) = cases::CASES.iter().find(|case| case.id == cases::HALF).and_then(|case| case.picture) else {
-            return Ok(None);
-        };
+        let case = CASES.iter().find(|case| case.id == cases::HALF && self.wants(case));
+        let Some(Case { of: of @ Of::Pictures { side, batch }, .. }) = case else { return Ok(None) };
         let _no_grad = tch::no_grad_guard();
         let device = self.machine.device;
-        let latents = tensor(self.latents(case.side, case.batch))?.f_to_device(device)?;
-        let side = i64::from(self.side(case.side));
-        let picture = Tensor::f_zeros([i64::from(case.batch), 3, side, side], (Kind::BFloat16, device))?;
+        let latents = tensor(self.latents(*of))?.f_to_device(device)?;
+        let side = i64::from(self.side(*side));
+        let picture = Tensor::f_zeros([i64::from(*batch), 3, side, side], (Kind::BFloat16, device))?;
         let picture = channels_last(&picture).map_err(tilewright_engine::Error::from)?;
         let mut samples = Vec::new();
         for _ in 0..self.rounds.iterations.max(3) {
@@ -196,5 +350,42 @@ impl Suite<'_> {
             drop((brought, back));
         }
         Ok(crate::statistics::median(&samples))
+    }
+}
+
+fn baseline_peak(reports: &[CaseReport], id: &str) -> Option<u64> {
+    reports.iter().find(|report| report.id == id)?.report.as_ref()?.runs.first()?.peak_bytes
+}
+
+/// Of clips [T, C, H, W]: the whole in one go, those of the rows, and chunks that were decoded alone.
+fn compared(
+    whole: &Tensor,
+    rows: &[Option<Tensor>],
+    chunks: &[Tensor],
+    latent_frames: usize,
+    scale: usize,
+) -> Result<Transitions> {
+    let whole = steps(whole)?;
+    // Whatever the chunks are, they meet where latent frames do.
+    let everywhere = borders(latent_frames, 1, scale);
+    let mut carried = None;
+    for row in rows.iter().flatten() {
+        let ratios = over_elsewhere(&steps(row)?, &everywhere).zip(over_elsewhere(&whole, &everywhere));
+        let even = ratios.and_then(|(found, whole)| evenness(found, whole));
+        carried = carried.map_or(even, |least: f64| even.map(|even| even.min(least)));
+    }
+    let found = over_elsewhere(&steps(&Tensor::f_cat(chunks, 0)?)?, &borders_alone(latent_frames, ALONE, scale));
+    let same = over_elsewhere(&whole, &borders(latent_frames, ALONE, scale));
+    let alone = found.zip(same).and_then(|(found, whole)| evenness(found, whole));
+    Ok(Transitions { carried, alone })
+}
+
+/// A time that is not known well.
+fn in_words(seconds: f64) -> String {
+    match seconds {
+        ..1.0 => "a second".into(),
+        ..100.0 => format!("{seconds:.0} s"),
+        ..6000.0 => format!("{:.0} min", seconds / 60.0),
+        _ => format!("{:.1} h", seconds / 3600.0),
     }
 }

@@ -108,6 +108,7 @@ impl Sweep<'_> {
                 channels: self.vae.config.latent_channels,
                 height: (side / scale).max(1) as usize,
                 width: (side / scale).max(1) as usize,
+                frames: None,
                 seed: self.seed,
             };
             let latents = tensor(latents)?;
@@ -173,7 +174,7 @@ impl Sweep<'_> {
             });
             if let Ok(planner) = planner {
                 let label = crate::spelling::in_words(plan);
-                runners.push((rows.len() - 1, Runner { job, planner, label, lane: Lane::default() }));
+                runners.push((rows.len() - 1, Runner { job, planner, label, keeps: false, lane: Lane::default() }));
             }
         }
         let (places, mut runners): (Vec<usize>, Vec<_>) = runners.into_iter().unzip();
@@ -362,8 +363,8 @@ impl<E: Into<Error>> From<E> for Stop {
     }
 }
 
-/// Generated latents as a tensor [N, C, h, w].
+/// Generated latents as a tensor [N, C, h, w] or [N, C, T, h, w].
 pub(crate) fn tensor(latents: Latents) -> Result<Tensor> {
-    let shape = [latents.batch, latents.channels, latents.height, latents.width].map(|extent| extent as i64);
-    Ok(Tensor::f_from_slice(&latents.values())?.f_view(shape)?)
+    let shape: Vec<i64> = latents.shape().into_iter().map(|extent| extent as i64).collect();
+    Ok(Tensor::f_from_slice(&latents.values())?.f_view(&shape[..])?)
 }

@@ -8,8 +8,8 @@ use std::{
 };
 
 use tch::{Kind, Tensor};
-use tilewright_bench::{Contest, Entry, Rounds, Spelling, Watch, sweep};
-use tilewright_engine::{Machine, Overrides, Probe, Vae};
+use tilewright_bench::{Contest, Entry, Latents, Rounds, Spelling, Subject, Watch, sweep};
+use tilewright_engine::{Machine, Overrides, Probe, Vae, VideoVae};
 use tilewright_plan::{
     Attempt, Decision, Device, Dtype, Facts, Layout, Objective, Offer, Outcome, Plan, Planner, PolicyIdentity,
     Precision, Release, Request, Space, Tile, Time,
@@ -73,7 +73,10 @@ fn planner(spelling: &Spelling) -> Result<Box<dyn Planner>, Box<dyn std::error::
     let layout = if setting("layout") == Some("channels-last") { Layout::ChannelsLast } else { Layout::ChannelsFirst };
     let plan = Plan {
         space,
-        time: Time::Whole,
+        time: match side("chunk") {
+            0 => Time::Whole,
+            frames => Time::Carried { frames },
+        },
         batch: side("batch").max(1),
         precision,
         layout,
@@ -134,8 +137,7 @@ fn a_policy_that_fails_is_a_row_and_the_others_go_on() {
     let (machine, vae, latents) = (machine(), vae(), large_latents());
     let contest = Contest {
         machine: &machine,
-        vae: &vae,
-        latents: &latents,
+        subject: Subject::Pictures(&vae, &latents),
         entries: vec![entry("whole", 1 << 32), entry("f16", 1 << 32), entry("nobody", 1 << 32), entry("whole", 1)],
         against: Some("whole".parse().unwrap()),
         rounds: ROUNDS,
@@ -161,8 +163,7 @@ fn an_interruption_leaves_what_was_measured() {
     let entries = vec![entry("whole", 1 << 32), entry("whole", 1 << 32)];
     let contest = |against: Option<Spelling>| Contest {
         machine: &machine,
-        vae: &vae,
-        latents: &latents,
+        subject: Subject::Pictures(&vae, &latents),
         entries: entries.clone(),
         against,
         rounds: Rounds { first_apart: true, warmup: 0, iterations: 50 },
@@ -206,4 +207,44 @@ fn a_sweep_does_not_count_what_was_run_as_something_else() {
     assert!(none.best.is_none() && !none.met && none.note.contains("memory limit"), "{none:?}");
     let interrupted = sweep(8).run(&planner, &mut Patience(60)).unwrap();
     assert!(interrupted.interrupted && interrupted.plans.len() == 8);
+}
+
+#[test]
+fn clips_take_turns_and_all_their_frames_are_compared() {
+    let _turn = alone();
+    let machine = machine();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/wan21-original/Wan2.1_VAE.safetensors");
+    let vae = VideoVae::open(&path).unwrap();
+    let latents = Latents { batch: 2, channels: 16, height: 8, width: 14, frames: Some(3), seed: 0 };
+    let shape: Vec<i64> = latents.shape().into_iter().map(|extent| extent as i64).collect();
+    let latents = Tensor::from_slice(&latents.values()).view(&shape[..]);
+    let entries = ["whole:chunk=4", "whole:chunk=8", "fixed:space=blended,tile=64,overlap=16,chunk=4", "nobody"]
+        .map(|name| entry(name, 1 << 32));
+    let contest = |against: Option<&str>, rounds| Contest {
+        machine: &machine,
+        subject: Subject::Clips(&vae, &latents),
+        entries: entries.to_vec(),
+        against: against.map(|name| name.parse().unwrap()),
+        rounds,
+    };
+    let rounds = Rounds { first_apart: true, warmup: 0, iterations: 1 };
+    let report = contest(Some("whole"), rounds).hold(&planner, &mut Patience(PATIENT)).unwrap();
+    let request = report.request.unwrap();
+    assert_eq!((request.batch, request.frames, request.height, request.width), (2, 9, 64, 112));
+    let [four, eight, tiles, nobody] = &report.runs[..] else { panic!("four rows") };
+    for row in [four, eight, tiles] {
+        assert_eq!((row.finished, row.samples_ms.len(), &row.error), (2, 1, &None));
+        assert!(row.peak_bytes.is_some_and(|bytes| bytes > 0));
+    }
+    assert_eq!(four.plan.as_ref().unwrap().time, Time::Carried { frames: 4 });
+    // The state is carried: chunks change nothing. Tiles do, most where they meet.
+    for row in [four, eight] {
+        let difference = row.difference.unwrap();
+        assert!(difference.max < 1e-5 && difference.border_mean.is_none(), "{difference:?}");
+    }
+    let difference = tiles.difference.unwrap();
+    assert!(difference.max > 1e-4 && difference.border_over_inside.unwrap() > 1.0, "{difference:?}");
+    assert_eq!(nobody.error.as_deref(), Some("nobody is called nobody"));
+    let report = contest(None, Rounds { first_apart: false, ..rounds }).hold(&planner, &mut Patience(PATIENT)).unwrap();
+    assert!(report.runs.iter().all(|row| row.difference.is_none()) && report.runs[0].finished == 1);
 }

@@ -10,9 +10,10 @@ use std::{
 };
 
 use serde::Serialize;
-use tilewright_bench::{Contest, Entry, Latents, Network, Page, Rounds, Spelling, Weights, suite, sweep};
-use tilewright_engine::{Machine, Overrides, Probe, Vae};
-use tilewright_models::{Latent, Origin};
+use tch::Tensor;
+use tilewright_bench::{Contest, Entry, Latents, Network, Page, Rounds, Spelling, Subject, Weights, suite, sweep};
+use tilewright_engine::{Machine, Overrides, Probe, Vae, VideoVae};
+use tilewright_models::{Checkpoint, Identity, Kind, Latent, Origin, Scaling};
 use tilewright_plan::Planner;
 use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost};
 
@@ -25,8 +26,13 @@ use crate::{
 /// The share of free memory that is used where the user sets no limit.
 const SHARE_OF_FREE: f64 = 0.8;
 
+/// Frames of a generated clip, where nobody says.
+const FRAMES: u32 = 17;
+
 /// Runs of the suite: as many as published, and with --quick.
 const FULL: Rounds = Rounds { first_apart: true, warmup: 3, iterations: 10 };
+/// Of the full suite, where a decode takes over a minute.
+const SLOW: Rounds = Rounds { first_apart: true, warmup: 0, iterations: 3 };
 const QUICK: Rounds = Rounds { first_apart: true, warmup: 0, iterations: 2 };
 
 impl From<tilewright_bench::Error> for Failure {
@@ -59,22 +65,16 @@ fn contest(arguments: &Bench) -> Outcome {
         Against::Policy(spelling) => Some(spelling.clone()),
     };
     let policies = Policies::checked(arguments.policies.iter().chain(&against), &arguments.common)?;
-    let overrides =
-        Overrides { family: arguments.family, scaling: arguments.scaling_factor, shift: arguments.shift_factor };
-    let vae = Vae::open(vae_path, overrides)?;
+    let vae = Weighted::open(vae_path, arguments)?;
     let machine = machine(&arguments.common)?;
     let mut latent = Latent::read(latent, arguments.tensor.as_deref())?;
-    vae.check(&latent)?;
-    if arguments.scaled {
-        unscale(&mut latent, &vae, vae_path)?;
-    }
+    let latents = vae.latents(&mut latent, arguments.scaled.then_some(vae_path))?;
     let memory_limit = arguments.memory_limit.unwrap_or((machine.facts.free_bytes as f64 * SHARE_OF_FREE) as u64);
     let objective = arguments.objective.into();
     let entry = |spelling: &Spelling| Entry { spelling: spelling.clone(), memory_limit, objective };
     let contest = Contest {
         machine: &machine,
-        vae: &vae,
-        latents: &latent.pictures()?,
+        subject: vae.subject(&latents),
         entries: arguments.policies.iter().map(entry).collect(),
         against,
         rounds: Rounds { first_apart: true, warmup: arguments.warmup, iterations: arguments.iterations },
@@ -92,21 +92,36 @@ fn contest(arguments: &Bench) -> Outcome {
 
 fn run_suite(arguments: &Suite) -> Outcome {
     let policies = Policies::checked(arguments.policies.iter(), &arguments.common)?;
-    let (path, weights) = match &arguments.vae {
-        Some(path) => (path.clone(), path.display().to_string()),
-        None => (generated(arguments.network)?, format!("{}'s size, generated from seed 0", arguments.network.name)),
-    };
-    let vae = Vae::open(&path, Overrides::default())?;
+    // Weights of what is not measured are neither asked for nor generated.
+    let of_pictures = arguments.only.is_empty() || !arguments.only.iter().all(|case| case.is_of_clips());
+    let of_clips = arguments.only.is_empty() || arguments.only.iter().any(|case| case.is_of_clips());
+    let mut weights = Vec::new();
+    let mut vae = None;
+    if of_pictures {
+        let path = weighed(arguments.vae.as_deref(), arguments.network, &mut weights)?;
+        refuse_clips(&path, "--vae takes an image VAE, --video-vae this one")?;
+        vae = Some(Vae::open(&path, Overrides::default())?);
+    }
+    let mut video = None;
+    if of_clips {
+        let path = weighed(arguments.video_vae.as_deref(), Network::WAN_21, &mut weights)?;
+        video = Some(VideoVae::open(&path)?);
+    }
     let machine = machine(&arguments.common)?;
     let rounds = if arguments.quick { QUICK } else { FULL };
+    // Whoever says how often means it.
+    let slow = Some(SLOW).filter(|_| !arguments.quick && arguments.iterations.is_none());
     let rounds = Rounds { iterations: arguments.iterations.unwrap_or(rounds.iterations), ..rounds };
     let suite = suite::Suite {
         machine: &machine,
-        vae: &vae,
-        weights,
+        vae: vae.as_ref(),
+        video: video.as_ref(),
+        weights: weights.join(", "),
         policies: arguments.policies.clone(),
         rounds,
+        slow,
         quick: arguments.quick,
+        only: arguments.only.clone(),
     };
     let mut waiting = Waiting::new();
     let report = suite.run(&policies.planner(), &mut waiting)?;
@@ -121,6 +136,7 @@ fn run_sweep(arguments: &Sweep) -> Outcome {
         Some(path) => path.clone(),
         None => generated(Network::FLUX)?,
     };
+    refuse_clips(&path, "bench sweep measures pictures: bench LATENT and bench suite measure clips, too")?;
     let vae = Vae::open(&path, Overrides::default())?;
     let machine = machine(&arguments.common)?;
     let sweep = sweep::Sweep {
@@ -149,11 +165,28 @@ fn generate_weights(arguments: &GenerateWeights) -> Outcome {
 
 fn generate_latent(arguments: &GenerateLatent) -> Outcome {
     let (width, height) = arguments.size;
+    // Without a network's name a clip is WAN 2.1's, and a picture of that scale, too.
+    let network = arguments.network.unwrap_or(Network::WAN_21);
+    if !width.is_multiple_of(network.scale) || !height.is_multiple_of(network.scale) {
+        let Network { name, scale, .. } = network;
+        return Err(Failure::input(format!(
+            "--size {width}x{height}: sides of {name}'s pictures are multiples of {scale}"
+        )));
+    }
+    let named = arguments.network.is_some();
+    if named && !network.is_video() && arguments.frames.is_some() {
+        return Err(Failure::input(format!(
+            "--frames: {} decodes pictures: leave it out, or name wan-2.1 or wan-2.2",
+            network.name
+        )));
+    }
+    let frames = arguments.frames.or((named && network.is_video()).then_some(FRAMES));
     let latents = Latents {
         batch: arguments.batch.into(),
-        channels: arguments.channels.into(),
-        height: (height / tilewright_bench::SCALE) as usize,
-        width: (width / tilewright_bench::SCALE) as usize,
+        channels: arguments.network.map_or(arguments.channels.into(), |network| network.latent_channels),
+        height: (height / network.scale) as usize,
+        width: (width / network.scale) as usize,
+        frames: frames.map(|frames| 1 + (frames - 1).div_ceil(network.temporal_scale()) as usize),
         seed: arguments.seed,
     };
     latents.write(&arguments.output)?;
@@ -201,16 +234,85 @@ fn machine(common: &Common) -> Outcome<Machine> {
     Ok(Machine::open(common.device, Probe::Kept)?)
 }
 
-fn unscale(latent: &mut Latent, vae: &Vae, file: &Path) -> Outcome {
+/// The weights of a contest.
+enum Weighted {
+    Pictures(Vae),
+    Clips(VideoVae),
+}
+
+impl Weighted {
+    fn open(path: &Path, arguments: &Bench) -> Outcome<Self> {
+        let (family, scaling, shift) = (arguments.family, arguments.scaling_factor, arguments.shift_factor);
+        if kind(path)? != Kind::VideoAutoencoder {
+            return Ok(Self::Pictures(Vae::open(path, Overrides { family, scaling, shift })?));
+        }
+        if family.is_some() || scaling.is_some() || shift.is_some() {
+            return Err(Failure::input(
+                "--family, --scaling-factor and --shift-factor are for image VAEs: a video VAE's scaling is one per channel, from its config.json or as published",
+            ));
+        }
+        Ok(Self::Clips(VideoVae::open(path)?))
+    }
+
+    /// The latents of a file that is of this model, their scaling undone where they carry that of the VAE in the file given.
+    fn latents(&self, latent: &mut Latent, scaled: Option<&Path>) -> Outcome<Tensor> {
+        match self {
+            Self::Pictures(vae) => {
+                vae.check(latent)?;
+                if let Some(file) = scaled {
+                    unscale(latent, vae.scaling(), file, "give --family, or --scaling-factor")?;
+                }
+                Ok(latent.pictures()?)
+            }
+            Self::Clips(vae) => {
+                vae.check(latent)?;
+                if let Some(file) = scaled {
+                    unscale(latent, vae.scaling(), file, "put its config.json beside it")?;
+                }
+                Ok(latent.values.shallow_clone())
+            }
+        }
+    }
+
+    fn subject<'a>(&'a self, latents: &'a Tensor) -> Subject<'a> {
+        match self {
+            Self::Pictures(vae) => Subject::Pictures(vae, latents),
+            Self::Clips(vae) => Subject::Clips(vae, latents),
+        }
+    }
+}
+
+fn kind(path: &Path) -> Outcome<Kind> {
+    Ok(Identity::of(&Checkpoint::open(path)?).kind)
+}
+
+fn refuse_clips(path: &Path, advice: &str) -> Outcome {
+    match kind(path)? {
+        Kind::VideoAutoencoder => Err(Failure::input(format!("{}: a video VAE: {advice}", path.display()))),
+        _ => Ok(()),
+    }
+}
+
+/// The user's weights, or generated ones; what they are is added to the list.
+fn weighed(path: Option<&Path>, network: Network, weights: &mut Vec<String>) -> Outcome<PathBuf> {
+    let (path, what) = match path {
+        Some(path) => (path.to_owned(), path.display().to_string()),
+        None => (generated(network)?, format!("{}'s size, generated from seed 0", network.name)),
+    };
+    weights.push(what);
+    Ok(path)
+}
+
+fn unscale(latent: &mut Latent, scaling: Option<Scaling>, file: &Path, advice: &str) -> Outcome {
     if latent.origin != Origin::Plain {
         let shown = latent.path.display();
         return Err(Failure::input(format!("{shown}: a ComfyUI latent carries no scaling: leave --scaled out")));
     }
     let unknown = || {
         let shown = file.display();
-        Failure::input(format!("{shown}: no scaling is known of this VAE: give --family, or --scaling-factor"))
+        Failure::input(format!("{shown}: no scaling is known of this VAE: {advice}"))
     };
-    Ok(latent.unscale(&vae.scaling().ok_or_else(unknown)?)?)
+    Ok(latent.unscale(&scaling.ok_or_else(unknown)?)?)
 }
 
 /// The table or the JSON on standard output; the report into its file.

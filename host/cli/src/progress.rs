@@ -85,8 +85,9 @@ fn signals() -> anyhow::Result<Receiver<()>> {
     let mut terminations = Signals::new([SIGTERM])?;
     let other = sender.clone();
     thread::spawn(move || terminations.forever().try_for_each(|_| other.send(())));
-    // Nobody listens once the work is done.
-    ctrlc::set_handler(move || sender.send(()).unwrap_or_default())?;
+    ctrlc::set_handler(move || {
+        let _ = sender.send(());
+    })?;
     Ok(signals)
 }
 

@@ -43,6 +43,9 @@ pub enum Error {
     /// Frames that were decoded could not be kept.
     #[error(transparent)]
     Sink(Box<dyn std::error::Error + Send + Sync>),
+    /// Frames that were to be encoded could not be had.
+    #[error(transparent)]
+    Source(Box<dyn std::error::Error + Send + Sync>),
     /// The user or the caller ended it.
     #[error("interrupted")]
     Interrupted,
@@ -61,7 +64,7 @@ impl Error {
             // A device that is not there was asked for.
             Error::Torch(tilewright_torch::Error::Device { .. }) => true,
             Error::Model(tilewright_models::Error::Torch(_)) | Error::Torch(_) => false,
-            Error::Model(_) | Error::DoesNotFit { .. } => true,
+            Error::Model(_) | Error::DoesNotFit { .. } | Error::Source(_) => true,
             Error::Exhausted { .. } | Error::Sink(_) | Error::Interrupted => false,
         }
     }

@@ -1,4 +1,4 @@
-//! Carries plans out. A [`Job`] is one decode, an [`EncodeJob`] one encode: it asks a planner how, runs the tiles, checks every result for NaN and infinity,
+//! Carries plans out. A [`Job`] is one decode, an [`EncodeJob`] one encode, of clips a [`ClipJob`] and a [`ClipEncodeJob`]: it asks a planner how, runs the tiles, checks every result for NaN and infinity,
 //! asks again after a failure, measures, and writes the record.
 
 #![forbid(unsafe_code)]
@@ -6,6 +6,7 @@
 mod attempts;
 mod clip;
 mod encode;
+mod encode_clip;
 mod error;
 mod estimate;
 mod grid;
@@ -17,6 +18,7 @@ mod video;
 
 pub use clip::{ClipEstimator, ClipJob, FinishedClip, Sink};
 pub use encode::{EncodeJob, Encoded};
+pub use encode_clip::{ClipEncodeEstimator, ClipEncodeJob, ClipExtents, EncodedClip, Frames};
 pub use error::{Error, Result};
 pub use estimate::Estimator;
 pub use grid::{Axis, Grid};

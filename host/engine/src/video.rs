@@ -1,4 +1,4 @@
-//! A video autoencoder's file: opened and understood, its decoder loaded when a plan says in which type.
+//! A video autoencoder's file: opened and understood, its networks loaded when a plan says in which type.
 
 use std::{
     path::Path,
@@ -10,7 +10,7 @@ use tch::Device;
 use tilewright_models::{
     Checkpoint, Identity, Latent, Scaling,
     kl::Numeric,
-    wan::{Config, Decoder},
+    wan::{Config, Decoder, Encoder, EncoderConfig},
 };
 use tilewright_plan::Model;
 use tilewright_torch::probe;
@@ -28,6 +28,8 @@ pub struct VideoVae {
     pub model: Model,
     /// The weights as the last decode had them: another one in the same types need not load them again.
     loaded: Mutex<Option<(Device, Decoder)>>,
+    /// The same of the last encode.
+    encoder: Mutex<Option<(Device, Encoder)>>,
 }
 
 impl VideoVae {
@@ -40,7 +42,7 @@ impl VideoVae {
         let identity = Identity::of_decoder(&file)?;
         let config = Config::read(&file, &identity)?;
         let model = config.model(&file, &identity);
-        Ok(Self { file, identity, config, model, loaded: Mutex::new(None) })
+        Ok(Self { file, identity, config, model, loaded: Mutex::new(None), encoder: Mutex::new(None) })
     }
 
     /// The weights in these types and this order on a device, and the time that loading them took: none for those of the last decode. Whoever
@@ -64,8 +66,43 @@ impl VideoVae {
         *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some((device, decoder));
     }
 
-    /// Gives back the weights that are kept for the next decode.
+    /// The encoder's architecture, and what policies are told of it.
+    ///
+    /// # Errors
+    /// The file holds no encoder, or lacks tensors that tell the architecture.
+    pub fn encoding(&self) -> Result<(EncoderConfig, Model)> {
+        let config = EncoderConfig::read(&self.file, &self.identity)?;
+        let model = config.model(self.config.family, &self.file, &self.identity);
+        Ok((config, model))
+    }
+
+    /// As [`Self::decoder`], of the encoder; given back with [`Self::keep_encoder`].
+    pub(crate) fn encoder(
+        &self,
+        config: &EncoderConfig,
+        numeric: Numeric,
+        device: Device,
+    ) -> Result<(Encoder, Duration)> {
+        let last = self.encoder.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match last.filter(|(place, encoder)| *place == device && encoder.numeric() == numeric) {
+            Some((_, encoder)) => Ok((encoder, Duration::ZERO)),
+            None => {
+                let start = Instant::now();
+                let encoder = Encoder::load(&self.file, &self.identity, config, numeric, device)?;
+                probe::synchronize(device);
+                Ok((encoder, start.elapsed()))
+            }
+        }
+    }
+
+    /// Keeps weights for the next encode.
+    pub(crate) fn keep_encoder(&self, encoder: Encoder, device: Device) {
+        *self.encoder.lock().unwrap_or_else(PoisonError::into_inner) = Some((device, encoder));
+    }
+
+    /// Gives back the weights that are kept for the next decode or encode.
     pub fn release(&self) {
+        self.encoder.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.loaded.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, str::FromStr};
 
 use clap::{Args, Subcommand};
-use tilewright_bench::{Network, Spelling, sweep::Limit};
+use tilewright_bench::{Network, Spelling, suite::CaseName, sweep::Limit};
 use tilewright_models::Family;
 use tilewright_plan::bytes;
 use tilewright_torch::device::Choice;
@@ -17,13 +17,13 @@ pub struct Bench {
     /// What else to measure, or to generate
     #[command(subcommand)]
     pub command: Option<BenchCommand>,
-    /// A ComfyUI .latent, or a .safetensors with one tensor [N, C, H, W]
+    /// A ComfyUI .latent, or a .safetensors with one tensor [N, C, H, W] or [N, C, T, H, W]
     #[arg(required = true)]
     pub latent: Option<PathBuf>,
     /// The VAE's weights, as for decode
     #[arg(long, value_name = "FILE", required = true)]
     pub vae: Option<PathBuf>,
-    /// Who takes part, repeatable: NAME, FILE.wasm, or either with settings as in fixed:space=blended,tile=512
+    /// Who takes part, repeatable: NAME, FILE.wasm, or either with settings as in fixed:space=blended,tile=512 or fixed:time=carried,chunk=4
     #[arg(long = "policy", value_name = "P", default_value = "adaptive")]
     pub policies: Vec<Spelling>,
     /// Runs of each policy that are not counted, after its first, which is told apart
@@ -94,19 +94,25 @@ pub enum BenchCommand {
 /// `tilewright bench suite`
 #[derive(Args, Debug)]
 pub struct Suite {
-    /// Quarter sides, few runs: about two minutes
+    /// Quarter sides, shorter clips, few runs: minutes instead of hours
     #[arg(long)]
     pub quick: bool,
-    /// Whose generated weights: flux, sdxl, sd3, sd
-    #[arg(long, value_name = "NETWORK", default_value = "flux")]
+    /// One case alone, repeatable; every case is named, with about how long it takes, before anything is measured
+    #[arg(long, value_name = "CASE")]
+    pub only: Vec<CaseName>,
+    /// Whose generated weights decode pictures: flux, sdxl, sd3, sd
+    #[arg(long, value_name = "NETWORK", default_value = "flux", value_parser = picture_network)]
     pub network: Network,
-    /// Weights to use instead of generated ones
+    /// Weights to use for pictures instead of generated ones
     #[arg(long, value_name = "FILE")]
     pub vae: Option<PathBuf>,
-    /// Who is measured against whole decodes, repeatable
+    /// Weights to use for clips instead of generated ones of WAN 2.1's size
+    #[arg(long, value_name = "FILE")]
+    pub video_vae: Option<PathBuf>,
+    /// Who is measured against plain decodes, repeatable
     #[arg(long = "policy", value_name = "P", default_value = "adaptive")]
     pub policies: Vec<Spelling>,
-    /// Counted runs [default: 10, with --quick 2]
+    /// Counted runs [default: 10, or 3 where a decode takes over a minute; with --quick 2]
     #[arg(long, value_name = "N", value_parser = iterations)]
     pub iterations: Option<usize>,
     /// Where it runs, and what comes out
@@ -152,9 +158,9 @@ pub struct Sweep {
 /// `tilewright bench weights`
 #[derive(Args, Debug)]
 pub struct GenerateWeights {
-    /// Whose shape: flux, sdxl, sd3, sd
+    /// Whose shape: flux, sdxl, sd3, sd, wan-2.1, wan-2.2
     pub network: Network,
-    /// Where to write, about 100 MB
+    /// Where to write: about 100 MB, 147 MB for WAN 2.1, 1.1 GB for WAN 2.2
     #[arg(short, long, value_name = "FILE.safetensors")]
     pub output: PathBuf,
     /// The same seed gives the same bytes
@@ -165,12 +171,18 @@ pub struct GenerateWeights {
 /// `tilewright bench latent`
 #[derive(Args, Debug)]
 pub struct GenerateLatent {
-    /// The picture's size in pixels, multiples of 8
+    /// The size in pixels, multiples of 8; of 16 for WAN 2.2
     #[arg(long, value_name = "WxH", value_parser = extent)]
     pub size: (u32, u32),
-    /// Channels: 16 for Flux and SD3, 4 for SD and SDXL
+    /// Whose latent: sets the channels and the scale
+    #[arg(long, value_name = "NETWORK", conflicts_with = "channels")]
+    pub network: Option<Network>,
+    /// Channels: 16 for Flux, SD3 and WAN 2.1, 4 for SD and SDXL
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub channels: u16,
+    /// Output frames of a clip: 1 + 4k of them, or the next such number [default: a picture, or 17 of a video network]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub frames: Option<u32>,
     /// Samples
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub batch: u16,
@@ -203,6 +215,15 @@ impl FromStr for Against {
     }
 }
 
+fn picture_network(text: &str) -> Result<Network, String> {
+    let network: Network = text.parse().map_err(|error: tilewright_bench::Error| error.to_string())?;
+    if network.is_video() {
+        Err("this network decodes clips: expected flux, sdxl, sd3 or sd".into())
+    } else {
+        Ok(network)
+    }
+}
+
 fn iterations(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| (1..=100_000).contains(number));
     number.ok_or_else(|| "expected a number from 1 to 100000".to_owned())
@@ -231,6 +252,7 @@ mod tests {
             assert!(extent(text).is_err(), "{text}");
         }
         assert!(side("256").is_ok() && side("100").is_err() && side("56").is_err());
+        assert!(picture_network("sdxl").is_ok() && picture_network("wan-2.1").is_err());
         assert!(iterations("0").is_err() && iterations("x").is_err());
     }
 

@@ -12,15 +12,21 @@ use super::{ObjectiveArgument, device, factor, finite};
 /// `tilewright encode`
 #[derive(Args, Debug)]
 pub struct Encode {
-    /// A picture: PNG, JPEG or WebP; sides that are no multiples of the VAE's scale are cropped at the edges
-    pub picture: PathBuf,
-    /// The VAE's weights, encoder included: diffusers, LDM/BFL (ae.safetensors) or a whole SD checkpoint
+    /// A picture (.png, .jpg, .webp), or for video VAEs a clip: .mp4, .webm, .mkv, .mov, .avi, .gif, .webp, a folder of pictures in the order of their
+    /// names, or .safetensors with the tensor 'sample'. Sides that are no multiples of the VAE's scale are cropped at the edges; the last frames are left
+    /// out where they make no whole latent frame
+    #[arg(value_name = "PICTURE|CLIP")]
+    pub input: PathBuf,
+    /// The VAE's weights, encoder included: diffusers, LDM/BFL (ae.safetensors), a whole SD checkpoint, or WAN's (Wan2.1_VAE.safetensors)
     #[arg(long, value_name = "FILE")]
     pub vae: PathBuf,
     /// Where to write: .latent as ComfyUI loads it, or .safetensors with the tensor 'latent'
-    /// [default: the picture's name with .latent, in the current folder]
+    /// [default: the input's name with .latent, in the current folder]
     #[arg(short, long, value_name = "OUT")]
     pub output: Option<PathBuf>,
+    /// Take only so many frames of a clip, from its beginning
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub frames: Option<u32>,
     /// Who decides how: a shipped policy's name, or a .wasm file
     #[arg(long, value_name = "NAME|FILE.wasm", default_value = "adaptive")]
     pub policy: String,

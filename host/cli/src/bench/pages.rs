@@ -11,7 +11,8 @@ const MIB: f64 = 1024.0 * 1024.0;
 pub fn contest(report: &Report) -> Page {
     let mut facts = device(&report.device);
     if let Some(request) = &report.request {
-        let size = format!("{} × {}×{}", request.batch, request.width, request.height);
+        let frames = if request.frames > 1 { format!(", {} frames", request.frames) } else { String::new() };
+        let size = format!("{} × {}×{}{frames}", request.batch, request.width, request.height);
         facts.push(("request".into(), format!("{size}, {}", request.model.family)));
         facts.push(("limit".into(), bytes::display(request.memory_limit)));
     }

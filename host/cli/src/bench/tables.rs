@@ -7,7 +7,7 @@ use tilewright_bench::{
     suite::SuiteReport,
     sweep::{Accuracy, Choice, SweepReport},
 };
-use tilewright_plan::{Plan, bytes};
+use tilewright_plan::{Plan, Time, bytes};
 
 use crate::table;
 
@@ -98,9 +98,12 @@ pub fn suite(report: &SuiteReport) -> String {
     let mut text = format!("{}; {}", report.device.name, report.weights);
     for case in &report.cases {
         text += &format!("\n\n{} ({})", case.id, case.what);
-        match (&case.report, case.note) {
-            (Some(found), _) => text += &format!("\n{}", contest(found)),
-            (None, note) => text += &format!(": {}", note.unwrap_or("not measured")),
+        let note = case.note.as_deref();
+        match &case.report {
+            Some(found) => {
+                text += &format!("{}\n{}", note.map_or(String::new(), |note| format!(": {note}")), contest(found))
+            }
+            None => text += &format!(": {}", note.unwrap_or("not measured")),
         }
     }
     text + "\n\n" + &table::listing(&CLAIMS, &["published", "measured"], claims(report))
@@ -178,7 +181,8 @@ pub fn honesty(report: &SweepReport) -> Vec<String> {
 /// A plan in a few words.
 pub fn plan(plan: &Plan) -> String {
     let batch = if plan.batch > 1 { format!(" batch {}", plan.batch) } else { String::new() };
-    format!("{} {} {}{batch}", plan.space, plan.precision, plan.layout)
+    let time = if plan.time == Time::Whole { String::new() } else { format!(" {}", plan.time) };
+    format!("{}{time} {} {}{batch}", plan.space, plan.precision, plan.layout)
 }
 
 fn time(milliseconds: Option<f64>) -> String {

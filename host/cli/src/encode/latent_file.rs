@@ -49,12 +49,17 @@ impl LatentFile {
         Ok(Self { path: path.to_owned(), kind })
     }
 
+    /// Where.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Checks before any work is done that the file can be written.
     pub fn check(&self) -> Outcome {
         writable(&self.path)
     }
 
-    /// Writes latents [N, C, h, w], with the record among the file's texts. A half-written file never stands under the final name.
+    /// Writes latents [N, C, h, w] or [N, C, t, h, w], with the record among the file's texts. A half-written file never stands under the final name.
     pub fn write(&self, latents: &Tensor, record: &Record) -> Outcome {
         self.written(latents, record)
             .map_err(|error| Failure::work(format!("{}: can't be written: {error:#}", self.path.display())))

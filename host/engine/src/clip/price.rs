@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tilewright_models::wan::{Config, Extent, Footprint};
+use tilewright_models::wan::{Config, Extent, Footprint, Tiled};
 use tilewright_plan::{Cost, Dtype, Facts, Layout, Plan, Precision, Request, Space, Time, Trial};
 use tilewright_torch::probe::Measured;
 
@@ -18,7 +18,9 @@ pub struct ClipEstimator {
     width: u32,
     scale: u32,
     temporal: u32,
+    latent_channels: f64,
     image_channels: f64,
+    on_cpu: bool,
     bytes_per_second: f64,
     prices: Vec<Price>,
     /// Newest first.
@@ -76,6 +78,8 @@ impl ClipEstimator {
             width: request.width,
             scale: config.spatial_scale(),
             temporal: config.temporal_scale(),
+            latent_channels: config.latent_channels as f64,
+            on_cpu,
             image_channels: config.image_channels as f64,
             bytes_per_second: measured.bytes_per_second,
             prices,
@@ -106,9 +110,9 @@ impl Facts for ClipEstimator {
             height: self.height,
             width: self.width,
             band: None,
+            tiled: None,
         };
-        let frame = 4.0 * self.image_channels * f64::from(self.height) * f64::from(self.width);
-        let (mut tiles, mut gathered, mut tiled) = (1, 0.0, 0.0);
+        let mut tiles = 1;
         match plan.space {
             Space::Whole => {}
             Space::Exact(tile) => extent.band = Some(tile.height),
@@ -117,21 +121,18 @@ impl Facts for ClipEstimator {
                 let columns = Axis::count(self.width, tile.width, tile.overlap);
                 tiles = rows.saturating_mul(columns);
                 (extent.height, extent.width) = (tile.height.min(self.height), tile.width.min(self.width));
-                // The frames of a round, and those of the tile at work.
-                let round = f64::from(1 + (rounds.latent_frames - 1) * self.temporal)
-                    .max(f64::from(self.temporal.min(self.frames)));
-                gathered = frame * round;
-                tiled = 4.0 * self.image_channels * f64::from(extent.height) * f64::from(extent.width) * round;
+                let parked = plan.offload && tiles > 1;
+                let (height, width, round) = (self.height, self.width, rounds.latent_frames);
+                extent.tiled = Some(Tiled { tiles, parked, height, width, round });
             }
         }
-        let state = price.footprint.state_bytes(&extent);
-        // The state of every tile waits for its next round, unless there is none.
-        let waiting = match rounds.latent_frames >= self.latent_frames || (plan.offload && tiles > 1) {
-            true => 1.0,
-            false => f64::from(tiles),
-        };
-        let latents = 4.0 * frame / f64::from(self.scale * self.scale);
-        let peak = price.footprint.working_bytes(&extent) + waiting * state + gathered + tiled + latents;
+        let mut peak = price.footprint.peak_bytes(&extent);
+        if !self.on_cpu {
+            // On a CPU the latents are where they were.
+            let latents = self.latent_channels * f64::from(self.height) * f64::from(self.width);
+            let ahead = f64::from(rounds.pushed) * f64::from(plan.prefetch + 1);
+            peak += 4.0 * ahead * latents / f64::from(self.scale * self.scale);
+        }
         let kept = f64::from(self.height) * f64::from(self.width);
         let pixels = f64::from(tiles) * f64::from(extent.height) * f64::from(extent.width);
         let gathering = if tiles > 1 { 28.0 } else { 8.0 };

@@ -35,6 +35,8 @@ pub(super) struct Walk<'a> {
     aside: Duration,
     /// Bytes in use that are not this decode's.
     base: u64,
+    /// The last attempt ended at values that were not finite.
+    not_finite: bool,
 }
 
 /// The state of one sample under one division of the area.
@@ -87,7 +89,7 @@ impl<'a> Walk<'a> {
         let samples = job.request.batch as usize;
         let delivered = (0..samples).map(|sample| done.get(sample).copied().unwrap_or(0)).collect();
         let (elapsed, aside) = (Duration::ZERO, Duration::ZERO);
-        Self { job, sink, delivered, live: None, decoders: Vec::new(), elapsed, aside, base: 0 }
+        Self { job, sink, delivered, live: None, decoders: Vec::new(), elapsed, aside, base: 0, not_finite: false }
     }
 
     fn latent_frames(&self) -> i64 {
@@ -118,7 +120,7 @@ impl<'a> Walk<'a> {
                 return Ok(());
             }
             // After a tile that was not finite the others stay as they are; after anything else all change.
-            if let Some(tile) = live.failed() {
+            if let Some(tile) = live.failed().filter(|_| self.not_finite) {
                 let done = self.delivered[sample];
                 let tile = &mut live.tiles[tile];
                 (tile.clip, tile.numeric) = (Clip::from_frame(&self.job.vae.config, done), Some(numeric));
@@ -404,6 +406,7 @@ impl Work for Walk<'_> {
             outcome
         });
         self.elapsed += start.elapsed().saturating_sub(self.aside - aside);
+        self.not_finite = matches!(outcome, Err(Stopped::Failed(Failure::NonFinite { .. })));
         if outcome.is_ok() {
             for decoder in self.decoders.drain(..) {
                 self.job.vae.keep(decoder, device);

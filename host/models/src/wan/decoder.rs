@@ -10,7 +10,7 @@ use super::{
     Config,
     architecture::{Kind, Layer},
     clip::{Piece, Spread},
-    layers::{Attention, Causal, Doubling, Duplication, Origin, Past, UnitNorm, Work},
+    layers::{Attention, Causal, Doubling, Duplication, Origin, Past, UnitNorm, Work, each},
     weights::Weights,
 };
 use crate::{
@@ -107,7 +107,7 @@ impl Loaded {
         let room = |channels: i64| empty([count, channels, height, width], numeric, device);
         let band = spread.band_of(height);
         match &self.step {
-            Step::Pointwise(conv) => piece.frames = conv.forward(piece.frames.shallow_clone(), numeric)?,
+            Step::Pointwise(conv) => piece.frames = each(conv, &piece.frames, numeric)?,
             Step::Convolve { norm, conv } => {
                 let output = piece.hidden.take().map_or_else(|| room(conv.out()), Ok)?;
                 let output = piece.hidden.insert(output);
@@ -138,7 +138,7 @@ impl Loaded {
                     piece.convolved = true;
                 }
                 if let Some(shortcut) = shortcut {
-                    piece.frames = shortcut.forward(piece.frames.shallow_clone(), numeric)?;
+                    piece.frames = each(shortcut, &piece.frames, numeric)?;
                 }
             }
             Step::Sum { norm, conv } => {
@@ -154,6 +154,7 @@ impl Loaded {
                 piece.frames = doubling.forward(past, &piece.frames, numeric)?;
                 piece.double();
             }
+            Step::Upsample(Conv::Plain(conv)) => piece.frames = each(conv, &piece.frames, numeric)?,
             Step::Upsample(conv) => piece.frames = conv.forward(piece.frames.shallow_clone(), numeric)?,
             Step::End(duplication) => {
                 duplication.add(&piece.origins, &piece.frames)?;

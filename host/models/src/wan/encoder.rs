@@ -4,7 +4,7 @@ use tch::{Device, Kind, Tensor};
 use tilewright_torch::to_layout;
 
 use super::{
-    EncoderConfig,
+    EncoderConfig, EncoderState,
     encoder_layers::{Attention, Average, Causal, Conv, Downsample, Norm, Past, Resnet, fused, patches},
     weights::Weights,
 };
@@ -32,14 +32,6 @@ pub struct Encoder {
     conv_out: Causal,
     /// The means' rows of `quant_conv`: the deviations are not computed.
     quant: Conv,
-}
-
-/// Where an encode stands in its clip: what the layers remember of the frames before.
-#[derive(Debug, Default)]
-pub struct EncoderState {
-    past: Past,
-    /// Height and width of the frames, once there were some.
-    size: Option<[i64; 2]>,
 }
 
 impl Encoder {

@@ -1,9 +1,10 @@
 //! A video encoder's architecture, read off the tensors' names and shapes.
 
 use serde::Serialize;
+use tilewright_plan::{Dtype, Model};
 
 use super::config::{MOST_CHANNELS, at, known, patch, resnet_channels};
-use crate::{Checkpoint, Error, Identity, Result, known::Known, names::wan::Naming};
+use crate::{Checkpoint, Error, Family, Identity, Result, identify::most_common, known::Known, names::wan::Naming};
 
 /// How a down block ends where it is not the last: half the height and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -26,6 +27,9 @@ pub struct DownBlock {
     /// The block's input, averaged over neighbours and channels, is added to its output (WAN 2.2).
     pub averaged: bool,
 }
+
+/// What diffusers' names of the encoder's tensors begin with.
+const ENCODER: [&str; 2] = ["encoder.", "quant_conv."];
 
 /// An encoder's architecture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -53,9 +57,13 @@ impl EncoderConfig {
     /// Reads the architecture.
     ///
     /// # Errors
-    /// A tensor that the architecture is read from is missing or misshapen; widths are nonsense.
+    /// [`Error::Unknown`] where the file has no encoder; a tensor that the architecture is read from is missing or misshapen; widths are nonsense.
     pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
         let known = known(file, identity)?;
+        let refused = |reason| Error::Unknown { path: file.path().to_owned(), reason };
+        if !known.has("encoder") {
+            return Err(refused("no encoder in it: only the decoder's part is there; give the whole VAE".into()));
+        }
         let missing = |name: &str, shape: &[usize]| known.missing(name, shape);
         let first = "encoder.down_blocks.0.resnets.0";
         let width = [
@@ -85,7 +93,6 @@ impl EncoderConfig {
             at("encoder.conv_out.bias", 0),
         ];
         let moments = known.extent(moments).ok_or_else(|| missing("encoder.conv_out.weight", &[32, into, 3, 3, 3]))?;
-        let refused = |reason| Error::Unknown { path: file.path().to_owned(), reason };
         let (patch, image_channels) = patch(in_channels).ok_or_else(|| {
             refused(format!(
                 "the encoder takes {in_channels} channels: pictures have 3 or 4, or 12 where each is four pixels"
@@ -138,7 +145,7 @@ impl EncoderConfig {
     pub fn left_over(file: &Checkpoint, identity: &Identity) -> Vec<String> {
         let Ok(known) = known(file, identity) else { return Vec::new() };
         let needed = Self::read(file, identity).ok().map(|config| config.needed());
-        known.left_over(&["encoder.", "quant_conv."], needed.as_deref())
+        known.left_over(&ENCODER, needed.as_deref())
     }
 
     /// What keeps the encoder from being loaded, a line each.
@@ -187,6 +194,20 @@ impl EncoderConfig {
         shares.push(area * conv(middle, 2 * self.latent_channels));
         let sum: f64 = shares.iter().sum();
         shares.iter().map(|share| share / sum).collect()
+    }
+
+    /// What policies are told of the model.
+    pub fn model(&self, family: Family, file: &Checkpoint, identity: &Identity) -> Model {
+        let part = |known: Known<'_, Naming>| known.part(&ENCODER).map(str::to_owned).collect();
+        let names: Vec<String> = known(file, identity).map(part).unwrap_or_default();
+        Model {
+            family: family.name().to_owned(),
+            stored: most_common(file, &names).unwrap_or(Dtype::F32),
+            quantized: false,
+            parameter_bytes: names.iter().filter_map(|name| file.bytes(name)).map(|bytes| bytes.len() as u64).sum(),
+            spatial_scale: self.spatial_scale(),
+            temporal_scale: self.temporal_scale(),
+        }
     }
 
     /// Channels of the middle block.

@@ -4,19 +4,26 @@
 use tch::{Device, Kind, Tensor};
 use tilewright_torch::{attention, to_layout};
 
+use super::encoder_state::layout_of;
 use crate::{Result, kl::Numeric};
 
 /// What diffusers' `F.normalize` never divides by less than.
 const LEAST_LENGTH: f64 = 1e-12;
 
-/// The last frames that each layer has seen, in the order in which the layers run.
+/// The last frames that each layer has seen, in the order in which the layers run. Tensors are replaced and never written to.
 #[derive(Debug, Default)]
 pub(super) struct Past {
-    frames: Vec<Option<Tensor>>,
+    pub frames: Vec<Option<Tensor>>,
     layer: usize,
 }
 
 impl Past {
+    /// The same, to go back to.
+    pub fn snapshot(&self) -> Self {
+        let frames = self.frames.iter().map(|frames| frames.as_ref().map(Tensor::shallow_clone));
+        Self { frames: frames.collect(), layer: 0 }
+    }
+
     /// The layers run once more.
     pub fn rewind(&mut self) {
         self.layer = 0;
@@ -30,7 +37,12 @@ impl Past {
         let place = &mut self.frames[self.layer];
         self.layer += 1;
         let (joined, before) = match place.take() {
-            Some(past) => (Tensor::f_cat(&[&past, &frames], 0)?, past.size()[0]),
+            Some(past) => {
+                // After a change of plans the past may be in another type or order, or elsewhere.
+                let past = past.f_to_device(frames.device())?.f_to_kind(frames.kind())?;
+                let past = to_layout(&past, layout_of(&frames))?;
+                (Tensor::f_cat(&[&past, &frames], 0)?, past.size()[0])
+            }
             None => (frames, 0),
         };
         let kept = most.min(joined.size()[0]);

@@ -1,18 +1,20 @@
 //! What a clip's decode costs by the architecture alone: how long its layers take on a device that was measured, what the causal state
 //! holds, and the most held besides. The moments follow `layers.rs` and `clip.rs`: change both.
 
-use tilewright_plan::{Layout, Precision};
+mod held;
+
+use tilewright_plan::{Dtype, Layout, Precision};
 use tilewright_torch::{
     attention,
-    probe::{Measured, Rate, Scratch, convolution_bytes},
+    probe::{Measured, Rate, Scratch},
     winograd,
 };
 
 use super::{
     Config,
     architecture::{Kind, Layer},
-    clip::LEAST_ROWS,
 };
+use held::{Ledger, Pass};
 
 /// What is decoded.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,7 +31,27 @@ pub struct Extent {
     pub width: u32,
     /// Output rows of a band, where libtorch's convolutions take their input in bands.
     pub band: Option<u32>,
+    /// Where it is one of several tiles, or one that fades out at its edges.
+    pub tiled: Option<Tiled>,
 }
+
+/// How tiles become frames.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tiled {
+    /// How many there are; those that are not at work hold their state.
+    pub tiles: u32,
+    /// Their states wait in host memory.
+    pub parked: bool,
+    /// Output pixels of all together.
+    pub height: u32,
+    /// Output pixels of all together.
+    pub width: u32,
+    /// Latent frames that each takes before the next one's turn comes.
+    pub round: u32,
+}
+
+/// Pushes after which the causal state grows no more, however few latent frames each brings.
+const SETTLED: u32 = 4;
 
 /// What clips cost in one precision and memory order on one device.
 #[derive(Clone, Debug)]
@@ -43,12 +65,13 @@ pub struct Footprint {
     winograd: Option<Rate>,
     attention_flops: f64,
     attention_bytes: f64,
+    /// By this project, not by libtorch.
+    own_attention: bool,
     bytes_per_second: f64,
     scratch: Scratch,
     threads: f64,
     image: f64,
-    /// libtorch convolves frames one by one.
-    one_by_one: bool,
+    on_cpu: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,40 +82,19 @@ struct Scale {
     patch: f64,
 }
 
-/// What is held at one place of the network.
-#[derive(Default)]
-struct Held {
-    /// Frames that wait, of which those at work may be a part.
-    waiting: f64,
-    /// The frames at work, where they are no part of others.
-    own: f64,
-    hidden: f64,
-    /// Inputs of blocks that are added to their outputs.
-    beside: f64,
-    peak: f64,
-}
-
-impl Held {
-    fn moment(&mut self, bytes: f64) {
-        self.peak = self.peak.max(self.waiting + self.beside + self.own + self.hidden + bytes);
-    }
-}
-
 impl Footprint {
     fn pixels(&self, extent: &Extent, side: u32) -> f64 {
         let side = f64::from(side) / self.scale.space;
         f64::from(extent.height) * f64::from(extent.width) * side * side
     }
 
-    /// Pixels along a side of the last layer per latent pixel.
-    fn last_side(&self) -> u32 {
-        (self.scale.space / self.scale.patch) as u32
-    }
-
     /// Bytes of the causal state between two pushes.
     pub fn state_bytes(&self, extent: &Extent) -> f64 {
         let later = f64::from(extent.latent_frames.saturating_sub(1));
         let of = |layer: &Layer| {
+            if layer.scatters() {
+                return 2.0 * layer.out as f64 * self.rest * self.pixels(extent, layer.side);
+            }
             let frames = match layer.kind {
                 Kind::Convolve { .. } | Kind::Hide { .. } | Kind::Sum => 1.0 + later * f64::from(layer.frames),
                 Kind::Double => later * f64::from(layer.frames),
@@ -104,119 +106,51 @@ impl Footprint {
         self.layers.iter().map(of).sum()
     }
 
-    /// The most bytes held at once besides the causal state, output frames of one push included.
-    pub fn working_bytes(&self, extent: &Extent) -> f64 {
-        let mut held = Held::default();
-        let mut count = f64::from(extent.pushed.min(extent.latent_frames).max(1));
-        let band = f64::from(extent.band.unwrap_or(extent.height).min(extent.height)) / f64::from(extent.height.max(1));
-        let first = self.layers.first().map_or(0.0, |layer| layer.into as f64);
-        held.own = count * first * self.rest * self.pixels(extent, 1);
-        // Of frames that are doubled later, the first is not.
-        let clip = |frames: f64| 1.0 + f64::from(extent.latent_frames.saturating_sub(1)) * frames;
-        for layer in &self.layers {
-            let most = (f64::from(extent.frames) * f64::from(layer.frames) / self.scale.time).floor().max(1.0);
-            count = count.min(clip(f64::from(layer.frames)));
-            if count > most {
-                held.waiting += held.own;
-                (held.own, count) = (0.0, most);
-            }
-            let pixels = self.pixels(extent, layer.side);
-            let rows =
-                (LEAST_ROWS as f64 * f64::from(extent.width) * f64::from(layer.side) / self.scale.space).min(pixels);
-            let band = (band * pixels).max(rows) / pixels.max(1.0);
-            self.layer(layer, count, pixels, band, &mut held);
-            if layer.kind == Kind::Double && extent.latent_frames > 1 {
-                count *= 2.0;
-            }
-        }
-        // Frames in f32, clamped, and on their way to host memory.
-        let frames = 4.0 * count * self.image * self.pixels(extent, self.last_side());
-        held.moment(2.0 * frames);
-        held.peak + frames
+    /// Bytes of an output frame in f32.
+    fn frame_bytes(&self, extent: &Extent) -> f64 {
+        4.0 * self.image * f64::from(extent.height) * f64::from(extent.width)
     }
 
-    fn layer(&self, layer: &Layer, count: f64, pixels: f64, band: f64, held: &mut Held) {
-        let (into, out) = (layer.into as f64 * pixels, layer.out as f64 * pixels);
-        match layer.kind {
-            Kind::Pointwise => {
-                held.moment(count * out * (self.rest + self.convolution) + self.pointwise(layer));
-                held.own = count * out * self.rest;
-            }
-            Kind::Convolve { .. } => {
-                held.moment(count * out * self.rest + self.causal(layer, count, into, out, band));
-                held.own = count * out * self.rest;
-            }
-            Kind::Begin => {
-                held.beside = held.own;
-                held.own = count * into * self.rest;
-            }
-            Kind::Hide { shortcut } => {
-                held.hidden = count * out * self.rest;
-                held.moment(self.causal(layer, count, into, out, band));
-                if shortcut {
-                    held.moment(count * out * (self.rest + self.convolution) + self.pointwise(layer));
-                    held.own = count * out * self.rest;
-                }
-            }
-            Kind::Sum => {
-                held.moment(self.causal(layer, count, into, out, band));
-                held.hidden = 0.0;
-            }
-            Kind::Attention => {
-                held.moment(count * out * self.rest + 6.0 * into * self.convolution + self.attention_bytes);
-                held.own = count * out * self.rest;
-            }
-            Kind::Double => {
-                held.moment(((count + 2.0) + 3.0 * count) * into * self.rest);
-                held.moment((3.0 * count + 2.0 * count) * into * self.rest + self.pointwise(layer));
-                held.moment((4.0 * count + 2.0) * into * self.rest);
-                held.own = 2.0 * count * into * self.rest;
-            }
-            Kind::Upsample => {
-                let output = 4.0 * count * out * self.rest;
-                held.moment(match self.winograd {
-                    Some(_) => output + winograd::scratch_bytes(layer.into as i64, true) as f64,
-                    None => {
-                        let upsampled = 4.0 * count * into * self.convolution;
-                        let copies = self.scratch.inputs * (upsampled + 4.0 * count * out * self.convolution);
-                        upsampled + 4.0 * count * out * self.convolution + copies.max(output)
-                    }
-                });
-                held.own = output;
-            }
-            Kind::End { .. } => {
-                held.moment(2.0 * out * self.rest);
-                held.beside = 0.0;
-            }
-        }
+    /// Convolutions have a type of their own.
+    fn converts(&self) -> bool {
+        self.convolution != self.rest
     }
 
-    /// What a causal convolution holds besides its input and output.
-    fn causal(&self, layer: &Layer, count: f64, into: f64, out: f64, band: f64) -> f64 {
-        if self.winograd.is_some() {
-            return into * self.rest + winograd::causal_scratch_bytes(layer.into as i64) as f64;
+    /// The most bytes held at once, the causal state and frames that are on their way out included.
+    pub fn peak_bytes(&self, extent: &Extent) -> f64 {
+        let ledger = Ledger::default();
+        let mut pass = Pass::new(self, extent, &ledger);
+        let (all, pushed) = (extent.latent_frames, extent.pushed.max(1));
+        let (mut done, mut pushes, mut most) = (0, 0, 0.0_f64);
+        while done < all {
+            let round = extent.tiled.map_or(pushed, |tiled| tiled.round.max(1));
+            let until = (done - done % round + round).min(all);
+            if pushes == SETTLED && until - done > 2 * pushed {
+                let alike = ((until - done) / pushed - 1) * pushed;
+                pass.skip(alike);
+                done += alike;
+            }
+            // From here on rounds are like the last one, or shorter.
+            if pushes > SETTLED && extent.tiled.is_none_or(|tiled| tiled.round < all) {
+                break;
+            }
+            let count = pushed.min(until - done);
+            let peak = pass.push(count);
+            done += count;
+            pushes += 1;
+            most = most.max(peak);
+            let Some(tiled) = extent.tiled else { continue };
+            let whole = 4.0 * self.image * f64::from(tiled.height) * f64::from(tiled.width);
+            let gathered = pass.frames_of_round() * whole;
+            let others = if tiled.parked { 0.0 } else { f64::from(tiled.tiles - 1) * pass.state() };
+            let before = if tiled.tiles > 1 { gathered } else { 0.0 };
+            most = most.max(peak + others + before);
+            if done == until {
+                // All of the tile's frames, and one piece of them after the other weighted.
+                most = most.max(pass.gathers() + others + gathered);
+            }
         }
-        let count = if self.one_by_one { 1.0 } else { count };
-        let normed = count * into * self.convolution;
-        let window = (count + 2.0) * into * self.convolution;
-        let kept = count.min(2.0) * into * self.convolution;
-        let weights = self.scratch.weights * 27.0 * padded(layer.into) * padded(layer.out) * self.convolution;
-        let stacked = 3.0 * count * into * self.convolution * band;
-        let part = count * out * self.convolution * band;
-        // Padded, and laid out tap by tap or reordered.
-        let copies = stacked.max(self.scratch.inputs * (stacked + part));
-        let moments = [
-            // A frame in f32, and its norm.
-            normed * (self.rest / self.convolution) + 2.0 * 4.0 * into,
-            normed + window,
-            window + kept + stacked + part + copies + weights + convolution_bytes(),
-        ];
-        moments.into_iter().fold(0.0, f64::max)
-    }
-
-    fn pointwise(&self, layer: &Layer) -> f64 {
-        let weights = self.scratch.weights * padded(layer.into) * padded(layer.out) * self.convolution;
-        if self.layout == Layout::ChannelsFirst { 0.0 } else { weights + convolution_bytes() }
+        most
     }
 
     /// How long a decode takes.
@@ -228,7 +162,7 @@ impl Footprint {
             let (first, rest) = self.frame_seconds(layer, extent);
             first + later * f64::from(layer.frames) * rest
         };
-        let output = 16.0 * self.image * self.pixels(extent, self.last_side()) / self.bytes_per_second;
+        let output = 4.0 * self.frame_bytes(extent) / self.bytes_per_second;
         self.layers.iter().map(of).sum::<f64>() + (1.0 + later) * attention + (1.0 + later * self.scale.time) * output
     }
 
@@ -239,8 +173,10 @@ impl Footprint {
         let (down, across) = (f64::from(extent.height) * side, f64::from(extent.width) * side);
         let pixels = down * across;
         let moved = |values: f64| values * self.rest * pixels / self.bytes_per_second;
+        // Output channels are computed in blocks.
+        let computed = held::padded(out);
         let square =
-            |rate: &Rate, taps: f64| rate.per_product * taps * into * out + rate.per_value * (taps * into + out);
+            |rate: &Rate, taps: f64| rate.per_product * taps * into * computed + rate.per_value * (taps * into + out);
         let blocks = |pixels: f64, scale: f64| match self.winograd {
             // Whole blocks, and as many threads as there are blocks for.
             Some(_) => {
@@ -255,9 +191,15 @@ impl Footprint {
             Some(rate) => 4.0 * square(rate, taps) * blocks(pixels, 1.0) + moved(2.0 * into),
             None => 9.0 * square(&self.plain, taps) * pixels + moved(8.0 * into + 3.0 * taps * into + 3.0 * out),
         };
+        // One frame to three times the channels.
+        let scattered = match &self.winograd {
+            Some(rate) => 4.0 * rate.of(into, 3.0 * out) * blocks(pixels, 1.0) + moved(2.0 * into + 9.0 * out),
+            None => 9.0 * self.plain.of(into, 3.0 * out) * pixels + moved(8.0 * into + 9.0 * out),
+        };
         let point = |into: f64, out: f64| self.plain.of(into, out) * pixels;
         match layer.kind {
             Kind::Pointwise => (point(into, out), point(into, out)),
+            _ if layer.scatters() => (scattered, scattered),
             Kind::Convolve { .. } | Kind::Sum => (causal(1.0), causal(3.0)),
             Kind::Hide { shortcut } => {
                 let beside = if shortcut { point(into, out) } else { 0.0 };
@@ -267,7 +209,7 @@ impl Footprint {
                 let each = 4.0 * point(into, into) + moved(16.0 * into);
                 (each, each)
             }
-            Kind::Double => (0.0, point(3.0 * into, 2.0 * into) + moved(12.0 * into)),
+            Kind::Double => (0.0, point(3.0 * into, 2.0 * into) + moved(20.0 * into)),
             Kind::Upsample => {
                 let each = match &self.winograd {
                     Some(rate) => 2.25 * rate.of(into, out) * blocks(4.0 * pixels, 2.0),
@@ -278,11 +220,6 @@ impl Footprint {
             Kind::Begin | Kind::End { .. } => (moved(4.0 * out), moved(8.0 * out)),
         }
     }
-}
-
-/// Channels as oneDNN's reordered copies hold them.
-fn padded(channels: usize) -> f64 {
-    channels.next_multiple_of(16) as f64
 }
 
 impl Config {
@@ -310,11 +247,12 @@ impl Config {
             winograd: speed.winograd,
             attention_flops: 4.0 * self.middle_channels as f64 / speed.attention_flops_per_second,
             attention_bytes: attention::fused_bytes(self.middle_channels as f64, speed.dtype),
+            own_attention: on_cpu && speed.dtype == Dtype::F32 && winograd::available(),
             bytes_per_second: measured.bytes_per_second,
             scratch: speed.scratch,
             threads: f64::from(tch::get_num_threads().max(1)),
-            image: self.out_channels as f64,
-            one_by_one: on_cpu,
+            image: self.image_channels as f64,
+            on_cpu,
         })
     }
 }

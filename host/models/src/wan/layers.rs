@@ -105,6 +105,28 @@ impl UnitNorm {
     }
 }
 
+/// A convolution of each frame. On a CPU libtorch is given one at a time: it picks its algorithm by the size of the whole, and a clip has to
+/// come out the same in chunks of any length.
+pub(super) fn each(conv: &Plain, frames: &Tensor, numeric: &Numeric) -> Result<Tensor> {
+    let count = frames.size()[0];
+    if count == 1 || frames.device() != Device::Cpu {
+        return conv.forward(frames.shallow_clone(), numeric);
+    }
+    let mut output: Option<Tensor> = None;
+    for index in 0..count {
+        let part = conv.forward(frames.f_narrow(0, index, 1)?, numeric)?;
+        let output = match &output {
+            Some(output) => output,
+            None => {
+                let (_, channels, height, width) = part.size4()?;
+                output.insert(empty([count, channels, height, width], numeric, frames.device())?)
+            }
+        };
+        output.f_narrow(0, index, 1)?.f_copy_(&part)?;
+    }
+    output.ok_or_else(|| tilewright_torch::Error::Torch("a convolution of no frames".into()).into())
+}
+
 /// A 3×3 convolution over the frame and the two before.
 #[derive(Debug)]
 pub(super) enum Causal {
@@ -305,7 +327,8 @@ impl Doubling {
                 .collect::<std::result::Result<Vec<_>, _>>()?;
             let stacked = to_layout(&Tensor::f_cat(&taps, 1)?, numeric.layout)?;
             drop((taps, window));
-            let doubled = self.conv.forward(stacked, numeric)?;
+            let doubled = each(&self.conv, &stacked, numeric)?;
+            drop(stacked);
             // [T, 2, C, H, W] → [2T, C, H, W], whatever the order in memory.
             let both = empty([2 * count, channels, height, width], numeric, rest.device())?;
             for half in 0..2 {

@@ -1,0 +1,132 @@
+//! What a plan would cost for the encode of a clip.
+
+use std::time::Duration;
+
+use tilewright_models::wan::{EncoderConfig, EncoderExtent, EncoderFootprint};
+use tilewright_plan::{Cost, Dtype, Facts, Layout, Plan, Precision, Request, Space, Time, Trial};
+use tilewright_torch::probe::Measured;
+
+use crate::grid::Axis;
+
+/// Prices plans for one clip on one device.
+#[derive(Clone, Debug)]
+pub struct ClipEncodeEstimator {
+    frames: u32,
+    height: u32,
+    width: u32,
+    scale: u32,
+    temporal: u32,
+    image_channels: f64,
+    latent_channels: f64,
+    bytes_per_second: f64,
+    on_cpu: bool,
+    prices: Vec<Price>,
+    /// Newest first.
+    pub(crate) trials: Vec<Trial>,
+}
+
+/// The price of a precision in a memory order.
+#[derive(Clone, Debug)]
+struct Price {
+    precision: Precision,
+    layout: Layout,
+    footprint: EncoderFootprint,
+}
+
+/// Frames after the first that are asked for at once: a multiple of the temporal scale, which is the host's choice where the plan leaves it.
+pub(super) fn chunk(plan: &Plan, temporal: u32, frames: u32) -> u32 {
+    let wanted = match plan.time {
+        Time::Whole => temporal,
+        Time::Carried { frames } | Time::Blended { frames, .. } => frames,
+    };
+    let chunks = |frames: u32| (frames / temporal.max(1)).max(1) * temporal.max(1);
+    chunks(wanted).min(chunks(frames.saturating_sub(1)))
+}
+
+impl ClipEncodeEstimator {
+    /// Works out the prices of every precision and memory order that the device was measured in.
+    pub fn new(config: &EncoderConfig, request: &Request, measured: &Measured, on_cpu: bool) -> Self {
+        let mut prices = Vec::new();
+        for speed in &measured.speeds {
+            for precision in [Precision::Uniform(speed.dtype), Precision::Mixed(speed.dtype)] {
+                let footprint = config.footprint(precision, speed.layout, measured);
+                prices.extend(footprint.map(|footprint| Price { precision, layout: speed.layout, footprint }));
+            }
+        }
+        Self {
+            frames: request.frames,
+            height: request.height,
+            width: request.width,
+            scale: config.spatial_scale(),
+            temporal: config.temporal_scale(),
+            image_channels: config.image_channels as f64,
+            latent_channels: config.latent_channels as f64,
+            bytes_per_second: measured.bytes_per_second,
+            on_cpu,
+            prices,
+            trials: Vec::new(),
+        }
+    }
+
+    /// The types that convolutions can run in.
+    pub fn dtypes(&self) -> Vec<Dtype> {
+        let mut dtypes: Vec<Dtype> = self.prices.iter().map(|price| price.precision.dtype()).collect();
+        dtypes.dedup();
+        dtypes
+    }
+}
+
+impl Facts for ClipEncodeEstimator {
+    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+        if let Time::Blended { .. } = plan.time {
+            return Err("this model carries its causal state: chunks encoded alone would only lose it".into());
+        }
+        if let Space::Exact(_) = plan.space {
+            return Err("exact tiles can only be decoded, not encoded".into());
+        }
+        let price = self.prices.iter().find(|price| price.precision == plan.precision && price.layout == plan.layout);
+        let price = price.ok_or_else(|| format!("{} {} can't be run on this device", plan.precision, plan.layout))?;
+        let mut extent = EncoderExtent { frames: self.frames, height: self.height, width: self.width };
+        let mut tiles = 1;
+        if let Space::Blended(tile) = plan.space {
+            let rows = Axis::count(self.height, tile.height, tile.overlap);
+            let columns = Axis::count(self.width, tile.width, tile.overlap);
+            tiles = rows.saturating_mul(columns);
+            (extent.height, extent.width) = (tile.height.min(self.height), tile.width.min(self.width));
+        }
+        let area = |height: u32, width: u32| f64::from(height) * f64::from(width);
+        let (kept, tile) = (area(self.height, self.width), area(extent.height, extent.width));
+        let chunk = match self.frames {
+            0 | 1 => 1.0,
+            frames => f64::from(chunk(plan, self.temporal, frames)),
+        };
+        let at_once = chunk.min(f64::from(self.temporal));
+        // The frames wait in host memory; those of a tile are cut out, and on a GPU those of the whole are copied.
+        let waiting = if self.on_cpu { 4.0 * self.image_channels * chunk * kept } else { 0.0 };
+        let cut = if self.on_cpu && tiles == 1 { 0.0 } else { 4.0 * self.image_channels * at_once * tile };
+        // Latents: of this chunk, and on a CPU those of the clip before and after they are joined.
+        let latent = 4.0 * self.latent_channels * kept / f64::from(self.scale * self.scale);
+        let latent_frames = f64::from(1 + self.frames.saturating_sub(1) / self.temporal.max(1));
+        let latents = latent * if self.on_cpu { latent_frames } else { 0.0 }
+            + 2.0 * latent * (chunk / f64::from(self.temporal)).ceil();
+        // The states of the other tiles; the tile at work goes back to its own where it fails.
+        let others = if plan.offload { 0.0 } else { f64::from(tiles - 1) * price.footprint.state_bytes(&extent) };
+        let state = price.footprint.remembered_bytes(&extent);
+        let peak = price.footprint.working_bytes(&extent) + state + others + waiting + cut + latents;
+        let pixels = f64::from(tiles) * tile;
+        let moved = 12.0 * self.image_channels * pixels * f64::from(self.frames) / self.bytes_per_second;
+        let seconds = f64::from(tiles) * price.footprint.seconds(&extent) + moved;
+        let rounds = 1 + (f64::from(self.frames.saturating_sub(1)) / chunk).ceil() as u32;
+        Ok(Cost {
+            peak_bytes: peak as u64,
+            elapsed: Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX),
+            tiles: tiles.saturating_mul(rounds),
+            shapes: 1 + u32::from(self.frames > 1),
+            rework: pixels / kept,
+        })
+    }
+
+    fn trials(&self, most: u32) -> Vec<Trial> {
+        self.trials.iter().take(most as usize).cloned().collect()
+    }
+}

@@ -1,0 +1,353 @@
+//! Carries plans out on a clip, chunk by chunk, and remembers across attempts what was asked for and what was encoded.
+
+use std::time::{Duration, Instant};
+
+use tch::{Device, Tensor};
+use tilewright_models::{
+    kl::Numeric,
+    wan::{Encoder, EncoderState, Part, Place},
+};
+use tilewright_plan::{Failure, Outcome, Plan, Release};
+use tilewright_torch::{memory, non_finite, probe};
+
+use super::{ClipEncodeJob, Frames, division::Division, price::chunk};
+use crate::{
+    Error, Result,
+    attempts::{Turn, Work},
+    run::Stopped,
+};
+
+/// An encode on its way.
+pub(super) struct Walk<'a> {
+    job: &'a ClipEncodeJob<'a>,
+    source: &'a mut Frames<'a>,
+    /// Of every chunk that is done, [1, C, t, h, w], in host memory.
+    latents: Vec<Tensor>,
+    /// Frames of the chunks that are done.
+    encoded: u32,
+    /// The clip had fewer frames than it promised.
+    ended: bool,
+    division: Division,
+    /// Of each tile of the division; all have seen the same frames but for the chunk at work.
+    states: Vec<EncoderState>,
+    chunk: Option<Chunk>,
+    encoder: Option<Encoder>,
+    /// Chunks that came to their end.
+    chunks: u32,
+    /// Time spent encoding, failed attempts included: what was encoded in them is not encoded again.
+    elapsed: Duration,
+    /// Time that others took meanwhile: the source, and loading.
+    aside: Duration,
+    /// Bytes in use that are not this encode's.
+    base: u64,
+}
+
+/// Frames that are kept until all tiles have taken them.
+struct Chunk {
+    /// [T, C, H, W], in host memory.
+    frames: Tensor,
+    /// The tile at work, and how many frames are through.
+    tile: usize,
+    done: i64,
+    /// Of the tile at work.
+    latents: Vec<Tensor>,
+    /// Of the tiles so far.
+    gathered: Option<Tensor>,
+}
+
+impl<'a> Walk<'a> {
+    pub fn new(job: &'a ClipEncodeJob<'a>, source: &'a mut Frames<'a>) -> Self {
+        let (height, width) = (job.request.height, job.request.width);
+        Self {
+            job,
+            source,
+            latents: Vec::new(),
+            encoded: 0,
+            ended: false,
+            division: Division::new(&tilewright_plan::Space::Whole, height, width, job.config.spatial_scale()),
+            states: vec![EncoderState::default()],
+            chunk: None,
+            encoder: None,
+            chunks: 0,
+            elapsed: Duration::ZERO,
+            aside: Duration::ZERO,
+            base: 0,
+        }
+    }
+
+    /// Frames that were encoded.
+    pub fn encoded(&self) -> u32 {
+        self.encoded
+    }
+
+    /// The division that a plan asks for.
+    fn wanted(&self, plan: &Plan) -> Division {
+        let request = &self.job.request;
+        Division::new(&plan.space, request.height, request.width, self.job.config.spatial_scale())
+    }
+
+    /// Asks for the next frames. None where there are no more.
+    fn pull(&mut self, plan: &Plan) -> std::result::Result<Option<Chunk>, Stopped> {
+        let request = &self.job.request;
+        let temporal = self.job.config.temporal_scale();
+        let count = match self.encoded {
+            0 => 1,
+            encoded => chunk(plan, temporal, request.frames).min(request.frames - encoded),
+        };
+        if count == 0 || self.ended {
+            return Ok(None);
+        }
+        let start = Instant::now();
+        let frames = (self.source)(count);
+        self.aside += start.elapsed();
+        let broken = |error| Stopped::Broken(Error::Source(error));
+        let frames = frames.map_err(broken)?;
+        let size = frames.size();
+        let expected = [self.job.config.image_channels as i64, i64::from(request.height), i64::from(request.width)];
+        if size.len() != 4 || size[1..] != expected || size[0] > i64::from(count) {
+            let reason = format!("frames of shape {size:?}: at most {count} of {expected:?} expected");
+            return Err(broken(reason.into()));
+        }
+        self.ended = size[0] < i64::from(count);
+        // What is no whole latent frame is left out.
+        let whole = if self.encoded == 0 { size[0] } else { size[0] - size[0] % i64::from(temporal) };
+        if self.encoded == 0 && whole == 0 {
+            return Err(broken("the clip has no frames".into()));
+        }
+        let frames = frames.f_narrow(0, 0, whole)?;
+        let kept = Chunk { frames, tile: 0, done: 0, latents: Vec::new(), gathered: None };
+        Ok((whole > 0).then_some(kept))
+    }
+
+    fn chunks(&mut self, plan: &Plan, turn: &mut Turn<'_>) -> std::result::Result<Tensor, Stopped> {
+        let wanted = self.wanted(plan);
+        loop {
+            // What is under way is ended in the division that it was begun in.
+            if self.chunk.is_none() && self.division != wanted {
+                let places = wanted.places();
+                self.states = self.division.relaid(self.states.iter(), &places)?;
+                self.division = wanted.clone();
+            }
+            if self.chunk.is_none() {
+                self.chunk = self.pull(plan)?;
+            }
+            let Some(mut chunk) = self.chunk.take() else { break };
+            let (start, aside) = (Instant::now(), self.aside);
+            let outcome = self.tiles(&mut chunk, plan, &wanted, turn);
+            let (frames, gathered) = (chunk.frames.size()[0] as u32, chunk.gathered.take());
+            if outcome.is_err() {
+                chunk.gathered = gathered;
+                self.chunk = Some(chunk);
+                return outcome.map(|()| Tensor::new());
+            }
+            drop(chunk);
+            probe::synchronize(self.job.machine.device);
+            self.latents.extend(gathered.map(|latents| latents.f_to_device(Device::Cpu)).transpose()?);
+            self.encoded += frames;
+            self.chunks += 1;
+            self.ended_chunk(frames, start.elapsed().saturating_sub(self.aside - aside), plan, turn)?;
+        }
+        Ok(Tensor::f_cat(&self.latents, 2)?)
+    }
+
+    /// Says what the chunk makes likely for the clip.
+    fn ended_chunk(
+        &self,
+        frames: u32,
+        spent: Duration,
+        plan: &Plan,
+        turn: &mut Turn<'_>,
+    ) -> std::result::Result<(), Stopped> {
+        let (device, request) = (self.job.machine.device, &self.job.request);
+        if plan.release == Release::EachStep {
+            memory::trim(device)?;
+        }
+        let peak = memory::of(device)?.peak.saturating_sub(self.base);
+        let last = self.encoded >= request.frames;
+        // What the first frame costs says little of the others; the last chunk is in the outcome of the whole.
+        if self.chunks > 1 && !last {
+            let share = f64::from(frames) / f64::from(request.frames);
+            let elapsed = Duration::try_from_secs_f64(spent.as_secs_f64() / share).unwrap_or(Duration::MAX);
+            let outcome =
+                Outcome { elapsed, load: Duration::ZERO, peak_bytes: peak, attempts: 1, pool: Default::default() };
+            (turn.learn)(&outcome);
+        }
+        // A CPU's limit is a cap; on a GPU it can only be looked at afterwards.
+        if device != Device::Cpu && peak > request.memory_limit && !last {
+            return Err(Stopped::Failed(Failure::OverLimit { bytes: peak }));
+        }
+        Ok(())
+    }
+
+    /// The chunk through every tile that has not taken it.
+    fn tiles(
+        &mut self,
+        chunk: &mut Chunk,
+        plan: &Plan,
+        wanted: &Division,
+        turn: &mut Turn<'_>,
+    ) -> std::result::Result<(), Stopped> {
+        let device = self.job.machine.device;
+        let places = self.division.places();
+        // A chunk that another plan failed at is ended in pieces no larger than this plan's tiles, if these are smaller.
+        let pieces = (*wanted != self.division).then_some(plan.space);
+        while let Some(place) = places.get(chunk.tile) {
+            let parks = plan.offload && device != Device::Cpu && places.len() > 1;
+            if parks {
+                self.states[chunk.tile].move_to(device)?;
+            }
+            self.tile(chunk, place, pieces.as_ref(), places.len(), turn)?;
+            if parks {
+                self.states[chunk.tile].move_to(Device::Cpu)?;
+            }
+            let latents = Tensor::f_cat(&chunk.latents, 2)?;
+            self.division.gather(&mut chunk.gathered, chunk.tile, latents, device)?;
+            chunk.latents.clear();
+            (chunk.tile, chunk.done) = (chunk.tile + 1, 0);
+        }
+        Ok(())
+    }
+
+    /// The chunk's frames through one tile, as few at once as the network takes.
+    fn tile(
+        &mut self,
+        chunk: &mut Chunk,
+        place: &Place,
+        pieces: Option<&tilewright_plan::Space>,
+        tiles: usize,
+        turn: &mut Turn<'_>,
+    ) -> std::result::Result<(), Stopped> {
+        let (job, device) = (self.job, self.job.machine.device);
+        let count = chunk.frames.size()[0];
+        let [(top, rows), (left, columns)] = *place;
+        let pieces = pieces.map(|space| Division::new(space, rows as u32, columns as u32, job.config.spatial_scale()));
+        let all = f64::from(job.request.frames);
+        while chunk.done < count {
+            let at_once = i64::from(job.config.temporal_scale()).min(count - chunk.done);
+            let part = chunk.frames.f_narrow(0, chunk.done, at_once)?;
+            let part = part.f_narrow(2, top, rows)?.f_narrow(3, left, columns)?;
+            let part = part.f_to_device(device)?.f_contiguous()?.f_transpose(0, 1)?.f_unsqueeze(0)?;
+            let through = (chunk.tile as i64 * count + chunk.done) as f64;
+            let before = f64::from(self.encoded) + through / tiles as f64;
+            let mut interrupted = false;
+            let observer = &mut *turn.observer;
+            let mut step = |share: f64| {
+                if observer.progress(((before + share * at_once as f64 / tiles as f64) / all).min(1.0)) {
+                    return Ok(());
+                }
+                interrupted = true;
+                Err(tilewright_torch::Error::Torch("interrupted".into()).into())
+            };
+            let Some(encoder) = &self.encoder else {
+                return Err(tilewright_torch::Error::Torch("no encoder is loaded".into()).into());
+            };
+            let state = &self.states[chunk.tile];
+            let pushed = match &pieces {
+                Some(division) if division.len() > 1 => in_pieces(encoder, state, &part, division, device, &mut step),
+                _ => {
+                    let mut state = state.snapshot();
+                    encoder.push(&mut state, &part, &mut step).map_err(Error::from).map(|latents| (state, latents))
+                }
+            };
+            if interrupted {
+                return Err(Stopped::Broken(Error::Interrupted));
+            }
+            // Until here the tile's state is the one from before.
+            let (state, latents) = pushed?;
+            match non_finite(&latents)? {
+                0 => {}
+                values => return Err(Stopped::Failed(Failure::NonFinite { values })),
+            }
+            self.states[chunk.tile] = state;
+            chunk.latents.push(latents);
+            chunk.done += at_once;
+        }
+        Ok(())
+    }
+
+    /// The plan's encoder, loaded where it is not there.
+    fn load(&mut self, numeric: Numeric, load: &mut Duration) -> Result<()> {
+        if self.encoder.as_ref().is_none_or(|encoder| encoder.numeric() != numeric) {
+            // The old weights go first: both at once may not fit.
+            self.encoder = None;
+            let start = Instant::now();
+            let (encoder, took) = self.job.vae.encoder(&self.job.config, numeric, self.job.machine.device)?;
+            self.encoder = Some(encoder);
+            *load += took;
+            self.aside += start.elapsed();
+        }
+        Ok(())
+    }
+
+    /// Bytes of the states on the device, and of what is under way.
+    fn bytes(&self) -> u64 {
+        let of = |tensor: &Tensor| 4 * tensor.numel();
+        let chunk =
+            self.chunk.iter().flat_map(|chunk| chunk.latents.iter().chain(&chunk.gathered)).map(of).sum::<usize>();
+        let waiting = match self.job.machine.device {
+            Device::Cpu => {
+                self.chunk.iter().map(|chunk| of(&chunk.frames)).sum::<usize>()
+                    + self.latents.iter().map(of).sum::<usize>()
+            }
+            _ => 0,
+        };
+        (self.states.iter().map(EncoderState::bytes).sum::<usize>() + chunk + waiting) as u64
+    }
+}
+
+/// Frames through a part of the clip in smaller pieces, whose states come out of the part's and make up its next one.
+fn in_pieces(
+    encoder: &Encoder,
+    state: &EncoderState,
+    frames: &Tensor,
+    division: &Division,
+    device: Device,
+    step: &mut dyn FnMut(f64) -> tilewright_models::Result<()>,
+) -> Result<(EncoderState, Tensor)> {
+    let (.., height, width) = frames.size5()?;
+    let share: Place = [(0, height), (0, width)];
+    let whole = Part { state, place: share, share };
+    let places = division.places();
+    let (mut after, mut gathered) = (EncoderState::default(), None);
+    for (index, (place, own)) in places.iter().zip(division.shares()).enumerate() {
+        let mut state = EncoderState::relaid(&[whole], &[*place])?.into_iter().next().unwrap_or_default();
+        let [(top, rows), (left, columns)] = *place;
+        let piece = frames.f_narrow(3, top, rows)?.f_narrow(4, left, columns)?;
+        let mut within = |share: f64| step((index as f64 + share) / places.len() as f64);
+        let latents = encoder.push(&mut state, &piece, &mut within)?;
+        division.gather(&mut gathered, index, latents, device)?;
+        after.absorb(&Part { state: &state, place: *place, share: own }, &share)?;
+    }
+    Ok((after, gathered.unwrap_or_default()))
+}
+
+impl Work for Walk<'_> {
+    type Output = Tensor;
+
+    fn carry_out(&mut self, plan: &Plan, turn: &mut Turn<'_>) -> std::result::Result<(Tensor, Outcome), Stopped> {
+        let device = self.job.machine.device;
+        self.load(Numeric::new(plan.precision, plan.layout)?, turn.load)?;
+        // What an earlier attempt left in the clip counts as this one's.
+        let held = self.bytes();
+        self.base = memory::of(device)?.in_use.saturating_sub(held);
+        let aside = self.aside;
+        let start = Instant::now();
+        let outcome = self.job.attempts().measured(held, || {
+            let outcome = self.chunks(plan, turn);
+            probe::synchronize(device);
+            if outcome.is_err() || plan.release != Release::Keep {
+                // What failed or is released at the end must not stay in the way of what comes next.
+                memory::trim(device)?;
+            }
+            outcome
+        });
+        self.elapsed += start.elapsed().saturating_sub(self.aside - aside);
+        if outcome.is_ok()
+            && let Some(encoder) = self.encoder.take()
+        {
+            self.job.vae.keep_encoder(encoder, device);
+        }
+        let (latents, outcome) = outcome?;
+        Ok((latents, Outcome { elapsed: self.elapsed, ..outcome }))
+    }
+}

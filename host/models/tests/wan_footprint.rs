@@ -1,0 +1,69 @@
+//! What a clip's decode is said to hold against what it holds.
+
+use std::path::Path;
+
+use tch::{Device, Kind, Tensor};
+use tilewright_models::{
+    Checkpoint, Identity,
+    kl::Numeric,
+    wan::{Clip, Config, Decoder, Extent, Spread},
+};
+use tilewright_plan::{Dtype, Layout, Precision};
+use tilewright_torch::{
+    probe::{Measured, Rate, Scratch, Speed},
+    winograd,
+};
+
+/// A device of which nothing but what it can run matters.
+fn device() -> Measured {
+    let rate = Rate { per_product: 1e-11, per_value: 1e-10 };
+    let speed = |dtype, layout| Speed {
+        dtype,
+        layout,
+        flops_per_second: 1e11,
+        plain: rate,
+        winograd: Some(rate).filter(|_| (dtype, layout) == (Dtype::F32, Layout::ChannelsLast) && winograd::available()),
+        attention_flops_per_second: 1e11,
+        scratch: Scratch::default(),
+    };
+    let both = |dtype| [Layout::ChannelsLast, Layout::ChannelsFirst].map(|layout| speed(dtype, layout));
+    Measured { speeds: [both(Dtype::F32), both(Dtype::Bf16)].concat(), bytes_per_second: 1e10 }
+}
+
+#[test]
+fn the_state_is_as_large_as_was_estimated() {
+    let _no_grad = tch::no_grad_guard();
+    // These networks are too small to share out.
+    tilewright_torch::set_threads(1);
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
+    let precisions = [Precision::Uniform(Dtype::F32), Precision::Uniform(Dtype::Bf16), Precision::Mixed(Dtype::Bf16)];
+    for name in [
+        "wan21-original/Wan2.1_VAE.safetensors",
+        "wan21-three-levels/Wan2.1_VAE.safetensors",
+        "wan22-diffusers/diffusion_pytorch_model.safetensors",
+    ] {
+        let file = Checkpoint::open(&fixtures.join(name)).unwrap();
+        let identity = Identity::of_decoder(&file).unwrap();
+        let config = Config::read(&file, &identity).unwrap();
+        for precision in precisions {
+            for layout in [Layout::ChannelsLast, Layout::ChannelsFirst] {
+                let numeric = Numeric::new(precision, layout).unwrap();
+                let decoder = Decoder::load(&file, &identity, &config, numeric, Device::Cpu).unwrap();
+                let footprint = config.footprint(precision, layout, &device(), true).unwrap();
+                for latent_frames in [1, 2, 5] {
+                    let shape = [1, config.latent_channels as i64, i64::from(latent_frames), 4, 6];
+                    let latents = Tensor::zeros(shape, (Kind::Float, Device::Cpu));
+                    let (height, width) = (4 * config.spatial_scale(), 6 * config.spatial_scale());
+                    let mut clip = Clip::new();
+                    let spread = Spread { frames: 8, band: None, height };
+                    decoder.push(&mut clip, Some(&latents), &spread, &mut |_| Ok(()), &mut |_| Ok(())).unwrap();
+                    let pushed = latent_frames;
+                    let extent = Extent { latent_frames, pushed, frames: 8, height, width, band: None, tiled: None };
+                    let estimated = footprint.state_bytes(&extent);
+                    assert_eq!(estimated, clip.bytes() as f64, "{name} {precision} {layout} {latent_frames}");
+                    assert!(footprint.peak_bytes(&extent) > estimated, "{name} {precision} {layout}");
+                }
+            }
+        }
+    }
+}
