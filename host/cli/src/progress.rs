@@ -21,7 +21,7 @@ use tilewright_plan::{Decision, FailedAttempt, Time};
 const STEPS: u64 = 1000;
 
 /// How long a layer, or what comes before the first one, may take after a signal.
-const PATIENCE: Duration = Duration::from_millis(700);
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// How often a plain line is printed.
 const INTERVAL: Duration = Duration::from_secs(10);
