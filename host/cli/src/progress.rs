@@ -21,7 +21,7 @@ use tilewright_plan::{Decision, FailedAttempt, Time};
 const STEPS: u64 = 1000;
 
 /// How long a layer, or what comes before the first one, may take after a signal.
-const PATIENCE: Duration = Duration::from_millis(700);
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// How often a plain line is printed.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -85,8 +85,9 @@ fn signals() -> anyhow::Result<Receiver<()>> {
     let mut terminations = Signals::new([SIGTERM])?;
     let other = sender.clone();
     thread::spawn(move || terminations.forever().try_for_each(|_| other.send(())));
-    // Nobody listens once the work is done.
-    ctrlc::set_handler(move || sender.send(()).unwrap_or_default())?;
+    ctrlc::set_handler(move || {
+        let _ = sender.send(());
+    })?;
     Ok(signals)
 }
 

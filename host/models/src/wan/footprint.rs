@@ -142,7 +142,9 @@ impl Footprint {
             let Some(tiled) = extent.tiled else { continue };
             let whole = 4.0 * self.image * f64::from(tiled.height) * f64::from(tiled.width);
             let gathered = pass.frames_of_round() * whole;
-            let others = if tiled.parked { 0.0 } else { f64::from(tiled.tiles - 1) * pass.state() };
+            // A tile that has seen the whole clip holds no state.
+            let holds = !tiled.parked && tiled.round < all;
+            let others = if holds { f64::from(tiled.tiles - 1) * pass.state() } else { 0.0 };
             let before = if tiled.tiles > 1 { gathered } else { 0.0 };
             most = most.max(peak + others + before);
             if done == until {
