@@ -47,7 +47,7 @@ pub struct Global {
 pub enum Command {
     /// Decode a latent into a picture or a clip
     Decode(Box<Decode>),
-    /// Encode a picture into a latent
+    /// Encode a picture or a clip into a latent
     Encode(Box<Encode>),
     /// Measure policies against each other
     Bench(Box<Bench>),

@@ -32,8 +32,9 @@ const TRIED: [Dtype; 3] = [Dtype::F32, Dtype::Bf16, Dtype::F16];
 /// A type this many times slower than f32 is not tried on more: some processors emulate f16 a thousand times slower.
 const HOPELESS: u32 = 8;
 
-/// What took no longer than this is not judged by: on a busy machine the smallest convolutions mostly wait for their threads.
-const WAITING: Duration = Duration::from_millis(100);
+/// A type is given the benefit of the doubt where the next convolution would not take longer than this at the rate of the last: on a busy
+/// machine the smallest ones mostly wait for their threads.
+const DOUBT: f64 = 1.0;
 
 /// Convolutions in f32 of one sample of up to so many values take libtorch's own path on a CPU, which holds nine copies of the
 /// input (pytorch v2.11.0, aten/src/ATen/native/Convolution.cpp, `ConvParams::use_mkldnn`).
@@ -239,9 +240,10 @@ fn measure_convolution(
     let mut points = [(0.0, 0.0); 2];
     let mut flops_per_second = 0.0;
     let mut hopeless = false;
+    let mut next = sizes.iter().skip(1);
     for ((channels, side), single) in sizes.iter().zip(single) {
         let trial = Trial::new(device, (*channels, *side), dtype, layout)?;
-        let patience = if dtype == Dtype::F32 { Duration::MAX } else { single.saturating_mul(HOPELESS).max(WAITING) };
+        let patience = if dtype == Dtype::F32 { Duration::MAX } else { single.saturating_mul(HOPELESS) };
         scratch = trial.scratch(device)?;
         let elapsed = least_of(device, patience, || trial.convolve(1))?;
         let seconds = elapsed.as_secs_f64().max(1e-9);
@@ -250,7 +252,10 @@ fn measure_convolution(
         if dtype == Dtype::F32 {
             *single = elapsed.min(*single);
         }
-        hopeless = elapsed > single.saturating_mul(HOPELESS).max(WAITING);
+        let follows = next.next().map_or(f64::INFINITY, |(channels, side)| {
+            18.0 * (channels * channels * side * side) as f64 / flops_per_second
+        });
+        hopeless = elapsed > single.saturating_mul(HOPELESS) && follows > DOUBT;
         if hopeless {
             break;
         }
