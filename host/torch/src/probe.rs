@@ -32,6 +32,9 @@ const TRIED: [Dtype; 3] = [Dtype::F32, Dtype::Bf16, Dtype::F16];
 /// A type this many times slower than f32 is not tried on more: some processors emulate f16 a thousand times slower.
 const HOPELESS: u32 = 8;
 
+/// What took no longer than this is not judged by: on a busy machine the smallest convolutions mostly wait for their threads.
+const WAITING: Duration = Duration::from_millis(100);
+
 /// Convolutions in f32 of one sample of up to so many values take libtorch's own path on a CPU, which holds nine copies of the
 /// input (pytorch v2.11.0, aten/src/ATen/native/Convolution.cpp, `ConvParams::use_mkldnn`).
 const CPU_SMALL: u64 = 20480;
@@ -238,7 +241,7 @@ fn measure_convolution(
     let mut hopeless = false;
     for ((channels, side), single) in sizes.iter().zip(single) {
         let trial = Trial::new(device, (*channels, *side), dtype, layout)?;
-        let patience = if dtype == Dtype::F32 { Duration::MAX } else { single.saturating_mul(HOPELESS) };
+        let patience = if dtype == Dtype::F32 { Duration::MAX } else { single.saturating_mul(HOPELESS).max(WAITING) };
         scratch = trial.scratch(device)?;
         let elapsed = least_of(device, patience, || trial.convolve(1))?;
         let seconds = elapsed.as_secs_f64().max(1e-9);
@@ -247,7 +250,7 @@ fn measure_convolution(
         if dtype == Dtype::F32 {
             *single = elapsed.min(*single);
         }
-        hopeless = elapsed > single.saturating_mul(HOPELESS);
+        hopeless = elapsed > single.saturating_mul(HOPELESS).max(WAITING);
         if hopeless {
             break;
         }

@@ -126,7 +126,7 @@ impl Of {
         Plan {
             space: Space::Whole,
             time: match self {
-                Of::Pictures { .. } => Time::Whole,
+                Of::Pictures { .. } | Of::Clips(Clips { frames: 1, .. }) => Time::Whole,
                 Of::Clips(_) => Time::Carried { frames: CHUNK },
             },
             batch: 1,

@@ -145,7 +145,9 @@ impl Claim {
             (_, Source::Nothing(why), _) | (Some(_), _, Bar::Incomparable(why)) => {
                 (Verdict::NotComparable, why.to_owned())
             }
-            (None, ..) => (Verdict::NotComparable, "not measured: the case failed or was not reached".into()),
+            (None, ..) => {
+                (Verdict::NotComparable, "not measured: the case failed, was not chosen or not reached".into())
+            }
             (Some(_), ..) if quick && !self.any_size => {
                 (Verdict::NotComparable, "--quick measures smaller pictures and shorter clips".into())
             }
@@ -203,7 +205,9 @@ impl Source {
                 rows_after_first(of(id)?).filter_map(|row| Some(row.median_ms? / 1e3)).min_by(f64::total_cmp)
             }
             Source::Held(ids) => {
-                let rows = ids.iter().filter_map(|id| of(id)).flat_map(rows_after_first);
+                // What one of the cases held says nothing of the others.
+                let cases = ids.iter().map(|id| of(id)).collect::<Option<Vec<_>>>()?;
+                let rows = cases.into_iter().flat_map(rows_after_first);
                 rows.filter_map(|row| row.peak_bytes).max().map(|bytes| bytes as f64)
             }
             Source::Transitions => transitions(cases)?.carried,
@@ -346,7 +350,12 @@ mod tests {
         assert_eq!(of("conversion overhead, 512×512 in bf16"), Some((Some("0.833 %"), Verdict::Met)));
         assert_eq!(of("errors, as runs that failed"), Some((Some("0.0 %"), Verdict::Met)));
         assert_eq!(of("smooth frame transitions"), Some((None, Verdict::NotComparable)));
-        let mut clips = [case(SMOOTH, 8000.0, 3_000_000_000), case("video-320x33", 12_000.0, 6_000_000_000)];
+        let mut clips = [
+            case(SMOOTH, 8000.0, 3_000_000_000),
+            case("video-320x33", 12_000.0, 6_000_000_000),
+            case("video-320x1", 100.0, 1_000_000_000),
+            case("video-320x2-5", 200.0, 2_000_000_000),
+        ];
         clips[0].transitions = Some(Transitions { carried: Some(1.0), alone: Some(0.4) });
         let found = evaluate(&clips, None, false);
         let of = |claim: &str| {
@@ -362,6 +371,10 @@ mod tests {
             (Some("12.00 s"), Verdict::NotMet)
         );
         assert_eq!((of("WAN 320×320, memory").0, of("WAN 320×320, memory").1), (Some("6.00 GB"), Verdict::Met));
+        assert_eq!(
+            evaluate(&clips[..3], None, false).iter().filter(|row| row.measured.as_deref() == Some("6.00 GB")).count(),
+            0
+        );
         let quick = verdicts(&cases, true);
         assert_eq!(quick[2].2, Verdict::NotComparable);
         assert!(

@@ -229,7 +229,7 @@ impl<'a> Walk<'a> {
         rounds: &Rounds,
         turn: &mut Turn<'_>,
     ) -> std::result::Result<(), Stopped> {
-        let device = self.job.machine.device;
+        let (device, all) = (self.job.machine.device, self.latent_frames());
         let Live { tiles, round: Some(round), ahead, grid, plan, numeric, .. } = live else { return Ok(()) };
         let index = round.tile;
         let count = tiles.len();
@@ -267,7 +267,9 @@ impl<'a> Walk<'a> {
                     turn,
                 )?;
             }
-            if parks {
+            if i64::from(tile.clip.pushed()) >= all {
+                tile.clip.end();
+            } else if parks {
                 tile.clip.convert(&wanted, Device::Cpu)?;
             }
             if let Some(grid) = grid {

@@ -126,6 +126,11 @@ impl Clip {
         self.pieces.is_empty()
     }
 
+    /// Gives the causal state back, where no frame will follow.
+    pub fn end(&mut self) {
+        self.pasts.clear();
+    }
+
     /// Bytes of the causal state, and of what is under way.
     pub fn bytes(&self) -> usize {
         let of = |tensor: &Tensor| tensor.numel() * tensor.kind().elt_size_in_bytes();

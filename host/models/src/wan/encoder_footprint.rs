@@ -257,6 +257,12 @@ impl EncoderFootprint {
         let mut walk = nothing;
         let (into, first) = (config.in_channels as f64, config.first_channels as f64);
         walk.causal(into, first, 3.0, 0.0);
+        if self.layout == Layout::ChannelsLast {
+            // Frames come in rows and columns: the convolution takes a copy.
+            let past = walk.before.min(KEPT) * into * walk.pixels * self.convolution;
+            let output = if walk.before + walk.count > 1.0 { walk.rest(first) } else { 0.0 };
+            walk.moment(past + 2.0 * walk.convolved(into) + output + walk.convolution(into, first, 9.0));
+        }
         for block in &config.down_blocks {
             let channels = block.channels as f64;
             if block.averaged {

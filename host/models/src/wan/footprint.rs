@@ -1,5 +1,5 @@
 //! What a clip's decode costs by the architecture alone: how long its layers take on a device that was measured, what the causal state
-//! holds, and the most held besides. The moments follow `layers.rs` and `clip.rs`: change both.
+//! holds, and the most held besides.
 
 mod held;
 
@@ -142,7 +142,9 @@ impl Footprint {
             let Some(tiled) = extent.tiled else { continue };
             let whole = 4.0 * self.image * f64::from(tiled.height) * f64::from(tiled.width);
             let gathered = pass.frames_of_round() * whole;
-            let others = if tiled.parked { 0.0 } else { f64::from(tiled.tiles - 1) * pass.state() };
+            // A tile that has seen the whole clip holds no state.
+            let holds = !tiled.parked && tiled.round < all;
+            let others = if holds { f64::from(tiled.tiles - 1) * pass.state() } else { 0.0 };
             let before = if tiled.tiles > 1 { gathered } else { 0.0 };
             most = most.max(peak + others + before);
             if done == until {
@@ -193,8 +195,10 @@ impl Footprint {
         };
         // One frame to three times the channels.
         let scattered = match &self.winograd {
-            Some(rate) => 4.0 * rate.of(into, 3.0 * out) * blocks(pixels, 1.0) + moved(2.0 * into + 9.0 * out),
-            None => 9.0 * self.plain.of(into, 3.0 * out) * pixels + moved(8.0 * into + 9.0 * out),
+            Some(rate) => {
+                4.0 * rate.of(into, held::padded(3.0 * out)) * blocks(pixels, 1.0) + moved(2.0 * into + 9.0 * out)
+            }
+            None => 9.0 * self.plain.of(into, held::padded(3.0 * out)) * pixels + moved(8.0 * into + 9.0 * out),
         };
         let point = |into: f64, out: f64| self.plain.of(into, out) * pixels;
         match layer.kind {
