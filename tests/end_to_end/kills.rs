@@ -155,7 +155,7 @@ fn killed_decodes_leave_nothing_half_written_and_go_on_to_the_same_bytes() {
     for number in 0..kills {
         let signal = SIGNALS[number % 3];
         let form = forms[number / 3 % forms.len()];
-        let resume = number / (3 * forms.len()) % 2 == 0;
+        let resume = (number / (3 * forms.len())).is_multiple_of(2);
         let (took, expected) = &undisturbed[&form];
         let name = FORMS[form].0;
         let place = Place::new();
