@@ -236,22 +236,22 @@ fn machine(common: &Common) -> Outcome<Machine> {
 
 /// The weights of a contest.
 enum Weighted {
-    Pictures(Vae),
-    Clips(VideoVae),
+    Pictures(Box<Vae>),
+    Clips(Box<VideoVae>),
 }
 
 impl Weighted {
     fn open(path: &Path, arguments: &Bench) -> Outcome<Self> {
         let (family, scaling, shift) = (arguments.family, arguments.scaling_factor, arguments.shift_factor);
         if kind(path)? != Kind::VideoAutoencoder {
-            return Ok(Self::Pictures(Vae::open(path, Overrides { family, scaling, shift })?));
+            return Ok(Self::Pictures(Vae::open(path, Overrides { family, scaling, shift })?.into()));
         }
         if family.is_some() || scaling.is_some() || shift.is_some() {
             return Err(Failure::input(
                 "--family, --scaling-factor and --shift-factor are for image VAEs: a video VAE's scaling is one per channel, from its config.json or as published",
             ));
         }
-        Ok(Self::Clips(VideoVae::open(path)?))
+        Ok(Self::Clips(VideoVae::open(path)?.into()))
     }
 
     /// The latents of a file that is of this model, their scaling undone where they carry that of the VAE in the file given.

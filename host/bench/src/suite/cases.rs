@@ -88,7 +88,7 @@ pub const CASES: [Case; 14] = [
         "WAN 720×480, 33 frames (published: 30 and more; clips have 1 + 4k)",
         Of::Clips(Clips { width: 720, height: 480, samples: 1, frames: 33, quick: (1, 5) }),
     ),
-    lean(video("video-memory", "256×256, 17 frames in three fifths of the memory", 256, 17, 5), 0.6, "video-256x16"),
+    lean(video("video-memory", "512×512, 9 frames in three fifths of the memory", 512, 9, 5), 0.6, "video-512x4x8"),
 ];
 
 /// A case by its name.
