@@ -99,7 +99,10 @@ fn a_prefix_and_a_file_without_encoder_are_understood() {
             assert_eq!(config.problems(&file, &identity), Vec::<String>::new());
             assert!(!Inspection::of(&file).encoder);
             let error = EncoderConfig::read(&file, &identity).unwrap_err();
-            assert!(matches!(error, Error::Unknown { .. }) && error.to_string().contains("no encoder in it"), "{error}");
+            assert!(
+                matches!(error, Error::Unknown { .. }) && error.to_string().contains("no encoder in it"),
+                "{error}"
+            );
         }
     }
 }
