@@ -1,6 +1,6 @@
 //! Decoding: agreement with the references, what is written, what is recorded.
 
-use std::fs;
+use std::{fs, process::Stdio};
 
 use serde_json::Value;
 
@@ -11,6 +11,18 @@ const RAW_F32: [&str; 6] = ["--policy", "fixed", "--set", "space=whole", "--set"
 fn cases(kind: &str) -> Vec<Value> {
     let all: Value = serde_json::from_str(&fs::read_to_string(fixture("cases.json")).unwrap()).unwrap();
     all[kind].as_array().unwrap().clone()
+}
+
+#[test]
+fn work_goes_on_when_nobody_reads_what_is_told() {
+    let place = Place::new();
+    let [latent, vae, model] = bundled();
+    let plan = ["--policy", "fixed", "--set", "space=blended", "--set", "tile=300", "-o", "out.png", "-vvv"];
+    let arguments = [&["decode", &latent, &vae, &model, "--device", "cpu"][..], &plan].concat();
+    let mut program = place.command(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(program.stderr.take());
+    assert!(program.wait().unwrap().success());
+    assert_eq!(place.files(), ["out.png"]);
 }
 
 #[test]

@@ -21,6 +21,7 @@ use crate::{
     args::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep},
     bench::waiting::Waiting,
     failure::{Failure, Outcome},
+    tell::tell,
 };
 
 /// The share of free memory that is used where the user sets no limit.
@@ -329,7 +330,7 @@ fn publish(
     writeln!(io::stdout().lock(), "{text}")?;
     if let Some(plot) = &common.plot {
         page().write(plot)?;
-        eprintln!("wrote {}", plot.display());
+        tell!("wrote {}", plot.display());
     }
     Ok(())
 }

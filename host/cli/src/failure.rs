@@ -2,6 +2,8 @@
 
 use std::{fmt, process::ExitCode};
 
+use crate::tell::tell;
+
 /// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
@@ -41,11 +43,11 @@ impl Failure {
     pub fn report(&self) -> ExitCode {
         match self {
             Failure::Input(error) => {
-                eprintln!("error: {}", one_line(error));
+                tell!("error: {}", one_line(error));
                 ExitCode::from(2)
             }
             Failure::Work(error) => {
-                eprintln!("error: {}", one_line(error));
+                tell!("error: {}", one_line(error));
                 ExitCode::from(1)
             }
             Failure::ClosedPipe => ExitCode::SUCCESS,

@@ -15,6 +15,7 @@ use crate::{
     args::{self, HistoryCommand, HistoryFilters, HistoryList},
     failure::{Failure, Outcome},
     table,
+    tell::tell,
 };
 
 /// Where the history is kept, or `off`.
@@ -93,12 +94,12 @@ impl Trials {
 }
 
 fn warn(error: Error) {
-    eprintln!("warning: decoding without history: {} (--no-history leaves it out)", line(&error.into()));
+    tell!("warning: decoding without history: {} (--no-history leaves it out)", line(&error.into()));
 }
 
 fn say_put_aside(history: &mut History) {
     for path in history.take_put_aside() {
-        eprintln!("warning: the history was damaged; it is {} now, and a new one has begun", plain(&path));
+        tell!("warning: the history was damaged; it is {} now, and a new one has begun", plain(&path));
     }
 }
 
@@ -153,7 +154,7 @@ fn list(path: &Path, arguments: &HistoryList) -> Outcome {
     let listing =
         history.as_ref().map(|history| history.newest(&filter, arguments.limit)).transpose()?.unwrap_or_default();
     if listing.unreadable > 0 {
-        eprintln!("note: {} were written by another version and are left out", records(listing.unreadable));
+        tell!("note: {} were written by another version and are left out", records(listing.unreadable));
     }
     let mut stdout = BufWriter::new(io::stdout().lock());
     if arguments.json {
@@ -255,9 +256,9 @@ fn export(path: &Path, file: &Path, filter: &Filter) -> Outcome {
         exported
     };
     if exported.unreadable > 0 {
-        eprintln!("note: {} were written by another version and are left out", records(exported.unreadable));
+        tell!("note: {} were written by another version and are left out", records(exported.unreadable));
     }
-    eprintln!("exported {}", records(exported.records));
+    tell!("exported {}", records(exported.records));
     Ok(())
 }
 
@@ -286,7 +287,7 @@ fn agreed(count: u64, path: &Path) -> Outcome<bool> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Err(Failure::input(format!("{} would be removed: give --yes to agree", records(count))));
     }
-    eprint!("Remove {} from {}? [y/N] ", records(count), plain(path));
+    let _ = write!(io::stderr(), "Remove {} from {}? [y/N] ", records(count), plain(path));
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).map_err(Failure::work)?;
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))

@@ -1,6 +1,8 @@
 //! The program `tilewright`: arguments in, tables and files out.
 
 #![forbid(unsafe_code)]
+// Both panic where nobody reads any more.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod args;
 mod bench;
@@ -18,6 +20,7 @@ mod policy;
 mod progress;
 mod report;
 mod table;
+mod tell;
 
 use std::{io, process::ExitCode};
 
@@ -27,6 +30,7 @@ use tracing_subscriber::EnvFilter;
 use crate::{
     args::{Arguments, Command},
     failure::Outcome,
+    tell::tell,
 };
 
 fn main() -> ExitCode {
@@ -47,7 +51,7 @@ fn main() -> ExitCode {
 fn refuse(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
     let paragraph: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
-    eprintln!("{} (see --help)", paragraph.join(" "));
+    tell!("{} (see --help)", paragraph.join(" "));
     ExitCode::from(2)
 }
 
@@ -78,5 +82,7 @@ fn log_to_standard_error(verbose: u8) {
         .unwrap_or_else(|| EnvFilter::new(format!("{level},cranelift=warn,wasmtime=warn,regalloc2=warn")));
     let color =
         std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && io::IsTerminal::is_terminal(&io::stderr());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(color).without_time().init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(color).without_time();
+    // It would be told of on standard error, too.
+    log.log_internal_errors(false).init();
 }

@@ -17,6 +17,8 @@ use signal_hook::{consts::SIGTERM, iterator::Signals};
 use tilewright_engine::Observer;
 use tilewright_plan::{Decision, FailedAttempt, Time};
 
+use crate::tell::tell;
+
 /// Steps of the bar.
 const STEPS: u64 = 1000;
 
@@ -73,8 +75,8 @@ impl Progress {
 
     fn say(&self, line: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{line}")),
-            None => eprintln!("{line}"),
+            Some(bar) => bar.suspend(|| tell!("{line}")),
+            None => tell!("{line}"),
         }
     }
 }
@@ -102,7 +104,7 @@ fn end_at(signals: &Receiver<()>, interrupted: &AtomicBool, endable: &Mutex<bool
     let endable = endable.lock().unwrap_or_else(PoisonError::into_inner);
     if *endable {
         abandon();
-        eprintln!("error: interrupted");
+        tell!("error: interrupted");
         process::exit(1);
     }
 }
@@ -141,7 +143,7 @@ impl Observer for Progress {
             None if self.spoken.elapsed() > INTERVAL && share > 0.0 => {
                 self.spoken = Instant::now();
                 let left = self.started.elapsed().as_secs_f64() * (1.0 - share) / share;
-                eprintln!("{:3.0} % done, about {left:.0} s left", share * 100.0);
+                tell!("{:3.0} % done, about {left:.0} s left", share * 100.0);
             }
             None => {}
         }

@@ -11,6 +11,7 @@ use tilewright_plan::{Candidate, Record, bytes};
 use crate::{
     failure::{Failure, Outcome},
     table,
+    tell::tell,
 };
 
 /// A file opened to be appended to.
@@ -39,7 +40,7 @@ pub fn report((json, explain): (bool, bool), record: &Record, candidates: &[Cand
     if json {
         // Standard output is the record alone.
         if explain {
-            eprintln!("{}", explanation(record, candidates));
+            tell!("{}", explanation(record, candidates));
         }
         return print_json(record);
     }

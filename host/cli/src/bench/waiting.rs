@@ -16,6 +16,8 @@ use signal_hook::{
 };
 use tilewright_bench::Watch;
 
+use crate::tell::tell;
+
 /// How often a plain line is printed.
 const INTERVAL: Duration = Duration::from_secs(20);
 
@@ -60,8 +62,8 @@ impl Waiting {
 impl Watch for Waiting {
     fn say(&mut self, line: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{line}")),
-            None => eprintln!("{line}"),
+            Some(bar) => bar.suspend(|| tell!("{line}")),
+            None => tell!("{line}"),
         }
     }
 
@@ -82,7 +84,7 @@ impl Watch for Waiting {
             None if self.spoken.elapsed() > INTERVAL && done > 0 => {
                 self.spoken = Instant::now();
                 let left = self.started.elapsed().as_secs_f64() * (total - done) as f64 / done as f64;
-                eprintln!("{done} of {total} runs done, about {left:.0} s left");
+                tell!("{done} of {total} runs done, about {left:.0} s left");
             }
             None => {}
         }

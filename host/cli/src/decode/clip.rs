@@ -27,6 +27,7 @@ use crate::{
     overlay, policy,
     progress::Progress,
     report::{keep, print_json, report},
+    tell::tell,
 };
 
 /// Frames per second that the models were trained on.
@@ -91,7 +92,7 @@ pub fn run(arguments: &Decode) -> Outcome {
         false => {
             let folder = Journal::folder_of(&output);
             if folder.exists() {
-                eprintln!(
+                tell!(
                     "note: {}: frames of an interrupted decode are kept here: --resume goes on from them",
                     folder.display()
                 );
@@ -105,7 +106,7 @@ pub fn run(arguments: &Decode) -> Outcome {
     let mut delivery = Delivery { writing, journal, preview, texts, first: None, delivered: 0 };
     let begun: usize = done.iter().sum();
     if begun > 0 {
-        eprintln!("note: {begun} of {} frames are there already", shape.samples * shape.frames);
+        tell!("note: {begun} of {} frames are there already", shape.samples * shape.frames);
         delivery.replay(&done)?;
     }
     let done: Vec<u32> = done.into_iter().map(|done| done as u32).collect();

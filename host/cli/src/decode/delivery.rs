@@ -12,6 +12,7 @@ use tilewright_media::{ClipWriter, Frame, Journal, Preview, Texts};
 use crate::{
     failure::{Failure, Outcome},
     frames::frame,
+    tell::tell,
 };
 
 /// The output being written; taken away by whoever ends the program in the middle of it, so that nothing half-written stays behind.
@@ -23,7 +24,7 @@ impl Writing {
     pub fn begin(&self, begin: impl FnOnce() -> Result<ClipWriter, tilewright_media::Error>) -> Outcome {
         let mut writing = self.lock();
         let writer = writing.insert(begin()?);
-        writer.notes().iter().for_each(|note| eprintln!("note: {note}"));
+        writer.notes().iter().for_each(|note| tell!("note: {note}"));
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use crate::{
     policy,
     progress::Progress,
     report::{keep, report},
+    tell::tell,
 };
 
 /// Encodes with a video VAE.
@@ -41,11 +42,7 @@ pub fn run(arguments: &Encode) -> Outcome {
     let temporal = config.temporal_scale();
     let frames = whole(source.frames(), temporal);
     if frames < source.frames() {
-        eprintln!(
-            "note: {} of {} frames are encoded: the first, and whole groups of {temporal}",
-            frames,
-            source.frames()
-        );
+        tell!("note: {} of {} frames are encoded: the first, and whole groups of {temporal}", frames, source.frames());
     }
     let machine = device.measured(Probe::Kept)?;
     let (height, width) = source.size();
@@ -66,7 +63,7 @@ pub fn run(arguments: &Encode) -> Outcome {
     source.say_notes();
     let encoded = encoded.map_err(|stopped| unfinished(arguments, &mut history, stopped))?;
     if encoded.frames < frames {
-        eprintln!("note: the clip ended early: {} of {frames} frames were encoded", encoded.frames);
+        tell!("note: the clip ended early: {} of {frames} frames were encoded", encoded.frames);
     } else {
         history.keep(&encoded.record);
     }

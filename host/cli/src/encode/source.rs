@@ -8,6 +8,8 @@ use tilewright_media::ClipReader;
 
 use crate::failure::{Failure, Outcome};
 
+use crate::tell::tell;
+
 /// Frames that can't be had.
 #[derive(Debug, Error)]
 pub enum Error {
@@ -82,7 +84,7 @@ impl Source {
             )));
         }
         if (tall, wide) != (height, width) {
-            eprintln!(
+            tell!(
                 "note: {width}×{height} is cropped to {wide}×{tall}: the sides of what is encoded are multiples of {scale}"
             );
         }
@@ -113,7 +115,7 @@ impl Source {
 
     /// Says what was dropped or amiss while reading.
     pub fn say_notes(&self) {
-        self.reader.notes().iter().for_each(|note| eprintln!("note: {note}"));
+        self.reader.notes().iter().for_each(|note| tell!("note: {note}"));
     }
 }
 
