@@ -2,6 +2,7 @@
 
 mod bench;
 mod encode;
+mod policy;
 
 use std::{path::PathBuf, time::SystemTime};
 
@@ -15,6 +16,7 @@ use crate::failure::{Failure, Outcome};
 
 pub use bench::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep};
 pub use encode::Encode;
+pub use policy::Policy;
 
 /// In help, options of every command come after the command's own, however many commands there are.
 const LAST: usize = 1000;
@@ -187,26 +189,6 @@ pub struct DeviceArguments {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// `tilewright policy …`
-#[derive(Debug, Subcommand)]
-pub enum Policy {
-    /// List the policies that ship with the program
-    List {
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Describe a policy: version, summary, settings with defaults, digest, size, imports, limits
-    Inspect {
-        /// A shipped policy's name, or a .wasm file
-        #[arg(value_name = "NAME|FILE.wasm")]
-        policy: String,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
 }
 
 /// `tilewright history …`

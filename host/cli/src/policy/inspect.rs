@@ -1,0 +1,46 @@
+//! `tilewright policy inspect`: what there is to know of a policy without putting it to work.
+
+use std::io::{self, Write};
+
+use tilewright_plan::bytes;
+use tilewright_policy::Inspection;
+
+use crate::{failure::Outcome, table};
+
+/// Describes one policy.
+pub fn run(name_or_file: &str, json: bool) -> Outcome {
+    let policy = super::host()?.find(name_or_file)?;
+    let inspection = policy.inspection();
+    if json {
+        return super::print(inspection);
+    }
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{}", table::facts(rows(inspection)))?;
+    let settings = inspection.description.settings.iter();
+    let settings =
+        settings.map(|setting| vec![setting.name.clone(), setting.default.to_string(), setting.summary.clone()]);
+    if settings.len() > 0 {
+        writeln!(stdout, "\n{}", table::listing(&["setting", "default", "what it does"], &[], settings))?;
+    }
+    Ok(())
+}
+
+fn rows(inspection: &Inspection) -> Vec<(&'static str, String)> {
+    let limits = &inspection.limits;
+    let allowed = format!(
+        "per call {} fuel, {} ms, {} copied; {} of memory",
+        table::count(limits.fuel as f64),
+        limits.wall_ms,
+        bytes::display(limits.copied_bytes as u64),
+        bytes::display(limits.memory_bytes as u64),
+    );
+    vec![
+        ("policy", format!("{} {}", inspection.description.name, inspection.description.version)),
+        ("summary", inspection.description.summary.clone()),
+        ("digest", inspection.digest.clone()),
+        ("size", bytes::display(inspection.size_bytes)),
+        ("imports", inspection.imports.join(", ")),
+        ("exports", inspection.exports.join(", ")),
+        ("limits", allowed),
+    ]
+}

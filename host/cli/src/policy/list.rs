@@ -1,0 +1,22 @@
+//! `tilewright policy list`: what ships with the program.
+
+use std::io::{self, Write};
+
+use tilewright_policy::{Inspection, shipped_names};
+
+use crate::{failure::Outcome, table};
+
+/// Lists the policies that ship.
+pub fn run(json: bool) -> Outcome {
+    let host = super::host()?;
+    let policies: Vec<Inspection> =
+        shipped_names().map(|name| Ok(host.load_shipped(name)?.inspection().clone())).collect::<Outcome<_>>()?;
+    if json {
+        return super::print(&policies);
+    }
+    let rows = policies.iter().map(|policy| {
+        let policy = &policy.description;
+        vec![policy.name.clone(), policy.version.clone(), policy.summary.clone()]
+    });
+    Ok(writeln!(io::stdout().lock(), "{}", table::listing(&["policy", "version", "what it does"], &[], rows))?)
+}
