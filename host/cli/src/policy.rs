@@ -5,7 +5,7 @@ mod list;
 
 use std::io::{self, Write};
 
-use tilewright_plan::Planner;
+use tilewright_plan::Recorder;
 use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost};
 
 use crate::{
@@ -22,9 +22,10 @@ impl From<PolicyError> for Failure {
     }
 }
 
-/// Loads a policy by name or file and puts it to work with the user's settings.
-pub fn configured(name_or_file: &str, settings: &[(String, String)]) -> Outcome<Box<dyn Planner>> {
-    Ok(Box::new(host()?.find(name_or_file)?.configure(settings)?))
+/// Loads a policy by name or file and puts it to work with the user's settings, listened to where a full record is wanted.
+pub fn configured(name_or_file: &str, settings: &[(String, String)], recording: &args::Recording) -> Outcome<Recorder> {
+    let policy = host()?.find(name_or_file)?.configure(settings)?;
+    Ok(Recorder::new(Box::new(policy), recording.is_full()))
 }
 
 fn host() -> Outcome<PolicyHost> {

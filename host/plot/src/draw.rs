@@ -6,11 +6,7 @@ use plotters::{
     style::text_anchor::{HPos, Pos, VPos},
 };
 
-use super::{Axis, Chart, Series};
-use crate::{
-    Error, Result,
-    statistics::{quantile, sorted},
-};
+use crate::{Axis, Chart, Error, Result, Series, quantile, sorted};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
