@@ -4,6 +4,7 @@ mod bench;
 mod encode;
 mod policy;
 mod recording;
+mod replay;
 
 use std::{path::PathBuf, time::SystemTime};
 
@@ -19,6 +20,7 @@ pub use bench::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWe
 pub use encode::Encode;
 pub use policy::Policy;
 pub use recording::Recording;
+pub use replay::{Replay, Simulate, Table};
 
 /// In help, options of every command come after the command's own, however many commands there are.
 const LAST: usize = 1000;

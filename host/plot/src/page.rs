@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::{Axis, Chart, Error, Result, draw, write_whole};
+use crate::{Chart, Error, Result, draw, write_whole};
 
 /// Extent of one chart in pixels.
 const WIDTH: u32 = 960;
@@ -106,7 +106,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Series;
+    use crate::{Axis, Series};
 
     fn page() -> Page {
         let series = |name: &str, points: &[(f64, f64)]| Series { name: name.into(), points: points.to_vec() };

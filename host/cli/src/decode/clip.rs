@@ -11,7 +11,7 @@ use tch::Tensor;
 use tilewright_engine::{ClipJob, Machine, Probe, VideoVae};
 use tilewright_media::{ClipWriter, Journal, Kind, Output, Pixels, Preview, Rate, Shape};
 use tilewright_models::Latent;
-use tilewright_plan::{PolicyIdentity, Request};
+use tilewright_plan::{Planner, PolicyIdentity, Request};
 
 use super::{
     delivery::{Delivery, Writing},
