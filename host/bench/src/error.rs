@@ -32,15 +32,6 @@ pub enum Error {
     /// There is nowhere to keep generated weights.
     #[error("no cache folder: set HOME or XDG_CACHE_HOME, or give --vae FILE")]
     NoCache,
-    /// A report's ending is unknown.
-    #[error("{path}: unknown report ending: expected .svg or .html")]
-    Ending {
-        /// The path as given.
-        path: PathBuf,
-    },
-    /// A chart can't be drawn.
-    #[error("a chart can't be drawn: {0}")]
-    Chart(String),
     /// Two pictures can't be compared.
     #[error("pictures of {found:?} and {reference:?} can't be compared")]
     Shapes {
@@ -78,9 +69,9 @@ impl Error {
     pub fn is_input(&self) -> bool {
         match self {
             Error::Engine(error) => error.is_input(),
-            Error::Spelling { .. } | Error::Ending { .. } | Error::Unknown { .. } | Error::NoCache => true,
+            Error::Spelling { .. } | Error::Unknown { .. } | Error::NoCache => true,
             Error::NoWeights | Error::Write { .. } => true,
-            Error::Chart(_) | Error::Shapes { .. } | Error::Weights(_) => false,
+            Error::Shapes { .. } | Error::Weights(_) => false,
         }
     }
 }

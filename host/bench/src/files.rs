@@ -1,9 +1,7 @@
 //! Files that stand under their names whole or not at all, and the folder for what can be made again.
 
 use std::{
-    env, fs,
-    io::Write,
-    os::unix::fs::PermissionsExt,
+    env,
     path::{Path, PathBuf},
 };
 
@@ -14,15 +12,7 @@ use crate::{Error, Result};
 /// # Errors
 /// [`Error::Write`]; nothing of the file is left behind then.
 pub fn write_whole(path: &Path, contents: &[u8]) -> Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let write = || -> std::io::Result<()> {
-        // The umask takes away what the user does not want, as for every file.
-        let mode = fs::Permissions::from_mode(0o666);
-        let mut file = tempfile::Builder::new().prefix(".tilewright-").permissions(mode).tempfile_in(folder)?;
-        file.write_all(contents)?;
-        file.persist(path).map(drop).map_err(|error| error.error)
-    };
-    write().map_err(|source| Error::Write { path: path.to_owned(), source })
+    tilewright_plot::write_whole(path, contents).map_err(|source| Error::Write { path: path.to_owned(), source })
 }
 
 /// This user's folder for what can be made again.

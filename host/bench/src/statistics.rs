@@ -5,6 +5,7 @@ use rand_chacha::{
     rand_core::{Rng, SeedableRng},
 };
 use serde::Serialize;
+use tilewright_plot::{quantile, sorted};
 
 /// Above this share of the mean a spread is worth a warning.
 const NOISY: f64 = 0.10;
@@ -93,19 +94,6 @@ impl Ratio {
 /// The middle of samples, none where there are none.
 pub(crate) fn median(samples: &[f64]) -> Option<f64> {
     (!samples.is_empty()).then(|| quantile(&sorted(samples), 0.5))
-}
-
-/// The quantile of ascending samples, linear between neighbours, as NumPy does by default. At least one sample is needed.
-pub fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let place = share.clamp(0.0, 1.0) * (sorted.len() - 1) as f64;
-    let (below, above) = (place.floor() as usize, place.ceil() as usize);
-    sorted[below] + (sorted[above] - sorted[below]) * (place - place.floor())
-}
-
-pub(crate) fn sorted(samples: &[f64]) -> Vec<f64> {
-    let mut sorted = samples.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted
 }
 
 /// The two-sided 95 % quantile of Student's t: Cornish and Fisher's expansion about the normal one (Abramowitz and Stegun 26.7.5).

@@ -96,6 +96,7 @@ impl Sweep<'_> {
             device: self.machine.facts.clone(),
             policy: self.policy.to_string(),
             iterations: self.iterations,
+            requests: Vec::new(),
             plans: Vec::new(),
             cases: Vec::new(),
             honesty: Honesty::default(),
@@ -138,6 +139,7 @@ impl Sweep<'_> {
         report: &mut SweepReport,
     ) -> std::result::Result<(), Stop> {
         let job = Job::new(self.machine, self.vae, latents, self.ample(), Objective::Fastest)?;
+        report.requests.push(job.request().clone());
         let mut plans = plans::list(job.request(), job.offer());
         plans.truncate(self.plans.unwrap_or(usize::MAX));
         watch.say(&format!("{}×{}: {} plans", job.request().width, job.request().height, plans.len()));

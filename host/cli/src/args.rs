@@ -3,6 +3,8 @@
 mod bench;
 mod encode;
 mod policy;
+mod recording;
+mod replay;
 
 use std::{path::PathBuf, time::SystemTime};
 
@@ -17,6 +19,8 @@ use crate::failure::{Failure, Outcome};
 pub use bench::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep};
 pub use encode::Encode;
 pub use policy::Policy;
+pub use recording::Recording;
+pub use replay::{Replay, Simulate, Table};
 
 /// In help, options of every command come after the command's own, however many commands there are.
 const LAST: usize = 1000;
@@ -129,9 +133,9 @@ pub struct Decode {
     /// Print the decision record as JSON on standard output
     #[arg(long)]
     pub json: bool,
-    /// Append the decision record to this file, as a JSON line
-    #[arg(long, value_name = "FILE")]
-    pub record: Option<PathBuf>,
+    /// What is kept of the decision.
+    #[command(flatten)]
+    pub record: Recording,
     /// Neither tell the policy of earlier decodes nor keep this one; for all: TILEWRIGHT_HISTORY=off
     #[arg(long)]
     pub no_history: bool,

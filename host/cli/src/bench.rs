@@ -11,10 +11,11 @@ use std::{
 
 use serde::Serialize;
 use tch::Tensor;
-use tilewright_bench::{Contest, Entry, Latents, Network, Page, Rounds, Spelling, Subject, Weights, suite, sweep};
+use tilewright_bench::{Contest, Entry, Latents, Network, Rounds, Spelling, Subject, Weights, suite, sweep};
 use tilewright_engine::{Machine, Overrides, Probe, Vae, VideoVae};
 use tilewright_models::{Checkpoint, Identity, Kind, Latent, Origin, Scaling};
 use tilewright_plan::Planner;
+use tilewright_plot::Page;
 use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost};
 
 use crate::{

@@ -5,7 +5,7 @@ mod delivery;
 mod picture;
 mod pinned;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tilewright_engine::Machine;
 use tilewright_media::{Texts, is_keyword};
@@ -14,7 +14,6 @@ use tilewright_models::{Checkpoint, Identity, Kind, Latent, Origin, Scaling};
 use crate::{
     args::Decode,
     failure::{Failure, Outcome},
-    report::appended,
 };
 
 /// The share of free memory that is used where the user sets no limit.
@@ -26,9 +25,7 @@ pub const RECORD_KEYWORD: &str = "tilewright";
 /// Decodes as asked: pictures or clips, as the VAE has it.
 pub fn run(arguments: &Decode) -> Outcome {
     distinct(arguments)?;
-    if let Some(path) = &arguments.record {
-        appended(path).map_err(|error| Failure::input(format!("{}: can't be written: {error}", path.display())))?;
-    }
+    arguments.record.check()?;
     if let Some(threads) = arguments.threads {
         tilewright_torch::set_threads(threads);
     }
@@ -40,11 +37,11 @@ pub fn run(arguments: &Decode) -> Outcome {
 
 /// What is written goes into files of their own.
 fn distinct(arguments: &Decode) -> Outcome {
-    let files: [(&str, &Option<PathBuf>); 4] = [
-        ("-o", &arguments.output),
-        ("--preview", &arguments.clip.preview),
-        ("--explain-image", &arguments.explain_image),
-        ("--record", &arguments.record),
+    let files: [(&str, Option<&Path>); 4] = [
+        ("-o", arguments.output.as_deref()),
+        ("--preview", arguments.clip.preview.as_deref()),
+        ("--explain-image", arguments.explain_image.as_deref()),
+        ("--record", arguments.record.file()),
     ];
     for (index, (name, path)) in files.iter().enumerate() {
         let same = files[..index].iter().find(|(_, other)| path.is_some() && other == path);

@@ -9,21 +9,20 @@ use std::path::{Path, PathBuf};
 
 use tilewright_engine::{Error, Machine, Unfinished};
 use tilewright_models::{Checkpoint, Identity, Kind, Scaling};
+use tilewright_plan::Recorder;
 
 use crate::{
     args::Encode,
     decode::SHARE_OF_FREE,
     failure::{Failure, Outcome},
     history::Trials,
-    report::{appended, keep, print_json},
+    report::{keep, print_json},
 };
 use latent_file::LatentFile;
 
 /// Encodes as asked: pictures or a clip, as the VAE has it.
 pub fn run(arguments: &Encode) -> Outcome {
-    if let Some(path) = &arguments.record {
-        appended(path).map_err(|error| Failure::input(format!("{}: can't be written: {error}", path.display())))?;
-    }
+    arguments.record.check()?;
     if let Some(threads) = arguments.threads {
         tilewright_torch::set_threads(threads);
     }
@@ -66,14 +65,14 @@ fn limit(arguments: &Encode, machine: &Machine) -> u64 {
 }
 
 /// Keeps and shows how far an encode came that did not end.
-fn unfinished(arguments: &Encode, history: &mut Trials, unfinished: Unfinished) -> Failure {
+fn unfinished(arguments: &Encode, history: &mut Trials, planner: &mut Recorder, unfinished: Unfinished) -> Failure {
     let Unfinished { error, record } = unfinished;
     let kept = record.as_deref().map_or(Ok(()), |record| {
         // What the user ended, or could not be read, says nothing of the plan.
         if !matches!(error, Error::Interrupted | Error::Source(_)) {
             history.keep(record);
         }
-        keep(arguments.record.as_deref(), record)?;
+        keep(&arguments.record, record, planner)?;
         if arguments.json { print_json(record) } else { Ok(()) }
     });
     kept.err().unwrap_or_else(|| error.into())

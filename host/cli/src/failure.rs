@@ -91,6 +91,15 @@ impl From<tilewright_media::Error> for Failure {
     }
 }
 
+impl From<tilewright_plot::Error> for Failure {
+    fn from(error: tilewright_plot::Error) -> Self {
+        match error.is_input() {
+            true => Failure::Input(error.into()),
+            false => Failure::Work(error.into()),
+        }
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -299,7 +299,7 @@ fn records(count: u64) -> String {
 
 /// A text in one line that is safe on a terminal: at most so many characters, control characters and marks that turn the direction of
 /// writing escaped.
-fn shown(text: &str, most: usize) -> String {
+pub fn shown(text: &str, most: usize) -> String {
     let mut shown = String::new();
     for (count, character) in text.chars().enumerate() {
         if count == most {

@@ -2,10 +2,17 @@
 
 mod inspect;
 mod list;
+mod replay;
+mod simulate;
+mod table;
 
-use std::io::{self, Write};
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    path::Path,
+};
 
-use tilewright_plan::Planner;
+use tilewright_plan::{Recorder, bytes};
 use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost};
 
 use crate::{
@@ -22,9 +29,10 @@ impl From<PolicyError> for Failure {
     }
 }
 
-/// Loads a policy by name or file and puts it to work with the user's settings.
-pub fn configured(name_or_file: &str, settings: &[(String, String)]) -> Outcome<Box<dyn Planner>> {
-    Ok(Box::new(host()?.find(name_or_file)?.configure(settings)?))
+/// Loads a policy by name or file and puts it to work with the user's settings, listened to where a full record is wanted.
+pub fn configured(name_or_file: &str, settings: &[(String, String)], recording: &args::Recording) -> Outcome<Recorder> {
+    let policy = host()?.find(name_or_file)?.configure(settings)?;
+    Ok(Recorder::new(Box::new(policy), recording.is_full()))
 }
 
 fn host() -> Outcome<PolicyHost> {
@@ -36,6 +44,20 @@ pub fn run(command: &args::Policy) -> Outcome {
     match command {
         args::Policy::List { json } => list::run(*json),
         args::Policy::Inspect { policy, json } => inspect::run(policy, *json),
+        args::Policy::Replay(replay) => replay::run(replay),
+        args::Policy::Simulate(simulate) => simulate::run(simulate),
+        args::Policy::Table(table) => table::run(table),
+    }
+}
+
+/// A file that is read whole, as far as that is reasonable.
+fn bounded(path: &Path, most: usize) -> Outcome<Vec<u8>> {
+    let unreadable = |error| Failure::input(format!("{}: can't be read: {error}", path.display()));
+    let mut text = Vec::new();
+    File::open(path).map_err(unreadable)?.take(most as u64 + 1).read_to_end(&mut text).map_err(unreadable)?;
+    match text.len() > most {
+        true => Err(Failure::input(format!("{}: larger than {}", path.display(), bytes::display(most as u64)))),
+        false => Ok(text),
     }
 }
 

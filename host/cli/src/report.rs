@@ -6,9 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tilewright_plan::{Candidate, Record, bytes};
+use tilewright_plan::{Candidate, Record, Recorder, bytes};
 
 use crate::{
+    args::Recording,
     failure::{Failure, Outcome},
     table,
     tell::tell,
@@ -19,10 +20,16 @@ pub fn appended(path: &Path) -> io::Result<std::fs::File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-/// Appends the record where the user asked for it, as one write, so that records of several processes don't mix.
-pub fn keep(path: Option<&Path>, record: &Record) -> Outcome {
-    let Some(path) = path else { return Ok(()) };
-    let mut line = serde_json::to_vec(record).map_err(Failure::work)?;
+/// Appends the record where the user asked for it, with what was said where he asked for that, as one write, so that records of several processes don't mix.
+pub fn keep(recording: &Recording, record: &Record, planner: &mut Recorder) -> Outcome {
+    let Some(path) = recording.file() else { return Ok(()) };
+    let exchange = planner.take();
+    let line = match exchange {
+        // Here alone: pictures, standard output and the history have the ordinary record.
+        Some(_) => serde_json::to_vec(&Record { exchange, ..record.clone() }),
+        None => serde_json::to_vec(record),
+    };
+    let mut line = line.map_err(Failure::work)?;
     line.push(b'\n');
     appended(path)
         .and_then(|mut file| file.write_all(&line))

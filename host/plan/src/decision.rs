@@ -47,7 +47,7 @@ pub struct PolicyIdentity {
 }
 
 /// What the engine can carry out for the request at hand; answers are checked against it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Offer {
     /// The types that convolutions can run in on this device.
     pub dtypes: Vec<Dtype>,
@@ -67,6 +67,7 @@ pub struct Offer {
     pub prefetch_most: u32,
     /// What a clip is under way with, some of its frames delivered; none before that, and for pictures. Its state goes on: in one piece or
     /// bands, or in the same tiles; carried on or whole in time as it was begun; in the same memory order and no narrower type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<Plan>,
 }
 
@@ -194,6 +195,15 @@ pub struct Decision {
     pub log: Vec<LogLine>,
 }
 
+/// What became of a call of `learn`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Learnt {
+    /// Fuel that the guest used.
+    pub fuel: u64,
+    /// Why it failed, where it did.
+    pub failure: Option<Fallback>,
+}
+
 /// Decides how work is run. Never fails: where there is no usable answer, it falls back to a default of its own and says so.
 pub trait Planner {
     /// Who decides.
@@ -214,4 +224,9 @@ pub trait Planner {
 
     /// Hears what became of a plan.
     fn learn(&mut self, request: &Request, device: &Device, plan: &Plan, outcome: &Outcome);
+
+    /// What became of the last `learn`, for records; planners that can't fail to learn have nothing to say.
+    fn learnt(&self) -> Learnt {
+        Learnt::default()
+    }
 }

@@ -8,16 +8,23 @@
 
 pub mod bytes;
 mod decision;
+mod exact;
+pub mod exchange;
 mod milliseconds;
 mod outcome;
 mod plan;
 mod record;
+mod recorder;
+pub mod records;
 mod request;
 
 pub use decision::{
-    Candidate, Decision, Facts, Fallback, FallbackReason, LogLevel, LogLine, Offer, Planner, PolicyIdentity, Value,
+    Candidate, Decision, Facts, Fallback, FallbackReason, Learnt, LogLevel, LogLine, Offer, Planner, PolicyIdentity,
+    Value,
 };
+pub use exchange::Exchange;
 pub use outcome::{Attempt, Cost, Failure, Outcome, PoolStatistics, Trial};
 pub use plan::{Layout, Plan, Precision, Release, Space, Tile, Time};
 pub use record::{FailedAttempt, Record, record_schema};
+pub use recorder::Recorder;
 pub use request::{Backend, Device, Dtype, Hint, Model, Objective, Request};

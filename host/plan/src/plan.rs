@@ -102,7 +102,7 @@ pub enum Release {
 }
 
 /// How a decode will be run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
     /// How the area is divided.
     pub space: Space,

@@ -5,7 +5,9 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Cost, Decision, Device, Failure, Fallback, Outcome, Plan, PolicyIdentity, Request, milliseconds};
+use crate::{
+    Cost, Decision, Device, Exchange, Failure, Fallback, Outcome, Plan, PolicyIdentity, Request, milliseconds,
+};
 
 /// A decision, what it led to, and everything needed to make it again. Sizes are bytes, times milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -41,6 +43,9 @@ pub struct Record {
     pub attempts: Vec<FailedAttempt>,
     /// What was measured; null where nothing was decoded.
     pub outcome: Option<Outcome>,
+    /// What the policy was told, heard and answered, call by call; only with `--record full`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exchange: Option<Exchange>,
 }
 
 /// An attempt that failed, with the decision that led to it.

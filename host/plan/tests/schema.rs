@@ -4,9 +4,11 @@ use std::{env, fs, time::Duration};
 
 use serde_json::{Value as Json, json};
 use tilewright_plan::{
-    Backend, Cost, Device, Dtype, FailedAttempt, Failure, Fallback, FallbackReason, Hint, Layout, Model, Objective,
-    Outcome, Plan, PolicyIdentity, PoolStatistics, Precision, Record, Release, Request, Space, Tile, Time, Value,
-    record_schema,
+    Attempt, Backend, Cost, Device, Dtype, FailedAttempt, Failure, Fallback, FallbackReason, Hint, Layout, Model,
+    Objective, Offer, Outcome, Plan, PolicyIdentity, PoolStatistics, Precision, Record, Release, Request, Space, Tile,
+    Time, Value,
+    exchange::{Call, Estimate, ExactCost, ExactTrial, Exchange, Heard, Measured, Price, Question, Reply, Trials},
+    record_schema, records,
 };
 
 const PUBLISHED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/record.schema.json");
@@ -103,7 +105,52 @@ fn record() -> Record {
             attempts: 4,
             pool: PoolStatistics { hits: 90, misses: 10, held_bytes: 1 << 28, fragmentation: 0.25 },
         }),
+        exchange: None,
     }
+}
+
+/// With a call of each kind.
+fn full() -> Record {
+    let ordinary = record();
+    let whole = plan(Space::Whole, Time::Whole, Precision::Uniform(Dtype::Bf16));
+    let offer = Offer {
+        dtypes: vec![Dtype::F32],
+        tile_unit: 8,
+        tile_least: 64,
+        batch_most: 4,
+        exact: true,
+        carried: true,
+        offload: false,
+        prefetch_most: 0,
+        running: Some(whole.clone()),
+    };
+    let measured = Measured { elapsed_ns: 1_234_567_891, peak_bytes: 1 << 20, attempts: 2 };
+    let cost = ExactCost { peak_bytes: 5, elapsed_ns: u64::MAX, tiles: 1, shapes: 1, rework: 1.0 / 3.0 };
+    let heard = Heard {
+        estimates: vec![
+            Estimate { plan: whole.clone(), price: Price::Cost(cost) },
+            Estimate { plan: whole.clone(), price: Price::Error("not on this device".into()) },
+        ],
+        trials: vec![Trials { most: 9, trials: vec![ExactTrial { plan: whole.clone(), measured }] }],
+    };
+    let reply = Reply { answer: None, plan: Some(whole.clone()), adjusted: Vec::new(), fallback: None, fuel: 7 };
+    let attempts = vec![Attempt { plan: whole.clone(), failure: Failure::OverLimit { bytes: 3 } }];
+    let asked = Question::Recover { offer: Offer { running: None, ..offer.clone() }, attempts };
+    let calls = [
+        (Question::Decide { offer }, heard, reply.clone()),
+        (asked, Heard::default(), reply.clone()),
+        (Question::Learn { plan: whole, measured }, Heard::default(), Reply { plan: None, ..reply }),
+    ];
+    let call = |(sequence, (question, heard, reply))| Call {
+        sequence: sequence as u64 + 3,
+        request: ordinary.request.clone(),
+        device: ordinary.device.clone(),
+        question,
+        heard,
+        reply,
+    };
+    let calls = calls.into_iter().enumerate().map(call).collect();
+    Record { exchange: Some(Exchange { session: "a-b-0".into(), calls }), ..ordinary }
 }
 
 #[test]
@@ -124,7 +171,7 @@ fn the_published_schema_is_current() {
 fn records_fit_the_schema() {
     let schema = jsonschema::validator_for(&record_schema()).unwrap();
     let bare = Record { answer: None, estimate: None, attempts: Vec::new(), outcome: None, ..record() };
-    for record in [record(), bare] {
+    for record in [record(), bare, full()] {
         let written = serde_json::to_value(&record).unwrap();
         let errors: Vec<_> =
             schema.iter_errors(&written).map(|error| format!("{}: {error}", error.instance_path)).collect();
@@ -149,4 +196,46 @@ fn the_schema_is_not_indifferent() {
         change(&mut broken);
         assert!(!schema.is_valid(&broken), "{what}");
     }
+}
+
+#[test]
+fn files_of_records_read_back() {
+    let (ordinary, full) = (record(), full());
+    let line = |record: &Record| serde_json::to_string(record).unwrap();
+    assert!(!line(&ordinary).contains("exchange"), "ordinary records are as they were");
+    let text = format!("{}\n\n{}", line(&ordinary), line(&full));
+    let read: Vec<_> = records::read(text.as_bytes()).collect::<Result<_, _>>().unwrap();
+    assert_eq!(read, [(1, ordinary), (3, full)]);
+}
+
+#[test]
+fn records_that_make_no_sense_are_refused() {
+    type Break = (&'static str, fn(&mut Record));
+    let breaks: [Break; 6] = [
+        ("line 1: 0 samples", |record| record.request.batch = 0),
+        ("line 1: 4294967295 columns of pixels", |record| call(record, 0).request.width = u32::MAX),
+        ("line 1: call 4 after a later one", |record| call(record, 0).sequence = 4),
+        ("line 1: a learn and its plan", |record| {
+            let plan = record.plan.clone();
+            call(record, 2).reply.plan = Some(plan);
+        }),
+        ("line 1: a recovery from nothing", |record| match &mut call(record, 1).question {
+            Question::Recover { attempts, .. } => attempts.clear(),
+            _ => unreachable!("it is one"),
+        }),
+        ("line 1: tile_unit 0", |record| match &mut call(record, 0).question {
+            Question::Decide { offer } => offer.tile_unit = 0,
+            _ => unreachable!("it is one"),
+        }),
+    ];
+    for (what, change) in breaks {
+        let mut record = full();
+        change(&mut record);
+        let damage = records::parse(1, &serde_json::to_vec(&record).unwrap()).unwrap_err().to_string();
+        assert!(damage.starts_with(what), "{damage}");
+    }
+}
+
+fn call(record: &mut Record, index: usize) -> &mut Call {
+    &mut record.exchange.as_mut().unwrap().calls[index]
 }

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Instant};
 
 use tilewright_plan::{
-    Attempt, Candidate, Decision, Device, Facts, Fallback, FallbackReason, LogLine, Offer, Outcome, Plan, Planner,
-    PolicyIdentity, Request,
+    Attempt, Candidate, Decision, Device, Facts, Fallback, FallbackReason, Learnt, LogLine, Offer, Outcome, Plan,
+    Planner, PolicyIdentity, Request,
 };
 use wasmtime::{Store, Trap};
 
@@ -93,6 +93,7 @@ pub struct Policy {
     identity: PolicyIdentity,
     live: Option<Live>,
     failures: u32,
+    learnt: Learnt,
 }
 
 /// What came of asking the guest.
@@ -109,7 +110,7 @@ impl Policy {
         settings: Vec<(String, lifecycle::Value)>,
         identity: PolicyIdentity,
     ) -> Result<Self, PolicyError> {
-        let mut policy = Self { loaded, settings, identity, live: None, failures: 0 };
+        let mut policy = Self { loaded, settings, identity, live: None, failures: 0, learnt: Learnt::default() };
         let configured = Live::new(&policy.loaded).and_then(|mut live| {
             let answer = live.configure(&policy.loaded, &policy.settings)?;
             Ok((live, answer))
@@ -256,26 +257,35 @@ impl Planner for Policy {
     }
 
     fn learn(&mut self, request: &Request, device: &Device, plan: &Plan, outcome: &Outcome) {
+        self.learnt = Learnt::default();
         if self.is_out_of_service() {
             return;
         }
         let loaded = self.loaded.clone();
         let request = bindings::request(request, device, None);
+        let mut fuel = 0;
         let learnt = self.live().and_then(|live| {
-            live.call(&loaded, |guest, store| {
+            let (learnt, used) = live.call(&loaded, |guest, store| {
                 guest.tilewright_policy_decoding_policy().call_learn(
                     &mut *store,
                     &request,
                     &plan.into(),
                     outcome.into(),
                 )
-            })
-            .0
+            });
+            fuel = used;
+            learnt
         });
-        if let Err(failure) = learnt {
+        self.learnt.fuel = fuel;
+        if let Err(CallFailure { reason, detail }) = learnt {
             self.live = None;
             self.failures += 1;
-            tracing::warn!("policy {} failed to learn: {}: {}", self.identity.name, failure.reason, failure.detail);
+            tracing::warn!("policy {} failed to learn: {reason}: {detail}", self.identity.name);
+            self.learnt.failure = Some(Fallback { reason, detail });
         }
+    }
+
+    fn learnt(&self) -> Learnt {
+        self.learnt.clone()
     }
 }

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 use tilewright_plan::{Dtype, Objective, Precision, Space};
+use tilewright_plot::{quantile, sorted};
 
 use super::{Choice, PlanRow};
-use crate::statistics::{quantile, sorted};
 
 /// Under `leanest`, how much longer than the quickest a plan may take.
 const LEANEST_TIME: f64 = 4.0;

@@ -1,7 +1,7 @@
 //! What a sweep found, as one JSON object. Sizes are bytes, times milliseconds.
 
 use serde::Serialize;
-use tilewright_plan::{Cost, Device, Objective, Plan};
+use tilewright_plan::{Cost, Device, Objective, Plan, Request};
 
 use super::Honesty;
 
@@ -16,6 +16,8 @@ pub struct SweepReport {
     pub policy: String,
     /// Runs of each plan.
     pub iterations: usize,
+    /// What was asked for, per size; limits and objectives are the cases'.
+    pub requests: Vec<Request>,
     /// Every plan, per size.
     pub plans: Vec<PlanRow>,
     /// Every case.

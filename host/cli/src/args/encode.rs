@@ -7,7 +7,7 @@ use tilewright_models::Family;
 use tilewright_plan::bytes;
 use tilewright_torch::device::Choice;
 
-use super::{ObjectiveArgument, device, factor, finite};
+use super::{ObjectiveArgument, Recording, device, factor, finite};
 
 /// `tilewright encode`
 #[derive(Args, Debug)]
@@ -66,9 +66,9 @@ pub struct Encode {
     /// Print the decision record as JSON on standard output
     #[arg(long)]
     pub json: bool,
-    /// Append the decision record to this file, as a JSON line
-    #[arg(long, value_name = "FILE")]
-    pub record: Option<PathBuf>,
+    /// What is kept of the decision.
+    #[command(flatten)]
+    pub record: Recording,
     /// Neither tell the policy of earlier encodes nor keep this one; for all: TILEWRIGHT_HISTORY=off
     #[arg(long)]
     pub no_history: bool,

@@ -2,6 +2,8 @@
 
 use clap::Subcommand;
 
+use super::{Replay, Simulate, Table};
+
 /// `tilewright policy …`
 #[derive(Debug, Subcommand)]
 pub enum Policy {
@@ -20,4 +22,10 @@ pub enum Policy {
         #[arg(long)]
         json: bool,
     },
+    /// Make recorded decisions again, from records alone, or ask another policy the same
+    Replay(Replay),
+    /// Run policies through a workload on a device that is only a table
+    Simulate(Simulate),
+    /// Make such a table from what was measured on a device
+    Table(Table),
 }

@@ -1,7 +1,8 @@
 //! What was found, as reports with charts.
 
-use tilewright_bench::{Axis, Chart, Page, Report, Row, Series, suite::SuiteReport, sweep::SweepReport};
+use tilewright_bench::{Report, Row, suite::SuiteReport, sweep::SweepReport};
 use tilewright_plan::{Device, bytes};
+use tilewright_plot::{Axis, Chart, Page, Series};
 
 use super::tables;
 

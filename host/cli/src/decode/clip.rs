@@ -11,7 +11,7 @@ use tch::Tensor;
 use tilewright_engine::{ClipJob, Machine, Probe, VideoVae};
 use tilewright_media::{ClipWriter, Journal, Kind, Output, Pixels, Preview, Rate, Shape};
 use tilewright_models::Latent;
-use tilewright_plan::{PolicyIdentity, Request};
+use tilewright_plan::{Planner, PolicyIdentity, Request};
 
 use super::{
     delivery::{Delivery, Writing},
@@ -41,7 +41,7 @@ pub fn run(arguments: &Decode) -> Outcome {
         move || writing.abandon()
     });
     // Everything that can be wrong with the arguments comes before anything that takes time.
-    let mut planner = policy::configured(&arguments.policy, &arguments.set)?;
+    let mut planner = policy::configured(&arguments.policy, &arguments.set, &arguments.record)?;
     if arguments.family.is_some() || arguments.scaling_factor.is_some() || arguments.shift_factor.is_some() {
         return Err(Failure::input(
             "--family, --scaling-factor and --shift-factor are for image VAEs: a video VAE's scaling is one per channel, from its config.json or as published",
@@ -76,7 +76,8 @@ pub fn run(arguments: &Decode) -> Outcome {
     let before = history.before(job.request());
     let job = job.with_history(&before);
     let Some(output) = output else {
-        let (record, candidates) = job.decide(planner.as_mut());
+        let (record, candidates) = job.decide(&mut planner);
+        keep(&arguments.record, &record, &mut planner)?;
         return report((arguments.json, arguments.explain), &record, &candidates, &[]);
     };
 
@@ -112,10 +113,10 @@ pub fn run(arguments: &Decode) -> Outcome {
     let done: Vec<u32> = done.into_iter().map(|done| done as u32).collect();
     let finished = match &folder {
         Some(folder) => {
-            let mut pinned = Pinned::new(planner.as_mut(), folder, begun > 0);
+            let mut pinned = Pinned::new(&mut planner, folder, begun > 0);
             job.run(&mut pinned, &mut progress, &mut delivery, &done)
         }
-        None => job.run(planner.as_mut(), &mut progress, &mut delivery, &done),
+        None => job.run(&mut planner, &mut progress, &mut delivery, &done),
     };
     progress.finish();
     let finished = finished.or_else(|unfinished| {
@@ -125,7 +126,7 @@ pub fn run(arguments: &Decode) -> Outcome {
             if !matches!(unfinished.error, tilewright_engine::Error::Interrupted) {
                 history.keep(record);
             }
-            keep(arguments.record.as_deref(), record)?;
+            keep(&arguments.record, record, &mut planner)?;
             if arguments.json {
                 print_json(record)?;
             }
@@ -158,7 +159,7 @@ pub fn run(arguments: &Decode) -> Outcome {
         files.push(path.clone());
     }
     files.extend(arguments.clip.preview.clone());
-    keep(arguments.record.as_deref(), &finished.record)?;
+    keep(&arguments.record, &finished.record, &mut planner)?;
     report((arguments.json, arguments.explain), &finished.record, &finished.candidates, &files)
 }
 

@@ -21,7 +21,7 @@ use crate::{
 pub fn run(arguments: &Decode) -> Outcome {
     let mut progress = Progress::new();
     // Everything that can be wrong with the arguments comes before anything that takes time.
-    let mut planner = policy::configured(&arguments.policy, &arguments.set)?;
+    let mut planner = policy::configured(&arguments.policy, &arguments.set, &arguments.record)?;
     arguments.clip.refused_for_pictures()?;
     let path = arguments.output.clone().unwrap_or_else(|| default_output(&arguments.latent));
     let output = if arguments.dry_run { None } else { Some(Output::new(&path, Kind::Picture)?) };
@@ -43,10 +43,11 @@ pub fn run(arguments: &Decode) -> Outcome {
     let job = job.with_history(&before);
 
     if arguments.dry_run {
-        let (record, candidates) = job.decide(planner.as_mut());
+        let (record, candidates) = job.decide(&mut planner);
+        keep(&arguments.record, &record, &mut planner)?;
         return report((arguments.json, arguments.explain), &record, &candidates, &[]);
     }
-    let finished = job.run(planner.as_mut(), &mut progress);
+    let finished = job.run(&mut planner, &mut progress);
     progress.finish();
     let finished = finished.or_else(|unfinished| {
         if let Some(record) = &unfinished.record {
@@ -54,7 +55,7 @@ pub fn run(arguments: &Decode) -> Outcome {
             if !matches!(unfinished.error, tilewright_engine::Error::Interrupted) {
                 history.keep(record);
             }
-            keep(arguments.record.as_deref(), record)?;
+            keep(&arguments.record, record, &mut planner)?;
             if arguments.json {
                 print_json(record)?;
             }
@@ -75,7 +76,7 @@ pub fn run(arguments: &Decode) -> Outcome {
         drawing.write_pixels(&pixels)?;
         files.push(path.clone());
     }
-    keep(arguments.record.as_deref(), &finished.record)?;
+    keep(&arguments.record, &finished.record, &mut planner)?;
     report((arguments.json, arguments.explain), &finished.record, &finished.candidates, &files)
 }
 

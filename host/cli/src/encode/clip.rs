@@ -16,7 +16,7 @@ use crate::{
 /// Encodes with a video VAE.
 pub fn run(arguments: &Encode) -> Outcome {
     // Everything that can be wrong with the arguments comes before anything that takes time.
-    let mut planner = policy::configured(&arguments.policy, &arguments.set)?;
+    let mut planner = policy::configured(&arguments.policy, &arguments.set, &arguments.record)?;
     if arguments.family.is_some() || arguments.scaling_factor.is_some() || arguments.shift_factor.is_some() {
         return Err(Failure::input(
             "--family, --scaling-factor and --shift-factor are for image VAEs: a video VAE's scaling is one per channel, from its config.json or as published",
@@ -54,14 +54,15 @@ pub fn run(arguments: &Encode) -> Outcome {
 
     let shown = (arguments.json, arguments.explain);
     if arguments.dry_run {
-        let (record, candidates) = job.decide(planner.as_mut());
+        let (record, candidates) = job.decide(&mut planner);
+        keep(&arguments.record, &record, &mut planner)?;
         return report(shown, &record, &candidates, &[]);
     }
     let mut progress = Progress::new();
-    let encoded = job.run(planner.as_mut(), &mut progress, &mut |count| Ok(source.next(count)?));
+    let encoded = job.run(&mut planner, &mut progress, &mut |count| Ok(source.next(count)?));
     progress.finish();
     source.say_notes();
-    let encoded = encoded.map_err(|stopped| unfinished(arguments, &mut history, stopped))?;
+    let encoded = encoded.map_err(|stopped| unfinished(arguments, &mut history, &mut planner, stopped))?;
     if encoded.frames < frames {
         tell!("note: the clip ended early: {} of {frames} frames were encoded", encoded.frames);
     } else {
@@ -72,7 +73,7 @@ pub fn run(arguments: &Encode) -> Outcome {
         None => encoded.latents,
     };
     output.write(&latents, &encoded.record)?;
-    keep(arguments.record.as_deref(), &encoded.record)?;
+    keep(&arguments.record, &encoded.record, &mut planner)?;
     report(shown, &encoded.record, &encoded.candidates, &[path])
 }
 

@@ -15,7 +15,7 @@ use crate::{
 /// Encodes with an image VAE.
 pub fn run(arguments: &Encode) -> Outcome {
     // Everything that can be wrong with the arguments comes before anything that takes time.
-    let mut planner = policy::configured(&arguments.policy, &arguments.set)?;
+    let mut planner = policy::configured(&arguments.policy, &arguments.set, &arguments.record)?;
     let (path, output) = output(arguments)?;
     let overrides =
         Overrides { family: arguments.family, scaling: arguments.scaling_factor, shift: arguments.shift_factor };
@@ -42,19 +42,20 @@ pub fn run(arguments: &Encode) -> Outcome {
 
     let shown = (arguments.json, arguments.explain);
     if arguments.dry_run {
-        let (record, candidates) = job.decide(planner.as_mut());
+        let (record, candidates) = job.decide(&mut planner);
+        keep(&arguments.record, &record, &mut planner)?;
         return report(shown, &record, &candidates, &[]);
     }
     let mut progress = Progress::new();
-    let encoded = job.run(planner.as_mut(), &mut progress);
+    let encoded = job.run(&mut planner, &mut progress);
     progress.finish();
-    let encoded = encoded.map_err(|stopped| unfinished(arguments, &mut history, stopped))?;
+    let encoded = encoded.map_err(|stopped| unfinished(arguments, &mut history, &mut planner, stopped))?;
     history.keep(&encoded.record);
     let latents = match scaling {
         Some(scaling) => scaling.apply(&encoded.latents)?,
         None => encoded.latents,
     };
     output.write(&latents, &encoded.record)?;
-    keep(arguments.record.as_deref(), &encoded.record)?;
+    keep(&arguments.record, &encoded.record, &mut planner)?;
     report(shown, &encoded.record, &encoded.candidates, &[path])
 }

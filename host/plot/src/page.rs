@@ -1,10 +1,8 @@
-//! Charts, and the pages that hold them: SVG, or HTML that needs nothing from elsewhere.
-
-mod draw;
+//! Reports: a title, facts, a table and charts, as one file.
 
 use std::path::Path;
 
-use crate::{Error, Result, write_whole};
+use crate::{Chart, Error, Result, draw, write_whole};
 
 /// Extent of one chart in pixels.
 const WIDTH: u32 = 960;
@@ -18,74 +16,6 @@ const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;color:#222;backgrou
 h1{font-size:1.4rem}table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums;display:block;overflow-x:auto}\
 th,td{padding:.25rem .7rem;border-bottom:1px solid #ddd;text-align:left;white-space:nowrap}th{color:#555;font-weight:600}\
 svg{max-width:100%;height:auto;margin:1rem 0}dt{color:#555;float:left;clear:left;width:8rem}dd{margin-left:8.5rem}";
-
-/// What is along an axis.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Axis {
-    /// With its unit.
-    pub label: String,
-    /// Logarithmic.
-    pub logarithmic: bool,
-}
-
-impl Axis {
-    /// From zero, in even steps.
-    pub fn linear(label: impl Into<String>) -> Self {
-        Self { label: label.into(), logarithmic: false }
-    }
-
-    /// In powers of ten.
-    pub fn logarithmic(label: impl Into<String>) -> Self {
-        Self { label: label.into(), logarithmic: true }
-    }
-}
-
-/// Points that belong together.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Series {
-    /// For the legend.
-    pub name: String,
-    /// Pairs of x and y.
-    pub points: Vec<(f64, f64)>,
-}
-
-/// A chart's data.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Chart {
-    /// A row per name: every sample, the quartiles as a box, the median as a line.
-    Boxes {
-        /// Above the chart.
-        title: String,
-        /// Of the samples.
-        axis: Axis,
-        /// From the top.
-        rows: Vec<(String, Vec<f64>)>,
-    },
-    /// Lines through points.
-    Lines {
-        /// Above the chart.
-        title: String,
-        /// Across.
-        x: Axis,
-        /// Up.
-        y: Axis,
-        /// One line each.
-        series: Vec<Series>,
-    },
-    /// Points alone.
-    Scatter {
-        /// Above the chart.
-        title: String,
-        /// Across.
-        x: Axis,
-        /// Up.
-        y: Axis,
-        /// One mark each.
-        series: Vec<Series>,
-        /// Draws where x and y are equal.
-        diagonal: bool,
-    },
-}
 
 /// A report for people.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -123,7 +53,7 @@ impl Page {
         Self::check(path)?;
         let html = path.extension().is_some_and(|ending| ending == "html");
         let text = if html { self.html()? } else { self.svg()? };
-        write_whole(path, text.as_bytes())
+        write_whole(path, text.as_bytes()).map_err(|source| Error::Write { path: path.to_owned(), source })
     }
 
     /// The charts, one below the other.
@@ -169,17 +99,6 @@ impl Page {
     }
 }
 
-impl Chart {
-    fn has_points(&self) -> bool {
-        match self {
-            Chart::Boxes { rows, .. } => rows.iter().any(|(_, samples)| !samples.is_empty()),
-            Chart::Lines { series, .. } | Chart::Scatter { series, .. } => {
-                series.iter().any(|series| !series.points.is_empty())
-            }
-        }
-    }
-}
-
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -187,6 +106,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Axis, Series};
 
     fn page() -> Page {
         let series = |name: &str, points: &[(f64, f64)]| Series { name: name.into(), points: points.to_vec() };

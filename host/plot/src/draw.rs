@@ -6,11 +6,7 @@ use plotters::{
     style::text_anchor::{HPos, Pos, VPos},
 };
 
-use super::{Axis, Chart, Series};
-use crate::{
-    Error, Result,
-    statistics::{quantile, sorted},
-};
+use crate::{Axis, Chart, Error, Result, Series, quantile, sorted};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
@@ -83,7 +79,7 @@ fn range(values: impl Iterator<Item = f64>, axis: &Axis) -> (f64, f64) {
     match axis.logarithmic {
         true if least.is_finite() => (least / 1.3, most * 1.3),
         true => (1.0, 10.0),
-        false if most > 0.0 => (0.0, most * 1.08),
+        false if most > 0.0 || least < 0.0 => (least.min(0.0) * 1.08, most * 1.08),
         false => (0.0, 1.0),
     }
 }

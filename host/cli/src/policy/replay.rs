@@ -1,0 +1,261 @@
+//! `tilewright policy replay`: recorded decisions, made again.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::{self, BufRead, BufReader, Write},
+    path::Path,
+};
+
+use tilewright_kit::replay::{
+    Again, AgainRow, Other, OtherRow, OtherVerdict, Recorded, ReplayError, Verdict, again, gather, in_words, other,
+};
+use tilewright_plan::{Planner, PolicyIdentity, bytes, records};
+use tilewright_policy::{LoadedPolicy, PolicyHost, shipped_names};
+
+use crate::{
+    args::Replay,
+    failure::{Failure, Outcome},
+    history::shown,
+    table,
+};
+
+/// Characters of a digest that are shown.
+const DIGEST: usize = 19;
+
+/// Characters of one line of a difference.
+const LINE: usize = 400;
+
+/// Replays records.
+pub fn run(arguments: &Replay) -> Outcome {
+    let recorded = read(&arguments.records)?;
+    if recorded.ordinary > 0 {
+        eprintln!(
+            "note: {} of {} records were made without --record full, and are not replayed",
+            recorded.ordinary, recorded.records
+        );
+    }
+    let host = super::host()?;
+    let file = |path: &Path| host.load_file(path);
+    let mut known = arguments.policy_file.iter().map(|path| file(path)).collect::<Result<Vec<_>, _>>()?;
+    let asked = arguments.policy.as_deref().map(|policy| host.find(policy)).transpose()?;
+    let decided = |policy: &LoadedPolicy| {
+        recorded.sessions.iter().all(|session| session.policy.digest == policy.inspection().digest)
+    };
+    match asked {
+        // The one that decided then, by its file or name.
+        Some(policy) if arguments.set.is_empty() && decided(&policy) => known.push(policy),
+        Some(policy) => return compare(arguments, &recorded, &|_| Ok(policy.clone())),
+        None => {}
+    }
+    let policies = decided_then(&host, &recorded, known)?;
+    let find = |identity: &PolicyIdentity| policies[&identity.digest].clone();
+    if !arguments.set.is_empty() {
+        return compare(arguments, &recorded, &|identity| Ok(find(identity)));
+    }
+    let mut makes = |identity: &PolicyIdentity| {
+        let settings: Vec<_> =
+            identity.settings.iter().map(|(name, value)| (name.clone(), value.to_string())).collect();
+        let policy = find(identity).configure(&settings).map_err(|error| error.to_string())?;
+        if policy.identity() != identity {
+            return Err(format!(
+                "policy {}: the record's name, version or settings are not what the policy says: the record is damaged",
+                shown(&identity.name, 64)
+            ));
+        }
+        Ok(Box::new(policy) as Box<dyn Planner>)
+    };
+    let report = again(&recorded, &mut makes).map_err(|error| wrong(&arguments.records, &error))?;
+    if arguments.json {
+        super::print(&report)?;
+    } else {
+        tell(&report, arguments.all)?;
+    }
+    match report.totals.different {
+        0 => Ok(()),
+        different => Err(Failure::work(format!("{different} of {} calls differ from the record", report.totals.calls))),
+    }
+}
+
+fn wrong(path: &Path, error: &ReplayError) -> Failure {
+    Failure::input(format!("{}: {error}", path.display()))
+}
+
+fn read(path: &Path) -> Outcome<Recorded> {
+    let source: Box<dyn BufRead> = if path == Path::new("-") {
+        Box::new(io::stdin().lock())
+    } else {
+        let opened = File::open(path);
+        Box::new(BufReader::new(
+            opened.map_err(|error| Failure::input(format!("{}: can't be read: {error}", path.display())))?,
+        ))
+    };
+    gather(records::read(source)).map_err(|error| wrong(path, &error))
+}
+
+/// The policies that decided then, by their digests: of the files given, or shipped.
+fn decided_then(
+    host: &PolicyHost,
+    recorded: &Recorded,
+    known: Vec<LoadedPolicy>,
+) -> Outcome<HashMap<String, LoadedPolicy>> {
+    let mut policies: HashMap<_, _> =
+        known.into_iter().map(|policy| (policy.inspection().digest.clone(), policy)).collect();
+    let given = !policies.is_empty();
+    for session in &recorded.sessions {
+        let PolicyIdentity { name, version, digest, .. } = &session.policy;
+        if policies.contains_key(digest) {
+            continue;
+        }
+        let mut shipped = None;
+        if shipped_names().any(|shipped| shipped == name) {
+            shipped = Some(host.load_shipped(name)?);
+        }
+        if let Some(policy) = shipped.as_ref().filter(|policy| policy.inspection().digest == *digest) {
+            policies.insert(digest.clone(), policy.clone());
+            continue;
+        }
+        let short = |digest: &str| shown(digest, DIGEST);
+        let known = match (given, &shipped) {
+            (true, _) => "none of the files given is that one".to_owned(),
+            (false, None) => "that does not ship with this program".to_owned(),
+            (false, Some(policy)) => {
+                format!("the {name} that ships with this program is {}", short(&policy.inspection().digest))
+            }
+        };
+        let (name, version) = (shown(name, 64), shown(version, 64));
+        return Err(Failure::input(format!(
+            "decided by {name} {version}, {}, and {known}: give its file with --policy-file, or say with --policy who shall decide instead",
+            short(digest),
+        )));
+    }
+    Ok(policies)
+}
+
+/// Asks another policy, or the same with other settings. A policy of the same name takes over the recorded settings that it has.
+fn compare(
+    arguments: &Replay,
+    recorded: &Recorded,
+    find: &dyn Fn(&PolicyIdentity) -> Outcome<LoadedPolicy>,
+) -> Outcome {
+    let mut makes = |identity: &PolicyIdentity| {
+        let policy = find(identity).map_err(|failure| failure.to_string())?;
+        let description = policy.description();
+        let has = |name: &str| description.settings.iter().any(|setting| setting.name == name);
+        let kept = identity.settings.iter().filter(|(name, _)| description.name == identity.name && has(name));
+        let kept = kept.map(|(name, value)| (name.clone(), value.to_string()));
+        let settings: Vec<_> = kept.chain(arguments.set.iter().cloned()).collect();
+        let policy = policy.configure(&settings).map_err(|error| error.to_string())?;
+        Ok(Box::new(policy) as Box<dyn Planner>)
+    };
+    let report = other(recorded, &mut makes).map_err(|error| wrong(&arguments.records, &error))?;
+    if arguments.json {
+        super::print(&report)?;
+    } else {
+        tell_other(&report, arguments.all)?;
+    }
+    let totals = report.totals;
+    match totals.decisions - totals.same {
+        0 => Ok(()),
+        others => Err(Failure::work(format!("{others} of {} decisions are others, or not known", totals.decisions))),
+    }
+}
+
+/// A line per call that is not equal, and its differences.
+fn tell(report: &Again, all: bool) -> Outcome {
+    let mut stdout = io::stdout().lock();
+    for row in report.calls.iter().filter(|row| all || row.verdict != Verdict::Equal) {
+        let AgainRow { line, session, sequence, call, verdict, note, .. } = row;
+        let verdict = match verdict {
+            Verdict::Equal => "equal",
+            Verdict::Different => "different",
+            Verdict::NotReproducible => "not reproducible",
+        };
+        let note = note.as_ref().map(|note| format!(": {}", shown(note, LINE))).unwrap_or_default();
+        writeln!(stdout, "line {line}: {call} {sequence} of {}: {verdict}{note}", shown(session, 64))?;
+        for difference in &row.differences {
+            let (then, now) = (shown(&difference.recorded, LINE), shown(&difference.replayed, LINE));
+            writeln!(stdout, "  {:<9} then {then}\n  {:<9} now  {now}", difference.what, "")?;
+        }
+    }
+    let totals = &report.totals;
+    let plural = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    Ok(writeln!(
+        stdout,
+        "{} in {}: {} equal, {} different, {} not reproducible",
+        plural(totals.calls, "call"),
+        plural(totals.sessions, "session"),
+        totals.equal,
+        totals.different,
+        totals.not_reproducible
+    )?)
+}
+
+fn tell_other(report: &Other, all: bool) -> Outcome {
+    let heading = ["line", "call", "recorded", "the other's", "from", "time", "its time", "memory", "its memory", ""];
+    let rows = report.decisions.iter().filter(|row| all || row.verdict != OtherVerdict::Same);
+    let rows: Vec<_> = rows.map(other_row).collect();
+    let mut stdout = io::stdout().lock();
+    if !rows.is_empty() {
+        let numbers = ["line", "time", "its time", "memory", "its memory"];
+        writeln!(stdout, "{}\n", table::listing(&heading, &numbers, rows))?;
+    }
+    let totals = &report.totals;
+    writeln!(
+        stdout,
+        "{} decisions: {} the same, {} compared, {} not priced, {} not known; nothing can be said of {:.0} %",
+        totals.decisions,
+        totals.same,
+        totals.compared,
+        totals.not_priced,
+        totals.not_known,
+        totals.nothing_said * 100.0
+    )?;
+    if totals.compared > 0 {
+        writeln!(
+            stdout,
+            "of those compared, which took or were priced at {:.1} ms: {:+.1} ms by measurements, {:+.1} ms by prices",
+            totals.compared_ms, totals.measured_difference_ms, totals.estimated_difference_ms
+        )?;
+    }
+    if report.failed_to_learn > 0 {
+        writeln!(stdout, "it failed to learn {} times", report.failed_to_learn)?;
+    }
+    Ok(())
+}
+
+fn other_row(row: &OtherRow) -> Vec<String> {
+    let time = |worth: Option<tilewright_kit::replay::Worth>| {
+        worth.map(|worth| format!("{:.1} ms", worth.elapsed_ms)).unwrap_or_default()
+    };
+    let memory = |worth: Option<tilewright_kit::replay::Worth>| {
+        worth.map(|worth| bytes::display(worth.peak_bytes)).unwrap_or_default()
+    };
+    let from = row.basis.map_or("", |basis| match basis {
+        tilewright_kit::replay::Basis::Measured => "measured",
+        tilewright_kit::replay::Basis::Estimated => "prices",
+    });
+    let note = match row.verdict {
+        OtherVerdict::Same => "the same".into(),
+        OtherVerdict::Compared => String::new(),
+        OtherVerdict::NotPriced => "no record says what it is worth".into(),
+        OtherVerdict::NotKnown if row.missing_prices > 0 => {
+            format!("not known: asked for {} prices that no record holds", row.missing_prices)
+        }
+        OtherVerdict::NotKnown if row.missing_trials => "not known: asked for trials that the record lacks".into(),
+        OtherVerdict::NotKnown => "not known: ran into the limit of time".into(),
+    };
+    let fallback = row.fallback.as_ref().map(|fallback| format!("{}; ", shown(fallback, 80))).unwrap_or_default();
+    vec![
+        row.line.to_string(),
+        format!("{} {}", row.call, row.sequence),
+        in_words(&row.recorded),
+        in_words(&row.other),
+        from.into(),
+        time(row.recorded_worth),
+        time(row.other_worth),
+        memory(row.recorded_worth),
+        memory(row.other_worth),
+        format!("{fallback}{note}"),
+    ]
+}

@@ -1,0 +1,125 @@
+//! `tilewright policy simulate`: policies through a workload on a device that is only a table.
+
+mod page;
+
+use std::{
+    io::{self, Write},
+    path::Path,
+    time::Duration,
+};
+
+use tilewright_bench::Spelling;
+use tilewright_kit::simulate::{
+    Entrant, Item, MOST_TABLE_BYTES, Options, Simulation, Table, builtin, from_records, read_workload, run as simulated,
+};
+use tilewright_plan::{bytes, records};
+use tilewright_plot::Page;
+
+use crate::{
+    args::Simulate,
+    failure::{Failure, Outcome},
+    history::shown,
+    table,
+};
+
+/// Who takes part where nobody is named: all that ship but the one that only does as it is told.
+const ENTRANTS: [&str; 4] = ["adaptive", "gfx1151", "comfyui", "diffusers"];
+
+/// The workload that needs no file.
+const BUILTIN: &str = "builtin";
+
+/// Simulates.
+pub fn run(arguments: &Simulate) -> Outcome {
+    if let Some(plot) = &arguments.plot {
+        Page::check(plot)?;
+    }
+    let path = &arguments.device;
+    let text = super::bounded(path, MOST_TABLE_BYTES)?;
+    let device = Table::read(&text).map_err(|error| Failure::input(format!("{}: {error}", path.display())))?;
+    let workload = workload(&device, &arguments.workload)?;
+    let host = super::host()?;
+    let shipped = ENTRANTS.map(|name| Spelling { policy: name.into(), settings: Vec::new() });
+    let spellings = if arguments.policies.is_empty() { &shipped[..] } else { &arguments.policies };
+    let mut entrants = Vec::new();
+    for spelling in spellings {
+        let policy = host.find(&spelling.policy)?.configure(&spelling.settings)?;
+        entrants.push(Entrant { label: spelling.to_string(), planner: Box::new(policy) });
+    }
+    let report = simulated(&device, &workload, entrants, Options { nearest: !arguments.exact_only });
+    if arguments.json {
+        super::print(&report)?;
+    } else {
+        tell(&report)?;
+    }
+    if let Some(plot) = &arguments.plot {
+        page::of(&report).write(plot)?;
+        eprintln!("wrote {}", plot.display());
+    }
+    Ok(())
+}
+
+fn workload(device: &Table, path: &Path) -> Outcome<Vec<Item>> {
+    if path == Path::new(BUILTIN) {
+        return Ok(builtin(device));
+    }
+    let wrong = |what: &dyn std::fmt::Display| Failure::input(format!("{}: {what}", path.display()));
+    let text = super::bounded(path, MOST_TABLE_BYTES)?;
+    let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    if records::parse(1, first).is_err() {
+        return read_workload(device, &text).map_err(|error| wrong(&error));
+    }
+    let read: Result<Vec<_>, _> = records::read(&text[..]).map(|read| read.map(|(_, record)| record)).collect();
+    let read = read.map_err(|damage| wrong(&damage))?;
+    let (items, left) = from_records(device, &read).map_err(|error| wrong(&error))?;
+    if left > 0 {
+        eprintln!("note: the table has nothing of {left} of {} requests: they are left out", read.len());
+    }
+    Ok(items)
+}
+
+fn tell(report: &Simulation) -> Outcome {
+    let mut stdout = io::stdout().lock();
+    let device = &report.device;
+    let facts = [
+        ("device", format!("{} ({}), as a table", shown(&device.name, 80), shown(&device.arch, 40))),
+        ("measured", shown(&report.about, 400)),
+        ("workload", format!("{} requests over {} cases", report.requests, report.cases.len())),
+    ];
+    writeln!(stdout, "{}\n", table::facts(facts.into_iter().filter(|(_, value)| !value.is_empty())))?;
+    let heading = [
+        "policy",
+        "done",
+        "failed",
+        "attempts failed",
+        "not in table",
+        "stood in",
+        "time",
+        "best",
+        "memory",
+        "mean regret",
+        "worst",
+    ];
+    Ok(writeln!(stdout, "{}", table::listing(&heading, &heading[1..], rows(report)))?)
+}
+
+/// A row per policy, as text.
+fn rows(report: &Simulation) -> impl Iterator<Item = Vec<String>> + '_ {
+    let share = |regret: Option<f64>| regret.map(|regret| format!("{:.0} %", regret * 100.0)).unwrap_or_default();
+    let time =
+        |milliseconds: f64| table::time(Duration::try_from_secs_f64(milliseconds / 1e3).unwrap_or(Duration::MAX));
+    report.policies.iter().map(move |row| {
+        vec![
+            row.label.clone(),
+            row.done.to_string(),
+            row.failed.to_string(),
+            row.failed_attempts.to_string(),
+            row.not_in_table.to_string(),
+            row.stood_in.to_string(),
+            time(row.elapsed_ms),
+            time(row.best_ms),
+            bytes::display(row.peak_bytes),
+            share(row.mean_regret),
+            share(row.worst_regret),
+        ]
+    })
+}

@@ -1,0 +1,60 @@
+//! `tilewright policy table`: measurements of a device as a table that policies can be run on.
+
+use std::path::Path;
+
+use tilewright_kit::simulate::{Builder, MOST_TABLE_BYTES};
+use tilewright_plan::records;
+
+use crate::{
+    args::Table,
+    failure::{Failure, Outcome},
+};
+
+/// Makes a table.
+pub fn run(arguments: &Table) -> Outcome {
+    let mut builder = Builder::new(arguments.device.clone(), arguments.priced);
+    for path in &arguments.sources {
+        take(&mut builder, path)?;
+    }
+    let left = builder.left;
+    for (count, what) in [
+        (left.other_devices, "were made on other devices"),
+        (left.without_outcome, "have no outcome"),
+        (left.without_offer, "don't say what could be carried out"),
+    ] {
+        if count > 0 {
+            eprintln!("note: {count} measurements {what}, and are left out");
+        }
+    }
+    let table = builder.finish(arguments.name.clone().unwrap_or_default(), arguments.about.clone());
+    let mut table = table.map_err(Failure::input)?;
+    if table.name.is_empty() {
+        table.name.clone_from(&table.device.name);
+    }
+    let text = table.text().map_err(Failure::work)?;
+    let output = &arguments.output;
+    tilewright_plot::write_whole(output, text.as_bytes())
+        .map_err(|error| Failure::input(format!("{}: can't be written: {error}", output.display())))?;
+    let plans: usize = table.cases.iter().map(|case| case.plans.len()).sum();
+    eprintln!("wrote {}: {plans} plans in {} cases", output.display(), table.cases.len());
+    Ok(())
+}
+
+/// Takes a file: a sweep's report is one object over many lines, records are one a line.
+fn take(builder: &mut Builder, path: &Path) -> Outcome {
+    let wrong = |what: &dyn std::fmt::Display| Failure::input(format!("{}: {what}", path.display()));
+    let text = super::bounded(path, MOST_TABLE_BYTES)?;
+    if text.iter().all(u8::is_ascii_whitespace) {
+        return Err(wrong(&"empty"));
+    }
+    let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    // A report in one line is no record either, and says so as well as any.
+    if records::parse(1, first).is_err() && serde_json::from_slice::<serde_json::Value>(&text).is_ok() {
+        return builder.sweep(&text).map_err(|error| wrong(&error));
+    }
+    for read in records::read(&text[..]) {
+        let (_, record) = read.map_err(|damage| wrong(&damage))?;
+        builder.record(&record);
+    }
+    Ok(())
+}

@@ -1,0 +1,244 @@
+//! The same policy once more: everything has to be as it was.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use tilewright_plan::{
+    FallbackReason, Plan, Planner,
+    exchange::{Call, Question, Reply},
+};
+
+use super::{
+    Makes, Recorded, ReplayError, Session, Spoken,
+    facts::{Missing, Prices, Remembered},
+    in_words,
+};
+
+/// Prices that are named in a note.
+const NAMED: usize = 2;
+
+/// How a call compares with its record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// In every respect.
+    Equal,
+    /// In some respect not.
+    Different,
+    /// Nothing can be said: a clock decided, or calls before it are not in the file.
+    NotReproducible,
+}
+
+/// A respect in which a call differs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Difference {
+    /// `answer`, `plan`, `adjusted`, `fallback` or `fuel`.
+    pub what: &'static str,
+    /// As it was.
+    pub recorded: String,
+    /// As it is now.
+    pub replayed: String,
+}
+
+/// A call that was made again.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AgainRow {
+    /// Of its record, counted from 1.
+    pub line: u64,
+    /// Which session.
+    pub session: String,
+    /// Which call of it.
+    pub sequence: u64,
+    /// `decide`, `recover` or `learn`.
+    pub call: &'static str,
+    /// How it compares.
+    pub verdict: Verdict,
+    /// Where it differs.
+    pub differences: Vec<Difference>,
+    /// Why, as far as that is known.
+    pub note: Option<String>,
+}
+
+/// How many of each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct AgainTotals {
+    /// Records that were read.
+    pub records: usize,
+    /// Those made without `--record full`, which can't be replayed.
+    pub ordinary: usize,
+    /// Policies at work.
+    pub sessions: usize,
+    /// Calls made again.
+    pub calls: usize,
+    /// Calls that are equal.
+    pub equal: usize,
+    /// Calls that differ.
+    pub different: usize,
+    /// Calls that nothing can be said of.
+    pub not_reproducible: usize,
+}
+
+/// What a replay found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Again {
+    /// Every call, session by session.
+    pub calls: Vec<AgainRow>,
+    /// How many of each.
+    pub totals: AgainTotals,
+}
+
+/// Makes every recorded call again, each session in a policy of its own.
+///
+/// # Errors
+/// [`ReplayError::Policy`] where a session's policy can't be put to work.
+pub fn again(recorded: &Recorded, makes: &mut Makes<'_>) -> Result<Again, ReplayError> {
+    let mut calls = Vec::new();
+    for session in &recorded.sessions {
+        replay(session, makes, &mut calls)?;
+    }
+    let count = |verdict| calls.iter().filter(|row: &&AgainRow| row.verdict == verdict).count();
+    let totals = AgainTotals {
+        records: recorded.records,
+        ordinary: recorded.ordinary,
+        sessions: recorded.sessions.len(),
+        calls: calls.len(),
+        equal: count(Verdict::Equal),
+        different: count(Verdict::Different),
+        not_reproducible: count(Verdict::NotReproducible),
+    };
+    Ok(Again { calls, totals })
+}
+
+fn replay(session: &Session, makes: &mut Makes<'_>, rows: &mut Vec<AgainRow>) -> Result<(), ReplayError> {
+    let mut make = || makes(&session.policy).map_err(ReplayError::Policy);
+    let mut planner = make()?;
+    let mut next = 0;
+    // What makes later calls doubtful.
+    let (mut gap, mut timeouts): (Option<(u64, u64)>, u32) = (None, 0);
+    for spoken in &session.calls {
+        let Spoken { line, call } = spoken;
+        if call.sequence > next {
+            gap = gap.or(Some((next, call.sequence - 1)));
+        }
+        next = call.sequence + 1;
+        let mut row = AgainRow {
+            line: *line,
+            session: session.name.clone(),
+            sequence: call.sequence,
+            call: call.question.name(),
+            verdict: Verdict::Equal,
+            differences: Vec::new(),
+            note: None,
+        };
+        if reason(&call.reply) == Some(FallbackReason::Timeout) {
+            // The instance was made anew then, and so it is now.
+            planner = make()?;
+            timeouts += 1;
+            row.verdict = Verdict::NotReproducible;
+            row.note = Some("ran into the limit of time, which no two runs do alike: not asked again".into());
+            rows.push(row);
+            continue;
+        }
+        let (reply, missing) = call_again(planner.as_mut(), call, Arc::default());
+        row.differences = differences(&call.reply, &reply);
+        let out_of_service = [&call.reply, &reply].map(|reply| reason(reply) == Some(FallbackReason::OutOfService));
+        (row.verdict, row.note) = match () {
+            () if row.differences.is_empty() => (Verdict::Equal, None),
+            () if reason(&reply) == Some(FallbackReason::Timeout) => {
+                planner = make()?;
+                timeouts += 1;
+                let note = "ran into the limit of time here, which it did not then: try again on an idle machine";
+                (Verdict::NotReproducible, Some(note.to_owned()))
+            }
+            () if timeouts > 0 && out_of_service.contains(&true) => {
+                let note = "whether it was still asked hung on an earlier call that ran into the limit of time";
+                (Verdict::NotReproducible, Some(note.to_owned()))
+            }
+            () => match gap {
+                Some((first, last)) => {
+                    let calls =
+                        if first == last { format!("call {first} is") } else { format!("calls {first} to {last} are") };
+                    let note = format!("{calls} not in the file, and the policy may remember them");
+                    (Verdict::NotReproducible, Some(note))
+                }
+                None => (Verdict::Different, note(&missing)),
+            },
+        };
+        rows.push(row);
+    }
+    Ok(())
+}
+
+/// One call, with the record in the host's place.
+pub(super) fn call_again(planner: &mut dyn Planner, call: &Call, elsewhere: Arc<Prices>) -> (Reply, Missing) {
+    let facts = Remembered::new(&call.heard, elsewhere);
+    let Call { request, device, .. } = call;
+    let reply = match &call.question {
+        Question::Decide { offer } => (&planner.decide(request, device, offer, facts.clone())).into(),
+        Question::Recover { offer, attempts } => {
+            (&planner.recover(request, device, offer, facts.clone(), attempts)).into()
+        }
+        Question::Learn { plan, measured } => {
+            planner.learn(request, device, plan, &(*measured).into());
+            planner.learnt().into()
+        }
+    };
+    (reply, facts.missing())
+}
+
+pub(super) fn reason(reply: &Reply) -> Option<FallbackReason> {
+    reply.fallback.as_ref().map(|fallback| fallback.reason)
+}
+
+fn note(missing: &Missing) -> Option<String> {
+    let prices = match &missing.prices[..] {
+        [] => None,
+        prices => {
+            let named: Vec<_> = prices.iter().take(NAMED).map(in_words).collect();
+            let more = if prices.len() > NAMED { ", …" } else { "" };
+            Some(format!("asked for {} prices that are not in the record: {}{more}", prices.len(), named.join("; ")))
+        }
+    };
+    let trials = missing.trials.then(|| "asked for trials that are not in the record".to_owned());
+    let notes: Vec<_> = prices.into_iter().chain(trials).collect();
+    (!notes.is_empty()).then(|| notes.join("; "))
+}
+
+fn differences(recorded: &Reply, replayed: &Reply) -> Vec<Difference> {
+    let plan = |plan: &Option<Plan>| plan.as_ref().map_or("none".to_owned(), in_full);
+    let lines = |lines: &[String]| if lines.is_empty() { "nothing".to_owned() } else { lines.join("; ") };
+    let fallback = |reply: &Reply| match &reply.fallback {
+        Some(fallback) => format!("{}: {}", fallback.reason, fallback.detail),
+        None => "none".into(),
+    };
+    let each = |what, recorded: String, replayed: String| Difference { what, recorded, replayed };
+    let mut found = Vec::new();
+    if recorded.answer != replayed.answer {
+        found.push(each("answer", plan(&recorded.answer), plan(&replayed.answer)));
+    }
+    if recorded.plan != replayed.plan {
+        found.push(each("plan", plan(&recorded.plan), plan(&replayed.plan)));
+    }
+    if recorded.adjusted != replayed.adjusted {
+        found.push(each("adjusted", lines(&recorded.adjusted), lines(&replayed.adjusted)));
+    }
+    if recorded.fallback != replayed.fallback {
+        found.push(each("fallback", fallback(recorded), fallback(replayed)));
+    }
+    if recorded.fuel != replayed.fuel {
+        found.push(each("fuel", recorded.fuel.to_string(), replayed.fuel.to_string()));
+    }
+    found
+}
+
+/// Every part of a plan that may differ, the reason included.
+fn in_full(plan: &Plan) -> String {
+    let Plan { batch, release, offload, prefetch, reason, .. } = plan;
+    let release = match release {
+        tilewright_plan::Release::Keep => "keep",
+        tilewright_plan::Release::AtEnd => "at-end",
+        tilewright_plan::Release::EachStep => "each-step",
+    };
+    let words = in_words(&Plan { batch: 1, ..plan.clone() });
+    format!("{words}, batch {batch}, release {release}, offload {offload}, prefetch {prefetch}, \"{reason}\"")
+}

@@ -1,0 +1,82 @@
+//! The host's answers, from memory.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use tilewright_plan::{
+    Cost, Facts, Plan, Trial,
+    exchange::{Heard, Price},
+};
+
+use super::bare;
+
+/// What a policy is told where the record has no answer.
+const UNKNOWN: &str = "not in the record";
+
+/// Prices that other calls heard for the same work.
+pub(crate) type Prices = HashMap<Plan, Price>;
+
+/// What the host answered then, and what it was asked now that nothing answers.
+pub(crate) struct Remembered {
+    prices: HashMap<Plan, Result<Cost, String>>,
+    trials: Vec<(u32, Vec<Trial>)>,
+    elsewhere: Arc<Prices>,
+    missing: Mutex<Missing>,
+}
+
+/// Questions without an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Missing {
+    /// Plans whose price is not known, each once.
+    pub prices: Vec<Plan>,
+    /// Trials were asked for, and none are known.
+    pub trials: bool,
+}
+
+impl Remembered {
+    pub fn new(heard: &Heard, elsewhere: Arc<Prices>) -> Arc<Self> {
+        let mut prices = HashMap::with_capacity(heard.estimates.len());
+        for estimate in &heard.estimates {
+            // A plan's reason changes nothing of its price.
+            prices.entry(bare(&estimate.plan)).or_insert_with(|| (&estimate.price).into());
+        }
+        let trials = heard.trials.iter().map(|asked| (asked.most, asked.trials.iter().map(Into::into).collect()));
+        Arc::new(Self { prices, trials: trials.collect(), elsewhere, missing: Mutex::default() })
+    }
+
+    pub fn missing(&self) -> Missing {
+        self.missing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Facts for Remembered {
+    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+        let plan = bare(plan);
+        if let Some(price) = self.prices.get(&plan) {
+            return price.clone();
+        }
+        if let Some(price) = self.elsewhere.get(&plan) {
+            return price.into();
+        }
+        let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
+        if !missing.prices.contains(&plan) {
+            missing.prices.push(plan);
+        }
+        Err(UNKNOWN.into())
+    }
+
+    /// The answer to a larger question holds that to a smaller one; an answer shorter than was asked for holds all.
+    fn trials(&self, most: u32) -> Vec<Trial> {
+        let exact = self.trials.iter().find(|(asked, _)| *asked == most);
+        let holds = |(asked, trials): &&(u32, Vec<Trial>)| *asked >= most || trials.len() < *asked as usize;
+        match exact.or_else(|| self.trials.iter().find(holds)) {
+            Some((_, trials)) => trials.iter().take(most as usize).cloned().collect(),
+            None => {
+                self.missing.lock().unwrap_or_else(PoisonError::into_inner).trials = true;
+                Vec::new()
+            }
+        }
+    }
+}

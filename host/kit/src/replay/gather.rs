@@ -1,0 +1,165 @@
+//! From lines of records to sessions: the calls of one policy at work, in order.
+
+use std::collections::HashMap;
+
+use thiserror::Error;
+use tilewright_plan::{Plan, PolicyIdentity, Record, exchange::Call, records::Damage};
+
+use super::Work;
+
+/// Calls that are held at once: a bound on memory, some ten thousand decodes.
+const MOST_CALLS: usize = 100_000;
+
+/// Why records can't be replayed. Each is one line.
+#[derive(Debug, Error)]
+pub enum ReplayError {
+    /// A line is no record.
+    #[error(transparent)]
+    Damaged(#[from] Damage),
+    /// Two records disagree about what was said.
+    #[error(
+        "line {line}: call {sequence} of session {session} is not what line {before} says it was: a record is damaged"
+    )]
+    Contradiction {
+        /// Counted from 1.
+        line: u64,
+        /// The earlier one.
+        before: u64,
+        /// Which session.
+        session: String,
+        /// Which call.
+        sequence: u64,
+    },
+    /// A session has two policies.
+    #[error("line {line}: session {session} has another policy than in line {before}: a record is damaged")]
+    TwoPolicies {
+        /// Counted from 1.
+        line: u64,
+        /// The earlier one.
+        before: u64,
+        /// Which session.
+        session: String,
+    },
+    /// More than is held at once.
+    #[error("line {line}: more than {most} calls: split the file, a session's records together")]
+    TooMany {
+        /// Counted from 1.
+        line: u64,
+        /// The most.
+        most: usize,
+    },
+    /// Nothing to replay.
+    #[error("none of {records} records was made with --record full, which a replay needs")]
+    NothingFull {
+        /// How many there are.
+        records: usize,
+    },
+    /// The policy can't be put to work.
+    #[error("{0}")]
+    Policy(String),
+}
+
+/// A call, and the line of its record.
+#[derive(Clone, Debug)]
+pub struct Spoken {
+    /// Counted from 1.
+    pub line: u64,
+    /// What was said.
+    pub call: Call,
+}
+
+/// One policy at work.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// As recorded.
+    pub name: String,
+    /// Who decided.
+    pub policy: PolicyIdentity,
+    /// In order; numbers may be missing.
+    pub calls: Vec<Spoken>,
+    /// The line that it was first seen in.
+    line: u64,
+}
+
+/// What was measured of a plan.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub work: Work,
+    pub plan: Plan,
+    pub elapsed_ns: u64,
+    pub peak_bytes: u64,
+}
+
+/// Everything that a file of records holds.
+#[derive(Clone, Debug, Default)]
+pub struct Recorded {
+    /// In the order of their first lines.
+    pub sessions: Vec<Session>,
+    /// All records.
+    pub records: usize,
+    /// Those without what passed between host and policy.
+    pub ordinary: usize,
+    /// Outcomes, of ordinary records too.
+    pub(crate) found: Vec<Found>,
+}
+
+/// Reads records and sorts what they hold into sessions. Records of a session may stand apart, and twice.
+///
+/// # Errors
+/// Any [`ReplayError`] of a file that can't be replayed.
+pub fn gather(records: impl IntoIterator<Item = Result<(u64, Record), Damage>>) -> Result<Recorded, ReplayError> {
+    let mut recorded = Recorded::default();
+    let mut places: HashMap<String, usize> = HashMap::new();
+    let mut held = 0;
+    for read in records {
+        let (line, record) = read?;
+        recorded.records += 1;
+        if let Some(outcome) = record.outcome {
+            recorded.found.push(Found {
+                work: Work::of(&record.request, &record.device),
+                plan: super::bare(&record.plan),
+                elapsed_ns: u64::try_from(outcome.elapsed.as_nanos()).unwrap_or(u64::MAX),
+                peak_bytes: outcome.peak_bytes,
+            });
+        }
+        let Some(exchange) = record.exchange else {
+            recorded.ordinary += 1;
+            continue;
+        };
+        held += exchange.calls.len();
+        if held > MOST_CALLS {
+            return Err(ReplayError::TooMany { line, most: MOST_CALLS });
+        }
+        let place = *places.entry(exchange.session.clone()).or_insert_with(|| {
+            let (name, policy) = (exchange.session.clone(), record.policy.clone());
+            recorded.sessions.push(Session { name, policy, calls: Vec::new(), line });
+            recorded.sessions.len() - 1
+        });
+        let session = &mut recorded.sessions[place];
+        if session.policy != record.policy {
+            return Err(ReplayError::TwoPolicies { line, before: session.line, session: exchange.session });
+        }
+        session.calls.extend(exchange.calls.into_iter().map(|call| Spoken { line, call }));
+    }
+    for session in &mut recorded.sessions {
+        // Stable: of two calls with one number the one of the earlier line comes first.
+        session.calls.sort_by_key(|spoken| spoken.call.sequence);
+        if let Some([one, other]) = session
+            .calls
+            .array_windows()
+            .find(|[one, other]| one.call.sequence == other.call.sequence && one.call != other.call)
+        {
+            return Err(ReplayError::Contradiction {
+                line: other.line,
+                before: one.line,
+                session: session.name.clone(),
+                sequence: one.call.sequence,
+            });
+        }
+        session.calls.dedup_by_key(|spoken| spoken.call.sequence);
+    }
+    if recorded.records == recorded.ordinary {
+        return Err(ReplayError::NothingFull { records: recorded.records });
+    }
+    Ok(recorded)
+}

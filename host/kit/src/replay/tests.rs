@@ -1,0 +1,312 @@
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tilewright_plan::{
+    Attempt, Backend, Cost, Decision, Device, Dtype, Facts, Fallback, FallbackReason, Hint, Layout, Learnt, Model,
+    Objective, Offer, Outcome, Plan, Planner, PolicyIdentity, PoolStatistics, Precision, Record, Recorder, Release,
+    Request, Space, Tile, Time, Trial, exchange::Exchange,
+};
+
+use super::*;
+
+/// Prices by the tile's side; those of odd plans are refused.
+struct Prices;
+
+impl Facts for Prices {
+    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+        let side = plan.space.tile().map_or(1024, |tile| tile.height);
+        if side % 2 == 1 {
+            return Err("odd".into());
+        }
+        let elapsed = Duration::from_millis(u64::from(2048 - side));
+        Ok(Cost { peak_bytes: u64::from(side) << 10, elapsed, tiles: 1, shapes: 1, rework: 1.0 })
+    }
+
+    fn trials(&self, most: u32) -> Vec<Trial> {
+        let outcome = Outcome {
+            elapsed: Duration::from_millis(5),
+            load: Duration::from_millis(1),
+            peak_bytes: 7,
+            attempts: 1,
+            pool: PoolStatistics::default(),
+        };
+        let trial = |side| Trial { plan: plan(side), outcome };
+        [64, 128, 256].into_iter().take(most as usize).map(trial).collect()
+    }
+}
+
+/// Takes the largest of its sides that is priced, one smaller for each plan that it learnt of; fails as it is told to.
+struct Stub {
+    identity: PolicyIdentity,
+    sides: Vec<u32>,
+    most: u32,
+    learnt: u32,
+    fails: Option<FallbackReason>,
+}
+
+fn stub(sides: &[u32]) -> Stub {
+    let identity = PolicyIdentity {
+        name: "stub".into(),
+        version: "1".into(),
+        digest: "sha256:00".into(),
+        settings: BTreeMap::new(),
+    };
+    Stub { identity, sides: sides.to_vec(), most: 2, learnt: 0, fails: None }
+}
+
+fn plan(side: u32) -> Plan {
+    Plan {
+        space: Space::Blended(Tile { height: side, width: side, overlap: 0 }),
+        time: Time::Whole,
+        batch: 1,
+        precision: Precision::Uniform(Dtype::F32),
+        layout: Layout::ChannelsFirst,
+        release: Release::Keep,
+        offload: false,
+        prefetch: 0,
+        reason: format!("for {side}"),
+    }
+}
+
+impl Planner for Stub {
+    fn identity(&self) -> &PolicyIdentity {
+        &self.identity
+    }
+
+    fn decide(&mut self, request: &Request, device: &Device, offer: &Offer, facts: Arc<dyn Facts>) -> Decision {
+        self.recover(request, device, offer, facts, &[])
+    }
+
+    fn recover(&mut self, _: &Request, _: &Device, _: &Offer, facts: Arc<dyn Facts>, attempts: &[Attempt]) -> Decision {
+        let seen = facts.trials(self.most).len() as u64;
+        let priced = self.sides.iter().map(|side| plan(*side)).filter(|plan| facts.estimate(plan).is_ok());
+        let chosen = priced.skip(self.learnt as usize + attempts.len()).next().unwrap_or(plan(8));
+        Decision {
+            answer: self.fails.is_none().then(|| chosen.clone()),
+            plan: chosen,
+            adjusted: Vec::new(),
+            fallback: self.fails.map(|reason| Fallback { reason, detail: "as told".into() }),
+            elapsed: Duration::ZERO,
+            fuel: 10 + seen,
+            candidates: Vec::new(),
+            log: Vec::new(),
+        }
+    }
+
+    fn learn(&mut self, _: &Request, _: &Device, _: &Plan, _: &Outcome) {
+        self.learnt += 1;
+    }
+
+    fn learnt(&self) -> Learnt {
+        Learnt { fuel: u64::from(self.learnt), failure: None }
+    }
+}
+
+fn request() -> Request {
+    Request {
+        model: Model {
+            family: "flux".into(),
+            stored: Dtype::Bf16,
+            quantized: false,
+            parameter_bytes: 1,
+            spatial_scale: 8,
+            temporal_scale: 1,
+        },
+        batch: 1,
+        frames: 1,
+        height: 1024,
+        width: 1024,
+        memory_limit: 1 << 30,
+        objective: Objective::Balanced,
+        hints: vec![Hint { name: "stage".into(), value: "decode".into() }],
+    }
+}
+
+fn device() -> Device {
+    Device {
+        backend: Backend::Cpu,
+        name: "a processor".into(),
+        arch: "x86-64-v4".into(),
+        compute_units: 2,
+        total_bytes: 8 << 30,
+        free_bytes: 4 << 30,
+        unified: true,
+        fast_dtypes: vec![Dtype::F32],
+    }
+}
+
+fn offer() -> Offer {
+    Offer {
+        dtypes: vec![Dtype::F32],
+        tile_unit: 8,
+        tile_least: 64,
+        batch_most: 1,
+        exact: true,
+        carried: false,
+        offload: false,
+        prefetch_most: 0,
+        running: None,
+    }
+}
+
+fn outcome(milliseconds: u64) -> Outcome {
+    let pool = PoolStatistics::default();
+    Outcome { elapsed: Duration::from_millis(milliseconds), load: Duration::ZERO, peak_bytes: 9, attempts: 1, pool }
+}
+
+/// Decodes, one record each: a decision, a recovery and what was learnt.
+fn recorded(planner: Stub, decodes: usize) -> Vec<Record> {
+    let identity = planner.identity.clone();
+    let mut recorder = Recorder::new(Box::new(planner), true);
+    let decode = |index| {
+        let facts: Arc<dyn Facts> = Arc::new(Prices);
+        let first = recorder.decide(&request(), &device(), &offer(), facts.clone());
+        let failure = tilewright_plan::Failure::OverLimit { bytes: 1 };
+        let attempts = [Attempt { plan: first.plan, failure }];
+        let decision = recorder.recover(&request(), &device(), &offer(), facts, &attempts);
+        recorder.learn(&request(), &device(), &decision.plan, &outcome(10 + index));
+        record(identity.clone(), decision, outcome(10 + index), recorder.take())
+    };
+    (0..decodes as u64).map(decode).collect()
+}
+
+fn record(policy: PolicyIdentity, decision: Decision, outcome: Outcome, exchange: Option<Exchange>) -> Record {
+    Record {
+        tilewright: "0.1.0".into(),
+        time: "2026-11-21T00:00:00Z".into(),
+        request: request(),
+        device: device(),
+        policy,
+        answer: decision.answer,
+        plan: decision.plan,
+        adjusted: Vec::new(),
+        fallback: None,
+        decision: Duration::ZERO,
+        fuel: 1,
+        estimate: None,
+        attempts: Vec::new(),
+        outcome: Some(outcome),
+        exchange,
+    }
+}
+
+fn sessions(records: &[Record]) -> Result<Recorded, ReplayError> {
+    gather(records.iter().cloned().enumerate().map(|(index, record)| Ok((index as u64 + 1, record))))
+}
+
+fn replayed(records: &[Record], sides: &[u32]) -> Again {
+    let mut makes = |_: &PolicyIdentity| Ok(Box::new(stub(sides)) as Box<dyn Planner>);
+    again(&sessions(records).unwrap(), &mut makes).unwrap()
+}
+
+const SIDES: [u32; 6] = [513, 512, 256, 128, 96, 64];
+
+#[test]
+fn a_session_is_the_same_again_over_its_records_in_any_order() {
+    let mut records = recorded(stub(&SIDES), 3);
+    let report = replayed(&records, &SIDES);
+    assert_eq!((report.totals.calls, report.totals.equal), (9, 9), "{report:?}");
+    // What is remembered tells the records apart, and their order in the file does not matter; nor does one that is there twice.
+    assert_ne!(records[0].plan, records[2].plan);
+    records.swap(0, 2);
+    records.push(records[1].clone());
+    assert_eq!(replayed(&records, &SIDES).totals.equal, 9);
+    // Of an ordinary record nothing can be replayed.
+    records.push(Record { exchange: None, ..records[0].clone() });
+    let totals = replayed(&records, &SIDES).totals;
+    assert_eq!((totals.records, totals.ordinary, totals.calls), (5, 1, 9));
+    assert!(matches!(sessions(&records[4..]), Err(ReplayError::NothingFull { records: 1 })));
+}
+
+#[test]
+fn a_policy_that_is_not_the_same_differs_and_the_reason_is_told() {
+    let records = recorded(stub(&SIDES), 1);
+    let report = replayed(&records, &[1024, 512, 256]);
+    assert_eq!(report.totals.different, 2);
+    let row = &report.calls[0];
+    let differing: Vec<_> = row.differences.iter().map(|difference| difference.what).collect();
+    assert_eq!((row.verdict, &differing[..]), (Verdict::Different, &["answer", "plan"][..]), "{row:?}");
+    assert!(
+        row.note.as_deref().unwrap().starts_with("asked for 1 prices that are not in the record: blended 1024×1024/0")
+    );
+}
+
+#[test]
+fn what_a_clock_decided_or_is_missing_is_told_apart_from_what_differs() {
+    let mut records = recorded(stub(&SIDES), 3);
+    let gone = records.remove(1);
+    let report = replayed(&records, &SIDES);
+    assert_eq!((report.totals.equal, report.totals.different, report.totals.not_reproducible), (3, 0, 3), "{report:?}");
+    assert!(report.calls[3].note.as_deref().unwrap().starts_with("calls 3 to 5 are not in the file"));
+    records.insert(1, gone);
+    // The instance was made anew after it, and so what it had learnt was gone.
+    let calls = &mut records[2].exchange.as_mut().unwrap().calls;
+    let fallback = Fallback { reason: FallbackReason::Timeout, detail: "too long".into() };
+    calls[0].reply.fallback = Some(fallback.clone());
+    let report = replayed(&records, &SIDES);
+    assert_eq!(report.calls[6].verdict, Verdict::NotReproducible);
+    assert_eq!((report.totals.equal, report.totals.different), (6, 2), "its memory is gone: {report:?}");
+    // Here, too.
+    let records = recorded(stub(&SIDES), 1);
+    let mut makes = |_: &PolicyIdentity| {
+        Ok(Box::new(Stub { fails: Some(FallbackReason::Timeout), ..stub(&SIDES) }) as Box<dyn Planner>)
+    };
+    let report = again(&sessions(&records).unwrap(), &mut makes).unwrap();
+    assert_eq!((report.totals.not_reproducible, report.totals.different), (2, 0), "{report:?}");
+}
+
+#[test]
+fn records_that_contradict_each_other_are_refused() {
+    let records = recorded(stub(&SIDES), 1);
+    let mut other = records[0].clone();
+    other.exchange.as_mut().unwrap().calls[1].reply.fuel += 1;
+    let refused = sessions(&[records[0].clone(), other]).unwrap_err().to_string();
+    assert!(refused.starts_with("line 2: call 1 of session ") && refused.contains("line 1"), "{refused}");
+    let mut other = records[0].clone();
+    other.policy.version = "2".into();
+    assert!(matches!(sessions(&[records[0].clone(), other]), Err(ReplayError::TwoPolicies { line: 2, before: 1, .. })));
+    let mut fails = |_: &PolicyIdentity| Err("it is not here".to_owned());
+    assert!(matches!(again(&sessions(&records).unwrap(), &mut fails), Err(ReplayError::Policy(_))));
+}
+
+#[test]
+fn smaller_questions_about_trials_are_answered_from_larger_ones() {
+    let records = recorded(Stub { most: 9, ..stub(&SIDES) }, 1);
+    let heard = &records[0].exchange.as_ref().unwrap().calls[0].heard;
+    let facts = facts::Remembered::new(heard, Arc::default());
+    assert_eq!([0, 1, 2, 9, 10].map(|most| facts.trials(most).len()), [0, 1, 2, 3, 3], "all three are known");
+    assert!(!facts.missing().trials);
+    let records = recorded(stub(&SIDES), 1);
+    let heard = &records[0].exchange.as_ref().unwrap().calls[0].heard;
+    let facts = facts::Remembered::new(heard, Arc::default());
+    assert_eq!(facts.trials(2).len(), 2);
+    assert!(facts.trials(3).is_empty() && facts.missing().trials, "whether there is a third is not known");
+}
+
+#[test]
+fn another_policys_plans_are_worth_what_the_records_say() {
+    let records = recorded(stub(&SIDES), 2);
+    let ask = |sides: &'static [u32]| {
+        let mut makes = |_: &PolicyIdentity| Ok(Box::new(stub(sides)) as Box<dyn Planner>);
+        other(&sessions(&records).unwrap(), &mut makes).unwrap()
+    };
+    let same = ask(&SIDES);
+    assert_eq!((same.totals.decisions, same.totals.same, same.totals.nothing_said), (4, 4, 0.0));
+    // Everything that it asks is in the records.
+    let found = ask(&[256, 128, 96, 64]);
+    assert_eq!((found.totals.compared, found.totals.not_known), (4, 0), "{found:?}");
+    let row = &found.decisions[0];
+    assert_eq!(
+        (row.basis, row.recorded.space, row.other.space),
+        (Some(Basis::Estimated), plan(512).space, plan(256).space)
+    );
+    assert_eq!((row.recorded_worth.unwrap().elapsed_ms, row.other_worth.unwrap().elapsed_ms), (1536.0, 1792.0));
+    // 256 was measured in the first decode, 128 in the second.
+    let measured = found.decisions.iter().find(|row| row.basis == Some(Basis::Measured)).unwrap();
+    assert_eq!((measured.recorded_worth.unwrap().elapsed_ms, measured.other_worth.unwrap().elapsed_ms), (10.0, 11.0));
+    let sum: f64 = found.totals.estimated_difference_ms;
+    assert!(sum > 0.0, "{found:?}");
+    // What it needs to know is in no record: nothing is made up.
+    let found = ask(&[640, 512]);
+    assert_eq!((found.totals.not_known, found.totals.nothing_said), (4, 1.0));
+    assert!(found.decisions.iter().all(|row| row.other_worth.is_none() && row.missing_prices == 1));
+}

@@ -1,0 +1,19 @@
+//! Devices that are only a table: plans measured on a real one, priced by its host. Policies run through whole workloads on them, on
+//! hardware that nobody has at hand, in microseconds.
+//!
+//! Nothing is made up. A plan's time and memory are its own in the table, or those of the nearest plan by the rule of
+//! [`Case::nearest`], or unknown; each is counted. A price is the one that the host gave, or an error.
+
+mod facts;
+mod nearest;
+mod report;
+mod run;
+mod table;
+#[cfg(test)]
+mod tests;
+mod workload;
+
+pub use report::{PolicyRow, RequestRow, Simulation, What};
+pub use run::{Entrant, Options, run};
+pub use table::{Builder, Case, Choice, Entry, Left, MOST_TABLE_BYTES, Table, TableError};
+pub use workload::{Item, WorkloadError, builtin, from_records, read as read_workload};

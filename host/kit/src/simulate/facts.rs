@@ -1,0 +1,90 @@
+//! What a policy may ask while a table stands in for the device.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tilewright_plan::{Cost, Facts, Outcome, Plan, Request, Trial};
+
+use super::Case;
+use crate::replay::stage;
+
+/// What a policy is told of a plan without a price.
+const UNKNOWN: &str = "not in the device's table";
+
+/// "About this size", as the history has it: at most this many times the output, and at least one in this many.
+const ABOUT: u128 = 4;
+
+/// A plan that was carried out earlier in the workload.
+#[derive(Clone, Debug)]
+pub(crate) struct Past {
+    pub request: Request,
+    pub plan: Plan,
+    pub estimate: Cost,
+    pub outcome: Outcome,
+}
+
+impl Past {
+    /// What it makes likely for the request at hand, as the host tells it: the price for now, times measured over priced then.
+    fn told(&self, case: &Case) -> Option<Trial> {
+        if self.request.model != case.request.model || stage(&self.request) != stage(&case.request) {
+            return None;
+        }
+        let size = |request: &Request| {
+            [request.batch, request.frames, request.height, request.width].into_iter().map(u128::from).product::<u128>()
+        };
+        let (then, now) = (size(&self.request), size(&case.request));
+        if then > now * ABOUT || now > then * ABOUT {
+            return None;
+        }
+        let cost = case.estimate(&self.plan)?;
+        let ratio = |measured: f64, priced: f64| (priced > 0.0).then(|| measured / priced);
+        let time = ratio(self.outcome.elapsed.as_secs_f64(), self.estimate.elapsed.as_secs_f64())?;
+        let memory = ratio(self.outcome.peak_bytes as f64, self.estimate.peak_bytes as f64)?;
+        let outcome = Outcome {
+            elapsed: Duration::try_from_secs_f64(cost.elapsed.as_secs_f64() * time).ok()?,
+            peak_bytes: (cost.peak_bytes as f64 * memory) as u64,
+            ..self.outcome
+        };
+        Some(Trial { plan: self.plan.clone(), outcome })
+    }
+}
+
+/// The table's prices for one case, and what was carried out before.
+pub(crate) struct Tabled {
+    case: Arc<Case>,
+    trials: Vec<Trial>,
+    asked: AtomicUsize,
+    unknown: AtomicUsize,
+}
+
+impl Tabled {
+    /// `past` is oldest first.
+    pub fn new(case: Arc<Case>, past: &[Past]) -> Arc<Self> {
+        let trials = past.iter().rev().filter_map(|past| past.told(&case)).collect();
+        Arc::new(Self { case, trials, asked: AtomicUsize::new(0), unknown: AtomicUsize::new(0) })
+    }
+
+    /// Prices that were asked for, and those of them that the table does not hold.
+    pub fn asked(&self) -> (usize, usize) {
+        (self.asked.load(Ordering::Relaxed), self.unknown.load(Ordering::Relaxed))
+    }
+}
+
+impl Facts for Tabled {
+    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.case.estimate(plan).ok_or_else(|| {
+            self.unknown.fetch_add(1, Ordering::Relaxed);
+            UNKNOWN.to_owned()
+        })
+    }
+
+    fn trials(&self, most: u32) -> Vec<Trial> {
+        self.trials.iter().take(most as usize).cloned().collect()
+    }
+}

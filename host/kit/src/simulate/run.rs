@@ -1,0 +1,186 @@
+//! The engine's way from a request to an outcome, with a table in the device's place.
+
+use std::{sync::Arc, time::Duration};
+
+use tilewright_plan::{Attempt, Decision, Device, Dtype, Failure, Outcome, Plan, Planner, PoolStatistics, Request};
+
+use super::{
+    Case, Choice, Entry, Item, PolicyRow, RequestRow, Simulation, Table, What,
+    facts::{Past, Tabled},
+};
+
+/// Plans that are tried before a request is given up, as the engine has it.
+const MOST_ATTEMPTS: usize = 4;
+
+/// A policy that takes part.
+pub struct Entrant {
+    /// What it is called in the report.
+    pub label: String,
+    /// At work, and new.
+    pub planner: Box<dyn Planner>,
+}
+
+/// How the table is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Let a measured plan stand for one near it: [`Case::nearest`].
+    pub nearest: bool,
+}
+
+/// Runs every policy through the workload on its own: each learns from its own choices alone.
+pub fn run(table: &Table, workload: &[Item], entrants: Vec<Entrant>, options: Options) -> Simulation {
+    let cases: Vec<Arc<Case>> = table.cases.iter().cloned().map(Arc::new).collect();
+    let policies = entrants.into_iter().map(|mut entrant| {
+        let mut walk = Walk {
+            device: &table.device,
+            planner: entrant.planner.as_mut(),
+            options,
+            past: Vec::new(),
+            asked: (0, 0),
+            fuel: 0,
+        };
+        let rows = workload.iter().filter_map(|item| Some(walk.request(item, cases.get(item.case)?))).collect();
+        let (asked, fuel) = (walk.asked, walk.fuel);
+        let row = PolicyRow::new(entrant.label, entrant.planner.identity().clone(), rows);
+        PolicyRow { prices_asked: asked.0, prices_unknown: asked.1, fuel, ..row }
+    });
+    Simulation {
+        tilewright: env!("CARGO_PKG_VERSION").into(),
+        table: table.name.clone(),
+        about: table.about.clone(),
+        device: table.device.clone(),
+        cases: table.cases.iter().map(Case::words).collect(),
+        requests: workload.len(),
+        policies: policies.collect(),
+    }
+}
+
+/// A policy on its way.
+struct Walk<'a> {
+    device: &'a Device,
+    planner: &'a mut dyn Planner,
+    options: Options,
+    /// Oldest first.
+    past: Vec<Past>,
+    asked: (usize, usize),
+    fuel: u64,
+}
+
+/// How an attempt ends.
+enum End {
+    Done(Choice),
+    Failed(Failure, f64),
+    NotInTable,
+}
+
+impl Walk<'_> {
+    fn request(&mut self, item: &Item, case: &Arc<Case>) -> RequestRow {
+        let request = Request { memory_limit: item.memory_limit, objective: item.objective, ..case.request.clone() };
+        let facts = Tabled::new(case.clone(), &self.past);
+        let best = case.best(self.device, item.objective, item.memory_limit);
+        let mut decision = self.planner.decide(&request, self.device, &case.offer, facts.clone());
+        let mut attempts: Vec<Attempt> = Vec::new();
+        let mut lost_ms = 0.0;
+        let mut fallback = None;
+        let (what, done, stands_in) = loop {
+            self.fuel += decision.fuel;
+            fallback = fallback.or_else(|| fallback_of(&decision));
+            let entry = self.entry(case, &decision.plan);
+            let stands_in =
+                entry.filter(|entry| !same_work(&entry.plan, &decision.plan)).map(|entry| entry.plan.clone());
+            match self.attempt(entry, item.memory_limit) {
+                End::Done(done) => break (What::Done, Some(done), stands_in),
+                End::NotInTable => break (What::NotInTable, None, None),
+                End::Failed(failure, lost) => {
+                    lost_ms += lost;
+                    attempts.push(Attempt { plan: decision.plan.clone(), failure });
+                    let is_wide = decision.plan.precision.dtype() == Dtype::F32;
+                    let hopeless = matches!(failure, Failure::NonFinite { .. }) && is_wide;
+                    if attempts.len() >= MOST_ATTEMPTS || hopeless {
+                        break (What::Failed, None, stands_in);
+                    }
+                }
+            }
+            decision = self.planner.recover(&request, self.device, &case.offer, facts.clone(), &attempts);
+        };
+        let (asked, unknown) = facts.asked();
+        self.asked = (self.asked.0 + asked, self.asked.1 + unknown);
+        if let Some(done) = &done {
+            self.learn(&request, case, &decision.plan, done, attempts.len());
+        }
+        let regret = best.as_ref().and_then(|best| match (&what, &done) {
+            (What::Done, Some(done)) => {
+                let cost = |choice: &Choice, lost| {
+                    Choice { elapsed_ms: choice.elapsed_ms + lost, ..choice.clone() }
+                        .cost(item.objective, item.memory_limit)
+                };
+                Some((cost(done, lost_ms) / cost(best, 0.0) - 1.0).max(0.0))
+            }
+            (What::Failed, _) => Some(lost_ms / best.elapsed_ms),
+            _ => None,
+        });
+        RequestRow {
+            case: item.case,
+            memory_limit: item.memory_limit,
+            objective: item.objective,
+            what,
+            plan: decision.plan,
+            stands_in,
+            failed_attempts: attempts.len(),
+            lost_ms,
+            elapsed_ms: done.as_ref().map(|done| done.elapsed_ms),
+            peak_bytes: done.as_ref().map(|done| done.peak_bytes),
+            best,
+            regret: regret.filter(|regret| regret.is_finite()),
+            adjusted: decision.adjusted,
+            fallback,
+        }
+    }
+
+    /// What the table has of a plan.
+    fn entry<'c>(&self, case: &'c Case, plan: &Plan) -> Option<&'c Entry> {
+        let known = |entry: &&Entry| entry.measured().is_some() || entry.failure.is_some();
+        let exactly = case.exactly(plan).filter(known);
+        exactly.or_else(|| if self.options.nearest { case.nearest(plan) } else { None })
+    }
+
+    fn attempt(&self, entry: Option<&Entry>, memory_limit: u64) -> End {
+        let Some(entry) = entry else { return End::NotInTable };
+        let lost = entry.elapsed_ms.unwrap_or(0.0);
+        match (entry.failure, entry.measured()) {
+            (Some(failure), _) => End::Failed(failure, lost),
+            (None, Some(done)) if done.peak_bytes > self.device.total_bytes => {
+                End::Failed(Failure::OutOfMemory { bytes: done.peak_bytes - self.device.total_bytes }, lost)
+            }
+            (None, Some(done)) if done.peak_bytes > memory_limit => {
+                End::Failed(Failure::OverLimit { bytes: done.peak_bytes }, lost)
+            }
+            (None, Some(done)) => End::Done(done),
+            (None, None) => End::NotInTable,
+        }
+    }
+
+    /// Tells the policy, and keeps it for the trials of later requests.
+    fn learn(&mut self, request: &Request, case: &Case, plan: &Plan, done: &Choice, failed: usize) {
+        let outcome = Outcome {
+            elapsed: Duration::try_from_secs_f64(done.elapsed_ms / 1e3).unwrap_or(Duration::MAX),
+            load: Duration::ZERO,
+            peak_bytes: done.peak_bytes,
+            attempts: failed as u32 + 1,
+            pool: PoolStatistics::default(),
+        };
+        self.planner.learn(request, self.device, plan, &outcome);
+        // What has no price then has none to compare with later.
+        if let Some(estimate) = case.estimate(plan) {
+            self.past.push(Past { request: request.clone(), plan: plan.clone(), estimate, outcome });
+        }
+    }
+}
+
+fn same_work(one: &Plan, other: &Plan) -> bool {
+    Plan { reason: String::new(), ..one.clone() } == Plan { reason: String::new(), ..other.clone() }
+}
+
+fn fallback_of(decision: &Decision) -> Option<String> {
+    decision.fallback.as_ref().map(|fallback| format!("{}: {}", fallback.reason, fallback.detail))
+}

@@ -1,0 +1,259 @@
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tilewright_plan::{
+    Attempt, Backend, Cost, Decision, Device, Dtype, Facts, Failure, Layout, Model, Objective, Offer, Outcome, Plan,
+    Planner, PolicyIdentity, Precision, Release, Request, Space, Tile, Time,
+};
+
+use super::*;
+
+fn plan(side: u32) -> Plan {
+    Plan {
+        space: match side {
+            0 => Space::Whole,
+            side => Space::Blended(Tile { height: side, width: side, overlap: side / 8 }),
+        },
+        time: Time::Whole,
+        batch: 1,
+        precision: Precision::Uniform(Dtype::F32),
+        layout: Layout::ChannelsFirst,
+        release: Release::Keep,
+        offload: false,
+        prefetch: 0,
+        reason: String::new(),
+    }
+}
+
+fn entry(side: u32, elapsed_ms: f64, peak_bytes: u64) -> Entry {
+    let elapsed = Duration::from_secs_f64(elapsed_ms / 2e3);
+    Entry {
+        plan: plan(side),
+        estimate: Some(Cost { peak_bytes, elapsed, tiles: 1, shapes: 1, rework: 1.0 }),
+        elapsed_ms: Some(elapsed_ms),
+        peak_bytes: Some(peak_bytes),
+        runs: 1,
+        failure: None,
+    }
+}
+
+fn table() -> Table {
+    let request = Request {
+        model: Model {
+            family: "flux".into(),
+            stored: Dtype::Bf16,
+            quantized: false,
+            parameter_bytes: 1,
+            spatial_scale: 8,
+            temporal_scale: 1,
+        },
+        batch: 1,
+        frames: 1,
+        height: 1024,
+        width: 1024,
+        memory_limit: 1 << 30,
+        objective: Objective::Balanced,
+        hints: Vec::new(),
+    };
+    let offer = Offer {
+        dtypes: vec![Dtype::F32],
+        tile_unit: 8,
+        tile_least: 64,
+        batch_most: 1,
+        exact: true,
+        carried: false,
+        offload: false,
+        prefetch_most: 0,
+        running: None,
+    };
+    let device = Device {
+        backend: Backend::Cpu,
+        name: "a table".into(),
+        arch: "x86-64-v4".into(),
+        compute_units: 2,
+        total_bytes: 5000,
+        free_bytes: 5000,
+        unified: true,
+        fast_dtypes: vec![Dtype::F32],
+    };
+    let plans = vec![entry(0, 100.0, 3000), entry(512, 150.0, 1500), entry(256, 300.0, 600), entry(64, 200.0, 100)];
+    let cases = vec![Case { request, offer, plans }];
+    Table { tilewright_table: 1, name: "t".into(), about: "made up for a test".into(), device, cases }
+}
+
+/// Tries plans one after the other, and counts what it is told.
+struct Stub {
+    identity: PolicyIdentity,
+    plans: Vec<Plan>,
+    trials: std::rc::Rc<std::cell::RefCell<Vec<usize>>>,
+}
+
+fn entrant(plans: &[Plan]) -> (Entrant, std::rc::Rc<std::cell::RefCell<Vec<usize>>>) {
+    let trials = std::rc::Rc::default();
+    let identity = PolicyIdentity {
+        name: "stub".into(),
+        version: "1".into(),
+        digest: "sha256:00".into(),
+        settings: BTreeMap::new(),
+    };
+    let planner = Stub { identity, plans: plans.to_vec(), trials: std::rc::Rc::clone(&trials) };
+    (Entrant { label: "stub".into(), planner: Box::new(planner) }, trials)
+}
+
+impl Planner for Stub {
+    fn identity(&self) -> &PolicyIdentity {
+        &self.identity
+    }
+
+    fn decide(&mut self, request: &Request, device: &Device, offer: &Offer, facts: Arc<dyn Facts>) -> Decision {
+        self.recover(request, device, offer, facts, &[])
+    }
+
+    fn recover(&mut self, _: &Request, _: &Device, _: &Offer, facts: Arc<dyn Facts>, attempts: &[Attempt]) -> Decision {
+        self.trials.borrow_mut().push(facts.trials(256).len());
+        let plan = self.plans[attempts.len().min(self.plans.len() - 1)].clone();
+        let _ = facts.estimate(&plan);
+        Decision {
+            answer: Some(plan.clone()),
+            plan,
+            adjusted: Vec::new(),
+            fallback: None,
+            elapsed: Duration::ZERO,
+            fuel: 3,
+            candidates: Vec::new(),
+            log: Vec::new(),
+        }
+    }
+
+    fn learn(&mut self, _: &Request, _: &Device, _: &Plan, _: &Outcome) {}
+}
+
+fn simulated(table: &Table, plans: &[Plan], limits: &[u64], nearest: bool) -> PolicyRow {
+    let items: Vec<Item> =
+        limits.iter().map(|limit| Item { case: 0, memory_limit: *limit, objective: Objective::Fastest }).collect();
+    run(table, &items, vec![entrant(plans).0], Options { nearest }).policies.remove(0)
+}
+
+#[test]
+fn plans_take_what_was_measured_and_fail_over_the_limit() {
+    let table = table();
+    let row = simulated(&table, &[plan(0), plan(512)], &[4000, 2000], true);
+    assert_eq!((row.done, row.failed, row.failed_attempts, row.not_in_table, row.stood_in), (2, 0, 1, 0, 0));
+    let [first, second] = &row.requests[..] else { panic!("two requests") };
+    assert_eq!((first.elapsed_ms, first.regret, first.lost_ms), (Some(100.0), Some(0.0), 0.0));
+    // The whole plan's time was lost, and the tiles are the best within the limit: 250 of 150.
+    assert_eq!((second.elapsed_ms, second.peak_bytes, second.lost_ms), (Some(150.0), Some(1500), 100.0));
+    assert!((second.regret.unwrap() - 100.0 / 150.0).abs() < 1e-12, "{second:?}");
+    assert_eq!((row.elapsed_ms, row.best_ms, row.fuel, row.prices_asked, row.prices_unknown), (350.0, 250.0, 9, 3, 0));
+    // Nothing but what fails: four attempts, and then it is given up.
+    let row = simulated(&table, &[plan(0)], &[2000], true);
+    assert_eq!((row.failed, row.failed_attempts, row.requests[0].what), (1, 4, What::Failed));
+    assert!((row.requests[0].regret.unwrap() - 400.0 / 150.0).abs() < 1e-12);
+}
+
+#[test]
+fn what_is_not_in_the_table_is_not_made_up() {
+    let table = table();
+    let near = Plan { release: Release::EachStep, ..plan(480) };
+    let row = simulated(&table, std::slice::from_ref(&near), &[4000], true);
+    assert_eq!((row.done, row.stood_in, row.prices_unknown), (1, 1, 1));
+    assert_eq!(row.requests[0].stands_in, Some(plan(512)));
+    let row = simulated(&table, &[near], &[4000], false);
+    assert_eq!((row.done, row.not_in_table, row.judged, row.mean_regret), (0, 1, 0, None));
+    let narrow = Plan { precision: Precision::Uniform(Dtype::Bf16), ..plan(512) };
+    for far in [plan(384), narrow, Plan { batch: 2, ..plan(512) }, Plan { layout: Layout::ChannelsLast, ..plan(0) }] {
+        assert_eq!(simulated(&table, &[far.clone()], &[4000], true).not_in_table, 1, "{far:?}");
+    }
+    // The price of a plan does not hang on when memory is handed back; its measurement may.
+    let kept = Plan { release: Release::AtEnd, ..plan(0) };
+    let row = simulated(&table, &[kept], &[4000], true);
+    assert_eq!((row.prices_unknown, row.stood_in, row.done), (0, 1, 1));
+}
+
+#[test]
+fn values_that_are_not_finite_fail_under_any_limit_and_f32_is_hopeless() {
+    let mut table = table();
+    let failure = Some(Failure::NonFinite { values: 3 });
+    table.cases[0].plans.push(Entry {
+        plan: Plan { precision: Precision::Uniform(Dtype::F16), ..plan(0) },
+        estimate: None,
+        elapsed_ms: None,
+        peak_bytes: None,
+        runs: 0,
+        failure,
+    });
+    let narrow = Plan { precision: Precision::Uniform(Dtype::F16), ..plan(0) };
+    let row = simulated(&table, &[narrow, plan(0)], &[4000], true);
+    assert_eq!((row.done, row.failed_attempts), (1, 1));
+    table.cases[0].plans[0].failure = failure;
+    let row = simulated(&table, &[plan(0)], &[4000], true);
+    assert_eq!((row.failed, row.failed_attempts), (1, 1));
+}
+
+#[test]
+fn earlier_choices_are_told_as_trials() {
+    let table = table();
+    let (entrant, trials) = entrant(&[plan(0)]);
+    let item = Item { case: 0, memory_limit: 4000, objective: Objective::Fastest };
+    run(&table, &[item; 3], vec![entrant], Options { nearest: true });
+    assert_eq!(*trials.borrow(), [0, 1, 2]);
+}
+
+#[test]
+fn the_best_plan_is_the_sweeps() {
+    let table = table();
+    let best = |objective, limit| table.cases[0].best(&table.device, objective, limit).map(|best| best.plan);
+    assert_eq!(best(Objective::Fastest, 4000), Some(plan(0)));
+    assert_eq!(best(Objective::Fastest, 1000), Some(plan(256)), "smaller tiles show seams");
+    assert_eq!(best(Objective::Fastest, 200), Some(plan(64)), "and are better than nothing");
+    assert_eq!(best(Objective::Leanest, 4000), Some(plan(256)), "within four times the quickest");
+    assert_eq!(best(Objective::Fastest, 50), None);
+}
+
+#[test]
+fn tables_are_written_as_they_are_read_and_damage_is_told() {
+    let table = table();
+    let text = table.text().unwrap();
+    assert_eq!(Table::read(text.as_bytes()).unwrap(), table);
+    assert!(text.lines().count() > 8, "a plan a line");
+    let refused = |text: &str| Table::read(text.as_bytes()).unwrap_err().to_string();
+    assert!(refused("[]").starts_with("not a device's table"));
+    assert_eq!(refused(&text.replace("_table\":1", "_table\":2")), "a table of format 2, and this program reads 1");
+    assert_eq!(
+        refused(&text.replace("\"height\":1024", "\"height\":0")),
+        "case 1: 0 rows of pixels: the table is damaged"
+    );
+    assert_eq!(
+        refused(&text.replace("\"elapsed_ms\":100.0,\"peak", "\"elapsed_ms\":-1.0,\"peak")),
+        "case 1: a time that is none: the table is damaged"
+    );
+    assert!(refused(&text.replace("\"cases\":[", "\"cases\":[],\"more\":[")).contains("0 cases"));
+}
+
+#[test]
+fn workloads_are_the_same_every_time_and_wrong_ones_are_told() {
+    let table = table();
+    let items = builtin(&table);
+    assert_eq!((items.len(), &items), (27, &builtin(&table)));
+    assert!(items[..9].iter().all(|item| items[9..18].contains(item)), "every round has every request");
+    let limits: std::collections::BTreeSet<_> = items.iter().map(|item| item.memory_limit).collect();
+    assert_eq!(limits.into_iter().collect::<Vec<_>>(), [1000, 1500, 4000]);
+    let read = |text: &str| read_workload(&table, text.as_bytes()).map_err(|error| error.to_string());
+    let found = read(
+        r#"{"requests": [{"width": 1024, "height": 1024, "memory_limit": "third", "times": 2}, {"width": 1024, "height": 1024, "memory_limit": 77, "objective": "leanest"}]}"#,
+    );
+    let third = Item { case: 0, memory_limit: 1000, objective: Objective::Balanced };
+    assert_eq!(found.unwrap(), [third, third, Item { memory_limit: 77, objective: Objective::Leanest, ..third }]);
+    for (text, words) in [
+        ("{}", "missing field `requests`"),
+        (r#"{"requests": []}"#, "no request in it"),
+        (
+            r#"{"requests": [{"width": 8, "height": 8}]}"#,
+            "the table has nothing of 1 × 8×8, 1 frames: it has 1024×1024 flux",
+        ),
+        (r#"{"requests": [{"width": 1024, "height": 1024, "memory_limit": "much"}]}"#, "'much' is no limit"),
+        (r#"{"requests": [{"width": 1024, "height": 1024, "times": 4000000000}]}"#, "more than 100000 requests"),
+        (r#"{"requests": [{"width": 1024, "hight": 1024}]}"#, "unknown field `hight`"),
+    ] {
+        assert!(read(text).unwrap_err().contains(words), "{text}");
+    }
+}

@@ -1,0 +1,205 @@
+//! What a simulated device is asked, request after request: every case under every kind of limit, or what a file says, or what was really
+//! asked for according to records.
+
+use serde::Deserialize;
+use thiserror::Error;
+use tilewright_plan::{Objective, Record, bytes};
+
+use super::{Case, Table};
+
+/// The most requests of a workload.
+const MOST_REQUESTS: usize = 100_000;
+
+/// Of a device's free memory, where the limit is ample.
+const AMPLE: f64 = 0.8;
+
+/// Rounds of the built-in workload: in the second and third a policy knows what the first taught it.
+const ROUNDS: usize = 3;
+
+const OBJECTIVES: [Objective; 3] = [Objective::Fastest, Objective::Balanced, Objective::Leanest];
+
+/// Limits by name, as shares of what a whole decode in f32 holds; none is a share of what is free.
+const LIMITS: [(&str, Option<f64>); 3] = [("ample", None), ("half", Some(0.5)), ("third", Some(1.0 / 3.0))];
+
+/// Why a workload can't be used. Each is one line.
+#[derive(Debug, Error)]
+pub enum WorkloadError {
+    /// Not JSON of a workload.
+    #[error("not a workload: {0}")]
+    NotAWorkload(String),
+    /// A request of a size that the table does not have.
+    #[error("request {request}: the table has nothing of {wanted}: it has {known}")]
+    NoCase {
+        /// Counted from 1.
+        request: usize,
+        /// As asked for.
+        wanted: String,
+        /// What there is.
+        known: String,
+    },
+    /// A limit that is no size.
+    #[error("request {request}: '{given}' is no limit: write ample, half, third, or a size, as in 2GiB")]
+    Limit {
+        /// Counted from 1.
+        request: usize,
+        /// As given.
+        given: String,
+    },
+    /// Too long.
+    #[error("more than {MOST_REQUESTS} requests")]
+    TooLong,
+    /// Nothing in it.
+    #[error("no request in it is one that the table has")]
+    Empty,
+}
+
+/// One request of a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Which of the table's cases.
+    pub case: usize,
+    /// In bytes.
+    pub memory_limit: u64,
+    /// What matters most.
+    pub objective: Objective,
+}
+
+/// A workload's file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    requests: Vec<Wanted>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    width: u32,
+    height: u32,
+    #[serde(default = "one")]
+    frames: u32,
+    #[serde(default = "one")]
+    batch: u32,
+    /// Of the model, where the table has several.
+    family: Option<String>,
+    #[serde(default = "ample")]
+    memory_limit: Limit,
+    #[serde(default)]
+    objective: Objective,
+    #[serde(default = "one")]
+    times: u32,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Limit {
+    Bytes(u64),
+    Text(String),
+}
+
+const fn one() -> u32 {
+    1
+}
+
+fn ample() -> Limit {
+    Limit::Text("ample".into())
+}
+
+/// Every case under every limit for every objective, three rounds, in an order that is mixed and always the same.
+pub fn builtin(table: &Table) -> Vec<Item> {
+    let mut items = Vec::new();
+    for _ in 0..ROUNDS {
+        let begun = items.len();
+        for (case, known) in table.cases.iter().enumerate() {
+            for (_, share) in LIMITS {
+                let memory_limit = limit(table, known, share);
+                items.extend(OBJECTIVES.map(|objective| Item { case, memory_limit, objective }));
+            }
+        }
+        mix(&mut items[begun..], begun as u64);
+    }
+    items
+}
+
+/// Fisher and Yates's shuffle, by Knuth's linear congruential generator: the same on every machine.
+fn mix(items: &mut [Item], seed: u64) {
+    let mut state = seed;
+    for end in (1..items.len()).rev() {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        items.swap(end, (state >> 33) as usize % (end + 1));
+    }
+}
+
+fn limit(table: &Table, case: &Case, share: Option<f64>) -> u64 {
+    let free = (table.device.free_bytes as f64 * AMPLE) as u64;
+    match (share, case.whole_bytes()) {
+        (Some(share), Some(whole)) => (whole as f64 * share) as u64,
+        _ => free,
+    }
+}
+
+/// Reads a workload's file: `{"requests": [{"width": 512, "height": 512, "memory_limit": "third", "objective": "leanest", "times": 10}]}`.
+/// `frames`, `batch` and `times` are 1 where they are left out, the limit is `ample`, the objective `balanced`.
+///
+/// # Errors
+/// Any [`WorkloadError`].
+pub fn read(table: &Table, text: &[u8]) -> Result<Vec<Item>, WorkloadError> {
+    let file: File = serde_json::from_slice(text).map_err(|error| WorkloadError::NotAWorkload(error.to_string()))?;
+    let mut items = Vec::new();
+    for (index, wanted) in file.requests.into_iter().enumerate() {
+        let request = index + 1;
+        let extents = (wanted.width, wanted.height, wanted.frames, wanted.batch);
+        let case = table.cases.iter().position(|case| {
+            let known = &case.request;
+            extents == (known.width, known.height, known.frames, known.batch)
+                && wanted.family.as_ref().is_none_or(|family| *family == known.model.family)
+        });
+        let case = case.ok_or_else(|| WorkloadError::NoCase {
+            request,
+            wanted: format!(
+                "{} × {}×{}, {} frames{}",
+                wanted.batch,
+                wanted.width,
+                wanted.height,
+                wanted.frames,
+                wanted.family.as_ref().map(|family| format!(", {family}")).unwrap_or_default()
+            ),
+            known: table.cases.iter().map(Case::words).collect::<Vec<_>>().join("; "),
+        })?;
+        let known = &table.cases[case];
+        let memory_limit = match &wanted.memory_limit {
+            Limit::Bytes(bytes) => *bytes,
+            Limit::Text(text) => match LIMITS.iter().find(|(name, _)| name == text) {
+                Some((_, share)) => limit(table, known, *share),
+                None => bytes::parse(text).map_err(|_| WorkloadError::Limit { request, given: text.clone() })?,
+            },
+        };
+        let item = Item { case, memory_limit, objective: wanted.objective };
+        if items.len() + wanted.times as usize > MOST_REQUESTS {
+            return Err(WorkloadError::TooLong);
+        }
+        items.extend(std::iter::repeat_n(item, wanted.times as usize));
+    }
+    if items.is_empty() { Err(WorkloadError::Empty) } else { Ok(items) }
+}
+
+/// The requests of records, in order, as far as the table has them; and how many it has not.
+///
+/// # Errors
+/// [`WorkloadError::TooLong`] and [`WorkloadError::Empty`].
+pub fn from_records<'a>(
+    table: &Table,
+    records: impl IntoIterator<Item = &'a Record>,
+) -> Result<(Vec<Item>, usize), WorkloadError> {
+    let (mut items, mut left) = (Vec::new(), 0);
+    for Record { request, .. } in records {
+        match table.case_of(request) {
+            Some(case) => items.push(Item { case, memory_limit: request.memory_limit, objective: request.objective }),
+            None => left += 1,
+        }
+        if items.len() > MOST_REQUESTS {
+            return Err(WorkloadError::TooLong);
+        }
+    }
+    if items.is_empty() { Err(WorkloadError::Empty) } else { Ok((items, left)) }
+}

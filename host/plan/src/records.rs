@@ -1,0 +1,225 @@
+//! Reads files of records, a JSON object a line. What stands in them may come from anywhere: lines are bounded, and a record that this
+//! program would never write is refused before anything is made of it.
+
+use std::{io, io::BufRead};
+
+use thiserror::Error;
+
+use crate::{Device, Offer, Record, Request, exchange::Question};
+
+/// The longest line that is read, in bytes: a full record of a decode after long use has a few hundred thousand.
+pub const MOST_LINE_BYTES: usize = 16 << 20;
+
+/// The most output pixels along a side, frames, samples, or units of a tile.
+const MOST_EXTENT: u32 = 1 << 20;
+
+/// The most hints of a request, and characters of one's value.
+const MOST_HINTS: usize = 1024;
+
+/// The most attempts that a policy is told of at once; the engine gives up after four.
+const MOST_ATTEMPTS: usize = 64;
+
+/// Why a line is no record. Each is one line that names the place, for people to find it by.
+#[derive(Debug, Error)]
+pub enum Damage {
+    /// The file can't be read.
+    #[error("line {line}: can't be read: {source}")]
+    Unreadable {
+        /// Counted from 1.
+        line: u64,
+        /// Why.
+        source: io::Error,
+    },
+    /// Longer than any record is.
+    #[error("line {line}: longer than {most} bytes, which no record is")]
+    TooLong {
+        /// Counted from 1.
+        line: u64,
+        /// The most.
+        most: usize,
+    },
+    /// Not JSON, or JSON of something else.
+    #[error("line {line}: not a decision record: {detail}")]
+    NotARecord {
+        /// Counted from 1.
+        line: u64,
+        /// What the reader says, in one line.
+        detail: String,
+    },
+    /// A record that makes no sense.
+    #[error("line {line}: {what}, which this program never writes: the record is damaged")]
+    Senseless {
+        /// Counted from 1.
+        line: u64,
+        /// What makes none.
+        what: String,
+    },
+}
+
+/// Records with the numbers of their lines, as they are read. Ends after what can't be read; goes on after a line that is no record.
+#[derive(Debug)]
+pub struct Records<R> {
+    source: R,
+    line: u64,
+    most: usize,
+    ended: bool,
+}
+
+/// Reads records as they come. Blank lines are passed over.
+pub fn read<R: BufRead>(source: R) -> Records<R> {
+    Records { source, line: 0, most: MOST_LINE_BYTES, ended: false }
+}
+
+/// Reads one record; `line` is for the error.
+///
+/// # Errors
+/// Any [`Damage`] but that the file can't be read.
+pub fn parse(line: u64, text: &[u8]) -> Result<Record, Damage> {
+    if text.len() > MOST_LINE_BYTES {
+        return Err(Damage::TooLong { line, most: MOST_LINE_BYTES });
+    }
+    let record: Record = serde_json::from_slice(text).map_err(|error| {
+        // Every record is one line: what the reader says of lines is always the first.
+        let detail = error.to_string().replace(" at line 1 column ", " at column ");
+        let safe = |c: char| if c.is_control() { ' ' } else { c };
+        Damage::NotARecord { line, detail: detail.chars().take(300).map(safe).collect() }
+    })?;
+    match senseless(&record) {
+        Some(what) => Err(Damage::Senseless { line, what }),
+        None => Ok(record),
+    }
+}
+
+impl<R: BufRead> Records<R> {
+    /// The next line without its end; none after the last.
+    fn line(&mut self) -> Result<Option<Vec<u8>>, Damage> {
+        let mut text = Vec::new();
+        self.line += 1;
+        let line = self.line;
+        loop {
+            let piece = match self.source.fill_buf() {
+                Ok(piece) => piece,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(source) => {
+                    self.ended = true;
+                    return Err(Damage::Unreadable { line, source });
+                }
+            };
+            if piece.is_empty() {
+                self.ended = true;
+                return Ok((!text.is_empty()).then_some(text));
+            }
+            let end = piece.iter().position(|byte| *byte == b'\n');
+            let count = end.unwrap_or(piece.len());
+            if text.len() + count > self.most {
+                // What follows may be as long as it likes.
+                self.ended = true;
+                return Err(Damage::TooLong { line, most: self.most });
+            }
+            text.extend_from_slice(&piece[..count]);
+            self.source.consume(count + usize::from(end.is_some()));
+            if end.is_some() {
+                return Ok(Some(text));
+            }
+        }
+    }
+}
+
+impl<R: BufRead> Iterator for Records<R> {
+    type Item = Result<(u64, Record), Damage>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.ended {
+            match self.line() {
+                Ok(Some(text)) if text.iter().all(u8::is_ascii_whitespace) => {}
+                Ok(Some(text)) => return Some(parse(self.line, &text).map(|record| (self.line, record))),
+                Ok(None) => return None,
+                Err(damage) => return Some(Err(damage)),
+            }
+        }
+        None
+    }
+}
+
+/// What makes no sense in a record, where something does.
+fn senseless(record: &Record) -> Option<String> {
+    let calls = record.exchange.iter().flat_map(|exchange| &exchange.calls);
+    let request = sense_of_request(&record.request).or_else(|| sense_of_device(&record.device));
+    request.or_else(|| {
+        let mut before = None;
+        calls.into_iter().find_map(|call| {
+            let after = before.is_none_or(|before| before < call.sequence);
+            before = Some(call.sequence);
+            let order = (!after).then(|| format!("call {} after a later one", call.sequence));
+            let attempts = match &call.question {
+                Question::Recover { attempts, .. } if attempts.is_empty() => Some("a recovery from nothing".to_owned()),
+                Question::Recover { attempts, .. } if attempts.len() > MOST_ATTEMPTS => {
+                    Some(format!("{} attempts", attempts.len()))
+                }
+                _ => None,
+            };
+            let learns = matches!(call.question, Question::Learn { .. });
+            let reply =
+                (learns == call.reply.plan.is_some()).then(|| format!("a {} and its plan", call.question.name()));
+            (order.or(attempts).or(reply))
+                .or_else(|| sense_of_request(&call.request))
+                .or_else(|| sense_of_device(&call.device))
+                .or_else(|| call.question.offer().and_then(sense_of_offer))
+        })
+    })
+}
+
+/// What makes no sense in a request, where something does.
+pub fn sense_of_request(request: &Request) -> Option<String> {
+    let extents = [
+        ("samples", request.batch),
+        ("frames", request.frames),
+        ("rows of pixels", request.height),
+        ("columns of pixels", request.width),
+        ("pixels per latent pixel", request.model.spatial_scale),
+        ("frames per latent frame", request.model.temporal_scale),
+    ];
+    let odd = extents.into_iter().find(|(_, extent)| !(1..=MOST_EXTENT).contains(extent));
+    let hints = request.hints.len();
+    odd.map(|(what, extent)| format!("{extent} {what}"))
+        .or_else(|| (hints > MOST_HINTS).then(|| format!("{hints} hints")))
+}
+
+fn sense_of_device(device: &Device) -> Option<String> {
+    let types = device.fast_dtypes.len();
+    (types > MOST_HINTS).then(|| format!("{types} fast types"))
+}
+
+/// What makes no sense in an offer, where something does.
+pub fn sense_of_offer(offer: &Offer) -> Option<String> {
+    let extents = [("tile_unit", offer.tile_unit), ("tile_least", offer.tile_least)];
+    let odd = extents.into_iter().find(|(_, extent)| !(1..=MOST_EXTENT).contains(extent));
+    odd.map(|(what, extent)| format!("{what} {extent}"))
+        .or_else(|| (offer.dtypes.len() > MOST_HINTS).then(|| format!("{} types", offer.dtypes.len())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_record_is_told_with_its_line() {
+        let text = b"\n{}\nnonsense\n[1]\n\xff\xfe\n   \n\"\x1b[31m\"";
+        let damage: Vec<String> = read(&text[..]).map(|line| line.unwrap_err().to_string()).collect();
+        assert_eq!(damage.len(), 5, "{damage:?}");
+        assert_eq!(damage[0], "line 2: not a decision record: missing field `tilewright` at column 2");
+        assert!(damage[1].starts_with("line 3: ") && damage[4].starts_with("line 7: "), "{damage:?}");
+        assert!(damage.iter().all(|line| !line.contains(['\n', '\u{1b}'])));
+        assert_eq!(read(&b""[..]).count(), 0);
+    }
+
+    #[test]
+    fn a_line_without_end_is_not_held() {
+        let endless = io::BufReader::new(io::repeat(b'x'));
+        let mut records = Records { most: 1 << 16, ..read(endless) };
+        assert!(matches!(records.next(), Some(Err(Damage::TooLong { line: 1, most: 65_536 }))));
+        assert!(records.next().is_none());
+        let deep = "[".repeat(1 << 16);
+        assert!(read(deep.as_bytes()).next().unwrap().is_err());
+    }
+}

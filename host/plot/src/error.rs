@@ -1,0 +1,37 @@
+//! Why something can't be drawn or written.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// A `Result` with this crate's [`enum@Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What went wrong. Each is one line: what, where, what to do.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// A report's ending is unknown.
+    #[error("{path}: unknown report ending: expected .svg or .html")]
+    Ending {
+        /// The path as given.
+        path: PathBuf,
+    },
+    /// A file can't be written.
+    #[error("{path}: can't be written: {source}: choose another place")]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A chart can't be drawn.
+    #[error("a chart can't be drawn: {0}")]
+    Chart(String),
+}
+
+impl Error {
+    /// Whether the arguments or files are wrong, rather than the work having failed.
+    pub const fn is_input(&self) -> bool {
+        !matches!(self, Error::Chart(_))
+    }
+}
