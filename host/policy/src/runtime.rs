@@ -4,15 +4,15 @@ use std::{sync::Arc, time::Instant};
 
 use tilewright_plan::{
     Attempt, Candidate, Decision, Device, Facts, Fallback, FallbackReason, LogLine, Offer, Outcome, Plan, Planner,
-    PolicyIdentity, Request,
+    PolicyIdentity, Request, Value,
 };
 use wasmtime::{Store, Trap};
 
 use crate::{
     PolicyError,
-    bindings::{self, exports::tilewright::policy::lifecycle},
     check::{self, Bounds},
-    guest::{Exceeded, Guest, Question},
+    contract::{Case, Instance},
+    guest::{Exceeded, Guest, Question, clean},
     host::Loaded,
     load::one_line,
     native,
@@ -21,7 +21,7 @@ use crate::{
 /// An instance with its store. After a failed call it is thrown away: wasmtime promises nothing about what is left in it.
 pub(crate) struct Live {
     store: Store<Guest>,
-    guest: bindings::Policy,
+    guest: Box<dyn Instance>,
 }
 
 /// Why a call gave no answer.
@@ -37,7 +37,7 @@ impl Live {
         let limits = &loaded.limits;
         let mut store = Store::new(&loaded.sandbox.engine, Guest::new(*limits));
         limits.settle(&mut store);
-        let guest = limits.allow(&mut store).and_then(|()| loaded.fitted.pre.instantiate(&mut store));
+        let guest = limits.allow(&mut store).and_then(|()| loaded.fitted.linked.instantiate(&mut store));
         let guest = guest.map_err(|error| CallFailure::new(&error, loaded))?;
         Ok(Self { store, guest })
     }
@@ -46,9 +46,9 @@ impl Live {
     pub fn call<R>(
         &mut self,
         loaded: &Loaded,
-        call: impl FnOnce(&bindings::Policy, &mut Store<Guest>) -> wasmtime::Result<R>,
+        call: impl FnOnce(&dyn Instance, &mut Store<Guest>) -> wasmtime::Result<R>,
     ) -> (Result<R, CallFailure>, u64) {
-        let answer = loaded.limits.allow(&mut self.store).and_then(|()| call(&self.guest, &mut self.store));
+        let answer = loaded.limits.allow(&mut self.store).and_then(|()| call(&*self.guest, &mut self.store));
         let left = self.store.get_fuel().unwrap_or(0);
         (answer.map_err(|error| CallFailure::new(&error, loaded)), loaded.limits.fuel - left)
     }
@@ -56,13 +56,10 @@ impl Live {
     pub fn configure(
         &mut self,
         loaded: &Loaded,
-        settings: &[(String, lifecycle::Value)],
+        settings: &[(String, Value)],
     ) -> Result<Result<(), String>, CallFailure> {
-        self.call(loaded, |guest, store| {
-            let answer = guest.tilewright_policy_lifecycle().call_configure(&mut *store, settings)?;
-            Ok(answer.map_err(|reason| crate::guest::clean(reason, loaded.limits.text_chars)))
-        })
-        .0
+        let (answer, _) = self.call(loaded, |guest, store| guest.configure(store, settings));
+        Ok(answer?.map_err(|reason| clean(reason, loaded.limits.text_chars)))
     }
 }
 
@@ -89,7 +86,7 @@ impl CallFailure {
 /// A loaded policy with its settings and a warm instance. Decides; never fails.
 pub struct Policy {
     loaded: Arc<Loaded>,
-    settings: Vec<(String, lifecycle::Value)>,
+    settings: Vec<(String, Value)>,
     identity: PolicyIdentity,
     live: Option<Live>,
     failures: u32,
@@ -106,7 +103,7 @@ struct Asked {
 impl Policy {
     pub(crate) fn new(
         loaded: Arc<Loaded>,
-        settings: Vec<(String, lifecycle::Value)>,
+        settings: Vec<(String, Value)>,
         identity: PolicyIdentity,
     ) -> Result<Self, PolicyError> {
         let mut policy = Self { loaded, settings, identity, live: None, failures: 0 };
@@ -142,37 +139,24 @@ impl Policy {
         self.live.as_mut().ok_or(CallFailure { reason: FallbackReason::Trap, detail: "no instance".into() })
     }
 
-    fn ask(
-        &mut self,
-        request: &bindings::exports::tilewright::policy::decoding_policy::Request,
-        question: Question,
-        attempts: Option<&[Attempt]>,
-    ) -> Asked {
+    fn ask(&mut self, case: Case<'_>, question: Question, attempts: Option<&[Attempt]>) -> Asked {
         let loaded = self.loaded.clone();
         let live = match self.live() {
             Ok(live) => live,
             Err(failure) => return Asked { answer: Err(failure), fuel: 0, candidates: Vec::new(), log: Vec::new() },
         };
         live.store.data_mut().question = Some(question);
-        let (answer, fuel) = live.call(&loaded, |guest, store| {
-            let policy = guest.tilewright_policy_decoding_policy();
-            match attempts {
-                None => policy.call_decide(&mut *store, request),
-                Some(attempts) => {
-                    let attempts: Vec<_> = attempts.iter().map(Into::into).collect();
-                    policy.call_recover(&mut *store, request, &attempts)
-                }
-            }
+        let (answer, fuel) = live.call(&loaded, |guest, store| match attempts {
+            None => guest.decide(store, case),
+            Some(attempts) => guest.recover(store, case, attempts),
         });
         let state = live.store.data_mut();
         state.question = None;
         let (candidates, log) = (std::mem::take(&mut state.candidates), std::mem::take(&mut state.log));
         let text_chars = loaded.limits.text_chars;
         let answer = match answer {
-            Ok(Ok(plan)) => Ok(bindings::plan(plan, text_chars)),
-            Ok(Err(reason)) => {
-                Err(CallFailure { reason: FallbackReason::Error, detail: crate::guest::clean(reason, text_chars) })
-            }
+            Ok(Ok(plan)) => Ok(Plan { reason: clean(plan.reason, text_chars), ..plan }),
+            Ok(Err(reason)) => Err(CallFailure { reason: FallbackReason::Error, detail: clean(reason, text_chars) }),
             Err(failure) => {
                 self.live = None;
                 Err(failure)
@@ -197,7 +181,7 @@ impl Policy {
             Asked { answer, fuel: 0, candidates: Vec::new(), log: Vec::new() }
         } else {
             let question = Question { facts: facts.clone(), bounds: bounds.clone() };
-            self.ask(&bindings::request(request, device, Some(offer)), question, attempts)
+            self.ask(Case { request, device, offer: Some(offer) }, question, attempts)
         };
         let mut adjusted = Vec::new();
         let mut answered = None;
@@ -260,18 +244,9 @@ impl Planner for Policy {
             return;
         }
         let loaded = self.loaded.clone();
-        let request = bindings::request(request, device, None);
-        let learnt = self.live().and_then(|live| {
-            live.call(&loaded, |guest, store| {
-                guest.tilewright_policy_decoding_policy().call_learn(
-                    &mut *store,
-                    &request,
-                    &plan.into(),
-                    outcome.into(),
-                )
-            })
-            .0
-        });
+        let case = Case { request, device, offer: None };
+        let learnt =
+            self.live().and_then(|live| live.call(&loaded, |guest, store| guest.learn(store, case, plan, outcome)).0);
         if let Err(failure) = learnt {
             self.live = None;
             self.failures += 1;

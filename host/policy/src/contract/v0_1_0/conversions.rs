@@ -1,19 +1,14 @@
-//! The contract as wasmtime sees it, and the ways between its types and [`tilewright_plan`]'s.
-#![allow(missing_docs, reason = "generated from wit/policy.wit, where the documentation stands")]
+//! The ways between the types of contract 0.1.0 and [`tilewright_plan`]'s.
 
 use std::time::Duration;
 
 use tilewright_plan as plan;
 
-use crate::guest::clean;
-
-wasmtime::component::bindgen!({
-    path: "../../wit",
-    world: "policy",
-    imports: { default: trappable },
-});
-
-use self::tilewright::policy::{decoding, host, types};
+use super::bindings::{
+    exports::tilewright::policy::lifecycle,
+    tilewright::policy::{decoding, host, types},
+};
+use crate::{contract::Case, host::Description, settings::Setting};
 
 /// Writes both directions of a conversion between enums whose variants bear the same names.
 macro_rules! alike {
@@ -118,18 +113,19 @@ impl From<plan::Precision> for decoding::Precision {
     }
 }
 
-/// A guest's plan in the host's words; its reason is cut to `text_chars` and cleaned, the rest is still to be checked.
-pub(crate) fn plan(answer: decoding::Plan, text_chars: usize) -> plan::Plan {
-    plan::Plan {
-        space: answer.space.into(),
-        time: answer.time.into(),
-        batch: answer.batch,
-        precision: answer.precision.into(),
-        layout: answer.layout.into(),
-        release: answer.release.into(),
-        offload: answer.offload,
-        prefetch: answer.prefetch,
-        reason: clean(answer.reason, text_chars),
+impl From<decoding::Plan> for plan::Plan {
+    fn from(answer: decoding::Plan) -> Self {
+        Self {
+            space: answer.space.into(),
+            time: answer.time.into(),
+            batch: answer.batch,
+            precision: answer.precision.into(),
+            layout: answer.layout.into(),
+            release: answer.release.into(),
+            offload: answer.offload,
+            prefetch: answer.prefetch,
+            reason: answer.reason,
+        }
     }
 }
 
@@ -190,11 +186,7 @@ impl From<&plan::Attempt> for decoding::Attempt {
 }
 
 /// A request as the contract has it: the device goes inside, what is offered goes along as hints.
-pub(crate) fn request(
-    request: &plan::Request,
-    device: &plan::Device,
-    offer: Option<&plan::Offer>,
-) -> decoding::Request {
+pub(super) fn request(Case { request, device, offer }: Case<'_>) -> decoding::Request {
     let known = |name: &str| request.hints.iter().any(|hint| hint.name == name);
     let offered = offer.map(plan::Offer::hints).unwrap_or_default().into_iter().filter(|hint| !known(&hint.name));
     decoding::Request {
@@ -225,6 +217,41 @@ pub(crate) fn request(
         hints: (request.hints.iter().cloned().chain(offered))
             .map(|plan::Hint { name, value }| types::Hint { name, value })
             .collect(),
+    }
+}
+
+impl From<plan::Value> for lifecycle::Value {
+    fn from(value: plan::Value) -> Self {
+        match value {
+            plan::Value::Flag(flag) => Self::Flag(flag),
+            plan::Value::Integer(integer) => Self::Integer(integer),
+            plan::Value::Number(number) => Self::Number(number),
+            plan::Value::Text(text) => Self::Text(text),
+        }
+    }
+}
+
+impl From<lifecycle::Value> for plan::Value {
+    fn from(value: lifecycle::Value) -> Self {
+        match value {
+            lifecycle::Value::Flag(flag) => Self::Flag(flag),
+            lifecycle::Value::Integer(integer) => Self::Integer(integer),
+            lifecycle::Value::Number(number) => Self::Number(number),
+            lifecycle::Value::Text(text) => Self::Text(text),
+        }
+    }
+}
+
+impl From<lifecycle::Description> for Description {
+    fn from(said: lifecycle::Description) -> Self {
+        let setting =
+            |lifecycle::Setting { name, summary, default }| Setting { name, summary, default: default.into() };
+        Self {
+            name: said.name,
+            version: said.version,
+            summary: said.summary,
+            settings: said.settings.into_iter().map(setting).collect(),
+        }
     }
 }
 
