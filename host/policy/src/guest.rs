@@ -102,7 +102,7 @@ pub(crate) struct Question {
 pub(crate) struct Guest {
     pub usage: Usage,
     /// Set while a decision is at hand; without it there is nothing to ask.
-    pub question: Option<Question>,
+    pub question: Option<Arc<Question>>,
     pub candidates: Vec<Candidate>,
     pub log: Vec<LogLine>,
     copied_bytes: usize,

@@ -42,6 +42,23 @@ impl Live {
         Ok(Self { store, guest })
     }
 
+    /// The warm instance, made anew where there is none: the first call, or the last one spoilt it.
+    fn ready<'a>(
+        warm: &'a mut Option<Self>,
+        loaded: &Loaded,
+        settings: &[(String, Value)],
+    ) -> Result<&'a mut Self, CallFailure> {
+        if let Some(live) = warm {
+            return Ok(live);
+        }
+        let mut live = Self::new(loaded)?;
+        if let Err(reason) = live.configure(loaded, settings)? {
+            let detail = format!("refused the settings that it had taken before: {reason}");
+            return Err(CallFailure { reason: FallbackReason::Trap, detail });
+        }
+        Ok(warm.insert(live))
+    }
+
     /// One call under a fresh allowance; the fuel that it used comes along.
     pub fn call<R>(
         &mut self,
@@ -100,6 +117,13 @@ struct Asked {
     log: Vec<LogLine>,
 }
 
+impl Asked {
+    /// The guest could not be asked.
+    fn not(failure: CallFailure) -> Self {
+        Self { answer: Err(failure), fuel: 0, candidates: Vec::new(), log: Vec::new() }
+    }
+}
+
 impl Policy {
     pub(crate) fn new(
         loaded: Arc<Loaded>,
@@ -126,34 +150,20 @@ impl Policy {
         self.failures >= self.loaded.limits.failures
     }
 
-    /// The instance, made anew where the last call spoilt it.
-    fn live(&mut self) -> Result<&mut Live, CallFailure> {
-        if self.live.is_none() {
-            let mut live = Live::new(&self.loaded)?;
-            if let Err(reason) = live.configure(&self.loaded, &self.settings)? {
-                let detail = format!("refused the settings that it had taken before: {reason}");
-                return Err(CallFailure { reason: FallbackReason::Trap, detail });
-            }
-            self.live = Some(live);
-        }
-        self.live.as_mut().ok_or(CallFailure { reason: FallbackReason::Trap, detail: "no instance".into() })
-    }
-
-    fn ask(&mut self, case: Case<'_>, question: Question, attempts: Option<&[Attempt]>) -> Asked {
-        let loaded = self.loaded.clone();
-        let live = match self.live() {
+    fn ask(&mut self, case: Case<'_>, question: &Arc<Question>, attempts: Option<&[Attempt]>) -> Asked {
+        let live = match Live::ready(&mut self.live, &self.loaded, &self.settings) {
             Ok(live) => live,
-            Err(failure) => return Asked { answer: Err(failure), fuel: 0, candidates: Vec::new(), log: Vec::new() },
+            Err(failure) => return Asked::not(failure),
         };
-        live.store.data_mut().question = Some(question);
-        let (answer, fuel) = live.call(&loaded, |guest, store| match attempts {
+        live.store.data_mut().question = Some(question.clone());
+        let (answer, fuel) = live.call(&self.loaded, |guest, store| match attempts {
             None => guest.decide(store, case),
             Some(attempts) => guest.recover(store, case, attempts),
         });
         let state = live.store.data_mut();
         state.question = None;
         let (candidates, log) = (std::mem::take(&mut state.candidates), std::mem::take(&mut state.log));
-        let text_chars = loaded.limits.text_chars;
+        let text_chars = self.loaded.limits.text_chars;
         let answer = match answer {
             Ok(Ok(plan)) => Ok(Plan { reason: clean(plan.reason, text_chars), ..plan }),
             Ok(Err(reason)) => Err(CallFailure { reason: FallbackReason::Error, detail: clean(reason, text_chars) }),
@@ -174,14 +184,13 @@ impl Policy {
         attempts: Option<&[Attempt]>,
     ) -> Decision {
         let started = Instant::now();
-        let bounds = Bounds::new(request, offer);
+        let question = Arc::new(Question { facts, bounds: Bounds::new(request, offer) });
+        let Question { facts, bounds } = &*question;
         let Asked { answer, fuel, candidates, log } = if self.is_out_of_service() {
             let detail = format!("failed {} times in a row and is no longer asked", self.failures);
-            let answer = Err(CallFailure { reason: FallbackReason::OutOfService, detail });
-            Asked { answer, fuel: 0, candidates: Vec::new(), log: Vec::new() }
+            Asked::not(CallFailure { reason: FallbackReason::OutOfService, detail })
         } else {
-            let question = Question { facts: facts.clone(), bounds: bounds.clone() };
-            self.ask(Case { request, device, offer: Some(offer) }, question, attempts)
+            self.ask(Case { request, device, offer: Some(offer) }, &question, attempts)
         };
         let mut adjusted = Vec::new();
         let mut answered = None;
@@ -189,10 +198,10 @@ impl Policy {
             let mut plan = answer.clone();
             answered = Some(answer);
             let nonsense = |detail: &str| CallFailure { reason: FallbackReason::Nonsense, detail: detail.to_owned() };
-            check::fit(&mut plan, &bounds, &mut |note| adjusted.push(note.to_string())).map_err(nonsense)?;
-            let failed_before = |attempt: &Attempt| Plan { reason: String::new(), ..attempt.plan.clone() };
-            let bare = Plan { reason: String::new(), ..plan.clone() };
-            if attempts.is_some_and(|attempts| attempts.iter().any(|attempt| failed_before(attempt) == bare)) {
+            check::fit(&mut plan, bounds, &mut |note| adjusted.push(note.to_string())).map_err(nonsense)?;
+            let bare = |plan: &Plan| Plan { reason: String::new(), ..plan.clone() };
+            let is_tried = |tried: &Attempt| bare(&tried.plan) == bare(&plan);
+            if attempts.is_some_and(|attempts| attempts.iter().any(is_tried)) {
                 return Err(nonsense("a plan that has failed before"));
             }
             Ok(plan)
@@ -209,8 +218,8 @@ impl Policy {
                 }
                 adjusted.clear();
                 let plan = match attempts {
-                    None => native::decide(request, device, offer, &*facts),
-                    Some(attempts) => native::recover(request, device, offer, &*facts, attempts),
+                    None => native::decide(request, device, offer, &**facts),
+                    Some(attempts) => native::recover(request, device, offer, &**facts, attempts),
                 };
                 (plan, Some(Fallback { reason, detail }))
             }
@@ -243,10 +252,9 @@ impl Planner for Policy {
         if self.is_out_of_service() {
             return;
         }
-        let loaded = self.loaded.clone();
         let case = Case { request, device, offer: None };
-        let learnt =
-            self.live().and_then(|live| live.call(&loaded, |guest, store| guest.learn(store, case, plan, outcome)).0);
+        let learnt = Live::ready(&mut self.live, &self.loaded, &self.settings)
+            .and_then(|live| live.call(&self.loaded, |guest, store| guest.learn(store, case, plan, outcome)).0);
         if let Err(failure) = learnt {
             self.live = None;
             self.failures += 1;

@@ -8,7 +8,7 @@ use wasmtime::{
 
 use self::{
     bindings::{PolicyPre, exports::tilewright::policy::lifecycle, tilewright::policy as contract},
-    conversions::request,
+    conversions::Told,
 };
 use super::{Case, Instance, Linked, World};
 use crate::{guest::Guest, host::Description};
@@ -19,6 +19,8 @@ mod bindings {
         path: "../../wit/released/0.1.0",
         world: "policy",
         imports: { default: trappable },
+        // What only goes into the guest is lent: a request is lowered from where it lies, and nothing of it is copied first.
+        ownership: Borrowing { duplicate_if_necessary: false },
     });
 }
 mod conversions;
@@ -56,13 +58,14 @@ impl Instance for bindings::Policy {
         store: &mut Store<Guest>,
         settings: &[(String, Value)],
     ) -> Result<std::result::Result<(), String>> {
-        let settings: Vec<_> =
-            settings.iter().map(|(name, value)| (name.clone(), lifecycle::Value::from(value.clone()))).collect();
+        let values: Vec<_> = settings.iter().map(|(_, value)| lifecycle::Value::from(value.clone())).collect();
+        let settings: Vec<_> = settings.iter().zip(&values).map(|((name, _), value)| (&**name, value)).collect();
         self.tilewright_policy_lifecycle().call_configure(store, &settings)
     }
 
     fn decide(&self, store: &mut Store<Guest>, case: Case<'_>) -> Result<std::result::Result<Plan, String>> {
-        let answer = self.tilewright_policy_decoding_policy().call_decide(store, &request(case))?;
+        let told = Told::new(case);
+        let answer = self.tilewright_policy_decoding_policy().call_decide(store, told.request(&told.hints()))?;
         Ok(answer.map(Into::into))
     }
 
@@ -72,13 +75,21 @@ impl Instance for bindings::Policy {
         case: Case<'_>,
         attempts: &[Attempt],
     ) -> Result<std::result::Result<Plan, String>> {
-        let attempts: Vec<_> = attempts.iter().map(Into::into).collect();
-        let answer = self.tilewright_policy_decoding_policy().call_recover(store, &request(case), &attempts)?;
+        let plans: Vec<_> = attempts.iter().map(|attempt| contract::decoding::Plan::from(&attempt.plan)).collect();
+        let failed = attempts.iter().zip(&plans);
+        let attempts: Vec<_> = failed
+            .map(|(attempt, plan)| contract::decoding::Attempt { plan, failure: attempt.failure.into() })
+            .collect();
+        let told = Told::new(case);
+        let policy = self.tilewright_policy_decoding_policy();
+        let answer = policy.call_recover(store, told.request(&told.hints()), &attempts)?;
         Ok(answer.map(Into::into))
     }
 
     fn learn(&self, store: &mut Store<Guest>, case: Case<'_>, plan: &Plan, outcome: &Outcome) -> Result<()> {
-        self.tilewright_policy_decoding_policy().call_learn(store, &request(case), &plan.into(), outcome.into())
+        let told = Told::new(case);
+        let policy = self.tilewright_policy_decoding_policy();
+        policy.call_learn(store, told.request(&told.hints()), &plan.into(), outcome.into())
     }
 }
 

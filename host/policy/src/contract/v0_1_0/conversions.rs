@@ -179,44 +179,58 @@ impl From<plan::Failure> for decoding::Failure {
     }
 }
 
-impl From<&plan::Attempt> for decoding::Attempt {
-    fn from(attempt: &plan::Attempt) -> Self {
-        Self { plan: (&attempt.plan).into(), failure: attempt.failure.into() }
-    }
+/// What a request is put together from, beyond what can be lent as it is.
+pub(super) struct Told<'a> {
+    case: Case<'a>,
+    fast_dtypes: Vec<types::Dtype>,
+    /// What is offered and the request's own hints don't say.
+    offered: Vec<plan::Hint>,
 }
 
-/// A request as the contract has it: the device goes inside, what is offered goes along as hints.
-pub(super) fn request(Case { request, device, offer }: Case<'_>) -> decoding::Request {
-    let known = |name: &str| request.hints.iter().any(|hint| hint.name == name);
-    let offered = offer.map(plan::Offer::hints).unwrap_or_default().into_iter().filter(|hint| !known(&hint.name));
-    decoding::Request {
-        model: types::Model {
-            family: request.model.family.clone(),
-            stored: request.model.stored.into(),
-            quantized: request.model.quantized,
-            parameter_bytes: request.model.parameter_bytes,
-            spatial_scale: request.model.spatial_scale,
-            temporal_scale: request.model.temporal_scale,
-        },
-        device: types::Device {
-            backend: device.backend.into(),
-            name: device.name.clone(),
-            arch: device.arch.clone(),
-            compute_units: device.compute_units,
-            total_bytes: device.total_bytes,
-            free_bytes: device.free_bytes,
-            unified: device.unified,
-            fast_dtypes: device.fast_dtypes.iter().copied().map(Into::into).collect(),
-        },
-        batch: request.batch,
-        frames: request.frames,
-        height: request.height,
-        width: request.width,
-        memory_limit: request.memory_limit,
-        objective: request.objective.into(),
-        hints: (request.hints.iter().cloned().chain(offered))
-            .map(|plan::Hint { name, value }| types::Hint { name, value })
-            .collect(),
+impl<'a> Told<'a> {
+    pub fn new(case: Case<'a>) -> Self {
+        let Case { request, device, offer } = case;
+        let fast_dtypes = device.fast_dtypes.iter().copied().map(Into::into).collect();
+        let offered = offer.map(|offer| offer.hints_beyond(&request.hints)).unwrap_or_default();
+        Self { case, fast_dtypes, offered }
+    }
+
+    /// All hints: the request's, then what is offered.
+    pub fn hints(&self) -> Vec<types::Hint<'_>> {
+        let hints = self.case.request.hints.iter().chain(&self.offered);
+        hints.map(|plan::Hint { name, value }| types::Hint { name, value }).collect()
+    }
+
+    /// The request as the contract has it: the device goes inside, what is offered goes along as hints.
+    pub fn request<'b>(&'b self, hints: &'b [types::Hint<'b>]) -> decoding::Request<'b> {
+        let Case { request, device, .. } = self.case;
+        decoding::Request {
+            model: types::Model {
+                family: &request.model.family,
+                stored: request.model.stored.into(),
+                quantized: request.model.quantized,
+                parameter_bytes: request.model.parameter_bytes,
+                spatial_scale: request.model.spatial_scale,
+                temporal_scale: request.model.temporal_scale,
+            },
+            device: types::Device {
+                backend: device.backend.into(),
+                name: &device.name,
+                arch: &device.arch,
+                compute_units: device.compute_units,
+                total_bytes: device.total_bytes,
+                free_bytes: device.free_bytes,
+                unified: device.unified,
+                fast_dtypes: &self.fast_dtypes,
+            },
+            batch: request.batch,
+            frames: request.frames,
+            height: request.height,
+            width: request.width,
+            memory_limit: request.memory_limit,
+            objective: request.objective.into(),
+            hints,
+        }
     }
 }
 
