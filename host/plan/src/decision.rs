@@ -75,20 +75,33 @@ impl Offer {
     /// The offer as hints, since the contract's request has no fields for it: `offer.exact` is `true` or `false`, `offer.dtypes` is
     /// `f32,bf16`, and so on.
     pub fn hints(&self) -> Vec<Hint> {
-        let dtypes: Vec<_> = self.dtypes.iter().map(|dtype| dtype.name()).collect();
-        let hint = |name: &str, value: String| Hint { name: name.into(), value };
-        vec![
-            hint("offer.dtypes", dtypes.join(",")),
-            hint("offer.tile-unit", self.tile_unit.to_string()),
-            hint("offer.tile-least", self.tile_least.to_string()),
-            hint("offer.batch-most", self.batch_most.to_string()),
-            hint("offer.exact", self.exact.to_string()),
-            hint("offer.carried", self.carried.to_string()),
-            hint("offer.offload", self.offload.to_string()),
-            hint("offer.prefetch-most", self.prefetch_most.to_string()),
-        ]
+        self.hints_beyond(&[])
+    }
+
+    /// The offer as hints, without those whose name is among the ones told already. Costs little where all are, as in a request that
+    /// began with [`Offer::hints`].
+    pub fn hints_beyond(&self, told: &[Hint]) -> Vec<Hint> {
+        let is_told = |place: usize, name: &str| {
+            told.get(place).is_some_and(|hint| hint.name == name) || told.iter().any(|hint| hint.name == name)
+        };
+        let beyond = HINTS.iter().enumerate().filter(|(place, (name, _))| !is_told(*place, name));
+        beyond.map(|(_, (name, value))| Hint { name: (*name).into(), value: value(self) }).collect()
     }
 }
+
+/// What of an offer is told as hints, and how.
+type Told = (&'static str, fn(&Offer) -> String);
+
+const HINTS: [Told; 8] = [
+    ("offer.dtypes", |offer| offer.dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(",")),
+    ("offer.tile-unit", |offer| offer.tile_unit.to_string()),
+    ("offer.tile-least", |offer| offer.tile_least.to_string()),
+    ("offer.batch-most", |offer| offer.batch_most.to_string()),
+    ("offer.exact", |offer| offer.exact.to_string()),
+    ("offer.carried", |offer| offer.carried.to_string()),
+    ("offer.offload", |offer| offer.offload.to_string()),
+    ("offer.prefetch-most", |offer| offer.prefetch_most.to_string()),
+];
 
 /// What a policy may ask of the host while it decides. Answers must not change between calls of one decision.
 pub trait Facts: Send + Sync {

@@ -50,20 +50,36 @@ pub enum PolicyError {
         detail: String,
     },
     /// The guest wants something that policies are not given.
-    #[error("policy {policy}: imports {}, which policies are not given: only {} are offered", imports.join(", "), crate::load::OFFERED.join(" and "))]
+    #[error("policy {policy}: imports {}, which policies are not given: only {} are offered", imports.join(", "), offered.join(" and "))]
     ImportNotOffered {
         /// The file or name.
         policy: String,
         /// The names of the imports.
         imports: Vec<String>,
+        /// The interfaces that the version of the contract offers.
+        offered: &'static [&'static str],
     },
     /// The guest lacks something that every policy answers.
-    #[error("policy {policy}: does not export {}: build it against {}", exports.join(", "), crate::load::CONTRACT)]
+    #[error("policy {policy}: does not export {}: build it against {}", exports.join(", "), contract_text(contract))]
     MissingExport {
         /// The file or name.
         policy: String,
         /// The names of the missing exports.
         exports: Vec<String>,
+        /// The version of the contract that asks for them.
+        contract: &'static str,
+    },
+    /// The guest speaks a version of the contract that this host does not.
+    #[error(
+        "policy {policy}: built for version {found} of the contract, but this program speaks {known}: build it for that, or use a newer program"
+    )]
+    UnknownContract {
+        /// The file or name.
+        policy: String,
+        /// What it exports, a version or several.
+        found: String,
+        /// The versions that are known, the oldest first.
+        known: String,
     },
     /// The guest failed while it was loaded.
     #[error("policy {policy}: failed in {during}: {detail}")]
@@ -125,6 +141,10 @@ pub enum PolicyError {
         /// Why, in one line.
         detail: String,
     },
+}
+
+fn contract_text(version: &str) -> String {
+    format!("wit/policy.wit, tilewright:policy@{version}")
 }
 
 fn known_settings(known: &[String]) -> String {

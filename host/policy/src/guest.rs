@@ -2,11 +2,10 @@
 
 use std::{fmt, sync::Arc};
 
-use tilewright_plan::{Candidate, Facts, LogLevel, LogLine};
+use tilewright_plan::{Candidate, Cost, Facts, LogLevel, LogLine, Plan, Trial};
 use wasmtime::{ResourceLimiter, Result};
 
 use crate::{
-    bindings::{self, tilewright::policy as contract},
     check::{self, Bounds},
     limits::Limits,
 };
@@ -103,7 +102,7 @@ pub(crate) struct Question {
 pub(crate) struct Guest {
     pub usage: Usage,
     /// Set while a decision is at hand; without it there is nothing to ask.
-    pub question: Option<Question>,
+    pub question: Option<Arc<Question>>,
     pub candidates: Vec<Candidate>,
     pub log: Vec<LogLine>,
     copied_bytes: usize,
@@ -137,18 +136,12 @@ impl Guest {
         }
         Ok(())
     }
-}
 
-impl contract::types::Host for Guest {}
-
-impl contract::decoding::Host for Guest {}
-
-impl contract::host::Host for Guest {
-    fn log(&mut self, level: contract::host::Level, message: String) -> Result<()> {
+    /// What a guest says, for the log and the record.
+    pub fn log(&mut self, level: LogLevel, message: String) -> Result<()> {
         self.asked(message.len())?;
         if self.log.len() < self.limits.log_lines {
             let message = clean(message, self.limits.text_chars);
-            let level = LogLevel::from(level);
             match level {
                 LogLevel::Debug => tracing::debug!(target: "tilewright::policy", "{message}"),
                 LogLevel::Info => tracing::info!(target: "tilewright::policy", "{message}"),
@@ -158,10 +151,9 @@ impl contract::host::Host for Guest {
         }
         Ok(())
     }
-}
 
-impl contract::decoding_host::Host for Guest {
-    fn estimate(&mut self, plan: contract::decoding::Plan) -> Result<Result<contract::decoding::Cost, String>> {
+    /// What a guest's plan would cost, once it is legal.
+    pub fn estimate(&mut self, mut plan: Plan) -> Result<std::result::Result<Cost, String>> {
         self.asked(plan.reason.len())?;
         let Some(question) = &self.question else {
             return Ok(Err("there is no request at hand to price a plan for".into()));
@@ -169,21 +161,23 @@ impl contract::decoding_host::Host for Guest {
         if self.candidates.len() >= self.limits.candidates {
             return Ok(Err(format!("no more than {} plans are priced per decision", self.limits.candidates)));
         }
-        let plan = bindings::plan(plan, self.limits.text_chars);
+        plan.reason = clean(plan.reason, self.limits.text_chars);
         let mut legal = plan.clone();
         let cost = match check::fit(&mut legal, &question.bounds, &mut |_| {}) {
             Ok(()) => question.facts.estimate(&legal),
             Err(nonsense) => Err(nonsense.to_string()),
         };
-        let answer = cost.as_ref().map(|cost| contract::decoding::Cost::from(*cost)).map_err(Clone::clone);
-        self.candidates.push(Candidate { plan, cost });
-        Ok(answer)
+        self.candidates.push(Candidate { plan, cost: cost.clone() });
+        Ok(cost)
     }
 
-    fn trials(&mut self, most: u32) -> Result<Vec<contract::decoding::Trial>> {
+    /// What was measured before, newest first, `most` at most.
+    pub fn trials(&mut self, most: u32) -> Result<Vec<Trial>> {
         self.asked(0)?;
-        let trials = self.question.as_ref().map(|question| question.facts.trials(most.min(TRIALS)));
-        Ok(trials.unwrap_or_default().into_iter().take(most as usize).map(Into::into).collect())
+        let mut trials =
+            self.question.as_ref().map(|question| question.facts.trials(most.min(TRIALS))).unwrap_or_default();
+        trials.truncate(most as usize);
+        Ok(trials)
     }
 }
 

@@ -7,7 +7,6 @@ use tilewright_plan::{PolicyIdentity, Value};
 
 use crate::{
     PolicyError,
-    bindings::exports::tilewright::policy::lifecycle,
     cache::{Cache, CacheDir},
     guest::clean,
     limits::Limits,
@@ -53,6 +52,8 @@ pub struct Inspection {
     pub size_bytes: u64,
     /// What the file holds.
     pub kind: Kind,
+    /// The version of the contract that it speaks.
+    pub contract: &'static str,
     /// What it asks of the host.
     pub imports: Vec<String>,
     /// What it answers.
@@ -140,8 +141,7 @@ impl PolicyHost {
         let fitted = load::load(origin, bytes, &self.sandbox, &self.limits, self.cache.as_ref())?;
         let loaded = Loaded { sandbox: self.sandbox.clone(), limits: self.limits, fitted, origin: origin.into() };
         let mut live = Live::new(&loaded).map_err(|failure| loaded.failed("its start", failure))?;
-        let (described, describe_fuel) =
-            live.call(&loaded, |guest, store| guest.tilewright_policy_lifecycle().call_describe(store));
+        let (described, describe_fuel) = live.call(&loaded, |guest, store| guest.describe(store));
         let described = described.map_err(|failure| loaded.failed("describe", failure))?;
         let description = described_as(described, &self.limits)
             .map_err(|detail| PolicyError::Description { policy: origin.into(), detail })?;
@@ -150,6 +150,7 @@ impl PolicyHost {
             digest: loaded.fitted.digest.clone(),
             size_bytes: bytes.len() as u64,
             kind: loaded.fitted.kind,
+            contract: loaded.fitted.world.version,
             imports: loaded.fitted.imports.clone(),
             exports: loaded.fitted.exports.clone(),
             limits: self.limits,
@@ -177,8 +178,7 @@ impl LoadedPolicy {
     pub fn configure(&self, given: &[(String, String)]) -> Result<Policy, PolicyError> {
         let description = self.description();
         let settings = settings::resolve(&description.name, &description.settings, given)?;
-        let values =
-            settings.iter().map(|(name, value)| (name.clone(), lifecycle::Value::from(value.clone()))).collect();
+        let values = settings.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         let identity = PolicyIdentity {
             name: description.name.clone(),
             version: description.version.clone(),
@@ -189,19 +189,8 @@ impl LoadedPolicy {
     }
 }
 
-impl From<Value> for lifecycle::Value {
-    fn from(value: Value) -> Self {
-        match value {
-            Value::Flag(flag) => Self::Flag(flag),
-            Value::Integer(integer) => Self::Integer(integer),
-            Value::Number(number) => Self::Number(number),
-            Value::Text(text) => Self::Text(text),
-        }
-    }
-}
-
 /// Checks what a policy says of itself: its names end up in tables, records and on command lines.
-fn described_as(said: lifecycle::Description, limits: &Limits) -> Result<Description, String> {
+fn described_as(said: Description, limits: &Limits) -> Result<Description, String> {
     let name = |what: &str, text: String| match text.chars().count() {
         0 => Err(format!("an empty {what}")),
         1..=64 if text.chars().all(|c| c.is_ascii_graphic()) => Ok(text),
@@ -217,13 +206,11 @@ fn described_as(said: lifecycle::Description, limits: &Limits) -> Result<Descrip
             name: name("setting's name", setting.name)?,
             summary: clean(setting.summary, limits.text_chars),
             default: match setting.default {
-                lifecycle::Value::Flag(flag) => Value::Flag(flag),
-                lifecycle::Value::Integer(integer) => Value::Integer(integer),
-                lifecycle::Value::Number(number) if !number.is_finite() => {
+                Value::Number(number) if !number.is_finite() => {
                     return Err("a setting whose default is not a finite number".into());
                 }
-                lifecycle::Value::Number(number) => Value::Number(number),
-                lifecycle::Value::Text(text) => Value::Text(clean(text, limits.text_chars)),
+                Value::Text(text) => Value::Text(clean(text, limits.text_chars)),
+                plain => plain,
             },
         };
         if setting.name.contains('=') || settings.iter().any(|known| known.name == setting.name) {

@@ -5,9 +5,9 @@
 
 #![deny(unsafe_code)]
 
-mod bindings;
 mod cache;
 mod check;
+mod contract;
 mod error;
 mod guest;
 mod host;

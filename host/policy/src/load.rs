@@ -4,45 +4,23 @@ use std::borrow::Cow;
 
 use sha2::{Digest, Sha256};
 use wasmparser::{Parser, Payload};
-use wasmtime::component::{Component, HasSelf, Linker};
+use wasmtime::component::Component;
 use wit_component::{ComponentEncoder, StringEncoding};
-use wit_parser::{Resolve, WorldId};
+use wit_parser::Resolve;
 
 use crate::{
     PolicyError,
-    bindings::{self, PolicyPre},
     cache::Cache,
-    guest::Guest,
+    contract::{Linked, World},
     limits::Limits,
     sandbox::Sandbox,
 };
-
-/// The contract that policies are built against.
-pub(crate) const CONTRACT: &str = "wit/policy.wit, tilewright:policy@0.1.0";
-
-/// The interfaces that a policy may import.
-pub(crate) const OFFERED: [&str; 2] = ["tilewright:policy/host@0.1.0", "tilewright:policy/decoding-host@0.1.0"];
-
-/// The interfaces that a policy has to export.
-const REQUIRED: [&str; 2] = ["tilewright:policy/lifecycle@0.1.0", "tilewright:policy/decoding-policy@0.1.0"];
-
-/// What a core module has to export for them.
-const FUNCTIONS: [&str; 5] = [
-    "tilewright:policy/lifecycle@0.1.0#describe",
-    "tilewright:policy/lifecycle@0.1.0#configure",
-    "tilewright:policy/decoding-policy@0.1.0#decide",
-    "tilewright:policy/decoding-policy@0.1.0#recover",
-    "tilewright:policy/decoding-policy@0.1.0#learn",
-];
 
 /// Bytes before a module's first section.
 const HEADER: usize = 8;
 
 /// The number of sections that mean nothing to execution.
 const CUSTOM_SECTION: u8 = 0;
-
-/// Interfaces that hold nothing but types: importing them gives a guest nothing to call.
-const TYPES: [&str; 2] = ["tilewright:policy/types@0.1.0", "tilewright:policy/decoding@0.1.0"];
 
 /// What a policy's file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -56,7 +34,8 @@ pub enum Kind {
 
 /// A component that fits the contract.
 pub(crate) struct Fitted {
-    pub pre: PolicyPre<Guest>,
+    pub linked: Box<dyn Linked>,
+    pub world: &'static World,
     pub kind: Kind,
     pub digest: String,
     pub imports: Vec<String>,
@@ -95,13 +74,9 @@ pub(crate) fn load(
             component
         }
     };
-    let (imports, exports) = fits(policy, sandbox, &component)?;
-    let mut linker = Linker::<Guest>::new(engine);
-    let linked = bindings::Policy::add_to_linker::<_, HasSelf<_>>(&mut linker, |guest| guest)
-        .and_then(|()| linker.instantiate_pre(&component))
-        .and_then(PolicyPre::new);
-    let pre = linked.map_err(|error| invalid(policy, &error))?;
-    Ok(Fitted { pre, kind, digest, imports, exports })
+    let (world, imports, exports) = fits(policy, sandbox, &component)?;
+    let linked = world.link(engine, &component).map_err(|error| invalid(policy, &error))?;
+    Ok(Fitted { linked, world, kind, digest, imports, exports })
 }
 
 /// `sha256:` and the digest in hexadecimal.
@@ -134,23 +109,19 @@ fn sniff(bytes: &[u8]) -> Result<Kind, &'static str> {
 fn componentise(policy: &str, bytes: &[u8]) -> Result<Vec<u8>, PolicyError> {
     let broken = |detail: String| PolicyError::Invalid { policy: policy.into(), detail: one_line(&detail) };
     let mut bare = bytes[..HEADER].to_vec();
-    let mut strange: Vec<String> = Vec::new();
-    let mut missing = FUNCTIONS.to_vec();
+    let mut imports: Vec<&str> = Vec::new();
+    let mut exports: Vec<&str> = Vec::new();
     for payload in Parser::new(0).parse_all(bytes) {
         let payload = payload.map_err(|error| broken(error.to_string()))?;
         match &payload {
-            Payload::ImportSection(imports) => {
-                for import in imports.clone().into_imports() {
-                    let module = import.map_err(|error| broken(error.to_string()))?.module;
-                    if !offered(module) && !strange.iter().any(|known| known == module) {
-                        strange.push(module.to_owned());
-                    }
+            Payload::ImportSection(section) => {
+                for import in section.clone().into_imports() {
+                    imports.push(import.map_err(|error| broken(error.to_string()))?.module);
                 }
             }
-            Payload::ExportSection(exports) => {
-                for export in exports.clone() {
-                    let name = export.map_err(|error| broken(error.to_string()))?.name;
-                    missing.retain(|function| *function != name);
+            Payload::ExportSection(section) => {
+                for export in section.clone() {
+                    exports.push(export.map_err(|error| broken(error.to_string()))?.name);
                 }
             }
             _ => {}
@@ -161,26 +132,20 @@ fn componentise(policy: &str, bytes: &[u8]) -> Result<Vec<u8>, PolicyError> {
             append(&mut bare, id, contents);
         }
     }
-    if !strange.is_empty() {
-        return Err(PolicyError::ImportNotOffered { policy: policy.into(), imports: strange });
-    }
-    if !missing.is_empty() {
-        let exports = missing.into_iter().map(str::to_owned).collect();
-        return Err(PolicyError::MissingExport { policy: policy.into(), exports });
-    }
-    let described = contract().and_then(|(resolve, world)| {
-        wit_component::embed_component_metadata(&mut bare, &resolve, world, StringEncoding::UTF8)
-    });
+    let world = World::of(policy, exports.iter().copied())?;
+    imports.dedup();
+    check_names(policy, world, &imports, world.functions(), &exports)?;
+    let described = metadata(world, &mut bare);
     let encoded = described.and_then(|()| ComponentEncoder::default().module(&bare)?.validate(true).encode());
     encoded.map_err(|error| broken(format!("{error:#}")))
 }
 
-/// The contract that this host was built with.
-fn contract() -> anyhow::Result<(Resolve, WorldId)> {
+/// Adds what an SDK would have left in the module: the world that it was built for.
+fn metadata(world: &World, module: &mut Vec<u8>) -> anyhow::Result<()> {
     let mut resolve = Resolve::default();
-    let package = resolve.push_str("policy.wit", include_str!("../../../wit/policy.wit"))?;
-    let world = resolve.select_world(&[package], Some("policy"))?;
-    Ok((resolve, world))
+    let package = resolve.push_str("policy.wit", world.wit)?;
+    let id = resolve.select_world(&[package], Some("policy"))?;
+    wit_component::embed_component_metadata(module, &resolve, id, StringEncoding::UTF8)
 }
 
 /// Appends a section: its number, its length in LEB128, its contents.
@@ -195,28 +160,43 @@ fn append(module: &mut Vec<u8>, id: u8, contents: &[u8]) {
     module.extend_from_slice(contents);
 }
 
-/// Fails with names where the component wants more than is offered, or gives less than is required. Returns its imports and exports.
-fn fits(policy: &str, sandbox: &Sandbox, component: &Component) -> Result<(Vec<String>, Vec<String>), PolicyError> {
+/// The version of the contract that the component speaks, its imports and its exports.
+fn fits(
+    policy: &str,
+    sandbox: &Sandbox,
+    component: &Component,
+) -> Result<(&'static World, Vec<String>, Vec<String>), PolicyError> {
     let ty = component.component_type();
     let imports: Vec<String> = ty.imports(&sandbox.engine).map(|(name, _)| name.to_owned()).collect();
     let exports: Vec<String> = ty.exports(&sandbox.engine).map(|(name, _)| name.to_owned()).collect();
-    let strange: Vec<String> = imports.iter().filter(|name| !offered(name)).cloned().collect();
-    if !strange.is_empty() {
-        return Err(PolicyError::ImportNotOffered { policy: policy.into(), imports: strange });
-    }
-    let missing: Vec<String> = REQUIRED
-        .iter()
-        .filter(|name| !exports.iter().any(|export| export == *name))
-        .map(|name| name.to_string())
-        .collect();
-    if !missing.is_empty() {
-        return Err(PolicyError::MissingExport { policy: policy.into(), exports: missing });
-    }
-    Ok((imports, exports))
+    let world = World::of(policy, exports.iter().map(String::as_str))?;
+    let required = world.required.iter().map(|(interface, _)| interface.to_string());
+    check_names(policy, world, &imports, required, &exports)?;
+    Ok((world, imports, exports))
 }
 
-fn offered(name: &str) -> bool {
-    OFFERED.contains(&name) || TYPES.contains(&name)
+/// Fails with names where a policy wants more than the world offers, or gives less than it requires.
+fn check_names(
+    policy: &str,
+    world: &World,
+    imports: &[impl AsRef<str>],
+    required: impl Iterator<Item = String>,
+    exports: &[impl AsRef<str>],
+) -> Result<(), PolicyError> {
+    let mut strange: Vec<String> = Vec::new();
+    for import in imports.iter().map(AsRef::as_ref).filter(|import| !world.offers(import)) {
+        if !strange.iter().any(|known| known == import) {
+            strange.push(import.to_owned());
+        }
+    }
+    if !strange.is_empty() {
+        return Err(PolicyError::ImportNotOffered { policy: policy.into(), imports: strange, offered: world.offered });
+    }
+    let missing: Vec<String> = required.filter(|name| !exports.iter().any(|export| export.as_ref() == name)).collect();
+    if !missing.is_empty() {
+        return Err(PolicyError::MissingExport { policy: policy.into(), exports: missing, contract: world.version });
+    }
+    Ok(())
 }
 
 fn invalid(policy: &str, error: &wasmtime::Error) -> PolicyError {

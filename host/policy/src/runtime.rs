@@ -4,15 +4,15 @@ use std::{sync::Arc, time::Instant};
 
 use tilewright_plan::{
     Attempt, Candidate, Decision, Device, Facts, Fallback, FallbackReason, Learnt, LogLine, Offer, Outcome, Plan,
-    Planner, PolicyIdentity, Request,
+    Planner, PolicyIdentity, Request, Value,
 };
 use wasmtime::{Store, Trap};
 
 use crate::{
     PolicyError,
-    bindings::{self, exports::tilewright::policy::lifecycle},
     check::{self, Bounds},
-    guest::{Exceeded, Guest, Question},
+    contract::{Case, Instance},
+    guest::{Exceeded, Guest, Question, clean},
     host::Loaded,
     load::one_line,
     native,
@@ -21,7 +21,7 @@ use crate::{
 /// An instance with its store. After a failed call it is thrown away: wasmtime promises nothing about what is left in it.
 pub(crate) struct Live {
     store: Store<Guest>,
-    guest: bindings::Policy,
+    guest: Box<dyn Instance>,
 }
 
 /// Why a call gave no answer.
@@ -37,18 +37,35 @@ impl Live {
         let limits = &loaded.limits;
         let mut store = Store::new(&loaded.sandbox.engine, Guest::new(*limits));
         limits.settle(&mut store);
-        let guest = limits.allow(&mut store).and_then(|()| loaded.fitted.pre.instantiate(&mut store));
+        let guest = limits.allow(&mut store).and_then(|()| loaded.fitted.linked.instantiate(&mut store));
         let guest = guest.map_err(|error| CallFailure::new(&error, loaded))?;
         Ok(Self { store, guest })
+    }
+
+    /// The warm instance, made anew where there is none: the first call, or the last one spoilt it.
+    fn ready<'a>(
+        warm: &'a mut Option<Self>,
+        loaded: &Loaded,
+        settings: &[(String, Value)],
+    ) -> Result<&'a mut Self, CallFailure> {
+        if let Some(live) = warm {
+            return Ok(live);
+        }
+        let mut live = Self::new(loaded)?;
+        if let Err(reason) = live.configure(loaded, settings)? {
+            let detail = format!("refused the settings that it had taken before: {reason}");
+            return Err(CallFailure { reason: FallbackReason::Trap, detail });
+        }
+        Ok(warm.insert(live))
     }
 
     /// One call under a fresh allowance; the fuel that it used comes along.
     pub fn call<R>(
         &mut self,
         loaded: &Loaded,
-        call: impl FnOnce(&bindings::Policy, &mut Store<Guest>) -> wasmtime::Result<R>,
+        call: impl FnOnce(&dyn Instance, &mut Store<Guest>) -> wasmtime::Result<R>,
     ) -> (Result<R, CallFailure>, u64) {
-        let answer = loaded.limits.allow(&mut self.store).and_then(|()| call(&self.guest, &mut self.store));
+        let answer = loaded.limits.allow(&mut self.store).and_then(|()| call(&*self.guest, &mut self.store));
         let left = self.store.get_fuel().unwrap_or(0);
         (answer.map_err(|error| CallFailure::new(&error, loaded)), loaded.limits.fuel - left)
     }
@@ -56,13 +73,10 @@ impl Live {
     pub fn configure(
         &mut self,
         loaded: &Loaded,
-        settings: &[(String, lifecycle::Value)],
+        settings: &[(String, Value)],
     ) -> Result<Result<(), String>, CallFailure> {
-        self.call(loaded, |guest, store| {
-            let answer = guest.tilewright_policy_lifecycle().call_configure(&mut *store, settings)?;
-            Ok(answer.map_err(|reason| crate::guest::clean(reason, loaded.limits.text_chars)))
-        })
-        .0
+        let (answer, _) = self.call(loaded, |guest, store| guest.configure(store, settings));
+        Ok(answer?.map_err(|reason| clean(reason, loaded.limits.text_chars)))
     }
 }
 
@@ -89,7 +103,7 @@ impl CallFailure {
 /// A loaded policy with its settings and a warm instance. Decides; never fails.
 pub struct Policy {
     loaded: Arc<Loaded>,
-    settings: Vec<(String, lifecycle::Value)>,
+    settings: Vec<(String, Value)>,
     identity: PolicyIdentity,
     live: Option<Live>,
     failures: u32,
@@ -104,10 +118,17 @@ struct Asked {
     log: Vec<LogLine>,
 }
 
+impl Asked {
+    /// The guest could not be asked.
+    fn not(failure: CallFailure) -> Self {
+        Self { answer: Err(failure), fuel: 0, candidates: Vec::new(), log: Vec::new() }
+    }
+}
+
 impl Policy {
     pub(crate) fn new(
         loaded: Arc<Loaded>,
-        settings: Vec<(String, lifecycle::Value)>,
+        settings: Vec<(String, Value)>,
         identity: PolicyIdentity,
     ) -> Result<Self, PolicyError> {
         let mut policy = Self { loaded, settings, identity, live: None, failures: 0, learnt: Learnt::default() };
@@ -130,50 +151,23 @@ impl Policy {
         self.failures >= self.loaded.limits.failures
     }
 
-    /// The instance, made anew where the last call spoilt it.
-    fn live(&mut self) -> Result<&mut Live, CallFailure> {
-        if self.live.is_none() {
-            let mut live = Live::new(&self.loaded)?;
-            if let Err(reason) = live.configure(&self.loaded, &self.settings)? {
-                let detail = format!("refused the settings that it had taken before: {reason}");
-                return Err(CallFailure { reason: FallbackReason::Trap, detail });
-            }
-            self.live = Some(live);
-        }
-        self.live.as_mut().ok_or(CallFailure { reason: FallbackReason::Trap, detail: "no instance".into() })
-    }
-
-    fn ask(
-        &mut self,
-        request: &bindings::exports::tilewright::policy::decoding_policy::Request,
-        question: Question,
-        attempts: Option<&[Attempt]>,
-    ) -> Asked {
-        let loaded = self.loaded.clone();
-        let live = match self.live() {
+    fn ask(&mut self, case: Case<'_>, question: &Arc<Question>, attempts: Option<&[Attempt]>) -> Asked {
+        let live = match Live::ready(&mut self.live, &self.loaded, &self.settings) {
             Ok(live) => live,
-            Err(failure) => return Asked { answer: Err(failure), fuel: 0, candidates: Vec::new(), log: Vec::new() },
+            Err(failure) => return Asked::not(failure),
         };
-        live.store.data_mut().question = Some(question);
-        let (answer, fuel) = live.call(&loaded, |guest, store| {
-            let policy = guest.tilewright_policy_decoding_policy();
-            match attempts {
-                None => policy.call_decide(&mut *store, request),
-                Some(attempts) => {
-                    let attempts: Vec<_> = attempts.iter().map(Into::into).collect();
-                    policy.call_recover(&mut *store, request, &attempts)
-                }
-            }
+        live.store.data_mut().question = Some(question.clone());
+        let (answer, fuel) = live.call(&self.loaded, |guest, store| match attempts {
+            None => guest.decide(store, case),
+            Some(attempts) => guest.recover(store, case, attempts),
         });
         let state = live.store.data_mut();
         state.question = None;
         let (candidates, log) = (std::mem::take(&mut state.candidates), std::mem::take(&mut state.log));
-        let text_chars = loaded.limits.text_chars;
+        let text_chars = self.loaded.limits.text_chars;
         let answer = match answer {
-            Ok(Ok(plan)) => Ok(bindings::plan(plan, text_chars)),
-            Ok(Err(reason)) => {
-                Err(CallFailure { reason: FallbackReason::Error, detail: crate::guest::clean(reason, text_chars) })
-            }
+            Ok(Ok(plan)) => Ok(Plan { reason: clean(plan.reason, text_chars), ..plan }),
+            Ok(Err(reason)) => Err(CallFailure { reason: FallbackReason::Error, detail: clean(reason, text_chars) }),
             Err(failure) => {
                 self.live = None;
                 Err(failure)
@@ -191,14 +185,13 @@ impl Policy {
         attempts: Option<&[Attempt]>,
     ) -> Decision {
         let started = Instant::now();
-        let bounds = Bounds::new(request, offer);
+        let question = Arc::new(Question { facts, bounds: Bounds::new(request, offer) });
+        let Question { facts, bounds } = &*question;
         let Asked { answer, fuel, candidates, log } = if self.is_out_of_service() {
             let detail = format!("failed {} times in a row and is no longer asked", self.failures);
-            let answer = Err(CallFailure { reason: FallbackReason::OutOfService, detail });
-            Asked { answer, fuel: 0, candidates: Vec::new(), log: Vec::new() }
+            Asked::not(CallFailure { reason: FallbackReason::OutOfService, detail })
         } else {
-            let question = Question { facts: facts.clone(), bounds: bounds.clone() };
-            self.ask(&bindings::request(request, device, Some(offer)), question, attempts)
+            self.ask(Case { request, device, offer: Some(offer) }, &question, attempts)
         };
         let mut adjusted = Vec::new();
         let mut answered = None;
@@ -206,10 +199,10 @@ impl Policy {
             let mut plan = answer.clone();
             answered = Some(answer);
             let nonsense = |detail: &str| CallFailure { reason: FallbackReason::Nonsense, detail: detail.to_owned() };
-            check::fit(&mut plan, &bounds, &mut |note| adjusted.push(note.to_string())).map_err(nonsense)?;
-            let failed_before = |attempt: &Attempt| Plan { reason: String::new(), ..attempt.plan.clone() };
-            let bare = Plan { reason: String::new(), ..plan.clone() };
-            if attempts.is_some_and(|attempts| attempts.iter().any(|attempt| failed_before(attempt) == bare)) {
+            check::fit(&mut plan, bounds, &mut |note| adjusted.push(note.to_string())).map_err(nonsense)?;
+            let bare = |plan: &Plan| Plan { reason: String::new(), ..plan.clone() };
+            let is_tried = |tried: &Attempt| bare(&tried.plan) == bare(&plan);
+            if attempts.is_some_and(|attempts| attempts.iter().any(is_tried)) {
                 return Err(nonsense("a plan that has failed before"));
             }
             Ok(plan)
@@ -226,8 +219,8 @@ impl Policy {
                 }
                 adjusted.clear();
                 let plan = match attempts {
-                    None => native::decide(request, device, offer, &*facts),
-                    Some(attempts) => native::recover(request, device, offer, &*facts, attempts),
+                    None => native::decide(request, device, offer, &**facts),
+                    Some(attempts) => native::recover(request, device, offer, &**facts, attempts),
                 };
                 (plan, Some(Fallback { reason, detail }))
             }
@@ -261,22 +254,12 @@ impl Planner for Policy {
         if self.is_out_of_service() {
             return;
         }
-        let loaded = self.loaded.clone();
-        let request = bindings::request(request, device, None);
-        let mut fuel = 0;
-        let learnt = self.live().and_then(|live| {
-            let (learnt, used) = live.call(&loaded, |guest, store| {
-                guest.tilewright_policy_decoding_policy().call_learn(
-                    &mut *store,
-                    &request,
-                    &plan.into(),
-                    outcome.into(),
-                )
-            });
-            fuel = used;
+        let case = Case { request, device, offer: None };
+        let learnt = Live::ready(&mut self.live, &self.loaded, &self.settings).and_then(|live| {
+            let (learnt, fuel) = live.call(&self.loaded, |guest, store| guest.learn(store, case, plan, outcome));
+            self.learnt.fuel = fuel;
             learnt
         });
-        self.learnt.fuel = fuel;
         if let Err(CallFailure { reason, detail }) = learnt {
             self.live = None;
             self.failures += 1;

@@ -12,7 +12,7 @@ pub type Slot<P> = RefCell<Option<P>>;
 
 /// Answers `describe`.
 pub fn describe<P: Policy>() -> lifecycle::Description {
-    P::describe().into()
+    call(|| P::describe().into())
 }
 
 /// Answers `configure`.
@@ -20,30 +20,41 @@ pub fn describe<P: Policy>() -> lifecycle::Description {
 /// # Errors
 /// The policy's.
 pub fn configure<P: Policy>(slot: &Slot<P>, settings: Vec<(String, Value)>) -> Result<(), String> {
-    slot.replace(Some(P::configure(&Settings::from(settings))?));
-    Ok(())
+    call(move || {
+        slot.replace(Some(P::configure(&Settings::from(settings))?));
+        Ok(())
+    })
 }
 
 /// Answers `decide`.
 ///
 /// # Errors
 /// The policy's.
-pub fn decide<P: Policy>(slot: &Slot<P>, request: &Request) -> Result<Plan, String> {
-    with(slot, |policy| policy.decide(request))?
+pub fn decide<P: Policy>(slot: &Slot<P>, request: Request) -> Result<Plan, String> {
+    call(move || with(slot, |policy| policy.decide(&request))?)
 }
 
 /// Answers `recover`.
 ///
 /// # Errors
 /// The policy's.
-pub fn recover<P: Policy>(slot: &Slot<P>, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
-    with(slot, |policy| policy.recover(request, attempts))?
+pub fn recover<P: Policy>(slot: &Slot<P>, request: Request, attempts: Vec<Attempt>) -> Result<Plan, String> {
+    call(move || with(slot, |policy| policy.recover(&request, &attempts))?)
 }
 
 /// Answers `learn`.
-pub fn learn<P: Policy>(slot: &Slot<P>, request: &Request, plan: &Plan, outcome: &Outcome) {
+pub fn learn<P: Policy>(slot: &Slot<P>, request: Request, plan: Plan, outcome: Outcome) {
     // Before it is configured there is nobody to learn.
-    let _ = with(slot, |policy| policy.learn(request, plan, outcome));
+    let _ = call(move || with(slot, |policy| policy.learn(&request, &plan, &outcome)));
+}
+
+#[cfg(all(target_family = "wasm", not(target_feature = "atomics")))]
+use crate::arena::call;
+
+/// Arguments are passed by value, so that they are gone when the call is over: see `arena`.
+#[cfg(not(all(target_family = "wasm", not(target_feature = "atomics"))))]
+fn call<R>(answer: impl FnOnce() -> R) -> R {
+    answer()
 }
 
 fn with<P: Policy, R>(slot: &Slot<P>, ask: impl FnOnce(&mut P) -> R) -> Result<R, String> {
@@ -78,18 +89,18 @@ macro_rules! export {
 
             impl decoding_policy::Guest for Module {
                 fn decide(request: $crate::Request) -> Result<$crate::Plan, ::std::string::String> {
-                    SLOT.with(|slot| $crate::export::decide(slot, &request))
+                    SLOT.with(|slot| $crate::export::decide(slot, request))
                 }
 
                 fn recover(
                     request: $crate::Request,
                     attempts: ::std::vec::Vec<$crate::Attempt>,
                 ) -> Result<$crate::Plan, ::std::string::String> {
-                    SLOT.with(|slot| $crate::export::recover(slot, &request, &attempts))
+                    SLOT.with(|slot| $crate::export::recover(slot, request, attempts))
                 }
 
                 fn learn(request: $crate::Request, plan: $crate::Plan, outcome: $crate::Outcome) {
-                    SLOT.with(|slot| $crate::export::learn(slot, &request, &plan, &outcome))
+                    SLOT.with(|slot| $crate::export::learn(slot, request, plan, outcome))
                 }
             }
 

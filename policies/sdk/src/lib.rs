@@ -38,6 +38,8 @@
 // The generated export macro names this crate by its path from outside.
 extern crate self as tilewright_sdk;
 
+#[cfg(all(target_family = "wasm", not(target_feature = "atomics")))]
+mod arena;
 #[doc(hidden)]
 pub mod bindings;
 mod description;

@@ -1,19 +1,14 @@
-//! The contract as wasmtime sees it, and the ways between its types and [`tilewright_plan`]'s.
-#![allow(missing_docs, reason = "generated from wit/policy.wit, where the documentation stands")]
+//! The ways between the types of contract 0.1.0 and [`tilewright_plan`]'s.
 
 use std::time::Duration;
 
 use tilewright_plan as plan;
 
-use crate::guest::clean;
-
-wasmtime::component::bindgen!({
-    path: "../../wit",
-    world: "policy",
-    imports: { default: trappable },
-});
-
-use self::tilewright::policy::{decoding, host, types};
+use super::bindings::{
+    exports::tilewright::policy::lifecycle,
+    tilewright::policy::{decoding, host, types},
+};
+use crate::{contract::Case, host::Description, settings::Setting};
 
 /// Writes both directions of a conversion between enums whose variants bear the same names.
 macro_rules! alike {
@@ -118,18 +113,19 @@ impl From<plan::Precision> for decoding::Precision {
     }
 }
 
-/// A guest's plan in the host's words; its reason is cut to `text_chars` and cleaned, the rest is still to be checked.
-pub(crate) fn plan(answer: decoding::Plan, text_chars: usize) -> plan::Plan {
-    plan::Plan {
-        space: answer.space.into(),
-        time: answer.time.into(),
-        batch: answer.batch,
-        precision: answer.precision.into(),
-        layout: answer.layout.into(),
-        release: answer.release.into(),
-        offload: answer.offload,
-        prefetch: answer.prefetch,
-        reason: clean(answer.reason, text_chars),
+impl From<decoding::Plan> for plan::Plan {
+    fn from(answer: decoding::Plan) -> Self {
+        Self {
+            space: answer.space.into(),
+            time: answer.time.into(),
+            batch: answer.batch,
+            precision: answer.precision.into(),
+            layout: answer.layout.into(),
+            release: answer.release.into(),
+            offload: answer.offload,
+            prefetch: answer.prefetch,
+            reason: answer.reason,
+        }
     }
 }
 
@@ -183,48 +179,93 @@ impl From<plan::Failure> for decoding::Failure {
     }
 }
 
-impl From<&plan::Attempt> for decoding::Attempt {
-    fn from(attempt: &plan::Attempt) -> Self {
-        Self { plan: (&attempt.plan).into(), failure: attempt.failure.into() }
+/// What a request is put together from, beyond what can be lent as it is.
+pub(super) struct Told<'a> {
+    case: Case<'a>,
+    fast_dtypes: Vec<types::Dtype>,
+    /// What is offered and the request's own hints don't say.
+    offered: Vec<plan::Hint>,
+}
+
+impl<'a> Told<'a> {
+    pub fn new(case: Case<'a>) -> Self {
+        let Case { request, device, offer } = case;
+        let fast_dtypes = device.fast_dtypes.iter().copied().map(Into::into).collect();
+        let offered = offer.map(|offer| offer.hints_beyond(&request.hints)).unwrap_or_default();
+        Self { case, fast_dtypes, offered }
+    }
+
+    /// All hints: the request's, then what is offered.
+    pub fn hints(&self) -> Vec<types::Hint<'_>> {
+        let hints = self.case.request.hints.iter().chain(&self.offered);
+        hints.map(|plan::Hint { name, value }| types::Hint { name, value }).collect()
+    }
+
+    /// The request as the contract has it: the device goes inside, what is offered goes along as hints.
+    pub fn request<'b>(&'b self, hints: &'b [types::Hint<'b>]) -> decoding::Request<'b> {
+        let Case { request, device, .. } = self.case;
+        decoding::Request {
+            model: types::Model {
+                family: &request.model.family,
+                stored: request.model.stored.into(),
+                quantized: request.model.quantized,
+                parameter_bytes: request.model.parameter_bytes,
+                spatial_scale: request.model.spatial_scale,
+                temporal_scale: request.model.temporal_scale,
+            },
+            device: types::Device {
+                backend: device.backend.into(),
+                name: &device.name,
+                arch: &device.arch,
+                compute_units: device.compute_units,
+                total_bytes: device.total_bytes,
+                free_bytes: device.free_bytes,
+                unified: device.unified,
+                fast_dtypes: &self.fast_dtypes,
+            },
+            batch: request.batch,
+            frames: request.frames,
+            height: request.height,
+            width: request.width,
+            memory_limit: request.memory_limit,
+            objective: request.objective.into(),
+            hints,
+        }
     }
 }
 
-/// A request as the contract has it: the device goes inside, what is offered goes along as hints.
-pub(crate) fn request(
-    request: &plan::Request,
-    device: &plan::Device,
-    offer: Option<&plan::Offer>,
-) -> decoding::Request {
-    let known = |name: &str| request.hints.iter().any(|hint| hint.name == name);
-    let offered = offer.map(plan::Offer::hints).unwrap_or_default().into_iter().filter(|hint| !known(&hint.name));
-    decoding::Request {
-        model: types::Model {
-            family: request.model.family.clone(),
-            stored: request.model.stored.into(),
-            quantized: request.model.quantized,
-            parameter_bytes: request.model.parameter_bytes,
-            spatial_scale: request.model.spatial_scale,
-            temporal_scale: request.model.temporal_scale,
-        },
-        device: types::Device {
-            backend: device.backend.into(),
-            name: device.name.clone(),
-            arch: device.arch.clone(),
-            compute_units: device.compute_units,
-            total_bytes: device.total_bytes,
-            free_bytes: device.free_bytes,
-            unified: device.unified,
-            fast_dtypes: device.fast_dtypes.iter().copied().map(Into::into).collect(),
-        },
-        batch: request.batch,
-        frames: request.frames,
-        height: request.height,
-        width: request.width,
-        memory_limit: request.memory_limit,
-        objective: request.objective.into(),
-        hints: (request.hints.iter().cloned().chain(offered))
-            .map(|plan::Hint { name, value }| types::Hint { name, value })
-            .collect(),
+impl From<plan::Value> for lifecycle::Value {
+    fn from(value: plan::Value) -> Self {
+        match value {
+            plan::Value::Flag(flag) => Self::Flag(flag),
+            plan::Value::Integer(integer) => Self::Integer(integer),
+            plan::Value::Number(number) => Self::Number(number),
+            plan::Value::Text(text) => Self::Text(text),
+        }
+    }
+}
+
+impl From<lifecycle::Value> for plan::Value {
+    fn from(value: lifecycle::Value) -> Self {
+        match value {
+            lifecycle::Value::Flag(flag) => Self::Flag(flag),
+            lifecycle::Value::Integer(integer) => Self::Integer(integer),
+            lifecycle::Value::Number(number) => Self::Number(number),
+            lifecycle::Value::Text(text) => Self::Text(text),
+        }
+    }
+}
+
+impl From<lifecycle::Description> for Description {
+    fn from(said: lifecycle::Description) -> Self {
+        let setting =
+            |lifecycle::Setting { name, summary, default }| Setting { name, summary, default: default.into() };
+        Self {
+            name: said.name,
+            version: said.version,
+            summary: said.summary,
+            settings: said.settings.into_iter().map(setting).collect(),
+        }
     }
 }
 

@@ -1,0 +1,117 @@
+//! Version 0.1.0 of the contract: `wit/released/0.1.0/policy.wit`.
+
+use tilewright_plan::{Attempt, LogLevel, Outcome, Plan, Value};
+use wasmtime::{
+    Result, Store,
+    component::{Component, HasSelf, Linker},
+};
+
+use self::{
+    bindings::{PolicyPre, exports::tilewright::policy::lifecycle, tilewright::policy as contract},
+    conversions::Told,
+};
+use super::{Case, Instance, Linked, World};
+use crate::{guest::Guest, host::Description};
+
+#[allow(missing_docs, reason = "generated from the released text, where the documentation stands")]
+mod bindings {
+    wasmtime::component::bindgen!({
+        path: "../../wit/released/0.1.0",
+        world: "policy",
+        imports: { default: trappable },
+        // What only goes into the guest is lent: a request is lowered from where it lies, and nothing of it is copied first.
+        ownership: Borrowing { duplicate_if_necessary: false },
+    });
+}
+mod conversions;
+
+pub(super) const WORLD: World = World {
+    version: "0.1.0",
+    wit: include_str!("../../../../wit/released/0.1.0/policy.wit"),
+    offered: &["tilewright:policy/host@0.1.0", "tilewright:policy/decoding-host@0.1.0"],
+    types: &["tilewright:policy/types@0.1.0", "tilewright:policy/decoding@0.1.0"],
+    required: &[
+        ("tilewright:policy/lifecycle@0.1.0", &["describe", "configure"]),
+        ("tilewright:policy/decoding-policy@0.1.0", &["decide", "recover", "learn"]),
+    ],
+    link,
+};
+
+fn link(mut linker: Linker<Guest>, component: &Component) -> Result<Box<dyn Linked>> {
+    bindings::Policy::add_to_linker::<_, HasSelf<_>>(&mut linker, |guest| guest)?;
+    Ok(Box::new(PolicyPre::new(linker.instantiate_pre(component)?)?))
+}
+
+impl Linked for PolicyPre<Guest> {
+    fn instantiate(&self, store: &mut Store<Guest>) -> Result<Box<dyn Instance>> {
+        Ok(Box::new(PolicyPre::instantiate(self, store)?))
+    }
+}
+
+impl Instance for bindings::Policy {
+    fn describe(&self, store: &mut Store<Guest>) -> Result<Description> {
+        self.tilewright_policy_lifecycle().call_describe(store).map(Into::into)
+    }
+
+    fn configure(
+        &self,
+        store: &mut Store<Guest>,
+        settings: &[(String, Value)],
+    ) -> Result<std::result::Result<(), String>> {
+        let values: Vec<_> = settings.iter().map(|(_, value)| lifecycle::Value::from(value.clone())).collect();
+        let settings: Vec<_> = settings.iter().zip(&values).map(|((name, _), value)| (&**name, value)).collect();
+        self.tilewright_policy_lifecycle().call_configure(store, &settings)
+    }
+
+    fn decide(&self, store: &mut Store<Guest>, case: Case<'_>) -> Result<std::result::Result<Plan, String>> {
+        let told = Told::new(case);
+        let answer = self.tilewright_policy_decoding_policy().call_decide(store, told.request(&told.hints()))?;
+        Ok(answer.map(Into::into))
+    }
+
+    fn recover(
+        &self,
+        store: &mut Store<Guest>,
+        case: Case<'_>,
+        attempts: &[Attempt],
+    ) -> Result<std::result::Result<Plan, String>> {
+        let plans: Vec<_> = attempts.iter().map(|attempt| contract::decoding::Plan::from(&attempt.plan)).collect();
+        let failed = attempts.iter().zip(&plans);
+        let attempts: Vec<_> = failed
+            .map(|(attempt, plan)| contract::decoding::Attempt { plan, failure: attempt.failure.into() })
+            .collect();
+        let told = Told::new(case);
+        let policy = self.tilewright_policy_decoding_policy();
+        let answer = policy.call_recover(store, told.request(&told.hints()), &attempts)?;
+        Ok(answer.map(Into::into))
+    }
+
+    fn learn(&self, store: &mut Store<Guest>, case: Case<'_>, plan: &Plan, outcome: &Outcome) -> Result<()> {
+        let told = Told::new(case);
+        let policy = self.tilewright_policy_decoding_policy();
+        policy.call_learn(store, told.request(&told.hints()), &plan.into(), outcome.into())
+    }
+}
+
+impl contract::types::Host for Guest {}
+
+impl contract::decoding::Host for Guest {}
+
+impl contract::host::Host for Guest {
+    fn log(&mut self, level: contract::host::Level, message: String) -> Result<()> {
+        Guest::log(self, LogLevel::from(level), message)
+    }
+}
+
+impl contract::decoding_host::Host for Guest {
+    fn estimate(
+        &mut self,
+        plan: contract::decoding::Plan,
+    ) -> Result<std::result::Result<contract::decoding::Cost, String>> {
+        Ok(Guest::estimate(self, plan.into())?.map(Into::into))
+    }
+
+    fn trials(&mut self, most: u32) -> Result<Vec<contract::decoding::Trial>> {
+        Ok(Guest::trials(self, most)?.into_iter().map(Into::into).collect())
+    }
+}
