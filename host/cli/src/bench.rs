@@ -21,6 +21,7 @@ use crate::{
     args::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep},
     bench::waiting::Waiting,
     failure::{Failure, Outcome},
+    policy,
 };
 
 /// The share of free memory that is used where the user sets no limit.
@@ -210,7 +211,7 @@ impl Policies {
     fn checked<'a>(spellings: impl IntoIterator<Item = &'a Spelling>, common: &Common) -> Outcome<Self> {
         let policies = Self(PolicyHost::new(Limits::default(), &CacheDir::User)?);
         for spelling in spellings {
-            policies.configured(spelling)?;
+            policy::admitted(&policies.0, &spelling.policy, &spelling.settings)?;
         }
         if let Some(plot) = &common.plot {
             Page::check(plot)?;

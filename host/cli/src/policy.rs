@@ -1,12 +1,14 @@
 //! `tilewright policy …`, and the policy that a decode is given. One module per verb.
 
+mod check;
+mod diff;
 mod inspect;
 mod list;
 
 use std::io::{self, Write};
 
 use tilewright_plan::Planner;
-use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost};
+use tilewright_policy::{Admission, Admitted, CacheDir, Limits, PolicyError, PolicyHost};
 
 use crate::{
     args,
@@ -24,7 +26,21 @@ impl From<PolicyError> for Failure {
 
 /// Loads a policy by name or file and puts it to work with the user's settings.
 pub fn configured(name_or_file: &str, settings: &[(String, String)]) -> Outcome<Box<dyn Planner>> {
-    Ok(Box::new(host()?.find(name_or_file)?.configure(settings)?))
+    Ok(Box::new(admitted(&host()?, name_or_file, settings)?.policy))
+}
+
+/// Puts a policy to work, a file after it has passed the gate; says so where it does not pass.
+pub fn admitted(host: &PolicyHost, name_or_file: &str, settings: &[(String, String)]) -> Result<Admitted, PolicyError> {
+    let admitted = host.admit(name_or_file, settings, admission())?;
+    if let Some(warning) = admitted.warning() {
+        eprintln!("warning: {warning}");
+    }
+    Ok(admitted)
+}
+
+/// What is asked of policies from files before they are put to work.
+fn admission() -> Admission {
+    Admission::default()
 }
 
 fn host() -> Outcome<PolicyHost> {
@@ -36,6 +52,8 @@ pub fn run(command: &args::Policy) -> Outcome {
     match command {
         args::Policy::List { json } => list::run(*json),
         args::Policy::Inspect { policy, json } => inspect::run(policy, *json),
+        args::Policy::Check(arguments) => check::run(arguments),
+        args::Policy::Diff(arguments) => diff::run(arguments),
     }
 }
 

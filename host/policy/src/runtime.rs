@@ -93,6 +93,8 @@ pub struct Policy {
     identity: PolicyIdentity,
     live: Option<Live>,
     failures: u32,
+    /// Why the last outcome could not be learnt from.
+    unlearnt: Option<CallFailure>,
 }
 
 /// What came of asking the guest.
@@ -109,7 +111,7 @@ impl Policy {
         settings: Vec<(String, lifecycle::Value)>,
         identity: PolicyIdentity,
     ) -> Result<Self, PolicyError> {
-        let mut policy = Self { loaded, settings, identity, live: None, failures: 0 };
+        let mut policy = Self { loaded, settings, identity, live: None, failures: 0, unlearnt: None };
         let configured = Live::new(&policy.loaded).and_then(|mut live| {
             let answer = live.configure(&policy.loaded, &policy.settings)?;
             Ok((live, answer))
@@ -127,6 +129,18 @@ impl Policy {
     /// The policy failed too often in a row; it is no longer asked.
     pub fn is_out_of_service(&self) -> bool {
         self.failures >= self.loaded.limits.failures
+    }
+
+    /// Fuel that the last call used and bytes of linear memory in use; none where the call spoilt the instance.
+    pub(crate) fn used(&self) -> Option<(u64, usize)> {
+        let live = self.live.as_ref()?;
+        let left = live.store.get_fuel().ok()?;
+        Some((self.loaded.limits.fuel.saturating_sub(left), live.store.data().usage.memory_bytes()))
+    }
+
+    /// Why the last outcome could not be learnt from, once.
+    pub(crate) fn take_unlearnt(&mut self) -> Option<CallFailure> {
+        self.unlearnt.take()
     }
 
     /// The instance, made anew where the last call spoilt it.
@@ -209,7 +223,7 @@ impl Policy {
             let failed_before = |attempt: &Attempt| Plan { reason: String::new(), ..attempt.plan.clone() };
             let bare = Plan { reason: String::new(), ..plan.clone() };
             if attempts.is_some_and(|attempts| attempts.iter().any(|attempt| failed_before(attempt) == bare)) {
-                return Err(nonsense("a plan that has failed before"));
+                return Err(nonsense(check::REPEATED));
             }
             Ok(plan)
         });
@@ -276,6 +290,7 @@ impl Planner for Policy {
             self.live = None;
             self.failures += 1;
             tracing::warn!("policy {} failed to learn: {}: {}", self.identity.name, failure.reason, failure.detail);
+            self.unlearnt = Some(failure);
         }
     }
 }

@@ -1,6 +1,12 @@
 //! What `tilewright policy` is told: one variant per verb.
 
+mod check;
+mod diff;
+
 use clap::Subcommand;
+
+pub use check::Check;
+pub use diff::Diff;
 
 /// `tilewright policy …`
 #[derive(Debug, Subcommand)]
@@ -20,4 +26,8 @@ pub enum Policy {
         #[arg(long)]
         json: bool,
     },
+    /// Ask a policy everything that the load gate asks, and say what was found
+    Check(Check),
+    /// Show where two policies decide differently, and what the estimates say that is worth
+    Diff(Diff),
 }
