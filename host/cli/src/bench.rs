@@ -22,6 +22,7 @@ use crate::{
     args::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep},
     bench::waiting::Waiting,
     failure::{Failure, Outcome},
+    policy,
     tell::tell,
 };
 
@@ -212,7 +213,7 @@ impl Policies {
     fn checked<'a>(spellings: impl IntoIterator<Item = &'a Spelling>, common: &Common) -> Outcome<Self> {
         let policies = Self(PolicyHost::new(Limits::default(), &CacheDir::User)?);
         for spelling in spellings {
-            policies.configured(spelling)?;
+            policy::admitted(&policies.0, &spelling.policy, &spelling.settings)?;
         }
         if let Some(plot) = &common.plot {
             Page::check(plot)?;

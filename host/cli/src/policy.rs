@@ -1,5 +1,7 @@
 //! `tilewright policy …`, and the policy that a decode is given. One module per verb.
 
+mod check;
+mod diff;
 mod inspect;
 mod list;
 mod replay;
@@ -13,11 +15,12 @@ use std::{
 };
 
 use tilewright_plan::{Recorder, bytes};
-use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost};
+use tilewright_policy::{Admission, Admitted, CacheDir, Limits, PolicyError, PolicyHost};
 
 use crate::{
     args,
     failure::{Failure, Outcome},
+    tell::tell,
 };
 
 impl From<PolicyError> for Failure {
@@ -31,8 +34,22 @@ impl From<PolicyError> for Failure {
 
 /// Loads a policy by name or file and puts it to work with the user's settings, listened to where a full record is wanted.
 pub fn configured(name_or_file: &str, settings: &[(String, String)], recording: &args::Recording) -> Outcome<Recorder> {
-    let policy = host()?.find(name_or_file)?.configure(settings)?;
+    let policy = admitted(&host()?, name_or_file, settings)?.policy;
     Ok(Recorder::new(Box::new(policy), recording.is_full()))
+}
+
+/// Puts a policy to work, a file after it has passed the gate; says so where it does not pass.
+pub fn admitted(host: &PolicyHost, name_or_file: &str, settings: &[(String, String)]) -> Result<Admitted, PolicyError> {
+    let admitted = host.admit(name_or_file, settings, admission())?;
+    if let Some(warning) = admitted.warning() {
+        tell!("warning: {warning}");
+    }
+    Ok(admitted)
+}
+
+/// What is asked of policies from files before they are put to work.
+fn admission() -> Admission {
+    Admission::default()
 }
 
 fn host() -> Outcome<PolicyHost> {
@@ -47,6 +64,8 @@ pub fn run(command: &args::Policy) -> Outcome {
         args::Policy::Replay(replay) => replay::run(replay),
         args::Policy::Simulate(simulate) => simulate::run(simulate),
         args::Policy::Table(table) => table::run(table),
+        args::Policy::Check(arguments) => check::run(arguments),
+        args::Policy::Diff(arguments) => diff::run(arguments),
     }
 }
 

@@ -74,7 +74,25 @@ impl Cache {
         }
     }
 
+    /// A text that was kept under this name, where it is kept and sound.
+    pub fn text(&self, name: &str) -> Option<String> {
+        String::from_utf8(self.sound(&self.dir.join(name)).ok()?).ok()
+    }
+
+    /// Keeps a text for the next time, or says in the log why not.
+    pub fn keep_text(&self, name: &str, text: &str) {
+        let path = self.dir.join(name);
+        if let Err(error) = self.write(&path, text.as_bytes()) {
+            tracing::warn!("{} can't be kept: {error}", path.display());
+        }
+    }
+
     fn read(&self, engine: &Engine, path: &Path) -> io::Result<Component> {
+        deserialize(engine, &self.sound(path)?).map_err(io::Error::other)
+    }
+
+    /// What a file holds behind its digest, where only the user can write it and the digest matches.
+    fn sound(&self, path: &Path) -> io::Result<Vec<u8>> {
         let mut file = fs::File::open(path)?;
         // Of the open file, not of the path, so that it is the same file that is read.
         private(&file.metadata()?, false)?;
@@ -84,7 +102,8 @@ impl Cache {
         if Sha256::digest(code)[..] != *digest {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it is damaged"));
         }
-        deserialize(engine, code).map_err(io::Error::other)
+        bytes.drain(..DIGEST);
+        Ok(bytes)
     }
 
     fn write(&self, path: &Path, code: &[u8]) -> io::Result<()> {

@@ -8,6 +8,9 @@ use std::fmt;
 
 use tilewright_plan::{Dtype, Layout, Offer, Plan, Precision, Request, Space, Tile, Time};
 
+/// What is said of an answer that has failed before.
+pub(crate) const REPEATED: &str = "a plan that has failed before";
+
 /// What a plan has to fit into: the offer and the extents of the request.
 #[derive(Clone, Debug)]
 pub(crate) struct Bounds {
@@ -409,7 +412,7 @@ fn bands(tile: Tile, bounds: &Bounds) -> Space {
 }
 
 /// How much of a value a precision keeps, for comparing: range first, since what overflows is lost.
-fn kept(precision: Precision) -> u32 {
+pub(crate) fn kept(precision: Precision) -> u32 {
     match precision {
         Precision::Uniform(Dtype::F32) | Precision::Mixed(Dtype::F32) => 5,
         Precision::Mixed(Dtype::Bf16) => 4,

@@ -135,6 +135,16 @@ pub enum PolicyError {
         /// Its words.
         reason: String,
     },
+    /// The policy fails golden requests, and only policies that pass are wanted.
+    #[error(
+        "policy {policy}: {fails}, and only policies that pass are put to work here: see 'tilewright policy check {policy}'"
+    )]
+    NotAdmitted {
+        /// The file or name.
+        policy: String,
+        /// What it fails, in a few words.
+        fails: String,
+    },
     /// The sandbox itself can't be set up on this machine.
     #[error("the policy sandbox can't be set up: {detail}")]
     Sandbox {

@@ -23,8 +23,8 @@ const SETTINGS: usize = 64;
 /// Loads policies into one sandbox.
 pub struct PolicyHost {
     sandbox: Arc<Sandbox>,
-    limits: Limits,
-    cache: Option<Cache>,
+    pub(crate) limits: Limits,
+    pub(crate) cache: Option<Cache>,
 }
 
 /// What a policy says of itself.
@@ -87,6 +87,11 @@ impl Loaded {
     }
 }
 
+/// Whether a user means a file rather than a policy that ships: by the ending or a path separator.
+pub(crate) fn is_file(name_or_file: &str) -> bool {
+    name_or_file.ends_with(".wasm") || name_or_file.contains(['/', '\\'])
+}
+
 impl PolicyHost {
     /// Sets the sandbox up.
     ///
@@ -101,8 +106,7 @@ impl PolicyHost {
     /// # Errors
     /// Any [`PolicyError`] of a policy that can't be loaded.
     pub fn find(&self, name_or_file: &str) -> Result<LoadedPolicy, PolicyError> {
-        let is_file = name_or_file.ends_with(".wasm") || name_or_file.contains(['/', '\\']);
-        if is_file { self.load_file(Path::new(name_or_file)) } else { self.load_shipped(name_or_file) }
+        if is_file(name_or_file) { self.load_file(Path::new(name_or_file)) } else { self.load_shipped(name_or_file) }
     }
 
     /// Loads one of the policies that ship.
@@ -121,6 +125,11 @@ impl PolicyHost {
     /// # Errors
     /// Any [`PolicyError`] of a policy that can't be loaded.
     pub fn load_file(&self, path: &Path) -> Result<LoadedPolicy, PolicyError> {
+        self.load(&path.display().to_string(), &self.read(path)?)
+    }
+
+    /// The bytes of a file that is no larger than any policy may be.
+    pub(crate) fn read(&self, path: &Path) -> Result<Vec<u8>, PolicyError> {
         let unreadable = |source| PolicyError::Unreadable { path: path.into(), source };
         let metadata = fs::metadata(path).map_err(unreadable)?;
         if !metadata.is_file() {
@@ -130,7 +139,7 @@ impl PolicyHost {
         if metadata.len() > self.limits.file_bytes as u64 {
             return Err(PolicyError::TooLarge { policy, bytes: metadata.len(), most: self.limits.file_bytes });
         }
-        self.load(&policy, &fs::read(path).map_err(unreadable)?)
+        fs::read(path).map_err(unreadable)
     }
 
     /// Loads a policy from its bytes; `origin` names it in errors.

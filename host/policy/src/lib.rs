@@ -9,6 +9,7 @@ mod cache;
 mod check;
 mod contract;
 mod error;
+pub mod gate;
 mod guest;
 mod host;
 mod limits;
@@ -21,6 +22,7 @@ mod shipped;
 
 pub use cache::CacheDir;
 pub use error::PolicyError;
+pub use gate::{Admission, Admitted, Verdict};
 pub use host::{Description, Inspection, LoadedPolicy, PolicyHost};
 pub use limits::Limits;
 pub use load::Kind;

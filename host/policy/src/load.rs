@@ -80,7 +80,7 @@ pub(crate) fn load(
 }
 
 /// `sha256:` and the digest in hexadecimal.
-fn digest(bytes: &[u8]) -> String {
+pub(crate) fn digest(bytes: &[u8]) -> String {
     let hex = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     format!("sha256:{hex}")
 }

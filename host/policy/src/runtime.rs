@@ -151,6 +151,13 @@ impl Policy {
         self.failures >= self.loaded.limits.failures
     }
 
+    /// Fuel that the last call used and bytes of linear memory in use; none where the call spoilt the instance.
+    pub(crate) fn used(&self) -> Option<(u64, usize)> {
+        let live = self.live.as_ref()?;
+        let left = live.store.get_fuel().ok()?;
+        Some((self.loaded.limits.fuel.saturating_sub(left), live.store.data().usage.memory_bytes()))
+    }
+
     fn ask(&mut self, case: Case<'_>, question: &Arc<Question>, attempts: Option<&[Attempt]>) -> Asked {
         let live = match Live::ready(&mut self.live, &self.loaded, &self.settings) {
             Ok(live) => live,
@@ -203,7 +210,7 @@ impl Policy {
             let bare = |plan: &Plan| Plan { reason: String::new(), ..plan.clone() };
             let is_tried = |tried: &Attempt| bare(&tried.plan) == bare(&plan);
             if attempts.is_some_and(|attempts| attempts.iter().any(is_tried)) {
-                return Err(nonsense("a plan that has failed before"));
+                return Err(nonsense(check::REPEATED));
             }
             Ok(plan)
         });

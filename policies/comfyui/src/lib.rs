@@ -100,7 +100,9 @@ impl Policy for ComfyUi {
             Failure::OutOfMemory(_) | Failure::OverLimit(_) => {
                 let is_clip = request.frames > 1;
                 let fallback = if is_clip { FALLBACK_VIDEO } else { FALLBACK };
-                if last.plan.tile().is_some_and(|tile| tile.height.min(tile.width) <= fallback.height) {
+                // A picture that one tile covers would be decoded as it was.
+                let side = last.plan.tile().map_or(request.longest(), |tile| tile.height.min(tile.width));
+                if side <= fallback.height {
                     return Err("ComfyUI has no smaller tiles to fall back to".into());
                 }
                 let plan = match is_clip {
@@ -276,5 +278,7 @@ mod tests {
         assert_eq!(plan.space, Space::Blended(FALLBACK));
         let tiled = Attempt { plan, failure: Failure::OutOfMemory(1) };
         assert!(policy.recover(&request(1024, 0), &[tiled]).is_err());
+        let whole = Attempt { plan: Plan::whole(Precision::Uniform(Dtype::Bf16)), failure: Failure::OutOfMemory(1) };
+        assert!(policy.recover(&request(512, 0), &[whole]).is_err(), "one tile covers it");
     }
 }

@@ -1,6 +1,12 @@
 //! What `tilewright policy` is told: one variant per verb.
 
+mod check;
+mod diff;
+
 use clap::Subcommand;
+
+pub use check::Check;
+pub use diff::Diff;
 
 use super::{Replay, Simulate, Table};
 
@@ -28,4 +34,8 @@ pub enum Policy {
     Simulate(Simulate),
     /// Make such a table from what was measured on a device
     Table(Table),
+    /// Ask a policy everything that the load gate asks, and say what was found
+    Check(Check),
+    /// Show where two policies decide differently, and what the estimates say that is worth
+    Diff(Diff),
 }

@@ -18,6 +18,7 @@ use crate::{
     failure::{Failure, Outcome},
     history::shown,
     table,
+    tell::tell,
 };
 
 /// Characters of a digest that are shown.
@@ -30,9 +31,10 @@ const LINE: usize = 400;
 pub fn run(arguments: &Replay) -> Outcome {
     let recorded = read(&arguments.records)?;
     if recorded.ordinary > 0 {
-        eprintln!(
+        tell!(
             "note: {} of {} records were made without --record full, and are not replayed",
-            recorded.ordinary, recorded.records
+            recorded.ordinary,
+            recorded.records
         );
     }
     let host = super::host()?;

@@ -20,6 +20,7 @@ use crate::{
     failure::{Failure, Outcome},
     history::shown,
     table,
+    tell::tell,
 };
 
 /// Who takes part where nobody is named: all that ship but the one that only does as it is told.
@@ -53,7 +54,7 @@ pub fn run(arguments: &Simulate) -> Outcome {
     }
     if let Some(plot) = &arguments.plot {
         page::of(&report).write(plot)?;
-        eprintln!("wrote {}", plot.display());
+        tell!("wrote {}", plot.display());
     }
     Ok(())
 }
@@ -72,7 +73,7 @@ fn workload(device: &Table, path: &Path) -> Outcome<Vec<Item>> {
     let read = read.map_err(|damage| wrong(&damage))?;
     let (items, left) = from_records(device, &read).map_err(|error| wrong(&error))?;
     if left > 0 {
-        eprintln!("note: the table has nothing of {left} of {} requests: they are left out", read.len());
+        tell!("note: the table has nothing of {left} of {} requests: they are left out", read.len());
     }
     Ok(items)
 }

@@ -8,6 +8,7 @@ use tilewright_plan::records;
 use crate::{
     args::Table,
     failure::{Failure, Outcome},
+    tell::tell,
 };
 
 /// Makes a table.
@@ -23,7 +24,7 @@ pub fn run(arguments: &Table) -> Outcome {
         (left.without_offer, "don't say what could be carried out"),
     ] {
         if count > 0 {
-            eprintln!("note: {count} measurements {what}, and are left out");
+            tell!("note: {count} measurements {what}, and are left out");
         }
     }
     let table = builder.finish(arguments.name.clone().unwrap_or_default(), arguments.about.clone());
@@ -36,7 +37,7 @@ pub fn run(arguments: &Table) -> Outcome {
     tilewright_plot::write_whole(output, text.as_bytes())
         .map_err(|error| Failure::input(format!("{}: can't be written: {error}", output.display())))?;
     let plans: usize = table.cases.iter().map(|case| case.plans.len()).sum();
-    eprintln!("wrote {}: {plans} plans in {} cases", output.display(), table.cases.len());
+    tell!("wrote {}: {plans} plans in {} cases", output.display(), table.cases.len());
     Ok(())
 }
 

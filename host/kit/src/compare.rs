@@ -1,0 +1,321 @@
+//! Where two policies decide differently, and what the estimates say the difference is worth.
+//!
+//! Each request is decided by fresh instances, so that nothing depends on the order. Only plans as they would be carried out are
+//! compared, after the host's checks: reasons may differ. A recovery is compared as long as both policies were asked the same.
+
+mod facts;
+mod records;
+
+use std::{io, path::PathBuf, sync::Arc};
+
+use serde::Serialize;
+use thiserror::Error;
+use tilewright_plan::{Cost, Decision, Fallback, Plan, Planner, PolicyIdentity, Release};
+use tilewright_policy::{
+    LoadedPolicy, PolicyError,
+    gate::{Call, golden},
+};
+
+use facts::Priced;
+pub use facts::Pricing;
+pub use records::{RecordedRequest, read};
+
+/// Why policies can't be compared.
+#[derive(Debug, Error)]
+pub enum CompareError {
+    /// A policy can't be put to work.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The records can't be read.
+    #[error("records {}: can't be read: {}", path.display(), source)]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A line is no record.
+    #[error("records {}: line {line} is not a record: {detail}", path.display())]
+    NotARecord {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// What the reader says.
+        detail: String,
+    },
+    /// There is nothing to compare on.
+    #[error("records {}: there are none in the file: write some with 'tilewright decode --record FILE' or 'tilewright history export FILE'", path.display())]
+    NoRecords {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// A policy with its settings.
+#[derive(Clone, Copy)]
+pub struct Contender<'a> {
+    /// Loaded.
+    pub policy: &'a LoadedPolicy,
+    /// As `KEY` and `VALUE`; the others keep their defaults.
+    pub settings: &'a [(String, String)],
+}
+
+/// A part of a plan that differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Field {
+    /// Its name in the plan.
+    pub name: &'static str,
+    /// What A says.
+    pub a: String,
+    /// What B says.
+    pub b: String,
+}
+
+/// What one of the policies decided.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Side {
+    /// What would be carried out.
+    pub plan: Plan,
+    /// Set where it is the host's default.
+    pub fallback: Option<Fallback>,
+    /// What that is expected to cost; null where it can't be said.
+    pub estimate: Option<Cost>,
+    /// Whether that is within the memory limit.
+    pub fits: Option<bool>,
+    /// Where the price comes from.
+    pub pricing: Pricing,
+}
+
+/// A request that is decided differently.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Difference {
+    /// Which request.
+    pub request: String,
+    /// In which call.
+    pub call: Call,
+    /// The parts of the plan that differ.
+    pub fields: Vec<Field>,
+    /// A's decision.
+    pub a: Side,
+    /// B's decision.
+    pub b: Side,
+    /// Expected time of B over A.
+    pub time_ratio: Option<f64>,
+    /// Expected memory of B over A.
+    pub memory_ratio: Option<f64>,
+}
+
+/// What all differences together are worth, where both plans have a price.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Worth {
+    /// Differences with both prices.
+    pub priced: u32,
+    /// Milliseconds of A's plans together, and of B's.
+    pub a_ms: f64,
+    /// See `a_ms`.
+    pub b_ms: f64,
+    /// Bytes of A's peaks together, and of B's.
+    pub a_bytes: u64,
+    /// See `a_bytes`.
+    pub b_bytes: u64,
+    /// B's time together over A's; large requests count most.
+    pub time_ratio: Option<f64>,
+    /// B's memory together over A's.
+    pub memory_ratio: Option<f64>,
+    /// The geometric mean of the time ratios: every request counts alike.
+    pub typical_time_ratio: Option<f64>,
+    /// The same of memory.
+    pub typical_memory_ratio: Option<f64>,
+    /// Differences in which A's plan is over the limit and B's is not.
+    pub only_a_over_limit: u32,
+    /// The other way round.
+    pub only_b_over_limit: u32,
+}
+
+/// How many of the plans compared had their price from where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Prices {
+    /// From the records.
+    pub recorded: u32,
+    /// By formula, scaled to what a record says of other plans.
+    pub scaled: u32,
+    /// By formula.
+    pub formula: u32,
+}
+
+/// Two policies beside each other.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Who A is.
+    pub a: PolicyIdentity,
+    /// Who B is.
+    pub b: PolicyIdentity,
+    /// `golden`, or the file of the records.
+    pub requests_from: String,
+    /// Requests.
+    pub requests: u32,
+    /// Decisions that were compared.
+    pub compared: u32,
+    /// Those that are alike.
+    pub alike: u32,
+    /// What the differences are worth.
+    pub worth: Worth,
+    /// Where the prices of differing plans come from.
+    pub prices: Prices,
+    /// The differences, in the order of the requests.
+    pub differences: Vec<Difference>,
+}
+
+/// Compares two policies on the golden set.
+///
+/// # Errors
+/// [`CompareError::Policy`] where one can't be put to work.
+pub fn on_golden(a: Contender<'_>, b: Contender<'_>) -> Result<Comparison, CompareError> {
+    let mut comparison = Comparison::new(a, b, "golden".into())?;
+    for golden in golden::set() {
+        comparison.requests += 1;
+        let [first, second] = [a, b].map(|contender| {
+            let mut heard = Vec::new();
+            let mut policy = contender.policy.configure(contender.settings)?;
+            golden.play(&mut policy, |_, turn| heard.push(turn));
+            Ok::<_, PolicyError>(heard)
+        });
+        let facts = Priced::by_formula(golden.facts());
+        for (one, other) in first?.into_iter().zip(second?) {
+            // From here on they were told different things.
+            if one.attempts != other.attempts {
+                break;
+            }
+            if let (Some(one), Some(other), call) = (one.decision, other.decision, one.call) {
+                comparison.add(&golden.name, call, golden.request.memory_limit, &facts, one, other);
+            }
+        }
+    }
+    Ok(comparison.summed())
+}
+
+/// Compares two policies on recorded requests; `from` names them in the comparison.
+///
+/// # Errors
+/// [`CompareError::Policy`] where one can't be put to work.
+pub fn on_records(
+    a: Contender<'_>,
+    b: Contender<'_>,
+    from: &str,
+    requests: &[RecordedRequest],
+) -> Result<Comparison, CompareError> {
+    let mut comparison = Comparison::new(a, b, from.into())?;
+    for recorded in requests {
+        comparison.requests += 1;
+        let RecordedRequest { request, device, offer, attempts, .. } = recorded;
+        let facts = Arc::new(recorded.facts());
+        let decide = |contender: Contender<'_>| -> Result<Decision, PolicyError> {
+            let mut policy = contender.policy.configure(contender.settings)?;
+            Ok(match attempts.is_empty() {
+                true => policy.decide(request, device, offer, facts.clone()),
+                false => policy.recover(request, device, offer, facts.clone(), attempts),
+            })
+        };
+        let call = if attempts.is_empty() { Call::Decide } else { Call::Recover };
+        let (one, other) = (decide(a)?, decide(b)?);
+        comparison.add(&recorded.name, call, request.memory_limit, &facts, one, other);
+    }
+    Ok(comparison.summed())
+}
+
+impl Comparison {
+    fn new(a: Contender<'_>, b: Contender<'_>, requests_from: String) -> Result<Self, PolicyError> {
+        let who = |contender: Contender<'_>| {
+            Ok::<_, PolicyError>(contender.policy.configure(contender.settings)?.identity().clone())
+        };
+        Ok(Self {
+            a: who(a)?,
+            b: who(b)?,
+            requests_from,
+            requests: 0,
+            compared: 0,
+            alike: 0,
+            worth: Worth::default(),
+            prices: Prices::default(),
+            differences: Vec::new(),
+        })
+    }
+
+    fn add(&mut self, request: &str, call: Call, limit: u64, facts: &Priced, a: Decision, b: Decision) {
+        self.compared += 1;
+        let fields = fields(&a.plan, &b.plan);
+        if fields.is_empty() {
+            self.alike += 1;
+            return;
+        }
+        let [a, b] = [a, b].map(|decision| {
+            let (estimate, pricing) = facts.price(&decision.plan);
+            match pricing {
+                Pricing::Recorded => self.prices.recorded += 1,
+                Pricing::Scaled => self.prices.scaled += 1,
+                Pricing::Formula => self.prices.formula += 1,
+            }
+            let fits = estimate.map(|cost| cost.peak_bytes <= limit);
+            Side { plan: decision.plan, fallback: decision.fallback, estimate, fits, pricing }
+        });
+        let ratio = |of: fn(&Cost) -> f64| {
+            let (one, other) = (of(a.estimate.as_ref()?), of(b.estimate.as_ref()?));
+            (one > 0.0).then(|| other / one)
+        };
+        let time_ratio = ratio(|cost| cost.elapsed.as_secs_f64());
+        let memory_ratio = ratio(|cost| cost.peak_bytes as f64);
+        self.differences.push(Difference { request: request.into(), call, fields, a, b, time_ratio, memory_ratio });
+    }
+
+    fn summed(mut self) -> Self {
+        let mut worth = Worth::default();
+        for Difference { a, b, .. } in &self.differences {
+            if let (Some(one), Some(other)) = (&a.estimate, &b.estimate) {
+                worth.priced += 1;
+                worth.a_ms += one.elapsed.as_secs_f64() * 1e3;
+                worth.b_ms += other.elapsed.as_secs_f64() * 1e3;
+                worth.a_bytes = worth.a_bytes.saturating_add(one.peak_bytes);
+                worth.b_bytes = worth.b_bytes.saturating_add(other.peak_bytes);
+            }
+            worth.only_a_over_limit += u32::from((a.fits, b.fits) == (Some(false), Some(true)));
+            worth.only_b_over_limit += u32::from((a.fits, b.fits) == (Some(true), Some(false)));
+        }
+        worth.time_ratio = (worth.a_ms > 0.0).then(|| worth.b_ms / worth.a_ms);
+        worth.memory_ratio = (worth.a_bytes > 0).then(|| worth.b_bytes as f64 / worth.a_bytes as f64);
+        worth.typical_time_ratio = typical(self.differences.iter().filter_map(|difference| difference.time_ratio));
+        worth.typical_memory_ratio = typical(self.differences.iter().filter_map(|difference| difference.memory_ratio));
+        self.worth = worth;
+        self
+    }
+}
+
+/// The geometric mean.
+fn typical(ratios: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) =
+        ratios.filter(|ratio| *ratio > 0.0).fold((0.0, 0u32), |(sum, count), ratio| (sum + ratio.ln(), count + 1));
+    (count > 0).then(|| (sum / f64::from(count)).exp())
+}
+
+/// The parts of two plans that differ; the reason is none.
+fn fields(a: &Plan, b: &Plan) -> Vec<Field> {
+    let word = |release: Release| match release {
+        Release::Keep => "keep",
+        Release::AtEnd => "at-end",
+        Release::EachStep => "each-step",
+    };
+    let rows: [(&'static str, String, String); 8] = [
+        ("space", a.space.to_string(), b.space.to_string()),
+        ("time", a.time.to_string(), b.time.to_string()),
+        ("batch", a.batch.to_string(), b.batch.to_string()),
+        ("precision", a.precision.to_string(), b.precision.to_string()),
+        ("layout", a.layout.to_string(), b.layout.to_string()),
+        ("release", word(a.release).into(), word(b.release).into()),
+        ("offload", a.offload.to_string(), b.offload.to_string()),
+        ("prefetch", a.prefetch.to_string(), b.prefetch.to_string()),
+    ];
+    rows.into_iter().filter(|(_, a, b)| a != b).map(|(name, a, b)| Field { name, a, b }).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,187 @@
+//! Comparisons of the policies that ship.
+
+use std::{fs, path::PathBuf};
+
+use serde_json::{Value, json};
+use tilewright_plan::{Layout, Release, Space};
+use tilewright_policy::{CacheDir, Limits, PolicyHost};
+
+use super::*;
+
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn with(lines: &[Value]) -> (Self, PathBuf) {
+        let place = Self(tempfile::tempdir().unwrap());
+        let path = place.0.path().join("records.jsonl");
+        fs::write(&path, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+        (place, path)
+    }
+}
+
+fn golden_of(a: (&str, &[(&str, &str)]), b: (&str, &[(&str, &str)])) -> Comparison {
+    with(a, b, |a, b| on_golden(a, b).unwrap())
+}
+
+fn with<R>(
+    a: (&str, &[(&str, &str)]),
+    b: (&str, &[(&str, &str)]),
+    compare: impl FnOnce(Contender<'_>, Contender<'_>) -> R,
+) -> R {
+    let host = PolicyHost::new(Limits::default(), &CacheDir::Off).unwrap();
+    let owned = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    };
+    let (first, second) = (host.load_shipped(a.0).unwrap(), host.load_shipped(b.0).unwrap());
+    let (set_a, set_b) = (owned(a.1), owned(b.1));
+    compare(Contender { policy: &first, settings: &set_a }, Contender { policy: &second, settings: &set_b })
+}
+
+#[test]
+fn a_policy_is_like_itself() {
+    let comparison = golden_of(("adaptive", &[]), ("adaptive", &[]));
+    assert_eq!(comparison.differences, []);
+    assert!(comparison.alike == comparison.compared && comparison.compared >= comparison.requests);
+    assert_eq!(comparison.worth, Worth::default());
+}
+
+#[test]
+fn settings_show_in_the_fields_that_they_set() {
+    let comparison = golden_of(("fixed", &[]), ("fixed", &[("layout", "channels-last"), ("release", "at-end")]));
+    for difference in &comparison.differences {
+        let names: Vec<&str> = difference.fields.iter().map(|field| field.name).collect();
+        assert!(names == ["layout", "release"] || names == ["release"], "{difference:?}");
+        let release = difference.fields.last().unwrap();
+        assert_eq!((release.a.as_str(), release.b.as_str()), ("keep", "at-end"));
+    }
+    // Every first decision; the recoveries follow upon different plans and are not compared.
+    assert!(
+        comparison.differences.len() > 60
+            && comparison.differences.iter().any(|difference| difference.fields.len() == 2)
+    );
+    let worth = comparison.worth;
+    assert_eq!(worth.memory_ratio, Some(1.0));
+    assert!(
+        worth.typical_time_ratio.is_some_and(|ratio| ratio > 1.0 && ratio < 1.4),
+        "channels-last is slower on gfx: {worth:?}"
+    );
+}
+
+#[test]
+fn half_the_bytes_are_half_the_memory() {
+    let comparison = golden_of(("fixed", &[("space", "whole")]), ("fixed", &[("precision", "f16")]));
+    let ratios: Vec<f64> = comparison.differences.iter().filter_map(|difference| difference.memory_ratio).collect();
+    assert!(ratios.iter().all(|ratio| (0.5..0.9).contains(ratio)), "{ratios:?}");
+    let worth = comparison.worth;
+    assert!(worth.typical_memory_ratio.is_some_and(|ratio| ratio < 0.6) && worth.only_a_over_limit > 0, "{worth:?}");
+    assert_eq!(worth.only_b_over_limit, 0);
+    assert_eq!(comparison.prices.formula, 2 * comparison.differences.len() as u32);
+}
+
+/// A record of whole in f32 of 1024² on a CPU, expected to take 9 s and 3 GB.
+fn record() -> Value {
+    let plan = Plan {
+        space: Space::Whole,
+        time: tilewright_plan::Time::Whole,
+        batch: 1,
+        precision: tilewright_plan::Precision::Uniform(tilewright_plan::Dtype::F32),
+        layout: Layout::ChannelsLast,
+        release: Release::Keep,
+        offload: false,
+        prefetch: 0,
+        reason: "as it was".into(),
+    };
+    let set = golden::set();
+    let golden = set.iter().find(|golden| golden.name == "x86_v4 flux-f32 1024×1024 plenty balanced").unwrap();
+    json!({
+        "tilewright": "0.1.0", "time": "2026-11-21T12:00:00Z", "request": golden.request, "device": golden.device,
+        "policy": {"name": "fixed", "version": "0.1.0", "digest": "", "settings": {}},
+        "answer": plan, "plan": plan, "adjusted": [], "fallback": null, "decision_ms": 0.1, "fuel": 100,
+        "estimate": {"peak_bytes": 3_000_000_000u64, "elapsed_ms": 9000.0, "tiles": 1, "shapes": 1, "rework": 1.0},
+        "attempts": [], "outcome": null,
+    })
+}
+
+fn compared(path: &std::path::Path) -> Comparison {
+    let requests = read(path).unwrap();
+    let fixed: (&str, &[(&str, &str)]) = ("fixed", &[("space", "blended"), ("tile", "512")]);
+    with(("fixed", &[]), fixed, |a, b| on_records(a, b, "records.jsonl", &requests).unwrap())
+}
+
+#[test]
+fn a_record_s_own_price_stands_and_scales_the_others() {
+    let (_place, path) = Place::with(&[record()]);
+    let comparison = compared(&path);
+    let [difference] = comparison.differences.as_slice() else { panic!("{comparison:?}") };
+    assert_eq!((difference.a.pricing, difference.b.pricing), (Pricing::Recorded, Pricing::Scaled));
+    assert_eq!(difference.a.estimate.unwrap().peak_bytes, 3_000_000_000);
+    assert_eq!(difference.request, "line 1: flux 1024×1024");
+    let set = golden::set();
+    let golden = set.iter().find(|golden| golden.name == "x86_v4 flux-f32 1024×1024 plenty balanced").unwrap();
+    let formula = |plan: &Plan| golden.facts().estimate(plan).unwrap().elapsed.as_secs_f64();
+    let expected = formula(&difference.b.plan) * 9.0 / formula(&difference.a.plan);
+    assert!((difference.b.estimate.unwrap().elapsed.as_secs_f64() / expected - 1.0).abs() < 1e-6);
+}
+
+#[test]
+fn a_full_record_s_prices_are_taken() {
+    let mut full = record();
+    let plan = |tile: u64, precision: &str| {
+        json!({"space": {"kind": "blended", "height": tile, "width": tile, "overlap": 64}, "time": {"kind": "whole"}, "batch": 1,
+            "precision": {"kind": "uniform", "dtype": precision}, "layout": "channels-last", "release": "keep", "offload": false,
+            "prefetch": 0, "reason": "priced"})
+    };
+    full["exchange"] = json!({"session": "s", "calls": [
+        {"sequence": 0, "request": full["request"], "device": full["device"], "question": {"kind": "decide", "offer": {"running": null}},
+            "heard": {"estimates": [
+                {"plan": plan(512, "f32"), "cost": {"peak_bytes": 7, "elapsed_ns": 8_000_000_000u64, "tiles": 9, "shapes": 1, "rework": "1.25"}},
+                {"plan": plan(64, "f16"), "error": "no f16 here"}]},
+            "reply": {}},
+        {"sequence": 1, "request": full["request"], "device": full["device"], "question": {"kind": "learn"}, "reply": {}}]});
+    let (_place, path) = Place::with(&[full]);
+    let comparison = compared(&path);
+    let [difference] = comparison.differences.as_slice() else { panic!("{comparison:?}") };
+    assert_eq!((difference.a.pricing, difference.b.pricing), (Pricing::Scaled, Pricing::Recorded));
+    let cost = difference.b.estimate.unwrap();
+    assert_eq!((cost.peak_bytes, cost.elapsed.as_secs(), cost.rework), (7, 8, 1.25));
+    assert_eq!((comparison.prices.recorded, comparison.prices.scaled), (1, 1));
+}
+
+#[test]
+fn failed_attempts_are_asked_about() {
+    let mut failed = record();
+    failed["attempts"] = json!([{"plan": failed["plan"], "failure": {"kind": "out-of-memory", "bytes": 1}, "answer": null,
+        "adjusted": [], "fallback": null, "fuel": 1}]);
+    let (_place, path) = Place::with(&[record(), failed]);
+    let requests = read(&path).unwrap();
+    let names: Vec<&str> = requests.iter().map(|request| request.name.as_str()).collect();
+    assert_eq!(names, ["line 1: flux 1024×1024", "line 2: flux 1024×1024", "line 2: flux 1024×1024, recovery"]);
+    let comparison = with(("adaptive", &[]), ("fixed", &[]), |a, b| on_records(a, b, "r", &requests).unwrap());
+    assert_eq!(comparison.compared, 3);
+    let recovery = comparison.differences.iter().find(|difference| difference.call == Call::Recover).unwrap();
+    assert!(recovery.a.fallback.is_none() && recovery.b.fallback.is_some(), "fixed does not recover: {recovery:?}");
+}
+
+#[test]
+fn odd_files_are_refused_by_line() {
+    let refused = |text: &str| {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("r.jsonl");
+        fs::write(&path, text).unwrap();
+        let error = read(&path).unwrap_err().to_string();
+        assert!(!error.contains('\n'), "{error}");
+        error
+    };
+    assert!(refused("").contains("there are none"));
+    assert!(refused("\n\n").contains("there are none"));
+    assert!(refused(&format!("{}\n{{\"a\": 1}}\n", record())).contains("line 2 is not a record: missing field"));
+    assert!(refused("not json").contains("line 1 is not a record"));
+    assert!(read(std::path::Path::new("/no/such.jsonl")).unwrap_err().to_string().contains("can't be read"));
+}
+
+#[test]
+fn typical_is_the_geometric_mean() {
+    assert_eq!(typical([].into_iter()), None);
+    assert!((typical([0.5, 2.0].into_iter()).unwrap() - 1.0).abs() < 1e-12);
+    assert!((typical([4.0, 1.0].into_iter()).unwrap() - 2.0).abs() < 1e-12);
+}

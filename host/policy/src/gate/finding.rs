@@ -1,0 +1,172 @@
+//! What the gate finds, and what to do about it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// Keeps the policy from passing.
+    Error,
+    /// Costs someone time or memory.
+    Warning,
+    /// Good to know.
+    Note,
+}
+
+/// The steps of the gate, in order; where one fails, the later ones are not reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Step {
+    /// The file is WebAssembly.
+    Parse,
+    /// It uses no feature that is off.
+    Features,
+    /// It imports what is offered and exports what is asked for, with the right types.
+    World,
+    /// It starts within the limits.
+    Limits,
+    /// It describes itself.
+    Describe,
+    /// It takes its settings.
+    Configure,
+    /// It answers the golden requests.
+    Golden,
+}
+
+impl Step {
+    /// All of them, in order, with what each looks at.
+    pub const ALL: [(Step, &'static str, &'static str); 7] = [
+        (Step::Parse, "parse", "the file is WebAssembly"),
+        (Step::Features, "features", "no feature that is off is used"),
+        (Step::World, "world", "imports and exports are the contract's"),
+        (Step::Limits, "limits", "it starts within the limits"),
+        (Step::Describe, "describe", "it says what it is"),
+        (Step::Configure, "configure", "it takes its settings"),
+        (Step::Golden, "golden", "it answers the golden requests"),
+    ];
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let row = Step::ALL.iter().find(|(step, ..)| step == self);
+        f.write_str(row.map_or("", |(_, name, _)| name))
+    }
+}
+
+/// A function of the contract that a policy was called by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Call {
+    /// A first plan.
+    Decide,
+    /// Another plan after failures.
+    Recover,
+    /// Told of an outcome.
+    Learn,
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Call::Decide => "decide",
+            Call::Recover => "recover",
+            Call::Learn => "learn",
+        })
+    }
+}
+
+macro_rules! problems {
+    ($($(#[doc = $doc:literal])+ $id:ident $name:literal $advice:literal)+) => {
+        /// What is wrong, for programs to tell apart.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum Problem {
+            $($(#[doc = $doc])+ #[serde(rename = $name)] $id,)+
+        }
+
+        impl Problem {
+            /// The problem's name, as in JSON.
+            pub const fn name(self) -> &'static str {
+                match self { $(Problem::$id => $name,)+ }
+            }
+
+            /// What to do.
+            pub const fn advice(self) -> &'static str {
+                match self { $(Problem::$id => $advice,)+ }
+            }
+        }
+    };
+}
+
+problems! {
+    /// A feature of WebAssembly is used that is off here.
+    Feature "feature" "build without it: for Rust, wasm32-unknown-unknown and no extra target features"
+    /// Imports, exports or their types are not the contract's.
+    World "world" "build it against the contract, wit/policy.wit; 'tilewright policy new' makes a project that does"
+    /// It fails before it can be asked anything.
+    Start "start" "a policy has to start within the limits that 'tilewright policy inspect' shows: less static data, no work at start"
+    /// It fails while it describes itself, or what it says can't be used.
+    Description "description" "describe has to answer at once, with a name, a version and settings that can be written on a command line"
+    /// It fails while it is configured, or refuses its own defaults.
+    Settings "settings" "configure has to take the defaults that describe gives"
+    /// The guest traps.
+    Trap "trap" "run the request in a test of your own: indexing, arithmetic overflow and unwrap are what traps most"
+    /// The guest uses up its fuel.
+    OutOfFuel "out-of-fuel" "look for a loop that does not end, or search fewer plans"
+    /// The guest uses up its time.
+    Timeout "timeout" "look for a loop that does not end, or search fewer plans"
+    /// The guest wants more memory than it may have.
+    OutOfMemory "out-of-memory" "look for what grows with every call, or with the size of a request"
+    /// An answer that means nothing.
+    Nonsense "nonsense" "a tile, a chunk and a batch have to be at least 1"
+    /// An answer that has failed before.
+    Repeats "repeats" "compare with the attempts after clamping as the host does: a tile that covers the picture is the whole picture"
+    /// An answer that holds more than is allowed, where something else would not.
+    OverLimit "over-limit" "ask what the plan costs and keep within request.memory-limit, or answer with an error"
+    /// An error where a plan would have fitted.
+    Declines "declines" "the host's default decides instead; answer with the leanest plan if nothing better fits"
+    /// An answer that the host has to change.
+    Adjusted "adjusted" "keep to the offer: see the hints offer.* in the contract"
+    /// An answer that the host can't price.
+    Unpriced "unpriced" "answer only plans that estimate has a price for"
+    /// After memory ran out: a plan that is not expected to hold less.
+    NotLeaner "not-leaner" "after out-of-memory and over-limit, answer a plan whose peak is well below the failed one's"
+    /// After values overflowed: a type that keeps no more.
+    NotWider "not-wider" "after non-finite, answer a wider type: mixed, then f32"
+    /// Two fresh instances answer the same inputs differently.
+    NotSame "not-same" "the same inputs have to give the same answer and the same fuel: look for what is not initialised"
+    /// An instance answers otherwise than a fresh one, though it was told nothing.
+    Remembers "remembers" "decide and recover may not change what later ones answer; only learn may"
+    /// More than half of a limit.
+    NearLimit "near-limit" "a slower machine or a larger request goes over it"
+    /// The set was not tried to its end.
+    CutShort "cut-short" "mend what uses up its limits, then check again"
+}
+
+/// Something that the gate found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// How much it matters.
+    pub severity: Severity,
+    /// At which step.
+    pub step: Step,
+    /// What is wrong.
+    pub problem: Problem,
+    /// Which of the golden requests.
+    pub request: Option<String>,
+    /// In which call.
+    pub call: Option<Call>,
+    /// What was found, in one line.
+    pub found: String,
+    /// What to do, in one line.
+    pub advice: String,
+}
+
+impl Finding {
+    pub(super) fn new(severity: Severity, step: Step, problem: Problem, found: impl Into<String>) -> Self {
+        let (found, advice) = (found.into(), problem.advice().into());
+        Self { severity, step, problem, request: None, call: None, found, advice }
+    }
+}

@@ -1,0 +1,330 @@
+//! The golden set: requests that every policy is asked before it is put to work. One row each, in [`rows`].
+
+mod play;
+mod rows;
+
+use std::sync::Arc;
+
+use tilewright_plan::{
+    Backend, Device, Dtype, Facts, Hint, Layout, Objective, Offer, Plan, Precision, Record, Release, Request, Space,
+    Tile, Time,
+};
+
+use super::{
+    machines::{Machine, Weights},
+    prices::Prices,
+};
+
+pub use play::Heard;
+
+/// Latent pixels of the smallest tile, and the most samples, tiles and inputs at once: as the engine offers them.
+const LEAST_TILE: u32 = 8;
+const MOST_BATCH: u32 = 64;
+const MOST_AHEAD: u32 = 8;
+
+/// How much memory there is.
+#[derive(Clone, Copy, Debug)]
+enum Room {
+    /// 80 % of what the device has free, as by default.
+    Plenty,
+    /// So many percent of what the whole decode takes in f32.
+    Percent(u64),
+    /// 1 MiB, which nothing fits into.
+    Hopeless,
+}
+
+/// What can be carried out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Stage {
+    /// As the engine offers for a decode.
+    Decode,
+    /// As it offers for an encode: no exact bands.
+    Encode,
+    /// By a host that offers nothing beyond f32, and gives no hints.
+    Bare,
+}
+
+/// A plan in few words.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    form: Form,
+    precision: Precision,
+    /// Frames that are carried on at once; 0 for whole in time.
+    chunk: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    Whole,
+    Bands(u32),
+    Tiles(u32),
+}
+
+/// How an attempt fails.
+#[derive(Clone, Copy, Debug)]
+enum Fails {
+    OutOfMemory,
+    OverLimit,
+    NonFinite,
+}
+
+/// What happens after the first decision.
+#[derive(Clone, Copy, Debug)]
+enum Then {
+    Nothing,
+    /// What the policy decided fails like that, one after the other.
+    Fail(&'static [Fails]),
+    /// A clip is under way in this shape, and so many frames have left; then it fails like that.
+    UnderWay(Shape, u32, &'static [Fails]),
+    /// The outcome is told, of this plan and of one that the policy did not answer, and the policy decides again.
+    Learn,
+}
+
+/// One request of the set, as a row of the table.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    machine: &'static Machine,
+    weights: &'static Weights,
+    width: u32,
+    height: u32,
+    frames: u32,
+    batch: u32,
+    room: Room,
+    objective: Objective,
+    stage: Stage,
+    /// Measured before: the plan, and what it took of its price in time and memory.
+    tried: &'static [(Shape, f64, f64)],
+    then: Then,
+}
+
+/// A request that policies are tried with, and what happens after.
+#[derive(Clone)]
+pub struct GoldenRequest {
+    /// In a few words; no two have the same.
+    pub name: String,
+    /// What is asked for.
+    pub request: Request,
+    /// On what.
+    pub device: Device,
+    /// What can be carried out.
+    pub offer: Offer,
+    facts: Arc<Prices>,
+    then: Then,
+    under_way: Option<Plan>,
+}
+
+/// The whole set.
+pub fn set() -> Vec<GoldenRequest> {
+    rows::ROWS.iter().map(GoldenRequest::new).collect()
+}
+
+/// Prices by formula for any request: for records that carry none. They tell plans apart and say little about a device.
+pub fn prices(request: &Request, device: &Device, offer: &Offer) -> Arc<dyn Facts> {
+    Arc::new(Prices::new(request, device, offer))
+}
+
+/// What a record's request was offered, from its hints; the engine's offer where it has none.
+pub fn offer_of(record: &Record) -> Offer {
+    let request = &record.request;
+    let hint = |name: &str| request.hints.iter().find(|hint| hint.name == name).map(|hint| hint.value.as_str());
+    let number = |name: &str, otherwise: u32| hint(name).and_then(|text| text.parse().ok()).unwrap_or(otherwise);
+    let flag = |name: &str, otherwise: bool| hint(name).map_or(otherwise, |text| text == "true");
+    let is_clip = request.frames > 1;
+    let scale = request.model.spatial_scale.max(1);
+    let dtypes = hint("offer.dtypes").map(|names| names.split(',').filter_map(|name| name.parse().ok()).collect());
+    Offer {
+        dtypes: dtypes.unwrap_or_else(|| vec![Dtype::F32]),
+        tile_unit: number("offer.tile-unit", scale),
+        tile_least: number("offer.tile-least", scale * LEAST_TILE),
+        batch_most: number("offer.batch-most", if is_clip { 1 } else { MOST_BATCH }),
+        exact: flag("offer.exact", true),
+        carried: flag("offer.carried", is_clip),
+        offload: flag("offer.offload", false),
+        prefetch_most: number("offer.prefetch-most", 0),
+        running: None,
+    }
+}
+
+impl GoldenRequest {
+    fn new(row: &Row) -> Self {
+        let Row { machine, weights, width, height, frames, batch, .. } = *row;
+        let device = machine.device();
+        let is_video = weights.frames > 1;
+        let on_gpu = machine.backend != Backend::Cpu;
+        let is_bare = row.stage == Stage::Bare;
+        let offer = Offer {
+            dtypes: if is_bare { vec![Dtype::F32] } else { machine.dtypes.to_vec() },
+            tile_unit: weights.scale,
+            tile_least: weights.scale * LEAST_TILE,
+            batch_most: if is_video || is_bare { 1 } else { MOST_BATCH },
+            exact: row.stage == Stage::Decode,
+            carried: is_video && !is_bare,
+            offload: is_video && on_gpu && !is_bare,
+            prefetch_most: if is_video && on_gpu && row.stage == Stage::Decode { MOST_AHEAD } else { 0 },
+            running: None,
+        };
+        let mut request = Request {
+            model: weights.model(),
+            batch,
+            frames,
+            height,
+            width,
+            memory_limit: device.free_bytes / 10 * 8,
+            objective: row.objective,
+            hints: Vec::new(),
+        };
+        let prices = Prices::new(&request, &device, &offer);
+        request.memory_limit = match row.room {
+            Room::Plenty => request.memory_limit,
+            Room::Hopeless => 1 << 20,
+            Room::Percent(percent) => {
+                let whole = Shape { form: Form::Whole, precision: Precision::Uniform(Dtype::F32), chunk: 0 };
+                prices.estimate(&whole.plan(row)).map_or(1 << 30, |cost| cost.peak_bytes / 100 * percent)
+            }
+        };
+        if !is_bare {
+            request.hints = offer.hints();
+            let mut hint = |name: &str, value: String| request.hints.push(Hint { name: name.into(), value });
+            if weights.sample_size > 0 {
+                hint("sample-size", weights.sample_size.to_string());
+            }
+            hint("stage", if row.stage == Stage::Encode { "encode" } else { "decode" }.into());
+        }
+        let tried: Vec<_> = row.tried.iter().map(|(shape, time, memory)| (shape.plan(row), *time, *memory)).collect();
+        let facts = Arc::new(Prices::new(&request, &device, &offer).tried(&tried));
+        let under_way = if let Then::UnderWay(shape, ..) = row.then { Some(shape.plan(row)) } else { None };
+        Self { name: row.name(), request, device, offer, facts, then: row.then, under_way }
+    }
+
+    /// What plans cost for this request, and what was measured before.
+    pub fn facts(&self) -> Arc<dyn Facts> {
+        self.facts.clone()
+    }
+
+    fn plain(&self) -> Plan {
+        plain(Space::Whole, Time::Whole, Precision::Uniform(Dtype::F32))
+    }
+}
+
+fn plain(space: Space, time: Time, precision: Precision) -> Plan {
+    Plan {
+        space,
+        time,
+        batch: 1,
+        precision,
+        layout: Layout::ChannelsLast,
+        release: Release::Keep,
+        offload: false,
+        prefetch: 0,
+        reason: String::new(),
+    }
+}
+
+impl Shape {
+    fn plan(self, row: &Row) -> Plan {
+        let space = match self.form {
+            Form::Whole => Space::Whole,
+            Form::Bands(height) => Space::Exact(Tile { height, width: row.width, overlap: 0 }),
+            Form::Tiles(side) => Space::Blended(Tile { height: side, width: side, overlap: side / 8 }),
+        };
+        let time = if self.chunk == 0 { Time::Whole } else { Time::Carried { frames: self.chunk } };
+        plain(space, time, self.precision)
+    }
+}
+
+impl Row {
+    fn name(&self) -> String {
+        let Row { machine, weights, width, height, frames, batch, .. } = self;
+        let mut name = format!("{} {} {width}×{height}", machine.label.to_lowercase(), weights.label);
+        if *frames > 1 {
+            name += &format!(" {frames}f");
+        }
+        if *batch > 1 {
+            name += &format!(" ×{batch}");
+        }
+        name += &match self.room {
+            Room::Plenty => " plenty".to_owned(),
+            Room::Percent(percent) => format!(" {percent}%"),
+            Room::Hopeless => " hopeless".to_owned(),
+        };
+        name += match self.objective {
+            Objective::Fastest => " fastest",
+            Objective::Balanced => " balanced",
+            Objective::Leanest => " leanest",
+        };
+        name += match self.stage {
+            Stage::Decode => "",
+            Stage::Encode => ", encode",
+            Stage::Bare => ", bare offer",
+        };
+        if !self.tried.is_empty() {
+            name += ", measured";
+        }
+        let list = |fails: &[Fails]| fails.iter().map(|fails| fails.name()).collect::<Vec<_>>().join(" and ");
+        match self.then {
+            Then::Nothing => {}
+            Then::Fail(fails) => name += &format!(", after {}", list(fails)),
+            Then::UnderWay(shape, _, fails) => {
+                let form = match shape.form {
+                    Form::Whole => "whole",
+                    Form::Bands(_) => "in bands",
+                    Form::Tiles(_) => "in tiles",
+                };
+                name += &format!(", under way {form}, after {}", list(fails));
+            }
+            Then::Learn => name += ", learns",
+        }
+        name
+    }
+}
+
+impl Fails {
+    const fn name(self) -> &'static str {
+        match self {
+            Fails::OutOfMemory => "out-of-memory",
+            Fails::OverLimit => "over-limit",
+            Fails::NonFinite => "non-finite",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_set_is_as_wide_as_it_claims() {
+        let set = set();
+        assert!(set.len() >= 60, "{}", set.len());
+        let all = |of: fn(&GoldenRequest) -> String| set.iter().map(of).collect::<BTreeSet<_>>();
+        assert_eq!(all(|golden| golden.name.clone()).len(), set.len(), "no two are called the same");
+        let archs = all(|golden| golden.device.arch.clone());
+        for arch in ["gfx1030", "gfx1100", "gfx1151", "gfx1201", "gfx942", "sm_75", "sm_89", "sm_90"] {
+            assert!(archs.contains(arch), "{arch}");
+        }
+        assert!(["x86-64-v3", "x86-64-v4", "aarch64"].iter().all(|arch| archs.contains(*arch)));
+        let frames: BTreeSet<u32> = set.iter().map(|golden| golden.request.frames).collect();
+        assert!([1, 17, 33, 81, 121].iter().all(|count| frames.contains(count)), "{frames:?}");
+        let stored = all(|golden| golden.request.model.stored.to_string());
+        assert!(["f32", "bf16", "f16", "f8-e4m3", "i8", "i4"].iter().all(|name| stored.contains(*name)), "{stored:?}");
+        assert_eq!(all(|golden| format!("{:?}", golden.request.objective)).len(), 3);
+        assert!(set.iter().any(|golden| golden.under_way.is_some()));
+        assert!(set.iter().any(|golden| golden.request.batch > 1));
+    }
+
+    #[test]
+    fn a_record_s_offer_is_read_off_its_hints() {
+        for golden in set().iter().filter(|golden| !golden.request.hints.is_empty()) {
+            let record: Record = serde_json::from_value(serde_json::json!({
+                "tilewright": "0.1.0", "time": "", "request": golden.request, "device": golden.device,
+                "policy": {"name": "p", "version": "1", "digest": "", "settings": {}},
+                "answer": null, "plan": golden.plain(), "adjusted": [], "fallback": null, "decision_ms": 0.0, "fuel": 0,
+                "estimate": null, "attempts": [], "outcome": null,
+            }))
+            .unwrap();
+            assert_eq!(offer_of(&record), golden.offer, "{}", golden.name);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Putting a policy through the golden set: each request twice in fresh instances, and once in one that lives through all of it.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use tilewright_plan::{FallbackReason, Planner as _};
+
+use super::{
+    finding::{Call, Finding, Problem, Severity, Step},
+    golden::{self, GoldenRequest, Heard},
+    judge,
+    verdict::{GoldenSet, Worst},
+};
+use crate::{LoadedPolicy, Policy, PolicyError, limits::Limits};
+
+/// Requests that may end by fuel or time before the rest is left out: each takes as long as a call may.
+const MOST_EXHAUSTED: u32 = 3;
+
+/// The share of a limit from which on it is mentioned.
+const NEAR: f64 = 0.5;
+
+/// A call, what came of it and what it took.
+struct Turn {
+    heard: Heard,
+    /// Why an outcome could not be learnt from.
+    unlearnt: Option<(FallbackReason, String)>,
+    fuel: u64,
+    elapsed: Duration,
+    memory_bytes: usize,
+}
+
+/// What the golden set showed.
+pub(super) struct Trial {
+    pub set: GoldenSet,
+    pub worst: Worst,
+    pub findings: Vec<Finding>,
+}
+
+/// Tries a policy with these settings on every request.
+///
+/// # Errors
+/// Where a fresh instance can't be put to work.
+pub(super) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)]) -> Result<Trial, PolicyError> {
+    let limits = policy.inspection().limits;
+    let requests = golden::set();
+    let mut set = GoldenSet { requests: requests.len() as u32, tried: 0, failing: 0 };
+    let mut worst = Worst::default();
+    let mut findings = Vec::new();
+    let mut exhausted = 0;
+    let mut resident: Option<Policy> = None;
+    for golden in &requests {
+        set.tried += 1;
+        let first = play(golden, &mut policy.configure(settings)?);
+        let mut found: Vec<Finding> = first.iter().flat_map(|turn| told(golden, turn)).collect();
+        let failed = found.iter().any(|finding| finding.severity == Severity::Error);
+        if first.iter().any(is_exhausted) {
+            exhausted += 1;
+        } else {
+            let second = play(golden, &mut policy.configure(settings)?);
+            // By the clock alone: the fuel would have ended both.
+            if second.iter().any(is_exhausted) {
+                found.extend(second.iter().flat_map(|turn| told(golden, turn)));
+            } else {
+                found.extend(not_same(golden, &first, &second));
+                measure(golden, &first, &second, &mut worst);
+            }
+            if !failed && first.iter().all(|turn| turn.heard.call != Call::Learn) {
+                let living = match &mut resident {
+                    Some(living) => living,
+                    none => none.insert(policy.configure(settings)?),
+                };
+                found.extend(remembers(golden, &first, &play(golden, living)));
+            }
+        }
+        set.failing += u32::from(found.iter().any(|finding| finding.severity == Severity::Error));
+        findings.extend(found);
+        if exhausted == MOST_EXHAUSTED {
+            break;
+        }
+    }
+    if set.tried < set.requests {
+        let left = set.requests - set.tried;
+        let found = format!("{exhausted} requests ended by fuel or time; {left} more were not tried");
+        findings.push(Finding::new(Severity::Note, Step::Golden, Problem::CutShort, found));
+    }
+    findings.extend(near_limits(&worst, &limits));
+    findings.sort_by_key(|finding| finding.severity);
+    Ok(Trial { set, worst, findings })
+}
+
+fn play(golden: &GoldenRequest, policy: &mut Policy) -> Vec<Turn> {
+    let mut turns = Vec::new();
+    golden.play(policy, |policy, heard| {
+        let unlearnt = policy.learnt().failure.map(|failure| (failure.reason, failure.detail));
+        let (used, memory_bytes) = policy.used().unwrap_or((0, 0));
+        let decision = heard.decision.as_ref();
+        let fuel = decision.map_or(used, |decision| decision.fuel);
+        let elapsed = decision.map_or(Duration::ZERO, |decision| decision.elapsed);
+        turns.push(Turn { unlearnt, fuel, elapsed, memory_bytes, heard });
+    });
+    turns
+}
+
+fn is_exhausted(turn: &Turn) -> bool {
+    let fallback = turn.heard.decision.as_ref().and_then(|decision| decision.fallback.as_ref());
+    let reason = fallback.map(|fallback| fallback.reason).or(turn.unlearnt.as_ref().map(|(reason, _)| *reason));
+    matches!(reason, Some(FallbackReason::OutOfFuel | FallbackReason::Timeout))
+}
+
+/// What there is to say of a call by itself.
+fn told(golden: &GoldenRequest, turn: &Turn) -> Vec<Finding> {
+    match &turn.unlearnt {
+        Some((reason, detail)) => {
+            let problem = judge::failure(*reason).unwrap_or(Problem::Trap);
+            let found = Finding::new(Severity::Error, Step::Golden, problem, detail.clone());
+            vec![found.at(golden, turn.heard.call)]
+        }
+        None => judge::judge(golden, &turn.heard),
+    }
+}
+
+/// Where two fresh instances part: the first difference, since later calls follow from it.
+fn not_same(golden: &GoldenRequest, first: &[Turn], second: &[Turn]) -> Option<Finding> {
+    let (call, found) = first.iter().zip(second).find_map(|(one, other)| parted(one, other))?;
+    Some(Finding::new(Severity::Error, Step::Golden, Problem::NotSame, found).at(golden, call))
+}
+
+/// Where an instance that heard of other requests before parts from a fresh one. Another answer can't be replayed; other fuel can.
+fn remembers(golden: &GoldenRequest, fresh: &[Turn], living: &[Turn]) -> Option<Finding> {
+    let (one, other) = fresh.iter().zip(living).find(|(one, other)| parted(one, other).is_some())?;
+    let (call, found) = parted(one, other)?;
+    let answer =
+        |turn: &Turn| turn.heard.decision.as_ref().map(|decision| (decision.plan.clone(), decision.answer.clone()));
+    let severity = if answer(one) == answer(other) { Severity::Note } else { Severity::Warning };
+    let found = format!("{found}, in an instance that decided before");
+    Some(Finding::new(severity, Step::Golden, Problem::Remembers, found).at(golden, call))
+}
+
+fn parted(one: &Turn, other: &Turn) -> Option<(Call, String)> {
+    let by_answer = judge::difference(&one.heard, &other.heard);
+    let by_fuel = || (one.fuel != other.fuel).then(|| format!("{} units of fuel, then {}", one.fuel, other.fuel));
+    Some((one.heard.call, by_answer.or_else(by_fuel)?))
+}
+
+/// The most that calls took. Of two times the lower counts: what only one of them took, something else took.
+fn measure(golden: &GoldenRequest, first: &[Turn], second: &[Turn], worst: &mut Worst) {
+    for (one, other) in first.iter().zip(second) {
+        if one.fuel >= worst.fuel {
+            worst.fuel = one.fuel;
+            worst.fuel_request = Some(golden.name.clone());
+        }
+        let elapsed_ms = milliseconds(one.elapsed.min(other.elapsed));
+        if elapsed_ms >= worst.elapsed_ms {
+            worst.elapsed_ms = elapsed_ms;
+            worst.elapsed_request = Some(golden.name.clone());
+        }
+        worst.memory_bytes = worst.memory_bytes.max(one.memory_bytes as u64);
+    }
+}
+
+/// Whole nanoseconds, so that JSON gives back what it was given.
+pub(super) fn milliseconds(duration: Duration) -> f64 {
+    duration.as_nanos() as f64 / 1e6
+}
+
+fn near_limits(worst: &Worst, limits: &Limits) -> Vec<Finding> {
+    let rows = [
+        ("fuel", worst.fuel as f64, limits.fuel as f64, &worst.fuel_request),
+        ("milliseconds", worst.elapsed_ms, limits.wall_ms as f64, &worst.elapsed_request),
+        ("bytes of memory", worst.memory_bytes as f64, limits.memory_bytes as f64, &None),
+    ];
+    let near = rows.into_iter().filter(|(_, used, most, _)| *used > NEAR * most);
+    near.map(|(what, used, most, request)| {
+        let found = format!("{used:.0} {what}, of {most:.0} allowed");
+        let finding = Finding::new(Severity::Warning, Step::Golden, Problem::NearLimit, found);
+        Finding { request: request.clone(), ..finding }
+    })
+    .collect()
+}
+
+/// The kinds of failure among findings of severity error, each once, in their order.
+pub(super) fn reasons(findings: &[Finding]) -> Vec<&'static str> {
+    let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
+    let kinds: BTreeSet<Problem> = errors.map(|finding| finding.problem).collect();
+    kinds.into_iter().map(Problem::name).collect()
+}

@@ -1,0 +1,152 @@
+//! The gate's verdict, as it is printed and kept.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tilewright_plan::Value;
+
+use super::{
+    finding::{Finding, Severity, Step},
+    trial::reasons,
+};
+
+/// How a step went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// Nothing of severity error was found.
+    Passed,
+    /// Something was.
+    Failed,
+    /// An earlier step failed.
+    NotReached,
+}
+
+/// A step and how it went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepState {
+    /// Which one.
+    pub step: Step,
+    /// How it went.
+    pub state: State,
+}
+
+/// How many findings there are of each severity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Those that keep the policy from passing.
+    pub errors: u32,
+    /// Those that cost something.
+    pub warnings: u32,
+    /// The others.
+    pub notes: u32,
+}
+
+/// How much of the golden set was tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GoldenSet {
+    /// Requests in the set.
+    pub requests: u32,
+    /// Requests that were tried.
+    pub tried: u32,
+    /// Requests with a finding of severity error.
+    pub failing: u32,
+}
+
+/// The most that single calls took.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Worst {
+    /// Fuel of a call.
+    pub fuel: u64,
+    /// For which request.
+    pub fuel_request: Option<String>,
+    /// Milliseconds of a decision, checking included.
+    pub elapsed_ms: f64,
+    /// For which request.
+    pub elapsed_request: Option<String>,
+    /// Bytes of linear memory after a call.
+    pub memory_bytes: u64,
+}
+
+/// What the gate has to say of a policy with its settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// As asked for: a name or a file.
+    pub policy: String,
+    /// As it describes itself; empty where it was not reached.
+    pub name: String,
+    /// As it describes itself; empty where it was not reached.
+    pub version: String,
+    /// `sha256:` and the digest of the file, in hexadecimal.
+    pub digest: String,
+    /// What it was configured with, defaults included.
+    pub settings: BTreeMap<String, Value>,
+    /// The host's version.
+    pub tilewright: String,
+    /// Whether there is nothing of severity error.
+    pub passes: bool,
+    /// Every step.
+    pub steps: Vec<StepState>,
+    /// How much of the golden set was tried.
+    pub golden: GoldenSet,
+    /// How many findings there are.
+    pub counts: Counts,
+    /// The most that single calls took.
+    pub worst: Worst,
+    /// The findings, the gravest first.
+    pub findings: Vec<Finding>,
+    /// Milliseconds that the golden set took; 0 where it was not reached.
+    pub elapsed_ms: f64,
+}
+
+impl Verdict {
+    /// Whether there is nothing of severity error.
+    pub fn passes(&self) -> bool {
+        self.passes
+    }
+
+    /// What a policy fails, in a few words: `fails 12 of 64 golden requests (trap)`.
+    pub fn fails(&self) -> String {
+        let reasons = reasons(&self.findings).join(", ");
+        let GoldenSet { requests, tried, failing } = self.golden;
+        match self.steps.iter().find(|row| row.state == State::Failed) {
+            Some(StepState { step: Step::Golden, .. }) if tried < requests => {
+                format!("fails {failing} of the first {tried} golden requests ({reasons})")
+            }
+            Some(StepState { step: Step::Golden, .. }) => {
+                format!("fails {failing} of {requests} golden requests ({reasons})")
+            }
+            Some(row) => format!("fails at {} ({reasons})", row.step),
+            None => "passes".into(),
+        }
+    }
+
+    /// A verdict on what is known so far. The last step reached is where an error was found, or the last of all.
+    pub(super) fn new(policy: &str, digest: String, findings: Vec<Finding>) -> Self {
+        let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count() as u32;
+        let counts =
+            Counts { errors: count(Severity::Error), warnings: count(Severity::Warning), notes: count(Severity::Note) };
+        let failed =
+            findings.iter().filter(|finding| finding.severity == Severity::Error).map(|finding| finding.step).min();
+        let state = |step: Step| match failed {
+            Some(failed) if step == failed => State::Failed,
+            Some(failed) if step > failed => State::NotReached,
+            _ => State::Passed,
+        };
+        Self {
+            policy: policy.into(),
+            name: String::new(),
+            version: String::new(),
+            digest,
+            settings: BTreeMap::new(),
+            tilewright: env!("CARGO_PKG_VERSION").into(),
+            passes: failed.is_none(),
+            steps: Step::ALL.iter().map(|(step, ..)| StepState { step: *step, state: state(*step) }).collect(),
+            golden: GoldenSet::default(),
+            counts,
+            worst: Worst::default(),
+            findings,
+            elapsed_ms: 0.0,
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! The gate: what ships passes it, and each kind of finding is found.
+
+use std::{collections::BTreeSet, fs, path::PathBuf};
+
+use tilewright_plan::Planner;
+use tilewright_policy::{
+    Admission, CacheDir, Limits, PolicyError, PolicyHost, Verdict,
+    gate::{Call, Finding, GoldenSet, Problem, Severity, State, Step, golden},
+    shipped_names,
+};
+
+/// A guest in the canonical ABI by hand. Its memory: at 256 the description, at 384 configure's result, at 1024 decide's (whole, f32,
+/// batch 1), at 1200 an error, from 8192 the heap.
+#[derive(Clone, Copy)]
+struct Guest {
+    /// Further fields of the module.
+    fields: &'static str,
+    /// Run in each function before it answers; `$request` is the address of the request.
+    describe: &'static str,
+    configure: &'static str,
+    decide: &'static str,
+    /// What `recover` does; an error where it is empty.
+    recover: &'static str,
+    learn: &'static str,
+}
+
+/// Answers whole in f32, whatever is asked, and gives up after a failure.
+const HEALTHY: Guest = Guest { fields: "", describe: "", configure: "", decide: "", recover: "", learn: "" };
+
+/// What stands for longer texts in guests.
+const WORDS: [(&str, &str); 3] = [
+    ("IS_CLIP", "(i32.gt_u (i32.load offset=92 (local.get $request)) (i32.const 1))"),
+    ("HAS_16", "(i32.eq (i32.load offset=88 (local.get $request)) (i32.const 16))"),
+    ("COUNT", "(global.set $count (i32.add (global.get $count) (i32.const 1)))"),
+];
+const FOR_EVER: &str = "(loop $for_ever (br $for_ever))";
+/// The other memory order.
+const CHANNELS_LAST: &str = "(i32.store8 (i32.const 1062) (i32.const 1))";
+/// Prices the whole picture in f32.
+const ESTIMATE: &str = "(call $estimate
+    (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0)  (i32.const 0) (i32.const 0) (i32.const 0)  (i32.const 1)
+    (i32.const 0) (i32.const 0)  (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0)  (i32.const 0) (i32.const 0)  (i32.const 2048))";
+
+impl Guest {
+    fn build(&self) -> Vec<u8> {
+        let Guest { fields, describe, configure, decide, recover, learn } = self;
+        let recover = if recover.is_empty() { "(return (i32.const 1200))" } else { recover };
+        let text = format!(
+            r#"(module
+  (import "tilewright:policy/decoding-host@0.1.0" "estimate" (func $estimate
+    (param i32 i32 i32 i32  i32 i32 i32  i32  i32 i32  i32 i32 i32 i32  i32 i32  i32)))
+  (memory (export "memory") 4)
+  (global $heap (mut i32) (i32.const 8192))
+  (global $count (mut i32) (i32.const 0))
+  (data (i32.const 256) "\00\02\00\00\05\00\00\00\10\02\00\00\05\00\00\00\00\02\00\00\05\00\00\00\08\00\00\00\00\00\00\00")
+  (data (i32.const 512) "guest")
+  (data (i32.const 528) "1.0.0")
+  (data (i32.const 1056) "\01\00\00\00")
+  (data (i32.const 1200) "\01\00\00\00\00\02\00\00\05\00\00\00")
+  {fields}
+  (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
+    (global.set $heap (i32.and (i32.add (global.get $heap) (i32.const 7)) (i32.const -8)))
+    (global.get $heap)
+    (global.set $heap (i32.add (global.get $heap) (local.get 3))))
+  (func (export "tilewright:policy/lifecycle@0.1.0#describe") (result i32) {describe} (i32.const 256))
+  (func (export "tilewright:policy/lifecycle@0.1.0#configure") (param i32 i32) (result i32) {configure} (i32.const 384))
+  (func $decide (export "tilewright:policy/decoding-policy@0.1.0#decide") (param $request i32) (result i32)
+    (local $left i32)
+    (global.set $heap (i32.const 8192))
+    {decide} (i32.const 1024))
+  (func (export "tilewright:policy/decoding-policy@0.1.0#recover") (param $request i32) (result i32)
+    (global.set $heap (i32.const 8192))
+    {recover} (i32.const 1024))
+  (func (export "tilewright:policy/decoding-policy@0.1.0#learn") (param $request i32) (global.set $heap (i32.const 8192)) {learn}))"#
+        );
+        let text = WORDS.iter().fold(text, |text, (word, meaning)| text.replace(word, meaning));
+        wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    }
+}
+
+fn host() -> PolicyHost {
+    PolicyHost::new(Limits::default(), &CacheDir::Off).unwrap()
+}
+
+/// A folder with one policy in it.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn with(guest: &Guest) -> (Self, String) {
+        let place = Self(tempfile::tempdir().unwrap());
+        let path = place.0.path().join("p.wasm");
+        fs::write(&path, guest.build()).unwrap();
+        let path = path.display().to_string();
+        (place, path)
+    }
+
+    fn cache(&self) -> PathBuf {
+        self.0.path().join("cache")
+    }
+}
+
+fn check(guest: Guest) -> Verdict {
+    let (_place, path) = Place::with(&guest);
+    host().check(&path, &[]).unwrap()
+}
+
+fn of(verdict: &Verdict, problem: Problem) -> Vec<&Finding> {
+    verdict.findings.iter().filter(|finding| finding.problem == problem).collect()
+}
+
+/// The verdict has findings of this problem, all of this severity and step; they are given back.
+fn found(verdict: &Verdict, problem: Problem, severity: Severity, step: Step) -> Vec<Finding> {
+    let findings: Vec<Finding> = of(verdict, problem).into_iter().cloned().collect();
+    assert!(!findings.is_empty(), "no {problem:?}: {verdict:#?}");
+    for finding in &findings {
+        assert_eq!((finding.severity, finding.step), (severity, step), "{finding:?}");
+        assert!(
+            !finding.found.is_empty() && !finding.found.contains('\n') && !finding.advice.is_empty(),
+            "{finding:?}"
+        );
+    }
+    assert_eq!(verdict.passes(), verdict.counts.errors == 0);
+    findings
+}
+
+/// The only errors are of this problem.
+fn only(verdict: &Verdict, problem: Problem) {
+    let errors = verdict.findings.iter().filter(|finding| finding.severity == Severity::Error);
+    let problems: BTreeSet<Problem> = errors.map(|finding| finding.problem).collect();
+    assert_eq!(problems, BTreeSet::from([problem]), "{verdict:#?}");
+}
+
+#[test]
+fn what_ships_passes() {
+    let host = host();
+    for name in shipped_names() {
+        let verdict = host.check(name, &[]).unwrap();
+        assert!(verdict.passes(), "{name}: {verdict:#?}");
+        assert_eq!(verdict.golden.tried, verdict.golden.requests);
+        assert_eq!(of(&verdict, Problem::Remembers), Vec::<&Finding>::new(), "{name}");
+        assert!(verdict.steps.iter().all(|row| row.state == State::Passed));
+        assert!(verdict.worst.fuel > 0 && verdict.worst.memory_bytes > 0 && verdict.worst.elapsed_ms > 0.0);
+        let text = serde_json::to_string(&verdict).unwrap();
+        assert_eq!(serde_json::from_str::<Verdict>(&text).unwrap(), verdict, "{name}");
+    }
+}
+
+#[test]
+fn a_rule_of_thumb_passes_with_warnings() {
+    let verdict = check(HEALTHY);
+    assert!(verdict.passes(), "{verdict:#?}");
+    let over = found(&verdict, Problem::OverLimit, Severity::Warning, Step::Golden);
+    assert!(over[0].found.contains("without asking for its price"), "{}", over[0].found);
+    assert_eq!(over[0].call, Some(Call::Decide));
+    assert!(over[0].request.is_some());
+}
+
+#[test]
+fn what_is_asked_and_answered_over_the_limit_is_an_error() {
+    let verdict = check(Guest { decide: ESTIMATE, ..HEALTHY });
+    let over = found(&verdict, Problem::OverLimit, Severity::Error, Step::Golden);
+    assert!(over.iter().all(|finding| !finding.request.as_ref().unwrap().contains("hopeless")), "nothing fits there");
+    only(&verdict, Problem::OverLimit);
+}
+
+#[test]
+fn a_trap_on_clips_is_told_of_clips() {
+    let verdict = check(Guest { decide: "(if IS_CLIP (then (unreachable)))", ..HEALTHY });
+    let traps = found(&verdict, Problem::Trap, Severity::Error, Step::Golden);
+    let set = golden::set();
+    for finding in &traps {
+        let golden = set.iter().find(|golden| Some(&golden.name) == finding.request.as_ref()).unwrap();
+        assert!(golden.request.frames > 1, "{finding:?}");
+    }
+    assert!(verdict.golden.failing > 10 && verdict.golden.failing < verdict.golden.requests);
+    let requests: BTreeSet<_> = traps.iter().map(|finding| &finding.request).collect();
+    assert_eq!(verdict.fails(), format!("fails {} of {} golden requests (trap)", requests.len(), set.len()));
+}
+
+#[test]
+fn fuel_and_memory_are_told() {
+    let once = check(Guest { decide: "(if HAS_16 (then (loop $for_ever (br $for_ever))))", ..HEALTHY });
+    assert_eq!(found(&once, Problem::OutOfFuel, Severity::Error, Step::Golden).len(), 1);
+    assert_eq!(once.golden.tried, once.golden.requests);
+    let always = check(Guest { decide: FOR_EVER, ..HEALTHY });
+    found(&always, Problem::OutOfFuel, Severity::Error, Step::Golden);
+    found(&always, Problem::CutShort, Severity::Note, Step::Golden);
+    assert_eq!(always.fails(), "fails 3 of the first 3 golden requests (out-of-fuel)");
+    let memory = check(Guest { decide: "(loop $more (drop (memory.grow (i32.const 64))) (br $more))", ..HEALTHY });
+    found(&memory, Problem::OutOfMemory, Severity::Error, Step::Golden);
+    only(&memory, Problem::OutOfMemory);
+}
+
+#[test]
+fn much_of_a_limit_is_a_warning() {
+    let busy = check(Guest {
+        decide: "(if HAS_16 (then
+            (local.set $left (i32.const 6000000))
+            (loop $more (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))))",
+        ..HEALTHY
+    });
+    let near = found(&busy, Problem::NearLimit, Severity::Warning, Step::Golden);
+    assert!(near.iter().any(|finding| finding.found.contains("fuel")), "{near:?}");
+    assert!(busy.passes());
+    let large = check(Guest { decide: "(drop (memory.grow (i32.const 190)))", ..HEALTHY });
+    let near = found(&large, Problem::NearLimit, Severity::Warning, Step::Golden);
+    assert!(near.iter().any(|finding| finding.found.contains("bytes of memory")), "{near:?}");
+}
+
+#[test]
+fn nonsense_and_repetition_are_errors() {
+    let nonsense = check(Guest { decide: "(i32.store (i32.const 1056) (i32.const 0))", ..HEALTHY });
+    let findings = found(&nonsense, Problem::Nonsense, Severity::Error, Step::Golden);
+    assert_eq!(findings[0].found, "a batch of nothing");
+    let repeats = check(Guest { recover: "(return (call $decide (local.get $request)))", ..HEALTHY });
+    let findings = found(&repeats, Problem::Repeats, Severity::Error, Step::Golden);
+    assert!(findings.iter().all(|finding| finding.call == Some(Call::Recover)));
+    only(&repeats, Problem::Repeats);
+}
+
+#[test]
+fn recoveries_that_lead_nowhere_are_warnings() {
+    // The same in the other memory order, first in f32 and then in bf16.
+    let same_size = check(Guest { recover: CHANNELS_LAST, ..HEALTHY });
+    found(&same_size, Problem::NotLeaner, Severity::Warning, Step::Golden);
+    let narrow = check(Guest {
+        recover: "(i32.store8 (i32.const 1062) (i32.const 1)) (i32.store8 (i32.const 1061) (i32.const 2))",
+        ..HEALTHY
+    });
+    found(&narrow, Problem::NotWider, Severity::Warning, Step::Golden);
+}
+
+#[test]
+fn what_the_host_changes_or_cannot_price_is_told() {
+    let ahead = check(Guest { decide: "(i32.store (i32.const 1068) (i32.const 99))", ..HEALTHY });
+    let findings = found(&ahead, Problem::Adjusted, Severity::Note, Step::Golden);
+    assert!(findings.iter().any(|finding| finding.found.contains("prefetch 99 → 8")), "{findings:?}");
+    let blended = check(Guest {
+        decide: "(i32.store8 (i32.const 1044) (i32.const 2)) (i32.store (i32.const 1048) (i32.const 8)) (i32.store (i32.const 1052) (i32.const 2))",
+        ..HEALTHY
+    });
+    let findings = found(&blended, Problem::Unpriced, Severity::Warning, Step::Golden);
+    assert!(findings[0].found.contains("causal state"), "{findings:?}");
+    let error = check(Guest { decide: "(return (i32.const 1200))", ..HEALTHY });
+    let declined: Vec<_> = of(&error, Problem::Declines);
+    assert!(declined.iter().any(|finding| finding.severity == Severity::Warning), "{declined:?}");
+    assert!(declined.iter().any(|finding| finding.severity == Severity::Note), "where nothing fits");
+    assert!(error.passes());
+}
+
+#[test]
+fn state_that_leaks_between_decisions_is_told() {
+    let answer = "COUNT
+        (i32.store8 (i32.const 1062) (i32.and (global.get $count) (i32.const 1)))";
+    let findings =
+        found(&check(Guest { decide: answer, ..HEALTHY }), Problem::Remembers, Severity::Warning, Step::Golden);
+    assert!(findings.len() > 20, "every other request: {}", findings.len());
+    let fuel = "COUNT
+        (local.set $left (global.get $count))
+        (loop $more (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))";
+    let verdict = check(Guest { decide: fuel, ..HEALTHY });
+    let findings = found(&verdict, Problem::Remembers, Severity::Note, Step::Golden);
+    assert!(findings[0].found.contains("units of fuel"), "{findings:?}");
+    // What is learnt may change answers.
+    let learnt = check(Guest { learn: "(i32.store8 (i32.const 1062) (i32.const 1))", ..HEALTHY });
+    assert!(learnt.passes() && of(&learnt, Problem::Remembers).is_empty(), "{learnt:#?}");
+}
+
+#[test]
+fn an_outcome_that_cannot_be_learnt_from_is_an_error() {
+    let verdict = check(Guest { learn: "(unreachable)", ..HEALTHY });
+    let findings = found(&verdict, Problem::Trap, Severity::Error, Step::Golden);
+    assert!(findings.iter().all(|finding| finding.call == Some(Call::Learn)), "{findings:?}");
+    let endless = check(Guest { learn: FOR_EVER, ..HEALTHY });
+    found(&endless, Problem::OutOfFuel, Severity::Error, Step::Golden);
+}
+
+#[test]
+fn earlier_steps_end_the_gate() {
+    let stray = r#"(import "wasi:clocks/wall-clock@0.2.0" "now" (func (param i32)))"#;
+    let cases = [
+        (Guest { fields: "(memory i64 1)", ..HEALTHY }, Problem::Feature, Step::Features, "64-bit memory"),
+        (
+            Guest { fields: "(func $s (unreachable)) (start $s)", ..HEALTHY },
+            Problem::Start,
+            Step::Limits,
+            "unreachable",
+        ),
+        (Guest { fields: "(table 30000 funcref)", ..HEALTHY }, Problem::Start, Step::Limits, "table elements"),
+        (Guest { describe: "(unreachable)", ..HEALTHY }, Problem::Description, Step::Describe, "describe"),
+        (Guest { configure: "(unreachable)", ..HEALTHY }, Problem::Settings, Step::Configure, "configure"),
+        (Guest { configure: "(return (i32.const 1200))", ..HEALTHY }, Problem::Settings, Step::Configure, "guest"),
+    ];
+    for (guest, problem, step, words) in cases {
+        let verdict = check(guest);
+        let findings = found(&verdict, problem, Severity::Error, step);
+        assert!(findings[0].found.contains(words), "{:?}", findings[0]);
+        let state = |step: Step| verdict.steps.iter().find(|row| row.step == step).unwrap().state;
+        assert_eq!(
+            (state(Step::Parse), state(step), state(Step::Golden)),
+            (State::Passed, State::Failed, State::NotReached)
+        );
+        assert!(verdict.fails().starts_with(&format!("fails at {step} (")), "{}", verdict.fails());
+        assert!(verdict.digest.starts_with("sha256:"));
+    }
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("p.wasm");
+    let texts = [format!("(module {stray})"), "(module)".into()];
+    for text in texts {
+        fs::write(&path, wat::parse_str(&text).unwrap()).unwrap();
+        let verdict = host().check(&path.display().to_string(), &[]).unwrap();
+        found(&verdict, Problem::World, Severity::Error, Step::World);
+    }
+}
+
+#[test]
+fn what_is_no_policy_has_no_verdict() {
+    let host = host();
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("p.wasm");
+    let file = path.display().to_string();
+    assert!(matches!(host.check(&file, &[]), Err(PolicyError::Unreadable { .. })));
+    assert!(matches!(host.check("adaptve", &[]), Err(PolicyError::Unknown { .. })));
+    fs::write(&path, b"# a policy").unwrap();
+    assert!(matches!(host.check(&file, &[]), Err(PolicyError::NotWebAssembly { .. })));
+    let mut torn = HEALTHY.build();
+    torn.truncate(200);
+    fs::write(&path, torn).unwrap();
+    assert!(matches!(host.check(&file, &[]), Err(PolicyError::Invalid { .. })));
+    let set = [("no-such".to_owned(), "1".to_owned())];
+    assert!(matches!(host.check("fixed", &set), Err(PolicyError::UnknownSetting { .. })));
+    let set = [("tile".to_owned(), "nine".to_owned())];
+    assert!(
+        matches!(host.check("fixed", &set), Err(PolicyError::Refused { .. })),
+        "the user's setting, not the policy's fault"
+    );
+}
+
+#[test]
+fn a_file_is_admitted_with_a_warning_or_not_at_all() {
+    let host = host();
+    let (_place, path) = Place::with(&Guest { decide: "(unreachable)", ..HEALTHY });
+    let admitted = host.admit(&path, &[], Admission::default()).unwrap();
+    assert_eq!(admitted.policy.identity().name, "guest");
+    let verdict = admitted.verdict.as_ref().unwrap();
+    let GoldenSet { failing, requests, .. } = verdict.golden;
+    assert_eq!(
+        admitted.warning().unwrap(),
+        format!("{path} fails {failing} of {requests} golden requests (trap): see 'tilewright policy check {path}'")
+    );
+    let strict = Admission { require_checked: true };
+    let error = host.admit(&path, &[], strict).err().unwrap();
+    assert!(matches!(&error, PolicyError::NotAdmitted { .. }), "{error}");
+    assert!(error.to_string().contains("golden requests (trap)"), "{error}");
+    let (_place, path) = Place::with(&HEALTHY);
+    let admitted = host.admit(&path, &[], strict).unwrap();
+    assert_eq!((admitted.warning(), admitted.verdict.unwrap().passes()), (None, true));
+    let shipped = host.admit("adaptive", &[], strict).unwrap();
+    assert!(shipped.verdict.is_none() && shipped.warning().is_none());
+}
+
+#[test]
+fn a_verdict_is_kept_with_the_compiled_code() {
+    let (place, path) = Place::with(&Guest { decide: "(unreachable)", ..HEALTHY });
+    let admit = || {
+        let host = PolicyHost::new(Limits::default(), &CacheDir::At(place.cache())).unwrap();
+        host.admit(&path, &[], Admission::default()).unwrap().verdict.unwrap()
+    };
+    let first = admit();
+    let verdicts = || -> Vec<PathBuf> {
+        let entries = fs::read_dir(place.cache()).unwrap().map(|entry| entry.unwrap().path());
+        entries.filter(|path| path.extension().is_some_and(|ending| ending == "verdict")).collect()
+    };
+    assert_eq!(verdicts().len(), 1);
+    // Down to the milliseconds that the golden set took: it was read, not found again.
+    assert_eq!(admit(), first);
+    let limits = Limits { fuel: 40_000_000, ..Limits::default() };
+    PolicyHost::new(limits, &CacheDir::At(place.cache())).unwrap().admit(&path, &[], Admission::default()).unwrap();
+    assert_eq!(verdicts().len(), 2, "other limits, another verdict");
+    for verdict in verdicts() {
+        fs::write(verdict, "damaged").unwrap();
+    }
+    assert_eq!(admit().fails(), first.fails());
+}
