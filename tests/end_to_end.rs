@@ -4,6 +4,8 @@
 mod bad_input;
 #[path = "end_to_end/bench.rs"]
 mod bench;
+#[path = "end_to_end/book.rs"]
+mod book;
 #[path = "end_to_end/commands.rs"]
 mod commands;
 #[path = "end_to_end/decode.rs"]
