@@ -1,0 +1,145 @@
+//! The book: each of its commands is run as a reader would run it, page by page, in a folder of its own with `examples/` in it.
+//!
+//! A page's ```` ```console ```` blocks hold the commands, after `$ `; `# ends with N` behind one says its exit status. A block after
+//! `<!-- file: PATH -->` is a file that the reader writes. `<!-- needs: WHAT -->` names tools that `TILEWRIGHT_WITHOUT_WHAT` leaves out.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use crate::program::{Place, root};
+
+/// A step of a page.
+#[derive(Debug, PartialEq)]
+enum Step {
+    File { path: String, contents: String },
+    Command { line: String, status: i32 },
+}
+
+/// What a page wants run, and the tools that it needs.
+#[derive(Debug, Default, PartialEq)]
+struct Page {
+    needs: Vec<String>,
+    steps: Vec<Step>,
+}
+
+fn comment<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    let inside = line.trim().strip_prefix("<!--")?.strip_suffix("-->")?.trim();
+    Some(inside.strip_prefix(name)?.strip_prefix(':')?.trim())
+}
+
+fn read(text: &str) -> Page {
+    let mut page = Page::default();
+    let mut file: Option<String> = None;
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if let Some(what) = comment(line, "needs") {
+            page.needs.push(what.to_owned());
+        } else if let Some(path) = comment(line, "file") {
+            file = Some(path.to_owned());
+        } else if let Some(language) = line.strip_prefix("```") {
+            let block: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
+            match file.take() {
+                Some(path) => page.steps.push(Step::File { path, contents: block.join("\n") + "\n" }),
+                None if language == "console" => page.steps.extend(commands(&block)),
+                None => {}
+            }
+        }
+    }
+    page
+}
+
+fn commands(block: &[&str]) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut lines = block.iter();
+    while let Some(line) = lines.next() {
+        let Some(first) = line.strip_prefix("$ ") else { continue };
+        let mut whole = first.to_owned();
+        while let Some(open) = whole.strip_suffix('\\') {
+            let next = lines.next().unwrap_or_else(|| panic!("{first} ends in a backslash"));
+            whole = format!("{open}{}", next.trim_start());
+        }
+        let (line, status) = match whole.rsplit_once("# ends with ") {
+            Some((line, status)) => (line.trim().to_owned(), status.trim().parse().unwrap()),
+            None => (whole, 0),
+        };
+        steps.push(Step::Command { line, status });
+    }
+    steps
+}
+
+/// One script for the page, so that `cd` and variables hold from one command to the next.
+fn script(page: &Page, place: &Path) -> String {
+    let mut script = String::from("set -uo pipefail\n");
+    for step in &page.steps {
+        match step {
+            Step::File { path, contents } => {
+                let path = place.join(path);
+                let _ = write!(script, "cat > {} <<'THE_END_OF_THE_FILE'\n{contents}THE_END_OF_THE_FILE\n", path.display());
+            }
+            Step::Command { line, status } => {
+                let said = line.replace('\'', r"'\''");
+                let _ = write!(
+                    script,
+                    "echo '$ {said}'\n{line}\nstatus=$?\nif [ $status != {status} ]; then echo \"ended with $status, not {status}\"; exit 99; fi\n"
+                );
+            }
+        }
+    }
+    script
+}
+
+fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            pages(&path, found);
+        } else if path.extension().is_some_and(|ending| ending == "md") {
+            found.push(path);
+        }
+    }
+    found.sort();
+}
+
+#[test]
+fn steps_are_read_off_a_page() {
+    let text = "<!-- needs: ZIG -->\n```console\n$ one \\\n    two\nits output\n$ three # ends with 2\n```\n\
+                <!-- file: a/b.rs -->\n```rust\nfn main() {}\n```\n```rust\nnot a file\n```\n";
+    let command = |line: &str, status| Step::Command { line: line.into(), status };
+    let file = Step::File { path: "a/b.rs".into(), contents: "fn main() {}\n".into() };
+    let page = Page { needs: vec!["ZIG".into()], steps: vec![command("one two", 0), command("three", 2), file] };
+    assert_eq!(read(text), page);
+}
+
+#[test]
+fn every_command_in_the_book_does_what_it_says() {
+    let mut found = Vec::new();
+    pages(&root().join("docs/src"), &mut found);
+    let mut run = 0;
+    for path in found {
+        let page = read(&fs::read_to_string(&path).unwrap());
+        let name = path.strip_prefix(root()).unwrap().display();
+        if let Some(tool) = page.needs.iter().find(|tool| std::env::var_os(format!("TILEWRIGHT_WITHOUT_{tool}")).is_some()) {
+            println!("LEFT OUT: {name}, which needs what TILEWRIGHT_WITHOUT_{tool} says is not here");
+            continue;
+        }
+        let place = Place::new();
+        symlink(root().join("examples"), place.path("examples")).unwrap();
+        let program = Path::new(env!("CARGO_BIN_EXE_tilewright"));
+        let search = format!("{}:{}", program.parent().unwrap().display(), std::env::var("PATH").unwrap());
+        let mut command = Command::new("bash");
+        command.arg("-c").arg(script(&page, &place.path(""))).current_dir(place.path("")).env("PATH", search);
+        // What tests of the program leave out a reader has: a home, a tool-chain, and where crates come from.
+        command.env("XDG_CONFIG_HOME", place.path(".config")).env("TILEWRIGHT_HISTORY", place.history());
+        command.env("OMP_NUM_THREADS", "1").env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS");
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{name}:\n{said}{}", String::from_utf8_lossy(&output.stderr));
+        run += page.steps.iter().filter(|step| matches!(step, Step::Command { .. })).count();
+    }
+    assert!(run > 30, "only {run} commands were found");
+}
