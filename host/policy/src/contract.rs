@@ -16,6 +16,9 @@ mod v0_1_0;
 /// Where the interfaces of every version stand, before their own name.
 const PACKAGE: &str = "tilewright:policy/";
 
+/// The most versions of a policy's that an error names.
+const MENTIONED: usize = 4;
+
 /// A version of the contract: its names, its text, and the way to its adapter.
 #[derive(Debug)]
 pub(crate) struct World {
@@ -114,16 +117,12 @@ fn choose<'a>(
     let mut found: Vec<&str> = exports.filter_map(version).collect();
     found.sort_unstable();
     found.dedup();
-    let newest = worlds.iter().rev();
-    match newest
-        .clone()
-        .find(|world| found.contains(&world.version))
-        .or(newest.clone().next().filter(|_| found.is_empty()))
-    {
+    // Where a policy names no version, it lacks everything: the newest says what.
+    match worlds.iter().rev().find(|world| found.is_empty() || found.contains(&world.version)) {
         Some(world) => Ok(world),
         None => Err(PolicyError::UnknownContract {
             policy: policy.into(),
-            found: found.join(" and "),
+            found: found[..found.len().min(MENTIONED)].join(" and "),
             known: worlds.iter().map(|world| world.version).collect::<Vec<_>>().join(", "),
         }),
     }

@@ -24,7 +24,7 @@ pub use cache::CacheDir;
 pub use error::PolicyError;
 pub use gate::{Admission, Admitted, Verdict};
 pub use host::{Description, Inspection, LoadedPolicy, PolicyHost};
-pub use limits::Limits;
+pub use limits::{CodeLimits, Limits};
 pub use load::Kind;
 pub use runtime::Policy;
 pub use settings::{Setting, key_value};

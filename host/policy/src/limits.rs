@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use wasmtime::{Config, OptLevel, Store};
+
+use wasmtime::{Config, OptLevel, Store, WasmFeatures};
 
 use crate::guest::Guest;
 
@@ -41,8 +42,67 @@ pub struct Limits {
     pub text_chars: usize,
     /// Bytes of the file.
     pub file_bytes: usize,
+    /// What of it is compiled.
+    pub code: CodeLimits,
     /// Failures in a row after which a policy is taken out of service.
     pub failures: u32,
+}
+
+/// How much a policy's file may ask of the compiler, all of its modules together. Nothing ends a compilation once it has begun, so what
+/// would take too long or too much memory is refused before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CodeLimits {
+    /// Bytes of all function bodies.
+    pub code_bytes: usize,
+    /// Instructions; a call counts as 30, a function as 90.
+    pub work: usize,
+    /// Locals times the places where a function's paths meet, over all functions; a loop counts once for every loop that it is in.
+    pub joins: usize,
+    /// Bytes of one function body.
+    pub function_bytes: usize,
+    /// As `work`, for one function.
+    pub function_work: usize,
+    /// As `joins`, for one function.
+    pub function_joins: usize,
+    /// Bytes of initial data.
+    pub data_bytes: usize,
+    /// Bytes of everything else that is not custom: types, imports, exports, and what a component is wired with.
+    pub structure_bytes: usize,
+    /// Core modules and components within the file, itself included.
+    pub modules: usize,
+    /// Instances that a component makes of its modules and components, with all that those make.
+    pub instances: usize,
+}
+
+impl CodeLimits {
+    /// For a policy compiled from Rust, C or the like: five times the largest that ships, and no more than 64 MiB to compile.
+    pub const POLICY: Self = Self {
+        code_bytes: 1 << 20,
+        work: 800_000,
+        joins: 200_000,
+        function_bytes: 128 << 10,
+        function_work: 64_000,
+        function_joins: 30_000,
+        data_bytes: 4 << 20,
+        structure_bytes: 128 << 10,
+        modules: 64,
+        instances: 256,
+    };
+
+    /// For one that brings its language's run-time along, as Python and JavaScript do: twice what CPython and SpiderMonkey need. Compiling
+    /// takes many seconds and hundreds of megabytes, so it is for files that a user says to trust that far.
+    pub const RUNTIME: Self = Self {
+        code_bytes: 24 << 20,
+        work: 30_000_000,
+        joins: 16_000_000,
+        function_bytes: 1 << 20,
+        function_work: 1_000_000,
+        function_joins: 1_000_000,
+        data_bytes: 48 << 20,
+        structure_bytes: 2 << 20,
+        modules: 256,
+        instances: 2048,
+    };
 }
 
 impl Default for Limits {
@@ -62,6 +122,7 @@ impl Default for Limits {
             log_lines: 64,
             text_chars: 400,
             file_bytes: 32 << 20,
+            code: CodeLimits::POLICY,
             failures: 3,
         }
     }
@@ -86,6 +147,8 @@ impl Limits {
             .wasm_custom_page_sizes(false)
             .wasm_wide_arithmetic(false)
             .shared_memory(false)
+            // Switches what is on by default though wasmtime is built without a collector: references to small integers and to functions.
+            .wasm_features(WasmFeatures::GC | WasmFeatures::FUNCTION_REFERENCES, false)
             // A policy's memory is small and is thrown away after a failure: reserve no gigabytes of address space for it.
             .memory_reservation(self.memory_bytes as u64)
             .memory_guard_size(64 << 10)

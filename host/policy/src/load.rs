@@ -1,6 +1,6 @@
 //! From a file's bytes to a component that is linked and ready to be instantiated.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeSet};
 
 use sha2::{Digest, Sha256};
 use wasmparser::{Parser, Payload};
@@ -8,13 +8,21 @@ use wasmtime::component::Component;
 use wit_component::{ComponentEncoder, StringEncoding};
 use wit_parser::Resolve;
 
+use self::survey::Survey;
 use crate::{
     PolicyError,
     cache::Cache,
     contract::{Linked, World},
+    guest::clean,
     limits::Limits,
     sandbox::Sandbox,
 };
+
+mod survey;
+
+/// The most imports that an error names, and the most characters of each: the guest chose them.
+const NAMED: usize = 12;
+const NAME_CHARS: usize = 100;
 
 /// Bytes before a module's first section.
 const HEADER: usize = 8;
@@ -63,6 +71,7 @@ pub(crate) fn load(
     let component = match cache.and_then(|cache| cache.get(engine, &digest)) {
         Some(component) => component,
         None => {
+            Survey::of(bytes, &limits.code).map_err(|detail| broken(policy, &detail))?;
             let wasm = match kind {
                 Kind::Component => Cow::Borrowed(bytes),
                 Kind::CoreModule => Cow::Owned(componentise(policy, bytes)?),
@@ -107,7 +116,7 @@ fn sniff(bytes: &[u8]) -> Result<Kind, &'static str> {
 /// The metadata that the SDK left in the module is not read but replaced by the contract's own: decoding somebody else's runs a
 /// recursive parser over bytes that nobody checked, and a damaged section overflowed its stack.
 fn componentise(policy: &str, bytes: &[u8]) -> Result<Vec<u8>, PolicyError> {
-    let broken = |detail: String| PolicyError::Invalid { policy: policy.into(), detail: one_line(&detail) };
+    let broken = |detail: String| broken(policy, &detail);
     let mut bare = bytes[..HEADER].to_vec();
     let mut imports: Vec<&str> = Vec::new();
     let mut exports: Vec<&str> = Vec::new();
@@ -133,7 +142,6 @@ fn componentise(policy: &str, bytes: &[u8]) -> Result<Vec<u8>, PolicyError> {
         }
     }
     let world = World::of(policy, exports.iter().copied())?;
-    imports.dedup();
     check_names(policy, world, &imports, world.functions(), &exports)?;
     let described = metadata(world, &mut bare);
     let encoded = described.and_then(|()| ComponentEncoder::default().module(&bare)?.validate(true).encode());
@@ -183,11 +191,10 @@ fn check_names(
     required: impl Iterator<Item = String>,
     exports: &[impl AsRef<str>],
 ) -> Result<(), PolicyError> {
-    let mut strange: Vec<String> = Vec::new();
-    for import in imports.iter().map(AsRef::as_ref).filter(|import| !world.offers(import)) {
-        if !strange.iter().any(|known| known == import) {
-            strange.push(import.to_owned());
-        }
+    let named: BTreeSet<&str> = imports.iter().map(AsRef::as_ref).filter(|import| !world.offers(import)).collect();
+    let mut strange: Vec<String> = named.iter().take(NAMED).map(|name| clean(name.to_string(), NAME_CHARS)).collect();
+    if named.len() > strange.len() {
+        strange.push(format!("{} more", named.len() - strange.len()));
     }
     if !strange.is_empty() {
         return Err(PolicyError::ImportNotOffered { policy: policy.into(), imports: strange, offered: world.offered });
@@ -200,10 +207,14 @@ fn check_names(
 }
 
 fn invalid(policy: &str, error: &wasmtime::Error) -> PolicyError {
-    PolicyError::Invalid { policy: policy.into(), detail: one_line(&format!("{error:#}")) }
+    broken(policy, &format!("{error:#}"))
+}
+
+fn broken(policy: &str, detail: &str) -> PolicyError {
+    PolicyError::Invalid { policy: policy.into(), detail: one_line(detail) }
 }
 
 /// The first line of a message, cut to a length that a terminal can show.
 pub(crate) fn one_line(text: &str) -> String {
-    crate::guest::clean(text.lines().next().unwrap_or_default().trim().to_owned(), 300)
+    clean(text.lines().next().unwrap_or_default().trim().to_owned(), 300)
 }

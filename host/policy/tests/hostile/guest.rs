@@ -1,7 +1,6 @@
 //! Guests written as core modules: the canonical ABI by hand, one part of it replaced by something hostile.
 
-use tilewright_policy::{CacheDir, Limits, PolicyHost};
-use wit_component::{StringEncoding, embed_component_metadata};
+use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
 /// The request that makes a guest misbehave has this many samples, and a family's name of 14 letters, which no other text has.
@@ -30,6 +29,8 @@ pub struct Guest {
     /// Run in `decide` before the healthy answer, only for the hostile request; may return another answer's address. `CALL` stands
     /// for [`ESTIMATE`].
     pub decide: &'static str,
+    /// As `decide`, for `recover`, which otherwise decides.
+    pub recover: &'static str,
     /// The body of `learn`.
     pub learn: &'static str,
     /// What `recover` is exported as.
@@ -44,6 +45,7 @@ pub const HEALTHY: Guest = Guest {
     describe: "",
     configure: "",
     decide: "",
+    recover: "",
     learn: "",
     recover_name: "tilewright:policy/decoding-policy@0.1.0#recover",
 };
@@ -63,7 +65,8 @@ pub const ESTIMATE: &str = "(call $estimate
 impl Guest {
     /// The module as text.
     pub fn text(&self) -> String {
-        let Guest { imports, memory, fields, realloc, describe, configure, decide, learn, recover_name } = self;
+        let Guest { imports, memory, fields, realloc, describe, configure, decide, recover, learn, recover_name } =
+            self;
         let decide = decide.replace("CALL", ESTIMATE);
         format!(
             r#"(module
@@ -87,7 +90,9 @@ impl Guest {
     (global.set $heap (i32.const 8192))
     (if (i32.eq (i32.load offset=88 (local.get $request)) (i32.const {HOSTILE_BATCH})) (then {decide}))
     (i32.const 1024))
-  (func (export "{recover_name}") (param $request i32) (result i32) (call $decide (local.get $request)))
+  (func (export "{recover_name}") (param $request i32) (result i32)
+    (if (i32.eq (i32.load offset=88 (local.get $request)) (i32.const {HOSTILE_BATCH})) (then {recover}))
+    (call $decide (local.get $request)))
   (func (export "tilewright:policy/decoding-policy@0.1.0#learn") (param $request i32) {learn})
 )"#
         )
@@ -104,7 +109,7 @@ impl Guest {
     }
 }
 
-/// A host under the design's limits that keeps nothing on disk.
-pub fn host() -> PolicyHost {
-    PolicyHost::new(Limits::default(), &CacheDir::Off).unwrap()
+/// A healthy guest as a component.
+pub fn component() -> Vec<u8> {
+    ComponentEncoder::default().module(&HEALTHY.build()).unwrap().encode().unwrap()
 }

@@ -1,0 +1,38 @@
+;; Written by hand: logs, asks for trials and for the price of the whole, and answers blended tiles of 512 where that is over the limit.
+(module
+  (import "tilewright:policy/host@0.1.0" "log" (func $log (param i32 i32 i32)))
+  (import "tilewright:policy/decoding-host@0.1.0" "trials" (func $trials (param i32 i32)))
+  (import "tilewright:policy/decoding-host@0.1.0" "estimate" (func $estimate
+    (param i32 i32 i32 i32  i32 i32 i32  i32  i32 i32  i32 i32 i32 i32  i32 i32  i32)))
+  (memory (export "memory") 4)
+  (global $free (mut i32) (i32.const 8192))
+  (data (i32.const 256) "\00\02\00\00\04\00\00\00\10\02\00\00\05\00\00\00\20\02\00\00\1b\00\00\00\08\00\00\00\00\00\00\00")
+  (data (i32.const 512) "asks")
+  (data (i32.const 528) "0.1.0")
+  (data (i32.const 544) "Whole where it fits, or 512.")
+  (data (i32.const 576) "how much is the whole?")
+  ;; ok(plan), the whole.
+  (data (i32.const 1056) "\01\00\00\00")
+  ;; ok(plan), blended tiles of 512 that overlap by 64.
+  (data (i32.const 1156) "\01\00\00\00\00\02\00\00\00\02\00\00\40\00\00\00\00\00\00\00\00\00\00\00\00\00\00\00\01\00\00\00")
+  (func (export "cabi_realloc") (param $old i32) (param $old_size i32) (param $align i32) (param $size i32) (result i32)
+    (global.set $free (i32.and (i32.add (global.get $free) (i32.const 7)) (i32.const -8)))
+    (global.get $free)
+    (global.set $free (i32.add (global.get $free) (local.get $size))))
+  (func (export "tilewright:policy/lifecycle@0.1.0#describe") (result i32) (i32.const 256))
+  (func (export "tilewright:policy/lifecycle@0.1.0#configure") (param i32 i32) (result i32) (i32.const 384))
+  (func $decide (export "tilewright:policy/decoding-policy@0.1.0#decide") (param $request i32) (result i32)
+    (call $log (i32.const 1) (i32.const 576) (i32.const 22))
+    (call $trials (i32.const 4) (i32.const 2048))
+    (call $estimate (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0)  (i32.const 0) (i32.const 0) (i32.const 0)  (i32.const 1)
+      (i32.const 0) (i32.const 0)  (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0)  (i32.const 0) (i32.const 0)  (i32.const 2112))
+    (global.set $free (i32.const 8192))
+    ;; The price's peak, behind ok, and the request's memory limit.
+    (if (result i32) (i64.gt_u (i64.load (i32.const 2120)) (i64.load offset=104 (local.get $request)))
+      (then (i32.const 1152))
+      (else (i32.const 1024))))
+  (func (export "tilewright:policy/decoding-policy@0.1.0#recover") (param $request i32) (result i32)
+    (global.set $free (i32.const 8192))
+    (i32.const 1152))
+  (func (export "tilewright:policy/decoding-policy@0.1.0#learn") (param i32)
+    (global.set $free (i32.const 8192))))

@@ -1,0 +1,114 @@
+//! What hostile guests are asked, and what a healthy one answers.
+
+use std::{sync::Arc, time::Duration};
+
+use tilewright_plan::{
+    Backend, Cost, Decision, Device, Dtype, Facts, Model, Objective, Offer, Outcome, Plan, Planner, PoolStatistics,
+    Request, Space, Trial,
+};
+use tilewright_policy::{CacheDir, Limits, Policy, PolicyHost};
+
+use crate::guest::{Guest, HOSTILE_BATCH, HOSTILE_FAMILY};
+
+pub struct Prices;
+
+impl Facts for Prices {
+    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+        let pixels = plan.space.tile().map_or(1 << 20, |tile| u64::from(tile.height) * u64::from(tile.width));
+        Ok(Cost { peak_bytes: pixels * 100, elapsed: Duration::from_millis(5), tiles: 1, shapes: 1, rework: 1.0 })
+    }
+
+    fn trials(&self, _most: u32) -> Vec<Trial> {
+        Vec::new()
+    }
+}
+
+pub fn request() -> Request {
+    Request {
+        model: Model {
+            family: "flux".into(),
+            stored: Dtype::F16,
+            quantized: false,
+            parameter_bytes: 1 << 27,
+            spatial_scale: 8,
+            temporal_scale: 1,
+        },
+        batch: 1,
+        frames: 1,
+        height: 1024,
+        width: 1024,
+        memory_limit: 1 << 33,
+        objective: Objective::Balanced,
+        hints: Vec::new(),
+    }
+}
+
+/// The request that makes a guest misbehave.
+pub fn hostile_request() -> Request {
+    let mut request = Request { batch: HOSTILE_BATCH, ..request() };
+    request.model.family = HOSTILE_FAMILY.into();
+    request
+}
+
+pub fn device() -> Device {
+    Device {
+        backend: Backend::Cpu,
+        name: "test".into(),
+        arch: "test".into(),
+        compute_units: 2,
+        total_bytes: 1 << 34,
+        free_bytes: 1 << 33,
+        unified: false,
+        fast_dtypes: Vec::new(),
+    }
+}
+
+pub fn offer() -> Offer {
+    Offer {
+        dtypes: vec![Dtype::F32, Dtype::Bf16],
+        tile_unit: 8,
+        tile_least: 64,
+        batch_most: 16,
+        exact: false,
+        carried: false,
+        offload: false,
+        prefetch_most: 0,
+        running: None,
+    }
+}
+
+pub fn outcome() -> Outcome {
+    Outcome {
+        elapsed: Duration::from_secs(1),
+        load: Duration::ZERO,
+        peak_bytes: 1,
+        attempts: 1,
+        pool: PoolStatistics::default(),
+    }
+}
+
+/// A host under the design's limits that keeps nothing on disk.
+pub fn host() -> PolicyHost {
+    PolicyHost::new(Limits::default(), &CacheDir::Off).unwrap()
+}
+
+pub fn put_to_work(host: &PolicyHost, guest: &Guest) -> Policy {
+    host.load("guest", &guest.build()).unwrap().configure(&[]).unwrap()
+}
+
+pub fn decide(policy: &mut Policy, request: &Request) -> Decision {
+    policy.decide(request, &device(), &offer(), Arc::new(Prices))
+}
+
+/// What is wrong with a decision that should be the healthy answer, taken as it is.
+pub fn is_right(decision: &Decision) -> Result<(), String> {
+    let right = decision.fallback.is_none()
+        && decision.plan.space == Space::Whole
+        && decision.answer.as_ref() == Some(&decision.plan)
+        && decision.fuel > 0;
+    if right { Ok(()) } else { Err(format!("not the healthy answer: {decision:?}")) }
+}
+
+pub fn assert_right(decision: &Decision) {
+    is_right(decision).unwrap();
+}
