@@ -16,7 +16,7 @@ use crate::failure::{Failure, Outcome};
 
 pub use bench::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep};
 pub use encode::Encode;
-pub use policy::Policy;
+pub use policy::{BenchPolicy, Policy};
 
 /// In help, options of every command come after the command's own, however many commands there are.
 const LAST: usize = 1000;

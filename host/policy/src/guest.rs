@@ -42,6 +42,13 @@ impl fmt::Display for Exceeded {
 
 impl std::error::Error for Exceeded {}
 
+impl Usage {
+    /// Bytes of all linear memories together.
+    pub fn memory_bytes(&self) -> usize {
+        self.memory_bytes
+    }
+}
+
 impl ResourceLimiter for Usage {
     fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> Result<bool> {
         if maximum.is_some_and(|maximum| desired > maximum) {

@@ -107,6 +107,8 @@ pub struct Policy {
     identity: PolicyIdentity,
     live: Option<Live>,
     failures: u32,
+    /// Of the last call.
+    fuel: u64,
 }
 
 /// What came of asking the guest.
@@ -130,7 +132,7 @@ impl Policy {
         settings: Vec<(String, Value)>,
         identity: PolicyIdentity,
     ) -> Result<Self, PolicyError> {
-        let mut policy = Self { loaded, settings, identity, live: None, failures: 0 };
+        let mut policy = Self { loaded, settings, identity, live: None, failures: 0, fuel: 0 };
         let configured = Live::new(&policy.loaded).and_then(|mut live| {
             let answer = live.configure(&policy.loaded, &policy.settings)?;
             Ok((live, answer))
@@ -150,6 +152,16 @@ impl Policy {
         self.failures >= self.loaded.limits.failures
     }
 
+    /// Fuel that the last decision or lesson took.
+    pub fn fuel(&self) -> u64 {
+        self.fuel
+    }
+
+    /// Bytes of linear memory that the warm instance holds; none where the last call spoilt it.
+    pub fn memory_bytes(&self) -> usize {
+        self.live.as_ref().map_or(0, |live| live.store.data().usage.memory_bytes())
+    }
+
     fn ask(&mut self, case: Case<'_>, question: &Arc<Question>, attempts: Option<&[Attempt]>) -> Asked {
         let live = match Live::ready(&mut self.live, &self.loaded, &self.settings) {
             Ok(live) => live,
@@ -160,6 +172,7 @@ impl Policy {
             None => guest.decide(store, case),
             Some(attempts) => guest.recover(store, case, attempts),
         });
+        self.fuel = fuel;
         let state = live.store.data_mut();
         state.question = None;
         let (candidates, log) = (std::mem::take(&mut state.candidates), std::mem::take(&mut state.log));
@@ -253,8 +266,11 @@ impl Planner for Policy {
             return;
         }
         let case = Case { request, device, offer: None };
-        let learnt = Live::ready(&mut self.live, &self.loaded, &self.settings)
-            .and_then(|live| live.call(&self.loaded, |guest, store| guest.learn(store, case, plan, outcome)).0);
+        let learnt = Live::ready(&mut self.live, &self.loaded, &self.settings).and_then(|live| {
+            let (learnt, fuel) = live.call(&self.loaded, |guest, store| guest.learn(store, case, plan, outcome));
+            self.fuel = fuel;
+            learnt
+        });
         if let Err(failure) = learnt {
             self.live = None;
             self.failures += 1;
