@@ -18,7 +18,7 @@ use crate::failure::{Failure, Outcome};
 
 pub use bench::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep};
 pub use encode::Encode;
-pub use policy::{Check, Diff, Policy};
+pub use policy::{BenchPolicy, Check, Diff, Policy};
 pub use recording::Recording;
 pub use replay::{Replay, Simulate, Table};
 

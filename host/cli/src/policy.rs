@@ -1,5 +1,6 @@
 //! `tilewright policy …`, and the policy that a decode is given. One module per verb.
 
+mod bench;
 mod check;
 mod diff;
 mod inspect;
@@ -60,6 +61,7 @@ fn host() -> Outcome<PolicyHost> {
 pub fn run(command: &args::Policy) -> Outcome {
     match command {
         args::Policy::List { json } => list::run(*json),
+        args::Policy::Bench(arguments) => bench::run(arguments),
         args::Policy::Inspect { policy, json } => inspect::run(policy, *json),
         args::Policy::Replay(replay) => replay::run(replay),
         args::Policy::Simulate(simulate) => simulate::run(simulate),

@@ -4,5 +4,6 @@
 #![forbid(unsafe_code)]
 
 pub mod compare;
+pub mod measure;
 pub mod replay;
 pub mod simulate;

@@ -43,7 +43,7 @@ impl fmt::Display for Exceeded {
 impl std::error::Error for Exceeded {}
 
 impl Usage {
-    /// Bytes of all memories together.
+    /// Bytes of all linear memories together.
     pub fn memory_bytes(&self) -> usize {
         self.memory_bytes
     }

@@ -1,6 +1,6 @@
 //! The way in: a host loads policies, says what they are, and puts them to work.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use serde::Serialize;
 use tilewright_plan::{PolicyIdentity, Value};
@@ -11,6 +11,7 @@ use crate::{
     guest::clean,
     limits::Limits,
     load::{self, Fitted, Kind},
+    probe::Probe,
     runtime::{CallFailure, Live, Policy},
     sandbox::Sandbox,
     settings::{self, Setting},
@@ -186,8 +187,7 @@ impl LoadedPolicy {
     /// [`PolicyError::UnknownSetting`], [`PolicyError::SettingType`], what the policy itself refuses, or its failure.
     pub fn configure(&self, given: &[(String, String)]) -> Result<Policy, PolicyError> {
         let description = self.description();
-        let settings = settings::resolve(&description.name, &description.settings, given)?;
-        let values = settings.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        let (settings, values) = self.settings(given)?;
         let identity = PolicyIdentity {
             name: description.name.clone(),
             version: description.version.clone(),
@@ -195,6 +195,30 @@ impl LoadedPolicy {
             settings,
         };
         Policy::new(self.loaded.clone(), values, identity)
+    }
+
+    /// A fresh instance to take measurements of, with these settings to hand over.
+    ///
+    /// # Errors
+    /// As [`LoadedPolicy::configure`], but for what the policy says to the settings, which it is not asked yet.
+    pub fn probe(&self, given: &[(String, String)]) -> Result<Probe, PolicyError> {
+        Probe::new(self.loaded.clone(), self.settings(given)?.1)
+    }
+
+    /// Bytes of the compiled code and its tables, as they lie in memory, once for all instances.
+    pub fn code_bytes(&self) -> usize {
+        self.loaded.fitted.code_bytes
+    }
+
+    /// Every setting with its value, by name and in order.
+    fn settings(
+        &self,
+        given: &[(String, String)],
+    ) -> Result<(BTreeMap<String, Value>, Vec<(String, Value)>), PolicyError> {
+        let Description { name, settings, .. } = self.description();
+        let settings = settings::resolve(name, settings, given)?;
+        let values = settings.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        Ok((settings, values))
     }
 }
 

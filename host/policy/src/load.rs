@@ -48,6 +48,8 @@ pub(crate) struct Fitted {
     pub digest: String,
     pub imports: Vec<String>,
     pub exports: Vec<String>,
+    /// Bytes of the compiled code and its tables, as they lie in memory.
+    pub code_bytes: usize,
 }
 
 /// Reads, compiles (or finds compiled) and links a policy. `policy` names it in errors.
@@ -85,7 +87,9 @@ pub(crate) fn load(
     };
     let (world, imports, exports) = fits(policy, sandbox, &component)?;
     let linked = world.link(engine, &component).map_err(|error| invalid(policy, &error))?;
-    Ok(Fitted { linked, world, kind, digest, imports, exports })
+    let image = component.image_range();
+    let code_bytes = image.end.addr() - image.start.addr();
+    Ok(Fitted { linked, world, kind, digest, imports, exports, code_bytes })
 }
 
 /// `sha256:` and the digest in hexadecimal.

@@ -151,11 +151,9 @@ impl Policy {
         self.failures >= self.loaded.limits.failures
     }
 
-    /// Fuel that the last call used and bytes of linear memory in use; none where the call spoilt the instance.
-    pub(crate) fn used(&self) -> Option<(u64, usize)> {
-        let live = self.live.as_ref()?;
-        let left = live.store.get_fuel().ok()?;
-        Some((self.loaded.limits.fuel.saturating_sub(left), live.store.data().usage.memory_bytes()))
+    /// Bytes of linear memory that the warm instance holds; none where the last call spoilt it.
+    pub fn memory_bytes(&self) -> usize {
+        self.live.as_ref().map_or(0, |live| live.store.data().usage.memory_bytes())
     }
 
     fn ask(&mut self, case: Case<'_>, question: &Arc<Question>, attempts: Option<&[Attempt]>) -> Asked {

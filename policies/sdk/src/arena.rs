@@ -1,9 +1,9 @@
-//! The module's allocator. What the host passes in, a dozen strings and lists per call, is laid down one after the other in a fixed
+//! The module's memory. What the host passes in, two dozen strings and lists per call, is laid down one after the other in a fixed
 //! space and forgotten as a whole when the call is over; what the policy itself allocates goes to the standard library's allocator and
-//! may stay as long as it likes. A call so costs a few instructions per string, where allocating and freeing each takes hundreds.
+//! may stay as long as it likes. A string so costs a few instructions, where allocating and freeing it takes hundreds.
 
 use std::{
-    alloc::{GlobalAlloc, Layout, System},
+    alloc::{GlobalAlloc, Layout, System, handle_alloc_error},
     cell::{Cell, UnsafeCell},
     ptr::null_mut,
 };
@@ -17,6 +17,7 @@ static ARENA: Arena = Arena {
     used: Cell::new(0),
     // Until the first call is over: what is allocated when a module starts may stay for good.
     arrives: Cell::new(false),
+    is_whole: Cell::new(false),
 };
 
 #[repr(align(16))]
@@ -27,6 +28,8 @@ struct Arena {
     used: Cell<usize>,
     /// No code of the policy runs: what is allocated are arguments for the next call or the answer to the last one.
     arrives: Cell<bool>,
+    /// All arguments found room. Every field begins as zero, so that the space takes none in the file.
+    is_whole: Cell<bool>,
 }
 
 // SAFETY: a module has one thread; this file is only compiled for WebAssembly without threads, see `lib.rs`.
@@ -37,14 +40,15 @@ impl Arena {
         (pointer as usize).wrapping_sub(self.space.0.get() as usize) < SPACE
     }
 
-    /// The next bytes of the space, or null where there are not enough.
-    fn take(&self, layout: Layout) -> *mut u8 {
-        let start = self.used.get().next_multiple_of(layout.align());
-        let end = start.saturating_add(layout.size());
-        if end > SPACE || layout.align() > align_of::<Space>() {
+    /// The next bytes of the space, or null where there are not enough or the policy runs.
+    #[inline]
+    fn take(&self, size: usize, align: usize) -> *mut u8 {
+        let start = (self.used.get() + align - 1) & !(align - 1);
+        if !self.arrives.get() || size > SPACE || start + size > SPACE || align > align_of::<Space>() {
+            self.is_whole.set(false);
             return null_mut();
         }
-        self.used.set(end);
+        self.used.set(start + size);
         self.space.0.get().cast::<u8>().wrapping_add(start)
     }
 }
@@ -54,7 +58,7 @@ impl Arena {
 unsafe impl GlobalAlloc for Arena {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let taken = if self.arrives.get() { self.take(layout) } else { null_mut() };
+        let taken = self.take(layout.size(), layout.align());
         // SAFETY: the caller's promise about the layout is passed on.
         if taken.is_null() { unsafe { System.alloc(layout) } } else { taken }
     }
@@ -84,12 +88,42 @@ unsafe impl GlobalAlloc for Arena {
     }
 }
 
-/// Runs the policy's part of an exported call and then forgets the call's arguments, which have to end up inside of it: by value, and
-/// dropped before it returns. A policy only ever borrows them, and the answer to the call before was read when this one began.
-pub fn call<R>(answer: impl FnOnce() -> R) -> R {
+/// Where the host asks for memory. Stands in for the one that wit-bindgen brings, which comes to the same by a longer way.
+///
+/// # Safety
+/// As the canonical ABI has it: `old` was given by this function for `old_size` bytes, and `align` is a power of two.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cabi_realloc(old: *mut u8, old_size: usize, align: usize, size: usize) -> *mut u8 {
+    if old_size == 0 && size == 0 {
+        return std::ptr::without_provenance_mut(align);
+    }
+    // SAFETY: the host keeps to the canonical ABI.
+    unsafe {
+        let layout = |size| Layout::from_size_align_unchecked(size, align);
+        let pointer = match old_size {
+            0 => ARENA.alloc(layout(size)),
+            _ => ARENA.realloc(old, layout(old_size), size),
+        };
+        if pointer.is_null() {
+            handle_alloc_error(layout(size));
+        }
+        pointer
+    }
+}
+
+/// Runs the policy's part of an exported call and then forgets the call's arguments, all of them: a policy only ever borrows them, and the
+/// answer to the call before was read when this one began.
+pub fn call<A, R>(arguments: A, answer: impl FnOnce(&A) -> R) -> R {
     ARENA.arrives.set(false);
-    let answer = answer();
+    // Before the policy allocates, which is never of the space.
+    let is_whole = ARENA.is_whole.get();
+    let answer = answer(&arguments);
+    if is_whole {
+        // All of it lies in the space: freeing each piece would do nothing, two dozen times.
+        std::mem::forget(arguments);
+    }
     ARENA.used.set(0);
+    ARENA.is_whole.set(true);
     ARENA.arrives.set(true);
     answer
 }

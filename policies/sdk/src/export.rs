@@ -12,7 +12,7 @@ pub type Slot<P> = RefCell<Option<P>>;
 
 /// Answers `describe`.
 pub fn describe<P: Policy>() -> lifecycle::Description {
-    call(|| P::describe().into())
+    call((), |()| P::describe().into())
 }
 
 /// Answers `configure`.
@@ -20,7 +20,7 @@ pub fn describe<P: Policy>() -> lifecycle::Description {
 /// # Errors
 /// The policy's.
 pub fn configure<P: Policy>(slot: &Slot<P>, settings: Vec<(String, Value)>) -> Result<(), String> {
-    call(move || {
+    call((), |()| {
         slot.replace(Some(P::configure(&Settings::from(settings))?));
         Ok(())
     })
@@ -31,7 +31,7 @@ pub fn configure<P: Policy>(slot: &Slot<P>, settings: Vec<(String, Value)>) -> R
 /// # Errors
 /// The policy's.
 pub fn decide<P: Policy>(slot: &Slot<P>, request: Request) -> Result<Plan, String> {
-    call(move || with(slot, |policy| policy.decide(&request))?)
+    call(request, |request| with(slot, |policy| policy.decide(request))?)
 }
 
 /// Answers `recover`.
@@ -39,22 +39,24 @@ pub fn decide<P: Policy>(slot: &Slot<P>, request: Request) -> Result<Plan, Strin
 /// # Errors
 /// The policy's.
 pub fn recover<P: Policy>(slot: &Slot<P>, request: Request, attempts: Vec<Attempt>) -> Result<Plan, String> {
-    call(move || with(slot, |policy| policy.recover(&request, &attempts))?)
+    call((request, attempts), |(request, attempts)| with(slot, |policy| policy.recover(request, attempts))?)
 }
 
 /// Answers `learn`.
 pub fn learn<P: Policy>(slot: &Slot<P>, request: Request, plan: Plan, outcome: Outcome) {
     // Before it is configured there is nobody to learn.
-    let _ = call(move || with(slot, |policy| policy.learn(&request, &plan, &outcome)));
+    let _ = call((request, plan, outcome), |(request, plan, outcome)| {
+        with(slot, |policy| policy.learn(request, plan, outcome))
+    });
 }
 
 #[cfg(all(target_family = "wasm", not(target_feature = "atomics")))]
 use crate::arena::call;
 
-/// Arguments are passed by value, so that they are gone when the call is over: see `arena`.
+/// Arguments are passed by value, so that they can be forgotten when the call is over: see `arena`.
 #[cfg(not(all(target_family = "wasm", not(target_feature = "atomics"))))]
-fn call<R>(answer: impl FnOnce() -> R) -> R {
-    answer()
+fn call<A, R>(arguments: A, answer: impl FnOnce(&A) -> R) -> R {
+    answer(&arguments)
 }
 
 fn with<P: Policy, R>(slot: &Slot<P>, ask: impl FnOnce(&mut P) -> R) -> Result<R, String> {

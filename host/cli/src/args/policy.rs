@@ -1,9 +1,12 @@
 //! What `tilewright policy` is told: one variant per verb.
 
+mod bench;
 mod check;
 mod diff;
 
 use clap::Subcommand;
+
+pub use bench::BenchPolicy;
 
 pub use check::Check;
 pub use diff::Diff;
@@ -38,4 +41,6 @@ pub enum Policy {
     Check(Check),
     /// Show where two policies decide differently, and what the estimates say that is worth
     Diff(Diff),
+    /// Measure what a policy costs: time and fuel of each of its functions, the first time and warm, and memory
+    Bench(BenchPolicy),
 }

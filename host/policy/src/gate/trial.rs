@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use tilewright_plan::{FallbackReason, Planner as _};
+use tilewright_plan::{FallbackReason, Learnt, Planner as _};
 
 use super::{
     finding::{Call, Finding, Problem, Severity, Step},
@@ -90,10 +90,11 @@ pub(super) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)]) -> R
 fn play(golden: &GoldenRequest, policy: &mut Policy) -> Vec<Turn> {
     let mut turns = Vec::new();
     golden.play(policy, |policy, heard| {
-        let unlearnt = policy.learnt().failure.map(|failure| (failure.reason, failure.detail));
-        let (used, memory_bytes) = policy.used().unwrap_or((0, 0));
         let decision = heard.decision.as_ref();
-        let fuel = decision.map_or(used, |decision| decision.fuel);
+        let learnt = if decision.is_some() { Learnt::default() } else { policy.learnt() };
+        let fuel = decision.map_or(learnt.fuel, |decision| decision.fuel);
+        let unlearnt = learnt.failure.map(|failure| (failure.reason, failure.detail));
+        let memory_bytes = policy.memory_bytes();
         let elapsed = decision.map_or(Duration::ZERO, |decision| decision.elapsed);
         turns.push(Turn { unlearnt, fuel, elapsed, memory_bytes, heard });
     });

@@ -1,0 +1,145 @@
+//! `tilewright policy bench`: what a policy's calls cost.
+
+use std::{
+    io::{self, Write},
+    time::Duration,
+};
+
+use tilewright_kit::measure::{self, Call, Options, Report};
+use tilewright_plan::bytes;
+
+use crate::{args::BenchPolicy, failure::Outcome, table};
+
+/// Runs of which more than this fraction differ from the mean say little about it.
+const NOISY: f64 = 1.0;
+
+/// Measures one policy.
+pub fn run(arguments: &BenchPolicy) -> Outcome {
+    let BenchPolicy { policy, set, iterations, json } = arguments;
+    let options = Options { iterations: *iterations, ..Options::default() };
+    let report = measure::measure(policy, set, &measure::requests(), &options)?;
+    warn(&report);
+    if *json {
+        return super::print(&report);
+    }
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{}\n", table::facts(facts(&report)))?;
+    let numbers = ["runs", "mean", "± std", "least", "median", "p99", "per second", "fuel", "most fuel"];
+    let heading: Vec<&str> = std::iter::once("warm").chain(numbers).collect();
+    writeln!(stdout, "{}", table::listing(&heading, &numbers, report.calls.iter().map(row)))?;
+    if let Some(estimates) = &report.estimates {
+        writeln!(
+            stdout,
+            "\nOf a decision, {} go into {:.1} estimates by the host, and {} are the policy's and what it takes to ask it.",
+            time(estimates.host_ns),
+            estimates.count,
+            time(estimates.beside_ns),
+        )?;
+    }
+    Ok(())
+}
+
+fn facts(report: &Report) -> Vec<(&'static str, String)> {
+    let cold = &report.cold;
+    let load = format!("{} compiled anew, {} from the cache", time(cold.load_ns), time(cold.cached_ns));
+    let first = format!(
+        "instance {}, configure {}, decide {}",
+        time(cold.instantiate_ns),
+        time(cold.configure_ns),
+        time(cold.decide_ns)
+    );
+    let memory = format!(
+        "{} in an instance, {} of compiled code",
+        bytes::display(report.memory.linear_bytes as u64),
+        bytes::display(report.memory.code_bytes as u64)
+    );
+    vec![
+        ("policy", format!("{} {}", report.policy, report.version)),
+        ("size", bytes::display(report.size_bytes)),
+        ("memory", memory),
+        ("load", load),
+        ("first", first),
+        (
+            "decisions",
+            format!("{} per second and core, over {} requests", grouped(report.decisions_per_second), report.requests),
+        ),
+    ]
+}
+
+fn row(call: &Call) -> Vec<String> {
+    let spread = &call.time;
+    vec![
+        call.function.to_string(),
+        spread.runs.to_string(),
+        time(spread.mean_ns),
+        time(spread.std_ns),
+        time(spread.min_ns),
+        time(spread.median_ns),
+        time(spread.p99_ns),
+        grouped(call.per_second),
+        grouped(call.fuel_mean),
+        grouped(call.fuel_most as f64),
+    ]
+}
+
+/// What makes the figures something else than they seem.
+fn warn(report: &Report) {
+    for call in &report.calls {
+        let function = call.function;
+        if call.failed > 0 {
+            eprintln!(
+                "warning: {function} failed in {} of {} runs: see 'tilewright policy check'",
+                call.failed, call.time.runs
+            );
+        }
+        if call.declined > 0 {
+            let (declined, runs) = (call.declined, call.time.runs);
+            eprintln!(
+                "warning: {function} was declined in {declined} of {runs} runs: their time holds the host's own plan"
+            );
+        }
+    }
+    let is_noisy = |call: &&Call| call.time.std_ns > NOISY * call.time.mean_ns;
+    if let Some(call) = report.calls.iter().find(is_noisy) {
+        eprintln!(
+            "warning: the times of {} vary by more than their mean: is the machine busy? The median says more",
+            call.function
+        );
+    }
+}
+
+/// Nanoseconds for people: `850 ns`, `1.23 µs`, `12.3 ms`.
+fn time(nanoseconds: f64) -> String {
+    match nanoseconds {
+        _ if !nanoseconds.is_finite() => "unknown".into(),
+        _ if nanoseconds < 1e3 => format!("{nanoseconds:.0} ns"),
+        _ if nanoseconds < 1e5 => format!("{:.2} µs", nanoseconds / 1e3),
+        _ => table::time(Duration::from_nanos(nanoseconds as u64)),
+    }
+}
+
+/// A whole number with its thousands apart: `212,345`.
+fn grouped(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let first = digits.len() % 3;
+    let places = digits.char_indices();
+    places.fold(String::new(), |text, (place, digit)| {
+        let comma = if place > 0 && place % 3 == first { "," } else { "" };
+        text + comma + &digit.to_string()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_readable() {
+        assert_eq!(
+            ["0", "7", "999", "1,000", "212,345", "1,234,567"],
+            [0.0, 7.0, 999.0, 1e3, 212_345.0, 1_234_567.0].map(grouped)
+        );
+        let times = [840.0, 1234.0, 45_678.0, 123_456.0, 45e6, f64::NAN].map(time);
+        assert_eq!(times, ["840 ns", "1.23 µs", "45.68 µs", "0.12 ms", "45 ms", "unknown"]);
+    }
+}

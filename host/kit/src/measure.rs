@@ -1,0 +1,450 @@
+//! What a policy costs: how long each of its functions takes and how much fuel, the first time and warm, and how much memory it holds.
+//!
+//! A call is measured as the host makes it: with everything around the guest that a decision needs, the check of its answer included.
+//! The clock's own time is taken off.
+
+mod requests;
+mod spread;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    hint::black_box,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+use tilewright_plan::{
+    Attempt, Cost, Facts, Failure, FallbackReason, Outcome, Plan, Planner, PoolStatistics, Trial, Value,
+};
+use tilewright_policy::{CacheDir, Kind, Limits, LoadedPolicy, Policy, PolicyError, PolicyHost};
+
+pub use self::{
+    requests::{Asked, requests},
+    spread::Spread,
+};
+
+/// How long to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Runs of every function; by default as many as fit into `budget`.
+    pub iterations: Option<u32>,
+    /// Time for all functions together, loading aside.
+    pub budget: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { iterations: None, budget: Duration::from_secs(2) }
+    }
+}
+
+/// A function of the contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Function {
+    /// What the policy is.
+    Describe,
+    /// Its settings, to a fresh instance.
+    Configure,
+    /// A plan.
+    Decide,
+    /// Another plan, after memory ran out under the first.
+    Recover,
+    /// What came of a plan.
+    Learn,
+}
+
+impl fmt::Display for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Function::Describe => "describe",
+            Function::Configure => "configure",
+            Function::Decide => "decide",
+            Function::Recover => "recover",
+            Function::Learn => "learn",
+        })
+    }
+}
+
+/// A policy's costs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// As the policy describes itself.
+    pub policy: String,
+    /// As the policy describes itself.
+    pub version: String,
+    /// Of the file.
+    pub digest: String,
+    /// All of them, defaults included.
+    pub settings: BTreeMap<String, Value>,
+    /// What the file holds.
+    pub kind: Kind,
+    /// Bytes of the file.
+    pub size_bytes: u64,
+    /// Requests that were asked in turn.
+    pub requests: usize,
+    /// What it holds.
+    pub memory: Memory,
+    /// The first time.
+    pub cold: Cold,
+    /// Warm, one for each function.
+    pub calls: Vec<Call>,
+    /// Decisions per second of one thread that does nothing else.
+    pub decisions_per_second: f64,
+    /// What the policy asks the host for while it decides; none where it never does.
+    pub estimates: Option<Estimates>,
+}
+
+/// What a policy holds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Memory {
+    /// Linear memory of one instance after all calls, in bytes.
+    pub linear_bytes: usize,
+    /// Compiled code and its tables, once for all instances, in bytes.
+    pub code_bytes: usize,
+}
+
+/// What the first time costs, in nanoseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Cold {
+    /// From the file's bytes to a policy that has described itself, compiled anew.
+    pub load_ns: f64,
+    /// The same with the compiled code on disk.
+    pub cached_ns: f64,
+    /// The first instance.
+    pub instantiate_ns: f64,
+    /// Its settings.
+    pub configure_ns: f64,
+    /// Its first decision.
+    pub decide_ns: f64,
+}
+
+/// What one function costs, warm.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Call {
+    /// Which.
+    pub function: Function,
+    /// Nanoseconds.
+    #[serde(flatten)]
+    pub time: Spread,
+    /// Calls per second at the mean.
+    pub per_second: f64,
+    /// Fuel, on average.
+    pub fuel_mean: f64,
+    /// Fuel, at most.
+    pub fuel_most: u64,
+    /// Runs that ended in an honest error of the policy, the host's own plan in its stead.
+    pub declined: u32,
+    /// Runs that failed otherwise, likewise.
+    pub failed: u32,
+}
+
+/// What a policy asks for while it decides, on average over the requests.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Estimates {
+    /// Estimates per decision.
+    pub count: f64,
+    /// Nanoseconds that the host spends pricing them, per decision.
+    pub host_ns: f64,
+    /// Nanoseconds of a decision beside that.
+    pub beside_ns: f64,
+}
+
+/// Loads a policy, by name or from a file, and measures it.
+///
+/// # Errors
+/// Any [`PolicyError`] of a policy that can't be loaded or refuses its settings. A policy that fails later is measured with its failures.
+pub fn measure(
+    name_or_file: &str,
+    settings: &[(String, String)],
+    asked: &[Asked],
+    options: &Options,
+) -> Result<Report, PolicyError> {
+    let clock = clock();
+    let (loaded, load_ns, cached_ns) = load(name_or_file)?;
+    let cold = first(&loaded, settings, asked, load_ns, cached_ns)?;
+    let mut bench = Bench { loaded: &loaded, settings, asked, options, clock };
+    let (describe, configure) = (bench.describe()?, bench.configure()?);
+    let mut policy = loaded.configure(settings)?;
+    let decide = bench.decide(&mut policy)?;
+    let estimates = bench.estimates(&mut policy, decide.time.mean_ns);
+    let recover = bench.recover(&mut policy)?;
+    let learn = bench.learn(&mut policy)?;
+    let inspection = loaded.inspection();
+    let identity = policy.identity();
+    Ok(Report {
+        policy: identity.name.clone(),
+        version: identity.version.clone(),
+        digest: identity.digest.clone(),
+        settings: identity.settings.clone(),
+        kind: inspection.kind,
+        size_bytes: inspection.size_bytes,
+        requests: asked.len(),
+        memory: Memory { linear_bytes: policy.memory_bytes(), code_bytes: loaded.code_bytes() },
+        cold,
+        decisions_per_second: decide.per_second,
+        estimates,
+        calls: vec![describe, configure, decide, recover, learn],
+    })
+}
+
+/// Loads twice, compiled anew and from a cache of its own; the quicker of three times each.
+fn load(name_or_file: &str) -> Result<(LoadedPolicy, f64, f64), PolicyError> {
+    let host = PolicyHost::new(Limits::default(), &CacheDir::Off)?;
+    let loaded = host.find(name_or_file)?;
+    let timed = |host: &PolicyHost| -> Result<f64, PolicyError> {
+        let started = Instant::now();
+        black_box(host.find(name_or_file)?);
+        Ok(nanoseconds(started.elapsed()))
+    };
+    let least = |host: &PolicyHost| -> Result<f64, PolicyError> {
+        (0..3).try_fold(f64::INFINITY, |least, _| Ok(least.min(timed(host)?)))
+    };
+    let load_ns = least(&host)?;
+    let Ok(place) = tempfile::tempdir() else {
+        return Ok((loaded, load_ns, f64::NAN));
+    };
+    let host = PolicyHost::new(Limits::default(), &CacheDir::At(place.path().join("policies")))?;
+    host.find(name_or_file)?;
+    Ok((loaded, load_ns, least(&host)?))
+}
+
+/// The first calls of a new instance.
+fn first(
+    loaded: &LoadedPolicy,
+    settings: &[(String, String)],
+    asked: &[Asked],
+    load_ns: f64,
+    cached_ns: f64,
+) -> Result<Cold, PolicyError> {
+    let timed = |started: Instant| nanoseconds(started.elapsed());
+    let started = Instant::now();
+    let mut probe = loaded.probe(settings)?;
+    let instantiate_ns = timed(started);
+    let started = Instant::now();
+    probe.configure()?;
+    let configure_ns = timed(started);
+    let mut policy = loaded.configure(settings)?;
+    let decide_ns = asked.first().map_or(f64::NAN, |asked| {
+        let started = Instant::now();
+        black_box(asked.decide(&mut policy));
+        timed(started)
+    });
+    Ok(Cold { load_ns, cached_ns, instantiate_ns, configure_ns, decide_ns })
+}
+
+/// The clock's own nanoseconds between two readings.
+fn clock() -> f64 {
+    let mut gaps: Vec<f64> = (0..1000)
+        .map(|_| {
+            let started = Instant::now();
+            nanoseconds(black_box(started).elapsed())
+        })
+        .collect();
+    Spread::of(&mut gaps).median_ns
+}
+
+fn nanoseconds(elapsed: Duration) -> f64 {
+    elapsed.as_nanos() as f64
+}
+
+/// What is the same for every function.
+struct Bench<'a> {
+    loaded: &'a LoadedPolicy,
+    settings: &'a [(String, String)],
+    asked: &'a [Asked],
+    options: &'a Options,
+    /// Nanoseconds.
+    clock: f64,
+}
+
+/// What came of a run.
+#[derive(Clone, Copy)]
+struct Run {
+    elapsed: Duration,
+    fuel: u64,
+    fallback: Option<FallbackReason>,
+}
+
+/// A few runs before the counted ones.
+const WARM_UP: u32 = 20;
+
+/// Shares of the budget, in percent.
+const DESCRIBE: u32 = 10;
+const CONFIGURE: u32 = 15;
+const DECIDE: u32 = 40;
+const RECOVER: u32 = 20;
+const LEARN: u32 = 15;
+
+impl Bench<'_> {
+    /// Runs a function as often as asked for, or as its share of the budget allows; the run is told which one it is.
+    fn runs(
+        &self,
+        function: Function,
+        share: u32,
+        mut run: impl FnMut(usize) -> Result<Run, PolicyError>,
+    ) -> Result<Call, PolicyError> {
+        for index in 0..self.options.iterations.unwrap_or(WARM_UP).min(WARM_UP) {
+            run(index as usize)?;
+        }
+        let budget = self.options.budget * share / 100;
+        // The same number for every request, so that none weighs more.
+        let round = self.asked.len().max(1);
+        let (started, mut runs) = (Instant::now(), Vec::new());
+        loop {
+            let is_done = match self.options.iterations {
+                Some(most) => runs.len() >= most as usize,
+                None => runs.len() % round == 0 && !runs.is_empty() && started.elapsed() >= budget,
+            };
+            if is_done {
+                break;
+            }
+            runs.push(run(runs.len())?);
+        }
+        let mut times: Vec<f64> = runs.iter().map(|run| (nanoseconds(run.elapsed) - self.clock).max(0.0)).collect();
+        let time = Spread::of(&mut times);
+        let fell_back = |is_error: bool| {
+            let reasons = runs.iter().filter_map(|run| run.fallback);
+            reasons.filter(|reason| (*reason == FallbackReason::Error) == is_error).count() as u32
+        };
+        Ok(Call {
+            function,
+            time,
+            per_second: 1e9 / time.mean_ns,
+            fuel_mean: runs.iter().map(|run| run.fuel as f64).sum::<f64>() / runs.len().max(1) as f64,
+            fuel_most: runs.iter().map(|run| run.fuel).max().unwrap_or(0),
+            declined: fell_back(true),
+            failed: fell_back(false),
+        })
+    }
+
+    fn describe(&mut self) -> Result<Call, PolicyError> {
+        let mut probe = self.loaded.probe(self.settings)?;
+        self.runs(Function::Describe, DESCRIBE, |_| {
+            let started = Instant::now();
+            let fuel = probe.describe()?;
+            Ok(Run { elapsed: started.elapsed(), fuel, fallback: None })
+        })
+    }
+
+    /// A new instance each time: a policy is configured once.
+    fn configure(&mut self) -> Result<Call, PolicyError> {
+        self.runs(Function::Configure, CONFIGURE, |_| {
+            let mut probe = self.loaded.probe(self.settings)?;
+            let started = Instant::now();
+            let fuel = probe.configure()?;
+            Ok(Run { elapsed: started.elapsed(), fuel, fallback: None })
+        })
+    }
+
+    fn decide(&mut self, policy: &mut Policy) -> Result<Call, PolicyError> {
+        self.runs(Function::Decide, DECIDE, |index| {
+            self.in_service(policy)?;
+            let asked = &self.asked[index % self.asked.len()];
+            let started = Instant::now();
+            let decision = black_box(asked.decide(policy));
+            let elapsed = started.elapsed();
+            Ok(Run { elapsed, fuel: decision.fuel, fallback: decision.fallback.map(|fallback| fallback.reason) })
+        })
+    }
+
+    fn recover(&mut self, policy: &mut Policy) -> Result<Call, PolicyError> {
+        let attempts: Vec<[Attempt; 1]> = self
+            .asked
+            .iter()
+            .map(|asked| {
+                let plan = asked.decide(policy).plan;
+                [Attempt { plan, failure: Failure::OutOfMemory { bytes: 256 << 20 } }]
+            })
+            .collect();
+        self.runs(Function::Recover, RECOVER, |index| {
+            self.in_service(policy)?;
+            let place = index % self.asked.len();
+            let Asked { request, device, offer, facts, .. } = &self.asked[place];
+            let started = Instant::now();
+            let decision = black_box(policy.recover(request, device, offer, facts.clone(), &attempts[place]));
+            let elapsed = started.elapsed();
+            Ok(Run { elapsed, fuel: decision.fuel, fallback: decision.fallback.map(|fallback| fallback.reason) })
+        })
+    }
+
+    /// Last of all: what is learnt may change what is decided.
+    fn learn(&mut self, policy: &mut Policy) -> Result<Call, PolicyError> {
+        let pool = PoolStatistics::default();
+        let outcome = Outcome {
+            elapsed: Duration::from_millis(400),
+            load: Duration::ZERO,
+            peak_bytes: 1 << 30,
+            attempts: 1,
+            pool,
+        };
+        let plans: Vec<Plan> = self.asked.iter().map(|asked| asked.decide(policy).plan).collect();
+        self.runs(Function::Learn, LEARN, |index| {
+            self.in_service(policy)?;
+            let place = index % self.asked.len();
+            let Asked { request, device, .. } = &self.asked[place];
+            let started = Instant::now();
+            policy.learn(request, device, &plans[place], &outcome);
+            Ok(Run { elapsed: started.elapsed(), fuel: policy.learnt().fuel, fallback: None })
+        })
+    }
+
+    /// A policy that was taken out of service is measured anew rather than as what stands in for it.
+    fn in_service(&self, policy: &mut Policy) -> Result<(), PolicyError> {
+        if policy.is_out_of_service() {
+            *policy = self.loaded.configure(self.settings)?;
+        }
+        Ok(())
+    }
+
+    /// The share of a decision that the host spends pricing plans, each price timed; `decide_ns` is a decision's time without that.
+    fn estimates(&self, policy: &mut Policy, decide_ns: f64) -> Option<Estimates> {
+        const ROUNDS: usize = 5;
+        let (mut count, mut host_ns) = (0, f64::INFINITY);
+        for _ in 0..ROUNDS {
+            let (mut asked_for, mut elapsed) = (0, 0.0);
+            for asked in self.asked {
+                let facts = asked.facts.clone();
+                let timed = Arc::new(Timed { facts, count: AtomicU64::new(0), elapsed_ns: AtomicU64::new(0) });
+                policy.decide(&asked.request, &asked.device, &asked.offer, timed.clone());
+                asked_for += timed.count.load(Ordering::Relaxed);
+                elapsed += timed.elapsed_ns.load(Ordering::Relaxed) as f64;
+            }
+            count = asked_for;
+            host_ns = host_ns.min((elapsed - self.clock * asked_for as f64).max(0.0));
+        }
+        let requests = self.asked.len().max(1) as f64;
+        let host_ns = host_ns / requests;
+        (count > 0).then(|| Estimates {
+            count: count as f64 / requests,
+            host_ns,
+            beside_ns: (decide_ns - host_ns).max(0.0),
+        })
+    }
+}
+
+/// Facts with a stop-watch.
+struct Timed {
+    facts: Arc<dyn Facts>,
+    count: AtomicU64,
+    elapsed_ns: AtomicU64,
+}
+
+impl Facts for Timed {
+    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+        let started = Instant::now();
+        let cost = self.facts.estimate(plan);
+        self.elapsed_ns.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.count.fetch_add(1, Ordering::Relaxed);
+        cost
+    }
+
+    fn trials(&self, most: u32) -> Vec<Trial> {
+        self.facts.trials(most)
+    }
+}

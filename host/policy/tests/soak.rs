@@ -1,0 +1,366 @@
+//! A million decisions with a thousand failures strewn in: every answer is what it has to be, memory stays flat, and what each kind of
+//! decision costs is printed. `TILEWRIGHT_SOAK=N` for another number of decisions.
+
+#[path = "hostile/guest.rs"]
+#[allow(dead_code, reason = "the hostile tests use the rest")]
+mod guest;
+
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use guest::{Guest, HEALTHY, HOSTILE_BATCH};
+use tilewright_plan::{
+    Attempt, Backend, Cost, Decision, Device, Dtype, Facts, Failure, FallbackReason, Hint, Layout, Model, Objective,
+    Offer, Plan, Planner, Precision, Release, Request, Space, Tile, Time, Trial,
+};
+use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyHost};
+
+/// Decisions, where the environment says nothing else.
+const DECISIONS: u64 = 1_000_000;
+/// One in so many fails.
+const RARE: u64 = 1000;
+/// Of which so many in a hundred run into the wall clock instead of the fuel.
+const TIMEOUTS: u64 = 5;
+/// Every so many failures, three in a row take the policy out of service.
+const RELAPSE: u64 = 50;
+/// The most that the resident memory may grow after the first tenth.
+const GROWTH: u64 = 6 << 20;
+/// Decisions of `fixed` per second that even a busy machine's development build manages; the goal, on an idle one, is 200,000.
+const LEAST_PER_SECOND: f64 = 20_000.0;
+
+/// What a guest does when the first hint's value is this digit, and what the host makes of it.
+const COMMANDS: [(&str, FallbackReason); 8] = [
+    ("trap", FallbackReason::Trap),
+    ("loop", FallbackReason::OutOfFuel),
+    ("grow", FallbackReason::OutOfMemory),
+    ("nonsense", FallbackReason::Nonsense),
+    ("stack", FallbackReason::Trap),
+    ("bounds", FallbackReason::Trap),
+    ("variant", FallbackReason::Trap),
+    ("error", FallbackReason::Error),
+];
+
+/// Obeys the digit: the hints' list is at 116 of the request, a hint's value at 8 of it.
+const OBEDIENT: Guest = Guest {
+    fields: r#"
+  (func $deep (param i32) (result i32) (i32.add (call $deep (i32.add (local.get 0) (i32.const 1))) (i32.const 1)))
+  ;; at 3072 a plan whose batch is zero, at 4096 an answer whose variant is 7, at 5120 the error "no"
+  (data (i32.const 4096) "\07")
+  (data (i32.const 5120) "\01\00\00\00\20\14\00\00\02\00\00\00")
+  (data (i32.const 5152) "no")"#,
+    decide: r#"
+    (block $error (block $variant (block $bounds (block $stack (block $nonsense (block $grow (block $loop (block $trap
+      (br_table $trap $loop $grow $nonsense $stack $bounds $variant $error
+        (i32.sub (i32.load8_u (i32.load offset=8 (i32.load offset=116 (local.get $request)))) (i32.const 48))))
+      unreachable)
+      (loop $again (br $again)))
+      (drop (memory.grow (i32.const 4000))))
+      (return (i32.const 3072)))
+      (drop (call $deep (i32.const 0))))
+      (return (i32.const 262140)))
+      (return (i32.const 4096)))
+    (return (i32.const 5120))"#,
+    ..HEALTHY
+};
+
+struct Prices;
+
+impl Facts for Prices {
+    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+        let pixels = plan.space.tile().map_or(1 << 20, |tile| u64::from(tile.height) * u64::from(tile.width));
+        Ok(Cost { peak_bytes: pixels * 1000, elapsed: Duration::from_millis(5), tiles: 1, shapes: 1, rework: 1.0 })
+    }
+
+    fn trials(&self, _most: u32) -> Vec<Trial> {
+        Vec::new()
+    }
+}
+
+/// The same numbers in every run: splitmix64.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % most
+    }
+}
+
+/// Time and number of one kind of decision.
+#[derive(Default)]
+struct Tally {
+    runs: u64,
+    elapsed: Duration,
+}
+
+impl Tally {
+    fn time<R>(&mut self, run: impl FnOnce() -> R) -> R {
+        let started = Instant::now();
+        let result = run();
+        self.elapsed += started.elapsed();
+        self.runs += 1;
+        result
+    }
+
+    fn each_us(&self) -> f64 {
+        self.elapsed.as_secs_f64() * 1e6 / self.runs.max(1) as f64
+    }
+}
+
+/// A request, and what `fixed` as it is set here has to answer.
+struct Case {
+    request: Request,
+    device: Device,
+    fixed: Plan,
+    adaptive: Plan,
+}
+
+struct Soak {
+    offer: Offer,
+    facts: Arc<dyn Facts>,
+    cases: Vec<Case>,
+}
+
+impl Soak {
+    fn ask(&self, policy: &mut Policy, request: &Request, device: &Device) -> Decision {
+        policy.decide(request, device, &self.offer, self.facts.clone())
+    }
+
+    /// A command to the obedient guest.
+    fn command(&self, digit: usize) -> Request {
+        let hint = Hint { name: "soak".into(), value: digit.to_string() };
+        Request { batch: HOSTILE_BATCH, hints: vec![hint], ..self.cases[0].request.clone() }
+    }
+
+    /// The decision fails as it has to, and the host's own plan stands in.
+    fn assert_fails(&self, decision: &Decision, reason: FallbackReason) {
+        let fallback = decision.fallback.as_ref().unwrap_or_else(|| panic!("no fallback: {decision:?}"));
+        assert_eq!(fallback.reason, reason, "{}", fallback.detail);
+        assert!(decision.plan.reason.starts_with("native default"), "{}", decision.plan.reason);
+    }
+}
+
+/// Taken as it was answered.
+fn assert_taken(decision: &Decision, plan: &Plan) {
+    assert_eq!(decision.fallback, None);
+    assert_eq!(decision.plan, *plan);
+}
+
+fn request(frames: u32, height: u32, width: u32, hints: &[Hint]) -> Request {
+    Request {
+        model: Model {
+            family: "flux".into(),
+            stored: Dtype::Bf16,
+            quantized: false,
+            parameter_bytes: 1 << 27,
+            spatial_scale: 8,
+            temporal_scale: 1,
+        },
+        batch: 1,
+        frames,
+        height,
+        width,
+        memory_limit: 3 << 29,
+        objective: Objective::Balanced,
+        hints: hints.to_vec(),
+    }
+}
+
+fn device(backend: Backend, arch: &str) -> Device {
+    Device {
+        backend,
+        name: "soak".into(),
+        arch: arch.into(),
+        compute_units: 40,
+        total_bytes: 1 << 35,
+        free_bytes: 1 << 34,
+        unified: false,
+        fast_dtypes: vec![Dtype::Bf16],
+    }
+}
+
+fn plan(space: Space, layout: Layout, reason: &str) -> Plan {
+    Plan {
+        space,
+        time: Time::Whole,
+        batch: 1,
+        precision: Precision::Uniform(Dtype::F32),
+        layout,
+        release: Release::Keep,
+        offload: false,
+        prefetch: 0,
+        reason: reason.into(),
+    }
+}
+
+/// Pictures on three devices; `fixed` is set to tiles of 512, which a smaller picture has none of.
+fn cases(offer: &Offer) -> Vec<Case> {
+    let devices = [(Backend::Cpu, "x86-64-v4"), (Backend::Cuda, "sm_90"), (Backend::Rocm, "gfx1151")];
+    let mut cases = Vec::new();
+    for (backend, arch) in devices {
+        for (height, width) in [(256, 384), (512, 512), (1024, 1024), (1536, 1024), (2048, 3072)] {
+            let tile = Tile { height: 512, width: 512, overlap: 64 };
+            let layout = if backend == Backend::Rocm { Layout::ChannelsFirst } else { Layout::ChannelsLast };
+            let space = if height.max(width) <= 512 { Space::Whole } else { Space::Blended(tile) };
+            let fixed = plan(space, layout, "as set");
+            let request = request(1, height, width, &offer.hints());
+            cases.push(Case { request, device: device(backend, arch), adaptive: fixed.clone(), fixed });
+        }
+    }
+    cases
+}
+
+fn settings(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+/// Bytes of this process that lie in memory; none where the system does not tell.
+fn resident_bytes() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
+}
+
+#[test]
+fn a_million_decisions_with_failures_strewn_in() {
+    let decisions = env::var("TILEWRIGHT_SOAK").map_or(DECISIONS, |text| text.parse().expect("TILEWRIGHT_SOAK=N"));
+    let limits = Limits { fuel: 3_000_000, ..Limits::default() };
+    let host = PolicyHost::new(limits, &CacheDir::Off).unwrap();
+    // So much fuel that the clock comes first.
+    let impatient = Limits { fuel: u64::MAX >> 8, wall_ms: 10, ..Limits::default() };
+    let impatient = PolicyHost::new(impatient, &CacheDir::Off).unwrap();
+    let load = |host: &PolicyHost, guest: &Guest| host.load("obedient", &guest.build()).unwrap();
+    let (obedient, looping) = (load(&host, &OBEDIENT), load(&impatient, &OBEDIENT));
+    let put = |policy: &LoadedPolicy| policy.configure(&[]).unwrap();
+
+    let offer = Offer {
+        dtypes: vec![Dtype::F32, Dtype::Bf16],
+        tile_unit: 8,
+        tile_least: 64,
+        batch_most: 16,
+        exact: true,
+        carried: false,
+        offload: false,
+        prefetch_most: 0,
+        running: None,
+    };
+    let mut soak = Soak { cases: cases(&offer), offer, facts: Arc::new(Prices) };
+    let tiles = settings(&[("space", "blended"), ("tile", "512"), ("overlap", "64")]);
+    let mut fixed = host.load_shipped("fixed").unwrap().configure(&tiles).unwrap();
+    let adaptive = host.load_shipped("adaptive").unwrap();
+    // A fresh instance says what every other one has to: the same inputs, the same answer.
+    for index in 0..soak.cases.len() {
+        let Case { request, device, .. } = &soak.cases[index];
+        let decision = soak.ask(&mut put(&adaptive), request, device);
+        assert_eq!(decision.fallback, None);
+        soak.cases[index].adaptive = decision.plan;
+    }
+    let (mut adaptive, mut guest, mut late) = (put(&adaptive), put(&obedient), put(&looping));
+    let healthy = plan(Space::Whole, Layout::ChannelsFirst, "");
+
+    let mut numbers = Numbers(2026);
+    let rare = (decisions / RARE).max(1);
+    let mut failing = BTreeSet::new();
+    while (failing.len() as u64) < rare {
+        failing.insert(numbers.below(decisions));
+    }
+    let (mut by_fixed, mut by_adaptive, mut by_guest) = (Tally::default(), Tally::default(), Tally::default());
+    let (mut rebuilt, mut failed) = (Tally::default(), COMMANDS.map(|_| Tally::default()));
+    let (mut timeouts, mut retired, mut failures) = (Tally::default(), 0, 0);
+    let (mut baseline, mut most) = (None, 0);
+    let started = Instant::now();
+    for index in 0..decisions {
+        let case = &soak.cases[index as usize % soak.cases.len()];
+        if failing.contains(&index) {
+            failures += 1;
+            if failures % (100 / TIMEOUTS) == 0 {
+                let decision = timeouts.time(|| soak.ask(&mut late, &soak.command(1), &case.device));
+                soak.assert_fails(&decision, FallbackReason::Timeout);
+                let next = rebuilt.time(|| soak.ask(&mut late, &case.request, &case.device));
+                assert_taken(&next, &healthy);
+            } else {
+                let digit = numbers.below(COMMANDS.len() as u64) as usize;
+                let (command, (what, reason)) = (soak.command(digit), COMMANDS[digit]);
+                let times = if failures % RELAPSE == 1 { limits.failures } else { 1 };
+                for _ in 0..times {
+                    assert!(!guest.is_out_of_service());
+                    let decision = failed[digit].time(|| soak.ask(&mut guest, &command, &case.device));
+                    soak.assert_fails(&decision, reason);
+                }
+                let honest = reason == FallbackReason::Error;
+                assert_eq!(guest.is_out_of_service(), times > 1 && !honest, "{what}");
+                if guest.is_out_of_service() {
+                    retired += 1;
+                    let decision = soak.ask(&mut guest, &case.request, &case.device);
+                    soak.assert_fails(&decision, FallbackReason::OutOfService);
+                    guest = put(&obedient);
+                }
+                let tally = if honest || reason == FallbackReason::Nonsense { &mut by_guest } else { &mut rebuilt };
+                assert_taken(&tally.time(|| soak.ask(&mut guest, &case.request, &case.device)), &healthy);
+            }
+        }
+        match index % 10 {
+            8 => {
+                let decision = by_adaptive.time(|| soak.ask(&mut adaptive, &case.request, &case.device));
+                assert_taken(&decision, &case.adaptive);
+            }
+            9 => {
+                let decision = by_guest.time(|| soak.ask(&mut guest, &case.request, &case.device));
+                assert_taken(&decision, &healthy);
+            }
+            _ => {
+                let decision = by_fixed.time(|| soak.ask(&mut fixed, &case.request, &case.device));
+                assert_taken(&decision, &case.fixed);
+                assert_eq!(decision.answer.as_ref().map(|answer| answer.layout), Some(case.fixed.layout));
+            }
+        }
+        if index % 1000 == 0 {
+            let failure = Failure::OutOfMemory { bytes: 1 << 30 };
+            let tried = [Attempt { plan: case.fixed.clone(), failure }];
+            let decision = fixed.recover(&case.request, &case.device, &soak.offer, soak.facts.clone(), &tried);
+            soak.assert_fails(&decision, FallbackReason::Error);
+            assert_ne!(
+                Plan { reason: String::new(), ..decision.plan },
+                Plan { reason: String::new(), ..case.fixed.clone() }
+            );
+            if let (Some(resident), true) = (resident_bytes(), index >= decisions / 10) {
+                let baseline = *baseline.get_or_insert(resident);
+                most = most.max(resident.saturating_sub(baseline));
+            }
+        }
+    }
+    let elapsed = started.elapsed();
+    assert!(!fixed.is_out_of_service() && !adaptive.is_out_of_service() && !late.is_out_of_service());
+
+    let mebibytes = |bytes: u64| bytes as f64 / (1 << 20) as f64;
+    let per_second = |tally: &Tally| 1e6 / tally.each_us();
+    println!("{decisions} decisions and {failures} failures in {:.1} s, on one core", elapsed.as_secs_f64());
+    let kinds = [("fixed", &by_fixed), ("adaptive", &by_adaptive), ("obedient guest", &by_guest)];
+    for (name, tally) in kinds {
+        println!("  {name:24} {:8} {:9.2} µs each, {:.0} per second", tally.runs, tally.each_us(), per_second(tally));
+    }
+    for ((what, reason), tally) in COMMANDS.iter().zip(&failed) {
+        println!("  {:24} {:8} {:9.2} µs each", format!("{what} → {reason}"), tally.runs, tally.each_us());
+    }
+    println!("  {:24} {:8} {:9.2} µs each", "loop → timeout", timeouts.runs, timeouts.each_us());
+    println!("  {:24} {:8} {:9.2} µs each", "a new instance, decided", rebuilt.runs, rebuilt.each_us());
+    println!("  taken out of service {retired} times");
+    match baseline {
+        Some(baseline) => {
+            println!(
+                "  {:.1} MiB resident after a tenth, {:.2} MiB more at most since",
+                mebibytes(baseline),
+                mebibytes(most)
+            );
+            assert!(most <= GROWTH, "resident memory grew by {:.1} MiB", mebibytes(most));
+        }
+        None => println!("  resident memory: not known on this system"),
+    }
+    assert!(per_second(&by_fixed) >= LEAST_PER_SECOND, "{:.0} decisions per second", per_second(&by_fixed));
+}
