@@ -55,7 +55,7 @@ fn a_picture_is_decided_again_from_its_record_alone() {
     let [record] = &lines(&place)[..] else { panic!("one record") };
     assert_eq!(calls(record), ["decide", "learn"]);
     let heard = &record["exchange"]["calls"][0]["heard"];
-    assert!(heard["estimates"].as_array().unwrap().len() > 10 && heard["trials"].is_array(), "{heard}");
+    assert!(heard["estimates"].as_array().unwrap().len() > 3 && heard["trials"].is_array(), "{heard}");
     // Everywhere else it is the ordinary record.
     let mut ordinary = record.clone();
     ordinary.as_object_mut().unwrap().remove("exchange");
@@ -252,7 +252,7 @@ fn a_device_is_exported_and_policies_run_on_it() {
     assert!(run.stderr().contains("in 1 cases"), "{}", run.stderr());
     let table: Value = serde_json::from_slice(&fs::read(place.path("t.json")).unwrap()).unwrap();
     assert_eq!(table["name"], "a test");
-    assert!(table["cases"][0]["plans"].as_array().unwrap().len() > 10);
+    assert!(table["cases"][0]["plans"].as_array().unwrap().len() > 3);
     let simulate = |options: &[&str]| place.run(&[&["policy", "simulate", "--device", "t.json"], options].concat());
     let report = simulate(&["--policy", "adaptive", "--json", "--plot", "p.html"]).json();
     let row = &report["policies"][0];

@@ -8,10 +8,10 @@ use tilewright_bench::Spelling;
 /// `tilewright policy replay`
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit status: 0 where every decision is the same, 1 where some differ, 2 where the records or arguments are wrong. Calls that ran into the limit of time
+Exit status: 0 where every decision is the same, 1 where some differ, 2 where the records or arguments are wrong. Calls that ran into the limit of time \
 can't be made again; they are counted, and alone are no difference.
 
-Another policy is asked every question as it was recorded: what failed then and what was learnt then is told to it, whatever it would have chosen. Its
+Another policy is asked every question as it was recorded: what failed then and what was learnt then is told to it, whatever it would have chosen. Its \
 plans are compared with the recorded ones only where both were measured, or both priced, for the same model, size and device in these records.")]
 pub struct Replay {
     /// Records that were made with --record FILE --record full, a JSON object a line; - is standard input
@@ -37,11 +37,12 @@ pub struct Replay {
 /// `tilewright policy simulate`
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A policy sees the prices that the device's host gave, and what it was told of its own earlier choices. A plan takes the time and memory that were measured
-of it; one that was not measured takes those of the nearest plan of its kind, precision and memory order, its tile's sides within a quarter and its
-overlap within an eighth, and else nothing is known of it. An attempt fails where the plan's peak is over the limit, and its time counts in full. The best
-plan is chosen as 'tilewright bench sweep' does: blended tiles below 256 pixels and, on a CPU, narrow types count only where nothing else fits.
-Regret is the objective's cost over the best plan's, less 1.")]
+A policy sees the prices that the device's host gave, and what came of its own earlier choices. A plan takes the time and memory that were measured of it. \
+One that was not measured takes those of the nearest plan of its kind, precision and memory order, its tile's sides within a quarter and its overlap within \
+an eighth; where there is none, nothing is known of it. Each is counted.
+
+An attempt fails where the plan's peak is over the limit, and its time counts in full. The best plan is chosen as 'tilewright bench sweep' does: blended \
+tiles below 256 pixels and, on a CPU, narrow types count only where nothing else fits. Regret is the objective's cost over the best plan's, less 1.")]
 pub struct Simulate {
     /// The device: a table that 'tilewright policy table' wrote
     #[arg(long, value_name = "TABLE.json")]

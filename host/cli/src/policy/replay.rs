@@ -181,7 +181,6 @@ fn tell(report: &Again, all: bool) -> Outcome {
         }
     }
     let totals = &report.totals;
-    let plural = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     Ok(writeln!(
         stdout,
         "{} in {}: {} equal, {} different, {} not reproducible",
@@ -191,6 +190,10 @@ fn tell(report: &Again, all: bool) -> Outcome {
         totals.different,
         totals.not_reproducible
     )?)
+}
+
+fn plural(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 fn tell_other(report: &Other, all: bool) -> Outcome {
@@ -205,8 +208,8 @@ fn tell_other(report: &Other, all: bool) -> Outcome {
     let totals = &report.totals;
     writeln!(
         stdout,
-        "{} decisions: {} the same, {} compared, {} not priced, {} not known; nothing can be said of {:.0} %",
-        totals.decisions,
+        "{}: {} the same, {} compared, {} not priced, {} not known; nothing can be said of {:.0} %",
+        plural(totals.decisions, "decision"),
         totals.same,
         totals.compared,
         totals.not_priced,

@@ -6,6 +6,8 @@ use tilewright_plan::{
     Request, Space, Tile, Time, Trial, exchange::Exchange,
 };
 
+use tilewright_policy::CacheDir;
+
 use super::*;
 
 /// Prices by the tile's side; those of odd plans are refused.
@@ -309,4 +311,62 @@ fn another_policys_plans_are_worth_what_the_records_say() {
     let found = ask(&[640, 512]);
     assert_eq!((found.totals.not_known, found.totals.nothing_said), (4, 1.0));
     assert!(found.decisions.iter().all(|row| row.other_worth.is_none() && row.missing_prices == 1));
+}
+
+/// Records from anywhere, through the policies that ship: whatever numbers stand in them, the reader refuses them or the replay comes to its
+/// end.
+#[test]
+fn no_number_in_a_record_ends_the_program() {
+    let host = tilewright_policy::PolicyHost::new(tilewright_policy::Limits::default(), &CacheDir::Off).unwrap();
+    let extremes = [0, 1, 3, 7, 1 << 20, u64::from(u32::MAX), 1 << 40, u64::MAX];
+    let mut state = 1_u64;
+    let mut random = move |most: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % most
+    };
+    for name in tilewright_policy::shipped_names() {
+        let policy = host.load_shipped(name).unwrap();
+        let honest = recorded_of(Box::new(policy.configure(&[]).unwrap()));
+        let honest = serde_json::to_value(honest).unwrap();
+        let mut replayed = 0;
+        for _ in 0..400 {
+            let mut record = honest.clone();
+            for _ in 0..=random(3) {
+                let mut numbers = Vec::new();
+                numbers_of(&mut record["exchange"], &mut numbers);
+                let count = numbers.len();
+                *numbers[random(count)] = extremes[random(extremes.len())].into();
+            }
+            let Ok(record) = tilewright_plan::records::parse(1, record.to_string().as_bytes()) else { continue };
+            let mut makes = |_: &PolicyIdentity| {
+                policy.configure(&[]).map(|policy| Box::new(policy) as Box<dyn Planner>).map_err(|e| e.to_string())
+            };
+            let report = again(&sessions(&[record]).unwrap(), &mut makes).unwrap();
+            replayed += usize::from(report.totals.calls == 3);
+        }
+        assert!(replayed > 50, "{name}: {replayed}");
+    }
+}
+
+fn recorded_of(planner: Box<dyn Planner>) -> Record {
+    let identity = planner.identity().clone();
+    let mut recorder = Recorder::new(planner, true);
+    let facts: Arc<dyn Facts> = Arc::new(Prices);
+    let first = recorder.decide(&request(), &device(), &offer(), facts.clone());
+    let attempts = [Attempt { plan: first.plan, failure: tilewright_plan::Failure::OutOfMemory { bytes: 1 } }];
+    let running = Offer { running: Some(plan(256)), ..offer() };
+    let clip = Request { frames: 17, ..request() };
+    let decision = recorder.recover(&clip, &device(), &running, facts, &attempts);
+    recorder.learn(&request(), &device(), &decision.plan, &outcome(10));
+    let exchange = recorder.take();
+    record(identity, decision, outcome(10), exchange)
+}
+
+fn numbers_of<'a>(value: &'a mut serde_json::Value, found: &mut Vec<&'a mut serde_json::Value>) {
+    match value {
+        serde_json::Value::Number(_) => found.push(value),
+        serde_json::Value::Array(values) => values.iter_mut().for_each(|value| numbers_of(value, found)),
+        serde_json::Value::Object(fields) => fields.values_mut().for_each(|value| numbers_of(value, found)),
+        _ => {}
+    }
 }

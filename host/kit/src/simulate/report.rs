@@ -13,7 +13,8 @@ pub enum What {
     Done,
     /// Four attempts failed, or one that no other mends.
     Failed,
-    /// The policy's plan is not in the table and none that stands for it: nothing is known.
+    /// The policy's plan is not in the table and none that stands for it, or the host's default stood in and needed prices that are not:
+    /// nothing is known.
     NotInTable,
 }
 

@@ -81,10 +81,16 @@ impl Walk<'_> {
         let mut decision = self.planner.decide(&request, self.device, &case.offer, facts.clone());
         let mut attempts: Vec<Attempt> = Vec::new();
         let mut lost_ms = 0.0;
+        let mut unknown = 0;
         let mut fallback = None;
         let (what, done, stands_in) = loop {
             self.fuel += decision.fuel;
             fallback = fallback.or_else(|| fallback_of(&decision));
+            let unknown_before = std::mem::replace(&mut unknown, facts.asked().1);
+            if decision.fallback.is_some() && unknown > unknown_before {
+                // The host's default is chosen by price: what the real one would have taken is not known.
+                break (What::NotInTable, None, None);
+            }
             let entry = self.entry(case, &decision.plan);
             let stands_in =
                 entry.filter(|entry| !same_work(&entry.plan, &decision.plan)).map(|entry| entry.plan.clone());
