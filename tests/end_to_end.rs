@@ -20,5 +20,9 @@ mod hostile;
 mod kills;
 #[path = "end_to_end/program.rs"]
 mod program;
+#[path = "end_to_end/registry.rs"]
+mod registry;
+#[path = "end_to_end/signing.rs"]
+mod signing;
 #[path = "end_to_end/video.rs"]
 mod video;

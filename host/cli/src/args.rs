@@ -3,6 +3,7 @@
 mod bench;
 mod encode;
 mod policy;
+mod signing;
 
 use std::{path::PathBuf, time::SystemTime};
 
@@ -17,6 +18,7 @@ use crate::failure::{Failure, Outcome};
 pub use bench::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep};
 pub use encode::Encode;
 pub use policy::Policy;
+pub use signing::{ConfigCommand, Connection, Keygen, Password, Pull, Push, Sign, Verify};
 
 /// In help, options of every command come after the command's own, however many commands there are.
 const LAST: usize = 1000;
@@ -42,6 +44,9 @@ pub struct Global {
     /// The libtorch 2.11 to run with: its folder, or an installed PyTorch's (site-packages/torch)
     #[arg(long, value_name = "DIR", env = "TILEWRIGHT_LIBTORCH", hide_env_values = true, global = true, display_order = LAST)]
     pub libtorch: Option<PathBuf>,
+    /// The configuration [default: ~/.config/tilewright/config.toml, where there is one]
+    #[arg(long, value_name = "FILE", env = "TILEWRIGHT_CONFIG", hide_env_values = true, global = true, display_order = LAST)]
+    pub config: Option<PathBuf>,
 }
 
 /// The commands.
@@ -62,6 +67,9 @@ pub enum Command {
     Policy(Policy),
     /// List, export or clear what earlier decodes took; policies are told of it
     History(History),
+    /// Check the configuration, or print where it is
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Print a completion script for a shell
     Completions {
         /// The shell

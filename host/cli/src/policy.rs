@@ -1,15 +1,24 @@
 //! `tilewright policy …`, and the policy that a decode is given. One module per verb.
 
+mod admission;
 mod inspect;
+mod keygen;
 mod list;
+mod pull;
+mod push;
+mod sign;
+mod verify;
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    path::Path,
+};
 
 use tilewright_plan::Planner;
-use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost};
+use tilewright_policy::{CacheDir, Limits, LoadedPolicy, PolicyError, PolicyHost};
 
 use crate::{
-    args,
+    args, config,
     failure::{Failure, Outcome},
 };
 
@@ -24,7 +33,20 @@ impl From<PolicyError> for Failure {
 
 /// Loads a policy by name or file and puts it to work with the user's settings.
 pub fn configured(name_or_file: &str, settings: &[(String, String)]) -> Outcome<Box<dyn Planner>> {
-    Ok(Box::new(host()?.find(name_or_file)?.configure(settings)?))
+    Ok(Box::new(admitted(&host()?, name_or_file)?.configure(settings)?))
+}
+
+/// The one way from a name or file to a policy that is put to work: what ships is part of the program, and a file is let in by the
+/// configuration. The bytes that were looked at are those that are loaded.
+pub fn admitted(host: &PolicyHost, name_or_file: &str) -> Outcome<LoadedPolicy> {
+    let config = config::current()?;
+    if !PolicyHost::names_file(name_or_file) {
+        return Ok(host.load_shipped(name_or_file)?);
+    }
+    let path = Path::new(name_or_file);
+    let bytes = host.read_file(path)?;
+    admission::signed(&config.policies, path, &bytes)?;
+    Ok(host.load(name_or_file, &bytes)?)
 }
 
 fn host() -> Outcome<PolicyHost> {
@@ -36,6 +58,11 @@ pub fn run(command: &args::Policy) -> Outcome {
     match command {
         args::Policy::List { json } => list::run(*json),
         args::Policy::Inspect { policy, json } => inspect::run(policy, *json),
+        args::Policy::Keygen(arguments) => keygen::run(arguments),
+        args::Policy::Sign(arguments) => sign::run(arguments),
+        args::Policy::Verify(arguments) => verify::run(arguments),
+        args::Policy::Push(arguments) => push::run(arguments),
+        args::Policy::Pull(arguments) => pull::run(arguments),
     }
 }
 

@@ -14,6 +14,8 @@ mod host;
 mod limits;
 mod load;
 mod native;
+#[doc(hidden)]
+pub mod oracle;
 mod runtime;
 mod sandbox;
 mod settings;

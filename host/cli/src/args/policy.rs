@@ -2,6 +2,8 @@
 
 use clap::Subcommand;
 
+use crate::args::signing::{Keygen, Pull, Push, Sign, Verify};
+
 /// `tilewright policy …`
 #[derive(Debug, Subcommand)]
 pub enum Policy {
@@ -20,4 +22,14 @@ pub enum Policy {
         #[arg(long)]
         json: bool,
     },
+    /// Make a pair of keys to sign policies with, as minisign's
+    Keygen(Keygen),
+    /// Sign a policy: writes FILE.wasm.minisig
+    Sign(Sign),
+    /// Say who signed a policy; exit status 1 where it is nobody trusted, or not this policy
+    Verify(Verify),
+    /// Put a policy, and its signature if there is one, into an OCI registry
+    Push(Push),
+    /// Get a policy, and its signature if it has one, from an OCI registry
+    Pull(Pull),
 }
