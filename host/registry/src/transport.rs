@@ -105,8 +105,8 @@ impl Transport {
                     text if text.contains("InvalidContentType") => {
                         ": it doesn't speak TLS: give --plain-http where it is to be asked without"
                     }
-                    text if text.contains("UnknownIssuer") => {
-                        ": its certificate is signed by nobody whom this system trusts: add the signer to the system's, or set SSL_CERT_FILE"
+                    text if text.contains("UnknownIssuer") || text.contains("BadSignature") => {
+                        ": nobody whom this system trusts signed its certificate: add the signer to the system's, or set SSL_CERT_FILE"
                     }
                     _ => "",
                 };
