@@ -4,10 +4,10 @@
 mod bad_input;
 #[path = "end_to_end/bench.rs"]
 mod bench;
-#[path = "end_to_end/check.rs"]
-mod check;
 #[path = "end_to_end/book.rs"]
 mod book;
+#[path = "end_to_end/check.rs"]
+mod check;
 #[path = "end_to_end/commands.rs"]
 mod commands;
 #[path = "end_to_end/decode.rs"]
@@ -24,7 +24,11 @@ mod hostile;
 mod kills;
 #[path = "end_to_end/program.rs"]
 mod program;
+#[path = "end_to_end/registry.rs"]
+mod registry;
 #[path = "end_to_end/replay.rs"]
 mod replay;
+#[path = "end_to_end/signing.rs"]
+mod signing;
 #[path = "end_to_end/video.rs"]
 mod video;

@@ -79,7 +79,8 @@ fn script(page: &Page, place: &Path) -> String {
         match step {
             Step::File { path, contents } => {
                 let path = place.join(path);
-                let _ = write!(script, "cat > {} <<'THE_END_OF_THE_FILE'\n{contents}THE_END_OF_THE_FILE\n", path.display());
+                let _ =
+                    write!(script, "cat > {} <<'THE_END_OF_THE_FILE'\n{contents}THE_END_OF_THE_FILE\n", path.display());
             }
             Step::Command { line, status } => {
                 let said = line.replace('\'', r"'\''");
@@ -123,7 +124,9 @@ fn every_command_in_the_book_does_what_it_says() {
     for path in found {
         let page = read(&fs::read_to_string(&path).unwrap());
         let name = path.strip_prefix(root()).unwrap().display();
-        if let Some(tool) = page.needs.iter().find(|tool| std::env::var_os(format!("TILEWRIGHT_WITHOUT_{tool}")).is_some()) {
+        if let Some(tool) =
+            page.needs.iter().find(|tool| std::env::var_os(format!("TILEWRIGHT_WITHOUT_{tool}")).is_some())
+        {
             println!("LEFT OUT: {name}, which needs what TILEWRIGHT_WITHOUT_{tool} says is not here");
             continue;
         }

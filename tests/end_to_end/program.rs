@@ -67,6 +67,13 @@ impl Place {
         self.home.path().join("history.sqlite")
     }
 
+    /// Writes the user's configuration.
+    pub fn configure(&self, text: &str) {
+        let folder = self.home.path().join(".config/tilewright");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("config.toml"), text).unwrap();
+    }
+
     /// Runs the program on the CPU with its home and history in an empty place.
     pub fn run<S: AsRef<str>>(&self, arguments: &[S]) -> Run {
         Run(self.command(arguments).output().unwrap())

@@ -5,6 +5,7 @@ mod encode;
 mod policy;
 mod recording;
 mod replay;
+mod signing;
 
 use std::{path::PathBuf, time::SystemTime};
 
@@ -21,6 +22,7 @@ pub use encode::Encode;
 pub use policy::{BenchPolicy, Check, Diff, Policy};
 pub use recording::Recording;
 pub use replay::{Replay, Simulate, Table};
+pub use signing::{ConfigCommand, Connection, Keygen, Password, Pull, Push, Sign, Verify};
 
 /// In help, options of every command come after the command's own, however many commands there are.
 const LAST: usize = 1000;
@@ -46,6 +48,9 @@ pub struct Global {
     /// The libtorch 2.11 to run with: its folder, or an installed PyTorch's (site-packages/torch)
     #[arg(long, value_name = "DIR", env = "TILEWRIGHT_LIBTORCH", hide_env_values = true, global = true, display_order = LAST)]
     pub libtorch: Option<PathBuf>,
+    /// The configuration [default: ~/.config/tilewright/config.toml, where there is one]
+    #[arg(long, value_name = "FILE", env = "TILEWRIGHT_CONFIG", hide_env_values = true, global = true, display_order = LAST)]
+    pub config: Option<PathBuf>,
 }
 
 /// The commands.
@@ -66,6 +71,9 @@ pub enum Command {
     Policy(Policy),
     /// List, export or clear what earlier decodes took; policies are told of it
     History(History),
+    /// Check the configuration, or print where it is
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Print a completion script for a shell
     Completions {
         /// The shell

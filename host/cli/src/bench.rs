@@ -16,7 +16,7 @@ use tilewright_engine::{Machine, Overrides, Probe, Vae, VideoVae};
 use tilewright_models::{Checkpoint, Identity, Kind, Latent, Origin, Scaling};
 use tilewright_plan::Planner;
 use tilewright_plot::Page;
-use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost};
+use tilewright_policy::{CacheDir, Limits, PolicyHost};
 
 use crate::{
     args::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep},
@@ -221,12 +221,12 @@ impl Policies {
         Ok(policies)
     }
 
-    fn configured(&self, spelling: &Spelling) -> Result<Box<dyn Planner>, PolicyError> {
-        Ok(Box::new(self.0.find(&spelling.policy)?.configure(&spelling.settings)?))
+    fn configured(&self, spelling: &Spelling) -> Outcome<Box<dyn Planner>> {
+        Ok(Box::new(policy::admitted(&self.0, &spelling.policy, &spelling.settings)?.policy))
     }
 
     fn planner(&self) -> impl Fn(&Spelling) -> Result<Box<dyn Planner>, Box<dyn std::error::Error + Send + Sync>> {
-        |spelling| Ok(self.configured(spelling)?)
+        |spelling| self.configured(spelling).map_err(|failure| failure.to_string().into())
     }
 }
 

@@ -76,6 +76,30 @@ impl From<tilewright_models::Error> for Failure {
     }
 }
 
+impl From<tilewright_config::Error> for Failure {
+    fn from(error: tilewright_config::Error) -> Self {
+        Failure::Input(error.into())
+    }
+}
+
+impl From<tilewright_signing::Error> for Failure {
+    fn from(error: tilewright_signing::Error) -> Self {
+        match error {
+            tilewright_signing::Error::Unable { .. } => Failure::Work(error.into()),
+            _ => Failure::Input(error.into()),
+        }
+    }
+}
+
+impl From<tilewright_registry::Error> for Failure {
+    fn from(error: tilewright_registry::Error) -> Self {
+        match error.is_input() {
+            true => Failure::Input(error.into()),
+            false => Failure::Work(error.into()),
+        }
+    }
+}
+
 impl From<tilewright_torch::Error> for Failure {
     fn from(error: tilewright_torch::Error) -> Self {
         Failure::Work(error.into())

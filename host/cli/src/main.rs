@@ -6,6 +6,7 @@
 
 mod args;
 mod bench;
+mod config;
 mod decode;
 mod device;
 mod encode;
@@ -59,6 +60,7 @@ fn run(arguments: Arguments) -> Outcome {
     if let Some(folder) = &arguments.global.libtorch {
         libtorch::run_with(folder)?;
     }
+    config::choose(arguments.global.config);
     match arguments.command {
         Command::Decode(decode) => decode::run(&decode),
         Command::Encode(encode) => encode::run(&encode),
@@ -67,6 +69,7 @@ fn run(arguments: Arguments) -> Outcome {
         Command::Device(device) => device::run(&device),
         Command::Policy(policy) => policy::run(&policy),
         Command::History(history) => history::run(&history),
+        Command::Config(config) => config::run(&config),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "tilewright", &mut io::stdout());
             Ok(())

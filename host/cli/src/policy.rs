@@ -1,13 +1,19 @@
 //! `tilewright policy …`, and the policy that a decode is given. One module per verb.
 
+mod admission;
 mod bench;
 mod check;
 mod diff;
 mod inspect;
+mod keygen;
 mod list;
+mod pull;
+mod push;
 mod replay;
+mod sign;
 mod simulate;
 mod table;
+mod verify;
 
 use std::{
     fs::File,
@@ -15,11 +21,12 @@ use std::{
     path::Path,
 };
 
+use tilewright_config::Policies;
 use tilewright_plan::{Recorder, bytes};
-use tilewright_policy::{Admission, Admitted, CacheDir, Limits, PolicyError, PolicyHost};
+use tilewright_policy::{Admission, Admitted, CacheDir, Limits, LoadedPolicy, PolicyError, PolicyHost};
 
 use crate::{
-    args,
+    args, config,
     failure::{Failure, Outcome},
     tell::tell,
 };
@@ -39,18 +46,28 @@ pub fn configured(name_or_file: &str, settings: &[(String, String)], recording: 
     Ok(Recorder::new(Box::new(policy), recording.is_full()))
 }
 
-/// Puts a policy to work, a file after it has passed the gate; says so where it does not pass.
-pub fn admitted(host: &PolicyHost, name_or_file: &str, settings: &[(String, String)]) -> Result<Admitted, PolicyError> {
-    let admitted = host.admit(name_or_file, settings, admission())?;
+/// The one way from a name or file to a policy at work: what ships is part of the program, and a file is let in by the configuration
+/// and passes the gate; where it does not pass, that is said.
+pub fn admitted(host: &PolicyHost, name_or_file: &str, settings: &[(String, String)]) -> Outcome<Admitted> {
+    let config = config::current()?;
+    let loaded = let_in(host, name_or_file, &config.policies)?;
+    let admission = Admission { require_checked: config.policies.require_checked };
+    let admitted = host.admit(name_or_file, &loaded, settings, admission)?;
     if let Some(warning) = admitted.warning() {
         tell!("warning: {warning}");
     }
     Ok(admitted)
 }
 
-/// What is asked of policies from files before they are put to work.
-fn admission() -> Admission {
-    Admission::default()
+/// Loads a policy; a file has to be signed where the configuration asks for that. The bytes that were looked at are those that are loaded.
+fn let_in(host: &PolicyHost, name_or_file: &str, policies: &Policies) -> Outcome<LoadedPolicy> {
+    if !PolicyHost::names_file(name_or_file) {
+        return Ok(host.load_shipped(name_or_file)?);
+    }
+    let path = Path::new(name_or_file);
+    let bytes = host.read_file(path)?;
+    admission::signed(policies, path, &bytes)?;
+    Ok(host.load(name_or_file, &bytes)?)
 }
 
 fn host() -> Outcome<PolicyHost> {
@@ -68,6 +85,11 @@ pub fn run(command: &args::Policy) -> Outcome {
         args::Policy::Table(table) => table::run(table),
         args::Policy::Check(arguments) => check::run(arguments),
         args::Policy::Diff(arguments) => diff::run(arguments),
+        args::Policy::Keygen(arguments) => keygen::run(arguments),
+        args::Policy::Sign(arguments) => sign::run(arguments),
+        args::Policy::Verify(arguments) => verify::run(arguments),
+        args::Policy::Push(arguments) => push::run(arguments),
+        args::Policy::Pull(arguments) => pull::run(arguments),
     }
 }
 

@@ -34,7 +34,7 @@ impl Bounds {
     }
 
     /// Whether the request is a clip whose causal state is carried from chunk to chunk.
-    fn is_carried(&self) -> bool {
+    pub fn is_carried(&self) -> bool {
         self.is_clip() && self.offer.carried
     }
 
@@ -455,6 +455,7 @@ mod tests {
     use tilewright_plan::{Layout, Release};
 
     use super::*;
+    use crate::oracle;
 
     fn bounds() -> Bounds {
         let offer = Offer {
@@ -767,43 +768,7 @@ mod tests {
         #[test]
         fn a_clamped_plan_is_legal(mut plan in any_plan(), bounds in any_bounds()) {
             if fit(&mut plan, &bounds, &mut |_| {}).is_ok() {
-                let offer = &bounds.offer;
-                if let Some(tile) = plan.space.tile() {
-                    for (side, extent) in [(tile.height, bounds.height), (tile.width, bounds.width)] {
-                        prop_assert!(side > 0 && side <= extent);
-                        prop_assert!(side == extent || side % offer.tile_unit.max(1) == 0);
-                        prop_assert!(side >= offer.tile_least.min(extent));
-                        prop_assert!(tile.overlap <= side / 4);
-                    }
-                    prop_assert!(tile.height < bounds.height || tile.width < bounds.width);
-                    prop_assert!(offer.exact || matches!(plan.space, Space::Blended(_)));
-                }
-                prop_assert!((1..=offer.batch_most.max(1)).contains(&plan.batch));
-                prop_assert!(plan.precision.dtype() == Dtype::F32 || offer.dtypes.contains(&plan.precision.dtype()));
-                prop_assert!(plan.precision != Precision::Mixed(Dtype::F32));
-                prop_assert!(offer.offload || !plan.offload);
-                prop_assert!(plan.prefetch <= offer.prefetch_most);
-                match plan.time {
-                    Time::Whole => {}
-                    Time::Carried { frames } => {
-                        let scale = bounds.scale.max(1);
-                        let is_natural = if frames < scale { frames.is_power_of_two() } else { frames.is_multiple_of(scale) };
-                        prop_assert!(bounds.is_carried() && frames > 0);
-                        prop_assert!(frames == bounds.frames || (frames < bounds.frames && is_natural));
-                    }
-                    Time::Blended { frames, overlap } => {
-                        prop_assert!(!offer.carried && frames < bounds.frames && overlap <= frames / 2);
-                    }
-                }
-                prop_assert!(bounds.frames == 1 || plan.batch == 1);
-                if let Some(running) = &offer.running {
-                    let is_tiled = |plan: &Plan| matches!(plan.space, Space::Blended(_));
-                    prop_assert_eq!(is_tiled(running), is_tiled(&plan));
-                    prop_assert!(!is_tiled(running) || running.space == plan.space);
-                    prop_assert_eq!(std::mem::discriminant(&running.time), std::mem::discriminant(&plan.time));
-                    prop_assert!(kept(plan.precision) >= kept(running.precision));
-                    prop_assert_eq!(running.layout, plan.layout);
-                }
+                prop_assert_eq!(oracle::breaches(&plan, &bounds), Vec::<&str>::new());
             }
         }
     }

@@ -22,7 +22,7 @@ use tracing::subscriber::{NoSubscriber, with_default};
 pub use finding::{Call, Finding, Problem, Severity, Step};
 pub use verdict::{Counts, GoldenSet, State, StepState, Verdict, Worst};
 
-use crate::{LoadedPolicy, Policy, PolicyError, PolicyHost, host::is_file, load, shipped};
+use crate::{LoadedPolicy, Policy, PolicyError, PolicyHost, load, shipped};
 use trial::Trial;
 
 /// What is asked of a policy from a file before it is put to work.
@@ -66,27 +66,27 @@ impl PolicyHost {
         }
     }
 
-    /// Loads what a user asked for and puts it to work with these settings. A file passes the gate first; what was found is kept, so
-    /// that it does so once.
+    /// Puts a policy to work that was loaded by this name or from this file. A file passes the gate first; what was found is kept, so that it
+    /// does so once.
     ///
     /// # Errors
     /// Any [`PolicyError`] of a policy that can't be put to work; [`PolicyError::NotAdmitted`] where it has to pass and does not.
     pub fn admit(
         &self,
         name_or_file: &str,
+        loaded: &LoadedPolicy,
         settings: &[(String, String)],
         admission: Admission,
     ) -> Result<Admitted, PolicyError> {
-        let loaded = self.find(name_or_file)?;
         let policy = loaded.configure(settings)?;
-        if !is_file(name_or_file) {
+        if !Self::names_file(name_or_file) {
             return Ok(Admitted { policy, verdict: None });
         }
         let name = kept::name(&loaded.inspection().digest, settings, &self.limits);
         let verdict = match kept::find(self.cache.as_ref(), &name, name_or_file) {
             Some(verdict) => verdict,
             None => {
-                let verdict = self.judged(name_or_file, &loaded, settings)?;
+                let verdict = self.judged(name_or_file, loaded, settings)?;
                 kept::keep(self.cache.as_ref(), &name, &verdict);
                 verdict
             }
@@ -117,8 +117,8 @@ impl PolicyHost {
     }
 
     fn bytes(&self, name_or_file: &str) -> Result<Cow<'static, [u8]>, PolicyError> {
-        if is_file(name_or_file) {
-            return self.read(Path::new(name_or_file)).map(Cow::Owned);
+        if Self::names_file(name_or_file) {
+            return self.read_file(Path::new(name_or_file)).map(Cow::Owned);
         }
         match shipped::POLICIES.iter().find(|(known, _)| *known == name_or_file) {
             Some((_, bytes)) => Ok(Cow::Borrowed(bytes)),

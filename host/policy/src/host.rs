@@ -1,6 +1,12 @@
 //! The way in: a host loads policies, says what they are, and puts them to work.
 
-use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Read},
+    path::Path,
+    sync::Arc,
+};
 
 use serde::Serialize;
 use tilewright_plan::{PolicyIdentity, Value};
@@ -88,11 +94,6 @@ impl Loaded {
     }
 }
 
-/// Whether a user means a file rather than a policy that ships: by the ending or a path separator.
-pub(crate) fn is_file(name_or_file: &str) -> bool {
-    name_or_file.ends_with(".wasm") || name_or_file.contains(['/', '\\'])
-}
-
 impl PolicyHost {
     /// Sets the sandbox up.
     ///
@@ -107,7 +108,15 @@ impl PolicyHost {
     /// # Errors
     /// Any [`PolicyError`] of a policy that can't be loaded.
     pub fn find(&self, name_or_file: &str) -> Result<LoadedPolicy, PolicyError> {
-        if is_file(name_or_file) { self.load_file(Path::new(name_or_file)) } else { self.load_shipped(name_or_file) }
+        match Self::names_file(name_or_file) {
+            true => self.load_file(Path::new(name_or_file)),
+            false => self.load_shipped(name_or_file),
+        }
+    }
+
+    /// Whether a user's word for a policy means a file, rather than one that ships.
+    pub fn names_file(name_or_file: &str) -> bool {
+        name_or_file.ends_with(".wasm") || name_or_file.contains(['/', '\\'])
     }
 
     /// Loads one of the policies that ship.
@@ -126,21 +135,32 @@ impl PolicyHost {
     /// # Errors
     /// Any [`PolicyError`] of a policy that can't be loaded.
     pub fn load_file(&self, path: &Path) -> Result<LoadedPolicy, PolicyError> {
-        self.load(&path.display().to_string(), &self.read(path)?)
+        self.load(&path.display().to_string(), &self.read_file(path)?)
     }
 
-    /// The bytes of a file that is no larger than any policy may be.
-    pub(crate) fn read(&self, path: &Path) -> Result<Vec<u8>, PolicyError> {
+    /// Reads a policy's file without loading it, for those who look at the bytes first and load the same ones.
+    ///
+    /// # Errors
+    /// [`PolicyError::Unreadable`] or [`PolicyError::TooLarge`].
+    pub fn read_file(&self, path: &Path) -> Result<Vec<u8>, PolicyError> {
         let unreadable = |source| PolicyError::Unreadable { path: path.into(), source };
         let metadata = fs::metadata(path).map_err(unreadable)?;
         if !metadata.is_file() {
-            return Err(unreadable(std::io::Error::other("it is not a file")));
+            return Err(unreadable(io::Error::other("it is not a file")));
         }
-        let policy = path.display().to_string();
-        if metadata.len() > self.limits.file_bytes as u64 {
-            return Err(PolicyError::TooLarge { policy, bytes: metadata.len(), most: self.limits.file_bytes });
+        let too_large = |bytes| {
+            let policy = path.display().to_string();
+            PolicyError::TooLarge { policy, bytes, most: self.limits.file_bytes }
+        };
+        let most = self.limits.file_bytes as u64;
+        if metadata.len() > most {
+            return Err(too_large(metadata.len()));
         }
-        fs::read(path).map_err(unreadable)
+        let mut bytes = Vec::new();
+        let file = File::open(path).map_err(unreadable)?;
+        file.take(most + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+        // It may have grown since.
+        if bytes.len() as u64 > most { Err(too_large(bytes.len() as u64)) } else { Ok(bytes) }
     }
 
     /// Loads a policy from its bytes; `origin` names it in errors.

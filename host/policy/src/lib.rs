@@ -15,6 +15,8 @@ mod host;
 mod limits;
 mod load;
 mod native;
+#[doc(hidden)]
+pub mod oracle;
 mod probe;
 mod runtime;
 mod sandbox;

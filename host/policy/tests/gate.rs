@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use tilewright_plan::Planner;
 use tilewright_policy::{
-    Admission, CacheDir, Limits, PolicyError, PolicyHost, Verdict,
+    Admission, Admitted, CacheDir, Limits, PolicyError, PolicyHost, Verdict,
     gate::{Call, Finding, GoldenSet, Problem, Severity, State, Step, golden},
     shipped_names,
 };
@@ -40,6 +40,16 @@ const CHANNELS_LAST: &str = "(i32.store8 (i32.const 1062) (i32.const 1))";
 const ESTIMATE: &str = "(call $estimate
     (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0)  (i32.const 0) (i32.const 0) (i32.const 0)  (i32.const 1)
     (i32.const 0) (i32.const 0)  (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0)  (i32.const 0) (i32.const 0)  (i32.const 2048))";
+
+/// Loads a policy and puts it to work.
+fn admitted_by(
+    host: &PolicyHost,
+    name_or_file: &str,
+    settings: &[(String, String)],
+    admission: Admission,
+) -> Result<Admitted, PolicyError> {
+    host.admit(name_or_file, &host.find(name_or_file)?, settings, admission)
+}
 
 impl Guest {
     fn build(&self) -> Vec<u8> {
@@ -340,7 +350,7 @@ fn what_is_no_policy_has_no_verdict() {
 fn a_file_is_admitted_with_a_warning_or_not_at_all() {
     let host = host();
     let (_place, path) = Place::with(&Guest { decide: "(unreachable)", ..HEALTHY });
-    let admitted = host.admit(&path, &[], Admission::default()).unwrap();
+    let admitted = admitted_by(&host, &path, &[], Admission::default()).unwrap();
     assert_eq!(admitted.policy.identity().name, "guest");
     let verdict = admitted.verdict.as_ref().unwrap();
     let GoldenSet { failing, requests, .. } = verdict.golden;
@@ -349,13 +359,13 @@ fn a_file_is_admitted_with_a_warning_or_not_at_all() {
         format!("{path} fails {failing} of {requests} golden requests (trap): see 'tilewright policy check {path}'")
     );
     let strict = Admission { require_checked: true };
-    let error = host.admit(&path, &[], strict).err().unwrap();
+    let error = admitted_by(&host, &path, &[], strict).err().unwrap();
     assert!(matches!(&error, PolicyError::NotAdmitted { .. }), "{error}");
     assert!(error.to_string().contains("golden requests (trap)"), "{error}");
     let (_place, path) = Place::with(&HEALTHY);
-    let admitted = host.admit(&path, &[], strict).unwrap();
+    let admitted = admitted_by(&host, &path, &[], strict).unwrap();
     assert_eq!((admitted.warning(), admitted.verdict.unwrap().passes()), (None, true));
-    let shipped = host.admit("adaptive", &[], strict).unwrap();
+    let shipped = admitted_by(&host, "adaptive", &[], strict).unwrap();
     assert!(shipped.verdict.is_none() && shipped.warning().is_none());
 }
 
@@ -364,7 +374,7 @@ fn a_verdict_is_kept_with_the_compiled_code() {
     let (place, path) = Place::with(&Guest { decide: "(unreachable)", ..HEALTHY });
     let admit = || {
         let host = PolicyHost::new(Limits::default(), &CacheDir::At(place.cache())).unwrap();
-        host.admit(&path, &[], Admission::default()).unwrap().verdict.unwrap()
+        admitted_by(&host, &path, &[], Admission::default()).unwrap().verdict.unwrap()
     };
     let first = admit();
     let verdicts = || -> Vec<PathBuf> {
@@ -375,7 +385,8 @@ fn a_verdict_is_kept_with_the_compiled_code() {
     // Down to the milliseconds that the golden set took: it was read, not found again.
     assert_eq!(admit(), first);
     let limits = Limits { fuel: 40_000_000, ..Limits::default() };
-    PolicyHost::new(limits, &CacheDir::At(place.cache())).unwrap().admit(&path, &[], Admission::default()).unwrap();
+    admitted_by(&PolicyHost::new(limits, &CacheDir::At(place.cache())).unwrap(), &path, &[], Admission::default())
+        .unwrap();
     assert_eq!(verdicts().len(), 2, "other limits, another verdict");
     for verdict in verdicts() {
         fs::write(verdict, "damaged").unwrap();

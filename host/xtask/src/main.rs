@@ -112,6 +112,7 @@ fn run(step: Step) -> Result<()> {
         }
         Step::Test { arguments } => {
             setup(&project, None)?;
+            tools::counterparts();
             tools::say("testing everything (the first time compiles for about ten minutes on two cores)");
             let everything = (!names_packages(&arguments)).then_some("--workspace");
             tools::run(project.cargo().arg("test").args(everything).args(arguments))

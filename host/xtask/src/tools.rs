@@ -63,6 +63,24 @@ pub fn has_ffmpeg() -> bool {
     ["ffmpeg", "ffprobe"].iter().all(|program| ask(Command::new(program).arg("-version")).is_some())
 }
 
+/// Makes sure of the programs that tests of signatures and registries run against: the variable that leaves one out, the Debian package
+/// and its program, which have one name, and what it is. Where one can't be had that is only told, and its tests fail.
+pub fn counterparts() {
+    for (variable, package, what) in [
+        ("TILEWRIGHT_WITHOUT_MINISIGN", "minisign", "minisign, to test signatures with,"),
+        ("TILEWRIGHT_WITHOUT_REGISTRY", "docker-registry", "docker-registry, to test push and pull with,"),
+    ] {
+        if env::var_os(variable).is_some() {
+            continue;
+        }
+        let works =
+            || Command::new(package).arg(if package == "minisign" { "-v" } else { "--version" }).output().is_ok();
+        if let Err(error) = ensure(works, &[package], what) {
+            say(&format!("going on without {package}: {error:#} (its tests: set {variable}=1 to leave them out)"));
+        }
+    }
+}
+
 /// Finds a Python 3 with pip: the one in PATH, a virtual environment of its own in `scratch`, or Debian's.
 pub fn python(scratch: &Path) -> Result<PathBuf> {
     let has_pip = |python: &Path| ask(Command::new(python).args(["-m", "pip", "--version"])).is_some();

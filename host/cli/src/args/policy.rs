@@ -7,11 +7,10 @@ mod diff;
 use clap::Subcommand;
 
 pub use bench::BenchPolicy;
-
 pub use check::Check;
 pub use diff::Diff;
 
-use super::{Replay, Simulate, Table};
+use super::{Keygen, Pull, Push, Replay, Sign, Simulate, Table, Verify};
 
 /// `tilewright policy …`
 #[derive(Debug, Subcommand)]
@@ -43,4 +42,14 @@ pub enum Policy {
     Diff(Diff),
     /// Measure what a policy costs: time and fuel of each of its functions, the first time and warm, and memory
     Bench(BenchPolicy),
+    /// Make a pair of keys to sign policies with, as minisign's
+    Keygen(Keygen),
+    /// Sign a policy: writes FILE.wasm.minisig
+    Sign(Sign),
+    /// Say who signed a policy; exit status 1 where it is nobody trusted, or not this policy
+    Verify(Verify),
+    /// Put a policy, and its signature if there is one, into an OCI registry
+    Push(Push),
+    /// Get a policy, and its signature if it has one, from an OCI registry
+    Pull(Pull),
 }

@@ -8,7 +8,7 @@ use std::{
 use tilewright_kit::measure::{self, Call, Options, Report};
 use tilewright_plan::bytes;
 
-use crate::{args::BenchPolicy, failure::Outcome, table};
+use crate::{args::BenchPolicy, failure::Outcome, table, tell::tell};
 
 /// Runs of which more than this fraction differ from the mean say little about it.
 const NOISY: f64 = 1.0;
@@ -87,21 +87,22 @@ fn warn(report: &Report) {
     for call in &report.calls {
         let function = call.function;
         if call.failed > 0 {
-            eprintln!(
+            tell!(
                 "warning: {function} failed in {} of {} runs: see 'tilewright policy check'",
-                call.failed, call.time.runs
+                call.failed,
+                call.time.runs
             );
         }
         if call.declined > 0 {
             let (declined, runs) = (call.declined, call.time.runs);
-            eprintln!(
+            tell!(
                 "warning: {function} was declined in {declined} of {runs} runs: their time holds the host's own plan"
             );
         }
     }
     let is_noisy = |call: &&Call| call.time.std_ns > NOISY * call.time.mean_ns;
     if let Some(call) = report.calls.iter().find(is_noisy) {
-        eprintln!(
+        tell!(
             "warning: the times of {} vary by more than their mean: is the machine busy? The median says more",
             call.function
         );

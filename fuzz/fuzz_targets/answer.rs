@@ -1,0 +1,117 @@
+//! The checker of answers: whatever is answered, asked for and offered, it doesn't panic, what it lets through is legal, and checking
+//! that again changes nothing.
+
+#![no_main]
+
+use arbitrary::{Arbitrary, Unstructured};
+use libfuzzer_sys::fuzz_target;
+use tilewright_plan::{
+    Dtype, Layout, Model, Objective, Offer, Plan, Precision, Release, Request, Space, Tile, Time,
+};
+use tilewright_policy::oracle;
+
+#[derive(Arbitrary, Debug)]
+struct Answered {
+    space: (u8, u32, u32, u32),
+    time: (u8, u32, u32),
+    batch: u32,
+    precision: (bool, u8),
+    last: bool,
+    offload: bool,
+    prefetch: u32,
+}
+
+impl Answered {
+    fn plan(&self) -> Plan {
+        let (space, height, width, overlap) = self.space;
+        let tile = Tile { height, width, overlap };
+        let (time, frames, shared) = self.time;
+        let (mixed, dtype) = self.precision;
+        let dtype = named(dtype);
+        Plan {
+            space: match space % 3 {
+                0 => Space::Whole,
+                1 => Space::Blended(tile),
+                _ => Space::Exact(tile),
+            },
+            time: match time % 3 {
+                0 => Time::Whole,
+                1 => Time::Carried { frames },
+                _ => Time::Blended { frames, overlap: shared },
+            },
+            batch: self.batch,
+            precision: if mixed { Precision::Mixed(dtype) } else { Precision::Uniform(dtype) },
+            layout: if self.last { Layout::ChannelsLast } else { Layout::ChannelsFirst },
+            release: Release::Keep,
+            offload: self.offload,
+            prefetch: self.prefetch,
+            reason: String::new(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Case {
+    request: Request,
+    offer: Offer,
+    answer: Plan,
+}
+
+impl<'a> Arbitrary<'a> for Case {
+    fn arbitrary(u: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
+        // What a request cannot be: of no sample, frame or pixel. The engine never asks that.
+        let at_least_one = |number: u32| number.max(1);
+        let model = Model {
+            family: String::new(),
+            stored: Dtype::F32,
+            quantized: false,
+            parameter_bytes: 0,
+            spatial_scale: 8,
+            temporal_scale: u.arbitrary()?,
+        };
+        let request = Request {
+            model,
+            batch: at_least_one(u.arbitrary()?),
+            frames: at_least_one(u.arbitrary()?),
+            height: at_least_one(u.arbitrary()?),
+            width: at_least_one(u.arbitrary()?),
+            memory_limit: 0,
+            objective: Objective::Balanced,
+            hints: Vec::new(),
+        };
+        let mut offer = Offer {
+            dtypes: Vec::<u8>::arbitrary(u)?.into_iter().take(7).map(named).collect(),
+            // As large as no device's: beyond it rounding up would leave the numbers.
+            tile_unit: u.arbitrary::<u32>()? % (1 << 20),
+            tile_least: u.arbitrary::<u32>()? % (1 << 20),
+            batch_most: u.arbitrary()?,
+            exact: u.arbitrary()?,
+            carried: u.arbitrary()?,
+            offload: u.arbitrary()?,
+            prefetch_most: u.arbitrary()?,
+            running: None,
+        };
+        // What is under way was checked, and only a clip is left in the middle.
+        if let Some(running) = Option::<Answered>::arbitrary(u)?.filter(|_| request.frames > 1) {
+            let mut running = running.plan();
+            offer.running = oracle::checked(&mut running, &request, &offer).ok().map(|_| running);
+        }
+        Ok(Self { request, offer, answer: Answered::arbitrary(u)?.plan() })
+    }
+}
+
+fn named(number: u8) -> Dtype {
+    Dtype::NAMES[usize::from(number) % Dtype::NAMES.len()].0
+}
+
+fuzz_target!(|case: Case| {
+    let Case { request, offer, mut answer } = case;
+    if oracle::checked(&mut answer, &request, &offer).is_err() {
+        return;
+    }
+    let breaches = oracle::illegal(&answer, &request, &offer);
+    assert!(breaches.is_empty(), "{breaches:?}: {answer:?}");
+    let once = answer.clone();
+    assert_eq!(oracle::checked(&mut answer, &request, &offer), Ok(Vec::new()), "{once:?}");
+    assert_eq!(answer, once);
+});

@@ -1,0 +1,80 @@
+//! A policy's file, from its bytes to a decision: whatever they hold, the host says no or gets a legal plan, within small limits.
+
+#![no_main]
+
+use std::sync::{Arc, LazyLock};
+
+use libfuzzer_sys::fuzz_target;
+use tilewright_plan::{
+    Backend, Cost, Device, Dtype, Facts, Model, Objective, Offer, Plan, Planner, Request, Trial,
+};
+use tilewright_policy::{CacheDir, Limits, PolicyHost, oracle};
+
+static HOST: LazyLock<PolicyHost> = LazyLock::new(|| {
+    let limits = Limits { fuel: 200_000, wall_ms: 100, file_bytes: 256 << 10, ..Limits::default() };
+    PolicyHost::new(limits, &CacheDir::Off).expect("the sandbox can be set up")
+});
+
+static REQUEST: LazyLock<(Request, Device, Offer)> = LazyLock::new(|| {
+    let model = Model {
+        family: "flux".into(),
+        stored: Dtype::Bf16,
+        quantized: false,
+        parameter_bytes: 1 << 20,
+        spatial_scale: 8,
+        temporal_scale: 1,
+    };
+    let request = Request {
+        model,
+        batch: 1,
+        frames: 1,
+        height: 1024,
+        width: 1024,
+        memory_limit: 1 << 30,
+        objective: Objective::Balanced,
+        hints: Vec::new(),
+    };
+    let device = Device {
+        backend: Backend::Cpu,
+        name: "cpu".into(),
+        arch: "x86-64".into(),
+        compute_units: 2,
+        total_bytes: 1 << 33,
+        free_bytes: 1 << 32,
+        unified: true,
+        fast_dtypes: vec![Dtype::F32],
+    };
+    let offer = Offer {
+        dtypes: vec![Dtype::F32, Dtype::Bf16],
+        tile_unit: 8,
+        tile_least: 64,
+        batch_most: 4,
+        exact: true,
+        carried: true,
+        offload: false,
+        prefetch_most: 1,
+        running: None,
+    };
+    (request, device, offer)
+});
+
+struct Nothing;
+
+impl Facts for Nothing {
+    fn estimate(&self, _: &Plan) -> Result<Cost, String> {
+        Err("nothing is known".into())
+    }
+
+    fn trials(&self, _: u32) -> Vec<Trial> {
+        Vec::new()
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Ok(policy) = HOST.load("fuzzed", bytes) else { return };
+    let Ok(mut policy) = policy.configure(&[]) else { return };
+    let (request, device, offer) = &*REQUEST;
+    let decision = policy.decide(request, device, offer, Arc::new(Nothing));
+    let breaches = oracle::illegal(&decision.plan, request, offer);
+    assert!(breaches.is_empty(), "{breaches:?}: {:?}", decision.plan);
+});

@@ -1,0 +1,95 @@
+//! `tilewright policy pull`: a policy out of a registry.
+
+use std::{
+    fs, io,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use serde::Serialize;
+use tilewright_registry::Pulled;
+use tilewright_signing::{KeyId, Refusal, Signed, signature_path, write_signature};
+
+use super::{admission, push, sign};
+use crate::{
+    args::Pull,
+    config,
+    failure::{Failure, Outcome},
+    output,
+};
+
+#[derive(Serialize)]
+struct Report {
+    file: String,
+    /// The name with the digest.
+    reference: String,
+    digest: String,
+    name: String,
+    version: String,
+    /// The digest of the file, which records carry.
+    policy: String,
+    /// Who signed it, where a trusted key did.
+    signed: Option<Signed>,
+    /// The key that it claims to be signed with otherwise.
+    untrusted_key: Option<KeyId>,
+}
+
+/// Downloads a policy and its signature.
+pub fn run(arguments: &Pull) -> Outcome {
+    let default = || PathBuf::from(format!("{}.wasm", arguments.reference.name()));
+    let path = arguments.output.clone().unwrap_or_else(default);
+    output::writable(&path)?;
+    let policies = config::current()?.policies;
+    let client = push::client(&arguments.reference, &arguments.connection)?;
+    let pulled = client.pull(&arguments.reference)?;
+    let shown = arguments.reference.to_string();
+    let verified = policies.trusted.verify(&pulled.wasm, pulled.signature.as_deref());
+    let (signed, untrusted_key) = match verified {
+        Ok(signed) => (Some(signed), None),
+        Err(refusal) if policies.require_signed => return Err(admission::refused(&shown, &refusal)),
+        Err(Refusal::Unsigned) => (None, None),
+        Err(Refusal::Untrusted { key, .. }) => (None, Some(key)),
+        // What a trusted key is said to have signed, and did not, is never kept.
+        Err(refusal) => return Err(Failure::work(format!("policy {shown}: {refusal}"))),
+    };
+    let policy = sign::described(&super::host()?, Path::new(&shown), &pulled.wasm)?;
+    keep(&path, &pulled)?;
+    let report = Report {
+        file: path.display().to_string(),
+        reference: pulled.reference,
+        digest: pulled.digest,
+        name: policy.description.name,
+        version: policy.description.version,
+        policy: policy.digest,
+        signed,
+        untrusted_key,
+    };
+    if arguments.connection.json { super::print(&report) } else { tell(&report) }
+}
+
+/// Each file is whole or not there. A signature that belonged to what stood there before goes first: it would speak of another file.
+fn keep(path: &Path, pulled: &Pulled) -> Outcome {
+    let unwritable = |error: io::Error| Failure::work(format!("{}: can't be written: {error}", path.display()));
+    let beside = signature_path(path);
+    match fs::remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(unwritable(error)),
+        _ => {}
+    }
+    let mut file = output::temporary(path).map_err(unwritable)?;
+    file.write_all(&pulled.wasm).and_then(|()| file.as_file().sync_all()).map_err(unwritable)?;
+    file.persist(path).map_err(|error| unwritable(error.error))?;
+    match &pulled.signature {
+        Some(signature) => Ok(write_signature(&beside, signature)?),
+        None => Ok(()),
+    }
+}
+
+fn tell(report: &Report) -> Outcome {
+    let Report { file, name, version, reference, signed, untrusted_key, .. } = report;
+    let signed = match (signed, untrusted_key) {
+        (Some(signed), _) => format!("signed by {} (key {})", signed.by, signed.key),
+        (None, Some(key)) => format!("signed with key {key}, which is not among the trusted ones"),
+        (None, None) => "without a signature".to_owned(),
+    };
+    Ok(writeln!(io::stdout().lock(), "pulled {name} {version}, {signed}: {file}\nfrom {reference}")?)
+}

@@ -1,0 +1,69 @@
+//! `tilewright policy push`: a policy into a registry.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use tilewright_policy::{Inspection, Kind};
+use tilewright_registry::{About, Client, Credentials, Limits, Pushed, Reference};
+use tilewright_signing::{KeyId, Refusal, key_of};
+
+use super::{admission, sign};
+use crate::{
+    args::{Connection, Push},
+    config,
+    failure::{Failure, Outcome},
+};
+
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    pushed: Pushed,
+    name: String,
+    version: String,
+    /// The digest of the file, which records carry.
+    policy: String,
+    key: Option<KeyId>,
+}
+
+/// Uploads a policy and its signature.
+pub fn run(arguments: &Push) -> Outcome {
+    let host = super::host()?;
+    let bytes = host.read_file(&arguments.file)?;
+    let policy = sign::described(&host, &arguments.file, &bytes)?;
+    let signature = admission::signature(&arguments.file)?;
+    let file = arguments.file.display();
+    let key = signature.as_deref().map(key_of).transpose();
+    let key = key.map_err(|refusal| Failure::input(format!("policy {file}: {refusal}")))?;
+    // Others would find out: tell the one who can mend it.
+    if let Err(bad @ Refusal::Bad { .. }) = config::current()?.policies.trusted.verify(&bytes, signature.as_deref()) {
+        return Err(Failure::input(format!("policy {file}: {bad}, or sign it again")));
+    }
+    let client = client(&arguments.reference, &arguments.connection)?;
+    let pushed = client.push(&arguments.reference, &bytes, &about(&policy), signature.as_deref())?;
+    let Inspection { description, digest, .. } = policy;
+    let report = Report { pushed, name: description.name, version: description.version, policy: digest, key };
+    if arguments.connection.json {
+        return super::print(&report);
+    }
+    let signed = report.key.map_or("without a signature".to_owned(), |key| format!("signed with key {key}"));
+    let Report { pushed, name, version, .. } = report;
+    Ok(writeln!(io::stdout().lock(), "pushed {name} {version}, {signed}: {}", pushed.reference)?)
+}
+
+/// Whoever the user is to a registry, under the sandbox's limit for files.
+pub fn client(reference: &Reference, connection: &Connection) -> Outcome<Client> {
+    let limits = Limits { policy_bytes: tilewright_policy::Limits::default().file_bytes as u64, ..Limits::default() };
+    let credentials = Credentials::of_user(reference.registry())?;
+    Ok(Client::new(reference, credentials, connection.plain_http, limits)?)
+}
+
+fn about(policy: &Inspection) -> About {
+    About {
+        name: policy.description.name.clone(),
+        version: policy.description.version.clone(),
+        summary: policy.description.summary.clone(),
+        is_component: policy.kind == Kind::Component,
+        imports: policy.imports.clone(),
+        exports: policy.exports.clone(),
+    }
+}

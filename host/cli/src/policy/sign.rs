@@ -1,0 +1,68 @@
+//! `tilewright policy sign`: says under a key what a file is.
+
+use std::{
+    io::{self, Write},
+    path::Path,
+    time::UNIX_EPOCH,
+};
+
+use serde::Serialize;
+use tilewright_policy::{Inspection, PolicyHost};
+use tilewright_signing::{KeyId, LockedKey, others_can_read, signature_path, write_signature};
+
+use crate::{args::Sign, failure::Outcome, policy::keygen};
+
+#[derive(Serialize)]
+struct Report {
+    file: String,
+    signature: String,
+    key: KeyId,
+    name: String,
+    version: String,
+    digest: String,
+    comment: String,
+}
+
+/// Signs a policy's file.
+pub fn run(arguments: &Sign) -> Outcome {
+    let host = super::host()?;
+    let bytes = host.read_file(&arguments.file)?;
+    let policy = described(&host, &arguments.file, &bytes)?;
+    if others_can_read(&arguments.key) {
+        tracing::warn!("{}: others can read this secret key: chmod 600 it", arguments.key.display());
+    }
+    let key = LockedKey::read(&arguments.key)?;
+    let password = if key.is_encrypted() { keygen::password(&arguments.password, false, "")? } else { String::new() };
+    let key = key.open(password)?;
+    let comment = comment(&policy, arguments.comment.as_deref());
+    let signature = key.sign(&bytes, &comment, None)?;
+    let path = signature_path(&arguments.file);
+    write_signature(&path, &signature)?;
+    let report = Report {
+        file: arguments.file.display().to_string(),
+        signature: path.display().to_string(),
+        key: key.public()?.id(),
+        name: policy.description.name,
+        version: policy.description.version,
+        digest: policy.digest,
+        comment,
+    };
+    if arguments.json {
+        return super::print(&report);
+    }
+    let Report { signature, key, name, version, digest, .. } = report;
+    Ok(writeln!(io::stdout().lock(), "signed {name} {version} ({digest}) with key {key}: {signature}")?)
+}
+
+/// What a policy says of itself: what is no policy is neither signed nor pushed, nor kept when it is pulled.
+pub fn described(host: &PolicyHost, file: &Path, bytes: &[u8]) -> Outcome<Inspection> {
+    Ok(host.load(&file.display().to_string(), bytes)?.inspection().clone())
+}
+
+/// Signed with the file, in minisign's own manner: parts, with tabs between.
+fn comment(policy: &Inspection, more: Option<&str>) -> String {
+    let seconds = UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs());
+    let (name, version) = (&policy.description.name, &policy.description.version);
+    let parts = format!("timestamp:{seconds}\tpolicy:{name}\tversion:{version}\tdigest:{}", policy.digest);
+    more.map_or(parts.clone(), |more| format!("{parts}\t{more}"))
+}

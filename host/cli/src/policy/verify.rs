@@ -1,0 +1,82 @@
+//! `tilewright policy verify`: who signed a file.
+
+use std::{
+    io::{self, Write},
+    path::Path,
+};
+
+use serde::Serialize;
+use tilewright_signing::{PublicKey, Refusal, Signed, TrustList, Trusted};
+
+use super::admission;
+use crate::{
+    args::Verify,
+    config,
+    failure::{Failure, Outcome},
+    table,
+};
+
+#[derive(Serialize)]
+struct Report {
+    file: String,
+    /// good, unsigned, garbled, untrusted or bad
+    #[serde(flatten)]
+    verdict: Verdict,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Verdict {
+    Good {
+        verdict: &'static str,
+        #[serde(flatten)]
+        signed: Signed,
+    },
+    Refused(Refusal),
+}
+
+/// Verifies a policy's file against the trusted keys.
+pub fn run(arguments: &Verify) -> Outcome {
+    let trusted = match arguments.key.as_slice() {
+        [] => config::current()?.policies.trusted,
+        keys => TrustList::new(keys.iter().map(|key| given(key)).collect::<Outcome<_>>()?),
+    };
+    let bytes = super::host()?.read_file(&arguments.file)?;
+    let signature = admission::signature(&arguments.file)?;
+    let verified = trusted.verify(&bytes, signature.as_deref());
+    let file = arguments.file.display().to_string();
+    if arguments.json {
+        let verdict = match verified.clone() {
+            Ok(signed) => Verdict::Good { verdict: "good", signed },
+            Err(refusal) => Verdict::Refused(refusal),
+        };
+        super::print(&Report { file: file.clone(), verdict })?;
+    }
+    match verified {
+        Ok(_) if arguments.json => Ok(()),
+        Ok(signed) => {
+            let said = signed.comment.split('\t').collect::<Vec<_>>().join(", ");
+            let rows =
+                vec![("policy", file), ("signed by", format!("{} (key {})", signed.by, signed.key)), ("saying", said)];
+            Ok(writeln!(io::stdout().lock(), "{}", table::facts(rows))?)
+        }
+        Err(refusal) => {
+            let instead = match (&refusal, arguments.key.is_empty()) {
+                (Refusal::Untrusted { .. }, true) => {
+                    format!("{} in {}", admission::advice(&refusal), config::shown_path())
+                }
+                _ => admission::advice(&refusal).to_owned(),
+            };
+            Err(Failure::work(format!("policy {file}: {refusal}{instead}")))
+        }
+    }
+}
+
+/// A key on the command line: its file, or itself.
+fn given(text: &str) -> Outcome<Trusted> {
+    let path = Path::new(text);
+    let is_file = path.exists() || text.ends_with(".pub");
+    let key = if is_file { PublicKey::read(path) } else { text.parse() };
+    let name = path.file_stem().filter(|_| is_file).map(|stem| stem.to_string_lossy().into_owned());
+    Ok(Trusted { key: key?, name: name.unwrap_or_else(|| "the given key".into()) })
+}

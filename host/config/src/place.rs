@@ -1,0 +1,103 @@
+//! Where the configuration stands.
+
+use std::{
+    env, fs,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use crate::{Error, Result};
+
+/// Bytes of the longest file that is read.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// Which file is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The user's, where there is one.
+    User,
+    /// This one, which has to be there.
+    At(PathBuf),
+    /// None: the defaults.
+    Nowhere,
+}
+
+/// `$XDG_CONFIG_HOME/tilewright/config.toml` or `~/.config/tilewright/config.toml`; nothing for a user without a home.
+pub fn user_path() -> Option<PathBuf> {
+    let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let configs = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")))?;
+    Some(configs.join("tilewright").join("config.toml"))
+}
+
+impl Place {
+    /// The file's path.
+    pub fn path(&self) -> Option<PathBuf> {
+        match self {
+            Place::User => user_path(),
+            Place::At(path) => Some(path.clone()),
+            Place::Nowhere => None,
+        }
+    }
+
+    /// The file and its text, where there is one.
+    pub(crate) fn read(&self) -> Result<Option<(PathBuf, String)>> {
+        let Some(path) = self.path() else { return Ok(None) };
+        match text(&path) {
+            Ok(text) => Ok(Some((path, text))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && *self == Place::User => Ok(None),
+            Err(source) => Err(Error::Unreadable { path, source }),
+        }
+    }
+}
+
+fn text(path: &Path) -> io::Result<String> {
+    // Opening a pipe would wait for somebody to write.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let file = fs::File::open(path)?;
+    warn_where_others_can_write(path, &file.metadata()?);
+    let mut text = String::new();
+    file.take(MOST_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MOST_BYTES {
+        return Err(io::Error::other("it is longer than 1 MiB"));
+    }
+    Ok(text)
+}
+
+#[cfg(unix)]
+fn warn_where_others_can_write(path: &Path, metadata: &fs::Metadata) {
+    use std::os::unix::fs::MetadataExt;
+    if metadata.mode() & 0o002 != 0 {
+        tracing::warn!("{}: everybody can write it, and so choose whom you trust: chmod o-w it", path.display());
+    }
+}
+
+#[cfg(not(unix))]
+fn warn_where_others_can_write(_path: &Path, _metadata: &fs::Metadata) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    #[test]
+    fn a_file_that_was_asked_for_has_to_be_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = Place::At(folder.path().join("config.toml"));
+        assert!(matches!(Config::load(&missing), Err(Error::Unreadable { .. })));
+        assert_eq!(Config::load(&Place::Nowhere).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn what_is_no_text_of_sensible_length_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.toml");
+        for contents in [vec![0xff], vec![b'#'; MOST_BYTES as usize + 1]] {
+            fs::write(&file, contents).unwrap();
+            assert!(matches!(Config::load(&Place::At(file.clone())), Err(Error::Unreadable { .. })));
+        }
+        assert!(matches!(Config::load(&Place::At(folder.path().into())), Err(Error::Unreadable { .. })));
+        assert!(matches!(Config::load(&Place::At("/dev/zero".into())), Err(Error::Unreadable { .. })));
+    }
+}

@@ -1,0 +1,71 @@
+//! What has to hold of every checked answer, whoever gave it: for property tests and fuzzing, not for use.
+
+use std::mem::discriminant;
+
+use tilewright_plan::{Dtype, Offer, Plan, Precision, Request, Space, Time};
+
+use crate::check::{self, Bounds, kept};
+
+/// Checks an answer as a decision does: what was changed, or why it is nonsense.
+///
+/// # Errors
+/// What makes no sense about the plan.
+pub fn checked(plan: &mut Plan, request: &Request, offer: &Offer) -> Result<Vec<String>, &'static str> {
+    let mut notes = Vec::new();
+    check::fit(plan, &Bounds::new(request, offer), &mut |note| notes.push(note.to_string()))?;
+    Ok(notes)
+}
+
+/// What is not legal about a plan that was checked; nothing, if the checker is right.
+pub fn illegal(plan: &Plan, request: &Request, offer: &Offer) -> Vec<&'static str> {
+    breaches(plan, &Bounds::new(request, offer))
+}
+
+pub(crate) fn breaches(plan: &Plan, bounds: &Bounds) -> Vec<&'static str> {
+    let offer = &bounds.offer;
+    let mut breaches = Vec::new();
+    let mut holds = |what: &'static str, does: bool| {
+        if !does {
+            breaches.push(what);
+        }
+    };
+    if let Some(tile) = plan.space.tile() {
+        for (side, extent) in [(tile.height, bounds.height), (tile.width, bounds.width)] {
+            holds("a tile lies within the picture", side > 0 && side <= extent);
+            holds("a tile ends on a unit", side == extent || side % offer.tile_unit.max(1) == 0);
+            holds("a tile is not too small", side >= offer.tile_least.min(extent));
+            holds("tiles overlap by a quarter at most", tile.overlap <= side / 4);
+        }
+        holds("tiles don't cover the picture", tile.height < bounds.height || tile.width < bounds.width);
+        holds("exact tiles are offered", offer.exact || matches!(plan.space, Space::Blended(_)));
+    }
+    holds("a batch is within the offer", (1..=offer.batch_most.max(1)).contains(&plan.batch));
+    let dtype = plan.precision.dtype();
+    holds("the type is offered", dtype == Dtype::F32 || offer.dtypes.contains(&dtype));
+    holds("there is something to mix", plan.precision != Precision::Mixed(Dtype::F32));
+    holds("waiting in host memory is offered", offer.offload || !plan.offload);
+    holds("no more is copied ahead than offered", plan.prefetch <= offer.prefetch_most);
+    match plan.time {
+        Time::Whole => {}
+        Time::Carried { frames } => {
+            let scale = bounds.scale.max(1);
+            let is_natural = if frames < scale { frames.is_power_of_two() } else { frames.is_multiple_of(scale) };
+            holds("a state is carried where there is one", bounds.is_carried() && frames > 0);
+            holds("a chunk can be run", frames == bounds.frames || (frames < bounds.frames && is_natural));
+        }
+        Time::Blended { frames, overlap } => {
+            let is_within = !offer.carried && frames < bounds.frames && overlap <= frames / 2;
+            holds("chunks that fade are within the clip", is_within);
+        }
+    }
+    holds("a clip runs one after the other", bounds.frames <= 1 || plan.batch == 1);
+    if let Some(running) = &offer.running {
+        let is_tiled = |plan: &Plan| matches!(plan.space, Space::Blended(_));
+        holds("tiles stay tiles", is_tiled(running) == is_tiled(plan));
+        holds("tiles stay as they were cut", !is_tiled(running) || running.space == plan.space);
+        holds("time stays as it was begun", discriminant(&running.time) == discriminant(&plan.time));
+        holds("types get no narrower", kept(plan.precision) >= kept(running.precision));
+        holds("the memory order stays", running.layout == plan.layout);
+    }
+    breaches
+}

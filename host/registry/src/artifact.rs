@@ -1,0 +1,232 @@
+//! How a policy is laid out in a registry: the CNCF's layout for WebAssembly, which asks for exactly one layer. The signature is an
+//! annotation of the manifest: other tools copy annotations and ignore those that they don't know.
+
+use std::collections::{BTreeMap, HashMap};
+
+use oci_spec::image::{Descriptor, DescriptorBuilder, Digest, ImageManifest, ImageManifestBuilder, MediaType};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::{Error, Reference, Result, digest};
+
+/// The annotation that holds a minisign signature of the layer, as the text of its file.
+pub const SIGNATURE: &str = "io.github.tilewright.policy.minisig";
+
+/// The type of the manifest.
+pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+
+const CONFIG: &str = "application/vnd.wasm.config.v0+json";
+
+/// The layer's type, and the one that was used before there was a common one.
+const LAYERS: [&str; 2] = ["application/wasm", "application/vnd.wasm.content.layer.v1+wasm"];
+
+/// Bytes of the longest signature that is carried along.
+const MOST_SIGNATURE: usize = 16 << 10;
+
+/// What a registry is told of a policy, for people and catalogues; nothing depends on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// What it does, in a line.
+    pub summary: String,
+    /// Whether the file is a component; a core module otherwise.
+    pub is_component: bool,
+    /// What it asks of its host.
+    pub imports: Vec<String>,
+    /// What it answers.
+    pub exports: Vec<String>,
+}
+
+/// The bytes to upload. The same policy and signature give the same bytes, whenever and wherever.
+pub(crate) struct Laid {
+    pub config: Vec<u8>,
+    pub manifest: Vec<u8>,
+}
+
+/// Lays a policy out.
+pub(crate) fn lay(wasm: &[u8], about: &About, signature: Option<&str>) -> Result<Laid> {
+    // The layout wants a time, and none would be the policy's own.
+    let mut config = json!({
+        "created": "1970-01-01T00:00:00Z",
+        "architecture": "wasm",
+        "os": if about.is_component { "wasip2" } else { "wasip1" },
+        "layerDigests": [digest::of(wasm)],
+    });
+    if about.is_component {
+        config["component"] = json!({ "exports": about.exports, "imports": about.imports });
+    }
+    let config = canonical(&config)?;
+    let title = |title: String| ("org.opencontainers.image.title".to_owned(), title);
+    let mut annotations = HashMap::from([
+        title(about.name.clone()),
+        ("org.opencontainers.image.version".to_owned(), about.version.clone()),
+        ("org.opencontainers.image.description".to_owned(), about.summary.clone()),
+    ]);
+    annotations.extend(signature.map(|signature| (SIGNATURE.to_owned(), signature.to_owned())));
+    let layer = describe(LAYERS[0], wasm, HashMap::from([title(format!("{}.wasm", about.name))]))?;
+    let manifest = ImageManifestBuilder::default()
+        .schema_version(2_u32)
+        .media_type(MediaType::ImageManifest)
+        .config(describe(CONFIG, &config, HashMap::new())?)
+        .layers(vec![layer])
+        .annotations(annotations)
+        .build()
+        .map_err(|error| unlayable(&error))?;
+    Ok(Laid { manifest: canonical(&manifest)?, config })
+}
+
+fn describe(media_type: &str, bytes: &[u8], annotations: HashMap<String, String>) -> Result<Descriptor> {
+    let digest: Digest = digest::of(bytes).parse().map_err(|error: oci_spec::OciSpecError| unlayable(&error))?;
+    let mut builder = DescriptorBuilder::default().media_type(media_type).size(bytes.len() as u64).digest(digest);
+    if !annotations.is_empty() {
+        builder = builder.annotations(annotations);
+    }
+    builder.build().map_err(|error| unlayable(&error))
+}
+
+/// JSON whose keys are in order, so that the digest depends on the contents alone.
+fn canonical(value: &impl Serialize) -> Result<Vec<u8>> {
+    fn sorted(value: Value) -> Value {
+        match value {
+            Value::Object(map) => {
+                let ordered: BTreeMap<String, Value> =
+                    map.into_iter().map(|(key, value)| (key, sorted(value))).collect();
+                Value::Object(ordered.into_iter().collect::<Map<_, _>>())
+            }
+            Value::Array(values) => Value::Array(values.into_iter().map(sorted).collect()),
+            other => other,
+        }
+    }
+    let value = serde_json::to_value(value).map(sorted);
+    value.and_then(|value| serde_json::to_vec(&value)).map_err(|error| unlayable(&error))
+}
+
+fn unlayable(error: &dyn std::error::Error) -> Error {
+    Error::NotAPolicy { reference: "this policy".into(), detail: format!("it can't be described: {error}") }
+}
+
+/// What a manifest says of the policy that it holds.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub layer: String,
+    pub bytes: u64,
+    pub signature: Option<String>,
+}
+
+/// Reads a manifest that somebody else made.
+pub(crate) fn read(manifest: &[u8], reference: &Reference) -> Result<Found> {
+    let not = |detail: String| Error::NotAPolicy { reference: reference.to_string(), detail };
+    let manifest: ImageManifest = serde_json::from_slice(manifest).map_err(|error| {
+        let value: Option<Value> = serde_json::from_slice(manifest).ok();
+        match value.is_some_and(|value| value.get("manifests").is_some()) {
+            true => not("it is a list of images".into()),
+            false => not(format!("its manifest can't be read: {error}")),
+        }
+    })?;
+    let [layer] = manifest.layers().as_slice() else {
+        return Err(not(format!("it has {} layers, and a policy has one", manifest.layers().len())));
+    };
+    let media_type = layer.media_type().to_string();
+    if !LAYERS.contains(&media_type.as_str()) {
+        return Err(not(format!("it holds {}, and a policy is {}", shortened(&media_type), LAYERS[0])));
+    }
+    let digest = layer.digest().to_string();
+    if !digest::is_sha256(&digest) {
+        return Err(not(format!("its digest is {}, and sha256 is known here", shortened(&digest))));
+    }
+    let signature = manifest.annotations().as_ref().and_then(|annotations| annotations.get(SIGNATURE)).cloned();
+    if signature.as_ref().is_some_and(|signature| signature.len() > MOST_SIGNATURE) {
+        return Err(not("its signature is too long to be one".into()));
+    }
+    Ok(Found { layer: digest, bytes: layer.size(), signature })
+}
+
+/// What a stranger wrote, fit for one line.
+pub(crate) fn shortened(text: &str) -> String {
+    let clean: String = text.chars().take(200).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    clean.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn about() -> About {
+        About {
+            name: "wide".into(),
+            version: "1.0.0".into(),
+            summary: "Tiles \"wide\" pictures.".into(),
+            is_component: true,
+            imports: vec!["tilewright:policy/host@0.1.0".into()],
+            exports: vec!["tilewright:policy/lifecycle@0.1.0".into()],
+        }
+    }
+
+    fn reference() -> Reference {
+        "localhost/wide:1".parse().unwrap()
+    }
+
+    #[test]
+    fn what_is_laid_out_is_found_again_and_always_the_same() {
+        let laid = lay(b"\0asm", &about(), Some("a signature\n")).unwrap();
+        for _ in 0..20 {
+            assert_eq!(lay(b"\0asm", &about(), Some("a signature\n")).unwrap().manifest, laid.manifest);
+        }
+        let found = read(&laid.manifest, &reference()).unwrap();
+        let expected = Found { layer: digest::of(b"\0asm"), bytes: 4, signature: Some("a signature\n".into()) };
+        assert_eq!(found, expected);
+        assert_eq!(read(&lay(b"", &about(), None).unwrap().manifest, &reference()).unwrap().signature, None);
+    }
+
+    #[test]
+    fn the_layout_is_the_one_that_other_tools_know() {
+        let laid = lay(b"\0asm", &about(), None).unwrap();
+        let manifest: Value = serde_json::from_slice(&laid.manifest).unwrap();
+        assert_eq!(manifest["schemaVersion"], 2);
+        assert_eq!(manifest["mediaType"], MANIFEST);
+        assert_eq!(manifest["config"]["mediaType"], "application/vnd.wasm.config.v0+json");
+        assert_eq!(manifest["config"]["digest"], digest::of(&laid.config));
+        assert_eq!(manifest["layers"].as_array().unwrap().len(), 1);
+        assert_eq!(manifest["layers"][0]["mediaType"], "application/wasm");
+        assert_eq!(manifest["layers"][0]["annotations"]["org.opencontainers.image.title"], "wide.wasm");
+        let config: Value = serde_json::from_slice(&laid.config).unwrap();
+        assert_eq!((&config["architecture"], &config["os"]), (&json!("wasm"), &json!("wasip2")));
+        assert_eq!(config["layerDigests"], json!([digest::of(b"\0asm")]));
+        assert_eq!(config["component"]["imports"], json!(["tilewright:policy/host@0.1.0"]));
+        let module = lay(b"\0asm", &About { is_component: false, ..about() }, None).unwrap();
+        let config: Value = serde_json::from_slice(&module.config).unwrap();
+        assert_eq!((&config["os"], config.get("component")), (&json!("wasip1"), None));
+    }
+
+    #[test]
+    fn what_is_no_policy_is_said_to_be_none() {
+        let manifest = |change: &dyn Fn(&mut Value)| {
+            let mut value: Value = serde_json::from_slice(&lay(b"\0asm", &about(), None).unwrap().manifest).unwrap();
+            change(&mut value);
+            serde_json::to_vec(&value).unwrap()
+        };
+        let layer = |value: &Value| value["layers"][0].clone();
+        for (manifest, words) in [
+            (b"{}".to_vec(), "can't be read"),
+            (b"<html>".to_vec(), "can't be read"),
+            (br#"{"schemaVersion":2,"manifests":[]}"#.to_vec(), "a list of images"),
+            (manifest(&|value| value["layers"] = json!([])), "0 layers"),
+            (manifest(&|value| value["layers"] = json!([layer(value), layer(value)])), "2 layers"),
+            (manifest(&|value| value["layers"][0]["mediaType"] = json!("text/\nhtml")), "holds text/ html"),
+            (manifest(&|value| value["layers"][0]["size"] = json!(-1)), "can't be read"),
+            (manifest(&|value| value["layers"][0]["digest"] = json!("sha256:12")), ""),
+            (manifest(&|value| value["layers"][0]["digest"] = json!("../../etc/passwd")), ""),
+            (
+                manifest(&|value| value["layers"][0]["digest"] = json!(format!("sha512:{}", "a".repeat(128)))),
+                "sha256 is known",
+            ),
+            (manifest(&|value| value["annotations"][SIGNATURE] = json!("x".repeat(MOST_SIGNATURE + 1))), "too long"),
+        ] {
+            let error = read(&manifest, &reference()).unwrap_err().to_string();
+            assert!(error.contains(words) && error.lines().count() == 1, "{error}");
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! A conversation with one registry: who we are, and where we let it send us.
+
+use std::cell::RefCell;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use http_auth::{ChallengeParser, ChallengeRef};
+use serde::Deserialize;
+use ureq::{
+    Body,
+    http::{
+        HeaderValue, Method, Response, Uri,
+        header::{LOCATION, WWW_AUTHENTICATE},
+        uri::PathAndQuery,
+    },
+};
+
+use crate::{
+    Credentials, Error, Limits, Reference, Result,
+    artifact::shortened,
+    transport::{Parts, Transport},
+};
+
+/// Redirects followed in a row.
+const HOPS: usize = 5;
+
+/// Bytes read of an error's or a token's text.
+const TEXT: u64 = 64 << 10;
+
+/// Why a redirect is not followed.
+const DOWNGRADE: &str = "it leaves TLS";
+
+/// What may be done with a token.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Scope {
+    Pull,
+    Push,
+}
+
+/// One registry, one repository.
+pub(crate) struct Session {
+    transport: Transport,
+    reference: Reference,
+    base: Uri,
+    credentials: Credentials,
+    authorization: RefCell<Option<HeaderValue>>,
+    /// The user said that TLS is not needed.
+    plain_http: bool,
+}
+
+/// What is asked.
+pub(crate) struct Ask<'a> {
+    /// In errors.
+    pub what: &'static str,
+    pub method: Method,
+    pub url: Uri,
+    pub parts: Parts<'a>,
+    pub scope: Scope,
+}
+
+impl Session {
+    pub fn new(reference: &Reference, credentials: Credentials, plain_http: bool, limits: Limits) -> Result<Self> {
+        let scheme = if plain_http || reference.is_loopback() { "http" } else { "https" };
+        let base = format!("{scheme}://{}", reference.registry());
+        let base = base.parse().map_err(|error| Error::Reference {
+            text: reference.to_string(),
+            detail: format!("its registry is no address ({error})"),
+        })?;
+        Ok(Self {
+            transport: Transport::new(reference.registry(), reference.is_loopback(), limits),
+            reference: reference.clone(),
+            base,
+            credentials,
+            authorization: RefCell::default(),
+            plain_http,
+        })
+    }
+
+    /// An address below this repository's.
+    pub fn url(&self, rest: &str) -> Result<Uri> {
+        let path = format!("/v2/{}/{rest}", self.reference.repository());
+        let mut parts = self.base.clone().into_parts();
+        let parsed = path.parse::<PathAndQuery>().ok();
+        parts.path_and_query = parsed.clone();
+        let url = parsed.and_then(|_| Uri::from_parts(parts).ok());
+        url.ok_or_else(|| Error::Reference { text: path, detail: "it makes no address".into() })
+    }
+
+    /// Asks, as somebody known where the registry wants that, and follows it to where the answer is.
+    pub fn ask(&self, ask: Ask<'_>) -> Result<Response<Body>> {
+        let Ask { what, method, mut url, mut parts, scope } = ask;
+        let (mut known, mut hops) = (false, 0);
+        loop {
+            let is_own = origin(&url) == origin(&self.base);
+            // Never to anybody else: not to where a download is redirected, nor to where an upload is sent.
+            parts.headers.retain(|(name, _)| *name != "authorization");
+            if let Some(value) = self.authorization.borrow().clone().filter(|_| is_own) {
+                parts.headers.push(("authorization", value));
+            }
+            let response = self.transport.send(what, &method, &url, &parts)?;
+            match response.status().as_u16() {
+                401 if is_own && !known => {
+                    known = true;
+                    if !self.identify(&response, scope)? {
+                        return Ok(response);
+                    }
+                }
+                301 | 302 | 303 | 307 | 308 if matches!(method, Method::GET | Method::HEAD) => {
+                    hops += 1;
+                    let to = self.location(what, &url, &response)?;
+                    if hops > HOPS {
+                        return Err(self.redirect(what, &to.to_string(), "that is one redirect too many"));
+                    }
+                    url = to;
+                }
+                _ => return Ok(response),
+            }
+        }
+    }
+
+    /// Reads an answer's body.
+    pub fn body(&self, what: &'static str, response: &mut Response<Body>, most: u64) -> Result<Vec<u8>> {
+        let bytes = self.transport.body(what, response, most)?;
+        bytes.ok_or_else(|| Error::TooLarge { reference: self.reference.to_string(), what, most })
+    }
+
+    /// Where an answer points: an upload's place, or a redirect's.
+    pub fn location(&self, what: &'static str, from: &Uri, response: &Response<Body>) -> Result<Uri> {
+        let text = response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let to = resolved(from, text).ok_or_else(|| self.redirect(what, text, "that is no address"))?;
+        self.permitted(&to).map_err(|why| self.redirect(what, text, why))?;
+        Ok(to)
+    }
+
+    /// What an answer that was not wanted means.
+    pub fn refused(&self, what: &'static str, mut response: Response<Body>) -> Error {
+        let registry = self.reference.registry().to_owned();
+        let text = self.transport.body(what, &mut response, TEXT).ok().flatten().unwrap_or_default();
+        let detail = said(&text);
+        match response.status().as_u16() {
+            401 | 403 => Error::Denied { registry, what: what.into(), detail },
+            404 => Error::NotFound { reference: self.reference.to_string(), detail },
+            status => Error::Answer { registry, what: what.into(), status, detail },
+        }
+    }
+
+    /// TLS is never left: without it the registry has to be on this machine, or the user to have said so.
+    fn permitted(&self, to: &Uri) -> Result<(), &'static str> {
+        let is_here = || to.authority().is_some_and(|authority| crate::reference::is_loopback(authority.as_str()));
+        match to.scheme_str() {
+            Some("https") => Ok(()),
+            Some("http") if self.base.scheme_str() == Some("http") && (self.plain_http || is_here()) => Ok(()),
+            _ => Err(DOWNGRADE),
+        }
+    }
+
+    fn redirect(&self, what: &str, to: &str, why: &'static str) -> Error {
+        let registry = self.reference.registry().to_owned();
+        Error::Redirect { registry, what: what.into(), to: shortened(to), why }
+    }
+
+    /// Answers a registry that asks who we are; false where we have nothing to say.
+    fn identify(&self, response: &Response<Body>, scope: Scope) -> Result<bool> {
+        let values: Vec<&str> =
+            response.headers().get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok()).collect();
+        // What can't be parsed is no challenge that could be answered.
+        let challenges: Vec<ChallengeRef<'_>> =
+            values.iter().flat_map(|value| ChallengeParser::new(value)).filter_map(Result::ok).collect();
+        let of = |scheme: &str| challenges.iter().find(|challenge| challenge.scheme.eq_ignore_ascii_case(scheme));
+        let value = if let Some(challenge) = of("bearer") {
+            Some(format!("Bearer {}", self.token(challenge, scope)?))
+        } else if of("basic").is_some() {
+            self.basic()
+        } else {
+            None
+        };
+        let Some(value) = value else { return Ok(false) };
+        let mut value = HeaderValue::try_from(value).map_err(|_| self.strange("its token is no text"))?;
+        value.set_sensitive(true);
+        *self.authorization.borrow_mut() = Some(value);
+        Ok(true)
+    }
+
+    fn basic(&self) -> Option<String> {
+        match &self.credentials {
+            Credentials::Basic { user, password } => {
+                Some(format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))
+            }
+            Credentials::Anonymous => None,
+        }
+    }
+
+    /// Gets a token from where the challenge says.
+    fn token(&self, challenge: &ChallengeRef<'_>, scope: Scope) -> Result<String> {
+        const WHAT: &str = "logging in";
+        let parameter = |name: &str| {
+            let found = challenge.params.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+            found.map(|(_, value)| value.to_unescaped())
+        };
+        let actions = match scope {
+            Scope::Pull => "pull",
+            Scope::Push => "pull,push",
+        };
+        let realm = parameter("realm").unwrap_or_default();
+        let scope = format!("repository:{}:{actions}", self.reference.repository());
+        let mut query = vec![format!("scope={}", encoded(&scope))];
+        query.extend(parameter("service").map(|service| format!("service={}", encoded(&service))));
+        let joint = if realm.contains('?') { '&' } else { '?' };
+        let url = format!("{realm}{joint}{}", query.join("&"));
+        let url = resolved(&self.base, &url).ok_or_else(|| self.redirect(WHAT, &realm, "that is no address"))?;
+        self.permitted(&url).map_err(|why| self.redirect(WHAT, &realm, why))?;
+        let credentials = self.basic().and_then(|basic| HeaderValue::try_from(basic).ok());
+        let headers = credentials.map(|value| ("authorization", value)).into_iter().collect();
+        let parts = Parts { headers, body: None };
+        let mut response = self.transport.send(WHAT, &Method::GET, &url, &parts)?;
+        if response.status() != 200 {
+            return Err(self.refused(WHAT, response));
+        }
+        let text = self.body("token", &mut response, TEXT)?;
+        let token: Token = serde_json::from_slice(&text).map_err(|_| self.strange("it gives no token"))?;
+        token.token.or(token.access_token).ok_or_else(|| self.strange("it gives no token"))
+    }
+
+    fn strange(&self, detail: &str) -> Error {
+        Error::Transport { registry: self.reference.registry().into(), detail: format!("logging in: {detail}") }
+    }
+}
+
+#[derive(Deserialize)]
+struct Token {
+    token: Option<String>,
+    access_token: Option<String>,
+}
+
+/// Scheme, host and port: what credentials belong to.
+fn origin(url: &Uri) -> (Option<&str>, Option<String>, Option<u16>) {
+    let fallback = if url.scheme_str() == Some("https") { 443 } else { 80 };
+    let host = url.host().map(str::to_ascii_lowercase);
+    (url.scheme_str(), host, url.port_u16().or(Some(fallback)))
+}
+
+/// An address as a registry gives it: a whole one, or a path of its own.
+fn resolved(from: &Uri, text: &str) -> Option<Uri> {
+    if text.starts_with('/') && !text.starts_with("//") {
+        let mut parts = from.clone().into_parts();
+        parts.path_and_query = Some(text.parse().ok()?);
+        return Uri::from_parts(parts).ok();
+    }
+    let url: Uri = text.parse().ok()?;
+    // A name before the host would be sent along as somebody's credentials.
+    let authority = url.authority()?.as_str();
+    (url.scheme().is_some() && !authority.contains('@')).then_some(url)
+}
+
+/// As it may stand in a query.
+fn encoded(text: &str) -> String {
+    let keeps = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    text.bytes().map(|byte| if keeps(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+/// A registry's own words: the first error of the specification's form.
+fn said(text: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Errors {
+        errors: Vec<Said>,
+    }
+    #[derive(Deserialize)]
+    struct Said {
+        #[serde(default)]
+        code: String,
+        message: Option<String>,
+    }
+    let errors = serde_json::from_slice::<Errors>(text).map(|said| said.errors).unwrap_or_default();
+    let first = errors.into_iter().next();
+    first.map(|said| shortened(&said.message.unwrap_or(said.code))).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(reference: &str, plain_http: bool) -> Session {
+        Session::new(&reference.parse().unwrap(), Credentials::Anonymous, plain_http, Limits::default()).unwrap()
+    }
+
+    #[test]
+    fn tls_is_never_left() {
+        let uri = |text: &str| text.parse::<Uri>().unwrap();
+        let secure = session("registry.example/wide:1", false);
+        assert!(secure.permitted(&uri("https://elsewhere.example/blob")).is_ok());
+        for to in ["http://registry.example/blob", "http://127.0.0.1/blob", "http://localhost:9/", "ftp://a.example/"] {
+            assert_eq!(secure.permitted(&uri(to)), Err(DOWNGRADE), "{to}");
+        }
+        let here = session("127.0.0.1:5000/wide:1", false);
+        assert!(here.permitted(&uri("http://localhost:5001/blob")).is_ok());
+        assert_eq!(here.permitted(&uri("http://elsewhere.example/blob")), Err(DOWNGRADE));
+        assert!(session("registry.example/wide:1", true).permitted(&uri("http://elsewhere.example/")).is_ok());
+    }
+
+    #[test]
+    fn credentials_belong_to_scheme_host_and_port() {
+        let same = |one: &str, other: &str| origin(&one.parse().unwrap()) == origin(&other.parse().unwrap());
+        assert!(same("https://a.example/x", "https://A.example:443/y"));
+        assert!(same("http://a.example/x", "http://a.example:80/y"));
+        for other in ["http://a.example/", "https://a.example:444/", "https://b.example/", "https://a.example.b/"] {
+            assert!(!same("https://a.example/", other), "{other}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_whole_or_a_path() {
+        let from: Uri = "https://a.example:1/v2/x".parse().unwrap();
+        let resolve = |text: &str| resolved(&from, text).map(|url| url.to_string());
+        assert_eq!(resolve("/v2/y?z=1").as_deref(), Some("https://a.example:1/v2/y?z=1"));
+        assert_eq!(resolve("https://b.example/y").as_deref(), Some("https://b.example/y"));
+        for text in ["//b.example/y", "y", "", "https://user@b.example/y", "javascript:x", "/a b", "http://"] {
+            assert_eq!(resolve(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_registrys_words_fit_into_a_line() {
+        assert_eq!(said(br#"{"errors":[{"code":"DENIED","message":"no\n\u001b[31m way"}]}"#), "no [31m way");
+        assert_eq!(said(br#"{"errors":[{"code":"DENIED"}]}"#), "DENIED");
+        for text in ["", "<html>", "{}", r#"{"errors":[]}"#] {
+            assert_eq!(said(text.as_bytes()), "");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! HTTP as far as registries need it: one request, one answer, no redirect followed, and nothing read without a limit.
+
+use std::{io::Read, sync::Arc, time::Duration};
+
+use ureq::{
+    Agent, Body, Timeout,
+    http::{HeaderValue, Method, Request, Response, Uri},
+    tls::{Certificate, RootCerts, TlsConfig},
+};
+
+use crate::{Error, Result};
+
+/// How much a registry may send, and how long it may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a manifest; the specification asks registries to take 4 MiB.
+    pub manifest_bytes: u64,
+    /// Bytes of a policy.
+    pub policy_bytes: u64,
+    /// Until a connection stands.
+    pub connect: Duration,
+    /// Until an answer begins, and between two pieces of it.
+    pub pause: Duration,
+    /// From a request to the end of its answer.
+    pub whole: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            manifest_bytes: 4 << 20,
+            policy_bytes: 32 << 20,
+            connect: Duration::from_secs(15),
+            pause: Duration::from_secs(30),
+            whole: Duration::from_secs(600),
+        }
+    }
+}
+
+/// A request's parts beside its method and address.
+#[derive(Default)]
+pub(crate) struct Parts<'a> {
+    pub headers: Vec<(&'static str, HeaderValue)>,
+    pub body: Option<&'a [u8]>,
+}
+
+/// Sends requests to one registry, and wherever that one points.
+pub(crate) struct Transport {
+    agent: Agent,
+    registry: String,
+    limits: Limits,
+}
+
+impl Transport {
+    /// `is_loopback`: the registry is on this machine, where no proxy leads.
+    pub fn new(registry: &str, is_loopback: bool, limits: Limits) -> Self {
+        let mut config = Agent::config_builder()
+            .user_agent(concat!("tilewright/", env!("CARGO_PKG_VERSION")))
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .tls_config(tls())
+            .timeout_connect(Some(limits.connect))
+            .timeout_recv_response(Some(limits.pause))
+            .timeout_per_read(Some(limits.pause))
+            .timeout_per_write(Some(limits.pause))
+            .timeout_global(Some(limits.whole));
+        if is_loopback {
+            config = config.proxy(None);
+        }
+        Self { agent: config.build().new_agent(), registry: registry.into(), limits }
+    }
+
+    /// Sends one request; `what` names it in errors.
+    pub fn send(&self, what: &str, method: &Method, url: &Uri, parts: &Parts<'_>) -> Result<Response<Body>> {
+        let mut request = Request::builder().method(method).uri(url);
+        for (name, value) in &parts.headers {
+            request = request.header(*name, value);
+        }
+        tracing::debug!("{method} {url}");
+        let sent = match parts.body {
+            Some(body) => request.body(body).map_err(ureq::Error::from).and_then(|request| self.agent.run(request)),
+            None => request.body(()).map_err(ureq::Error::from).and_then(|request| self.agent.run(request)),
+        };
+        sent.map_err(|error| self.failed(what, &error))
+    }
+
+    /// Reads an answer's body; nothing where it is longer than allowed.
+    pub fn body(&self, what: &str, response: &mut Response<Body>, most: u64) -> Result<Option<Vec<u8>>> {
+        let mut bytes = Vec::new();
+        let read = response.body_mut().as_reader().take(most + 1).read_to_end(&mut bytes);
+        read.map_err(|error| self.failed(what, &ureq::Error::from(error)))?;
+        Ok((bytes.len() as u64 <= most).then_some(bytes))
+    }
+
+    fn failed(&self, what: &str, error: &ureq::Error) -> Error {
+        let registry = self.registry.clone();
+        let within = match error {
+            ureq::Error::Timeout(Timeout::Connect | Timeout::Resolve) => self.limits.connect,
+            ureq::Error::Timeout(Timeout::RecvResponse | Timeout::PerRead | Timeout::PerWrite) => self.limits.pause,
+            ureq::Error::Timeout(_) => self.limits.whole,
+            other => {
+                let text = other.to_string();
+                let hint = match &text {
+                    text if text.contains("InvalidContentType") => {
+                        ": it doesn't speak TLS: give --plain-http where it is to be asked without"
+                    }
+                    text if text.contains("UnknownIssuer") || text.contains("BadSignature") => {
+                        ": nobody whom this system trusts signed its certificate: add the signer to the system's, or set SSL_CERT_FILE"
+                    }
+                    _ => "",
+                };
+                return Error::Transport { registry, detail: format!("{what}: {text}{hint}") };
+            }
+        };
+        Error::Late { registry, what: what.into(), within }
+    }
+}
+
+/// ring for the mathematics, and the certificates that the system trusts.
+fn tls() -> TlsConfig {
+    let system = rustls_native_certs::load_native_certs();
+    for error in system.errors {
+        tracing::debug!("certificates of the system: {error}");
+    }
+    let roots: Vec<Certificate<'static>> =
+        system.certs.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect();
+    TlsConfig::builder()
+        .root_certs(RootCerts::from(roots))
+        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .build()
+}

@@ -1,0 +1,123 @@
+//! Files of keys and signatures: read with a limit, written whole or not at all, and secret ones for their owner's eyes only.
+
+use std::{
+    fs::{self, File, Permissions},
+    io::{self, Read, Write},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use crate::{Error, KeyPair, Result};
+
+/// Bytes of the largest file that can be a key or a signature.
+pub const MOST_BYTES: u64 = 16 << 10;
+
+/// Where the signature of a file stands: beside it, under its whole name and `.minisig`, as minisign has it.
+pub fn signature_path(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".minisig");
+    name.into()
+}
+
+/// Reads a key's or signature's text.
+///
+/// # Errors
+/// [`Error::Unreadable`], also for what is too long or no text.
+pub fn read_text(path: &Path) -> Result<String> {
+    let unreadable = |source| Error::Unreadable { path: path.into(), source };
+    let file = File::open(path).map_err(unreadable)?;
+    if !file.metadata().map_err(unreadable)?.is_file() {
+        return Err(unreadable(io::Error::other("it is not a file")));
+    }
+    let mut text = String::new();
+    file.take(MOST_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if text.len() as u64 > MOST_BYTES {
+        return Err(unreadable(io::Error::other("it is too long to be a key or a signature")));
+    }
+    Ok(text)
+}
+
+/// Writes a pair: the secret key for the owner alone, the public one for all. Without `replace`, nothing that stands there is touched.
+///
+/// # Errors
+/// [`Error::Stands`] or [`Error::Unwritable`].
+pub fn write_pair(pair: &KeyPair, secret: &Path, public: &Path, replace: bool) -> Result<()> {
+    if let Some(path) = [secret, public].into_iter().find(|path| !replace && path.symlink_metadata().is_ok()) {
+        return Err(Error::Stands { path: path.into() });
+    }
+    write(secret, pair.secret_text(), 0o600, replace)?;
+    write(public, &pair.public_text(), 0o666, replace)
+}
+
+/// Writes a signature beside its file, in the place of an older one.
+///
+/// # Errors
+/// [`Error::Unwritable`].
+pub fn write_signature(path: &Path, text: &str) -> Result<()> {
+    write(path, text, 0o666, true)
+}
+
+/// `mode` is what the user's umask is taken from.
+fn write(path: &Path, text: &str, mode: u32, replace: bool) -> Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut builder = tempfile::Builder::new();
+    let builder = builder.prefix(".tilewright-").permissions(Permissions::from_mode(mode));
+    let written = builder.tempfile_in(folder).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.as_file().sync_all()?;
+        // A key that came to stand there in the meantime is kept, too.
+        let kept = if replace { file.persist(path) } else { file.persist_noclobber(path) };
+        Ok(kept.map(drop).map_err(|error| error.error)?)
+    });
+    written.map_err(|source: io::Error| match source.kind() {
+        io::ErrorKind::AlreadyExists => Error::Stands { path: path.into() },
+        _ => Error::Unwritable { path: path.into(), source },
+    })
+}
+
+/// Whether others than the owner can read this file.
+pub fn others_can_read(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LockedKey, PublicKey};
+
+    #[test]
+    fn a_pair_is_written_for_its_owner_and_never_over_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let (secret, public) = (folder.path().join("me.key"), folder.path().join("me.pub"));
+        let first = KeyPair::generate(None).unwrap();
+        write_pair(&first, &secret, &public, false).unwrap();
+        assert_eq!(fs::metadata(&secret).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(!others_can_read(&secret));
+        assert_eq!(PublicKey::read(&public).unwrap(), first.public);
+        assert!(!LockedKey::read(&secret).unwrap().is_encrypted());
+
+        let second = KeyPair::generate(None).unwrap();
+        for gone in [&public, &secret] {
+            assert!(matches!(write_pair(&second, &secret, &public, false), Err(Error::Stands { .. })));
+            assert_eq!(LockedKey::read(&secret).unwrap().open(String::new()).unwrap().public().unwrap(), first.public);
+            fs::rename(gone, folder.path().join("aside")).unwrap();
+            assert!(matches!(write_pair(&second, &secret, &public, false), Err(Error::Stands { .. })));
+            fs::rename(folder.path().join("aside"), gone).unwrap();
+        }
+        write_pair(&second, &secret, &public, true).unwrap();
+        assert_eq!(PublicKey::read(&public).unwrap(), second.public);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left over");
+    }
+
+    #[test]
+    fn what_can_be_no_key_is_not_read_to_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("long");
+        fs::write(&file, vec![b'x'; MOST_BYTES as usize + 1]).unwrap();
+        for path in [&file, folder.path(), Path::new("/dev/zero"), Path::new("nowhere")] {
+            assert!(matches!(read_text(path), Err(Error::Unreadable { .. })), "{}", path.display());
+        }
+        fs::write(&file, [0xff, 0xfe]).unwrap();
+        assert!(matches!(read_text(&file), Err(Error::Unreadable { .. })), "no text");
+    }
+}
