@@ -67,7 +67,7 @@ fn write(path: &Path, text: &str, mode: u32, replace: bool) -> Result<()> {
         file.as_file().sync_all()?;
         // A key that came to stand there in the meantime is kept, too.
         let kept = if replace { file.persist(path) } else { file.persist_noclobber(path) };
-        Ok(kept.map(drop).map_err(|error| error.error)?)
+        kept.map(drop).map_err(|error| error.error)
     });
     written.map_err(|source: io::Error| match source.kind() {
         io::ErrorKind::AlreadyExists => Error::Stands { path: path.into() },

@@ -10,8 +10,8 @@ pub fn of(report: &Simulation) -> Page {
     let facts = [
         ("device", format!("{} ({}), as a table", device.name, device.arch)),
         ("workload", format!("{} requests over {} cases", report.requests, report.cases.len())),
-        ("measured", report.about.clone()),
         ("cases", report.cases.join("; ")),
+        ("measured", report.about.clone()),
     ];
     let heading = ["policy", "done", "failed", "attempts failed", "not in table", "stood in", "mean regret", "worst"];
     let share = |regret: Option<f64>| regret.map(|regret| format!("{:.1} %", regret * 100.0)).unwrap_or_default();
@@ -42,11 +42,11 @@ pub fn of(report: &Simulation) -> Page {
             Chart::Lines {
                 title: "Cumulative time over the best plan's, failed attempts included; leanest aside".into(),
                 x: Axis::linear("requests"),
-                y: Axis::linear("time, ms"),
+                y: Axis::linear("time, s"),
                 series: lines(report, |row| {
                     // Where memory matters most, time is no measure.
                     let best = row.best.as_ref().filter(|_| row.objective != Objective::Leanest)?;
-                    Some(row.elapsed_ms? + row.lost_ms - best.elapsed_ms)
+                    Some((row.elapsed_ms? + row.lost_ms - best.elapsed_ms) / 1e3)
                 }),
             },
             Chart::Boxes {
