@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use wasmtime::{Config, OptLevel, Store};
 
-use crate::guest::Guest;
+use crate::{guest::Guest, wasi::Wasi};
 
 /// How often the sandbox's clock ticks; a call's wall clock is counted in these.
 pub(crate) const TICK: Duration = Duration::from_millis(10);
@@ -43,6 +43,8 @@ pub struct Limits {
     pub file_bytes: usize,
     /// Failures in a row after which a policy is taken out of service.
     pub failures: u32,
+    /// What it is given of WASI.
+    pub wasi: Wasi,
 }
 
 impl Default for Limits {
@@ -63,11 +65,30 @@ impl Default for Limits {
             text_chars: 400,
             file_bytes: 32 << 20,
             failures: 3,
+            wasi: Wasi::None,
         }
     }
 }
 
 impl Limits {
+    /// The same limits for a policy that a user grants more: WASI, or memory. With more memory than usual comes what a language's runtime
+    /// needs beside it: more core instances, as which its libraries are linked, their tables, stack, and a larger file.
+    #[must_use]
+    pub fn granting(self, wasi: Wasi, memory_bytes: Option<usize>) -> Self {
+        let granted = Self { wasi, memory_bytes: memory_bytes.unwrap_or(self.memory_bytes), ..self };
+        if granted.memory_bytes <= self.memory_bytes {
+            return granted;
+        }
+        Self {
+            core_instances: 128,
+            tables: 16,
+            table_elements: 100_000,
+            stack_bytes: 1 << 20,
+            file_bytes: 64 << 20,
+            ..granted
+        }
+    }
+
     /// Everything of the sandbox that is settled once for all policies.
     pub(crate) fn configure(&self, config: &mut Config) {
         config
@@ -82,7 +103,8 @@ impl Limits {
             .wasm_simd(true)
             .wasm_relaxed_simd(false)
             .wasm_memory64(false)
-            .wasm_multi_memory(false)
+            // What joins two components inside a policy copies between their memories; the guest's own modules may not, see `load`.
+            .wasm_multi_memory(true)
             .wasm_custom_page_sizes(false)
             .wasm_wide_arithmetic(false)
             .shared_memory(false)
