@@ -18,12 +18,15 @@ mod runtime;
 mod sandbox;
 mod settings;
 mod shipped;
+mod survey;
+mod wasi;
 
 pub use cache::CacheDir;
 pub use error::PolicyError;
 pub use host::{Description, Inspection, LoadedPolicy, PolicyHost};
 pub use limits::Limits;
-pub use load::Kind;
+pub use load::{Kind, as_component};
 pub use runtime::Policy;
 pub use settings::{Setting, key_value};
 pub use shipped::names as shipped_names;
+pub use wasi::Wasi;

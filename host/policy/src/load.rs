@@ -14,6 +14,8 @@ use crate::{
     contract::{Linked, World},
     limits::Limits,
     sandbox::Sandbox,
+    survey,
+    wasi::{self, Wasi},
 };
 
 /// Bytes before a module's first section.
@@ -30,6 +32,13 @@ pub enum Kind {
     Component,
     /// A core module with the contract's canonical names, turned into a component on load.
     CoreModule,
+}
+
+impl Kind {
+    /// What the first bytes say; nothing where they are no WebAssembly.
+    pub fn of(bytes: &[u8]) -> Option<Self> {
+        sniff(bytes).ok()
+    }
 }
 
 /// A component that fits the contract.
@@ -63,6 +72,7 @@ pub(crate) fn load(
     let component = match cache.and_then(|cache| cache.get(engine, &digest)) {
         Some(component) => component,
         None => {
+            survey::check(policy, bytes, limits)?;
             let wasm = match kind {
                 Kind::Component => Cow::Borrowed(bytes),
                 Kind::CoreModule => Cow::Owned(componentise(policy, bytes)?),
@@ -74,9 +84,21 @@ pub(crate) fn load(
             component
         }
     };
-    let (world, imports, exports) = fits(policy, sandbox, &component)?;
-    let linked = world.link(engine, &component).map_err(|error| invalid(policy, &error))?;
+    let (world, imports, exports) = fits(policy, sandbox, &component, limits.wasi)?;
+    let linked = world.link(engine, &component, limits.wasi).map_err(|error| invalid(policy, &error))?;
     Ok(Fitted { linked, world, kind, digest, imports, exports })
+}
+
+/// The component that loading makes of a core module that speaks the contract's canonical names; `origin` names it in errors.
+///
+/// # Errors
+/// [`PolicyError::Invalid`], or what the module lacks or wants beyond the contract.
+pub fn as_component(origin: &str, module: &[u8]) -> Result<Vec<u8>, PolicyError> {
+    match sniff(module) {
+        Ok(Kind::CoreModule) => componentise(origin, module),
+        Ok(Kind::Component) => Ok(module.to_vec()),
+        Err(found) => Err(PolicyError::NotWebAssembly { policy: origin.into(), found }),
+    }
 }
 
 /// `sha256:` and the digest in hexadecimal.
@@ -165,13 +187,17 @@ fn fits(
     policy: &str,
     sandbox: &Sandbox,
     component: &Component,
+    wasi: Wasi,
 ) -> Result<(&'static World, Vec<String>, Vec<String>), PolicyError> {
     let ty = component.component_type();
     let imports: Vec<String> = ty.imports(&sandbox.engine).map(|(name, _)| name.to_owned()).collect();
+    // Compiled code may come from a cache that was filled where WASI was granted.
+    survey::check_wasi(policy, imports.iter().map(String::as_str), wasi)?;
     let exports: Vec<String> = ty.exports(&sandbox.engine).map(|(name, _)| name.to_owned()).collect();
     let world = World::of(policy, exports.iter().map(String::as_str))?;
     let required = world.required.iter().map(|(interface, _)| interface.to_string());
-    check_names(policy, world, &imports, required, &exports)?;
+    let own: Vec<&String> = imports.iter().filter(|import| !wasi::is_wasi(import)).collect();
+    check_names(policy, world, &own, required, &exports)?;
     Ok((world, imports, exports))
 }
 

@@ -153,6 +153,7 @@ fn give(
     parameters: &[Val],
     results: &mut [Val],
 ) -> Result<()> {
+    let handles = handed_back(parameters, store)?;
     let Some(result) = results.first_mut() else {
         // Nothing is asked for: there is nothing to wait for, either.
         return if matches!(answer, Answer::Exit) { Err(Error::msg("the guest ended itself")) } else { Ok(()) };
@@ -164,19 +165,16 @@ fn give(
         Answer::Closed => Val::Result(Err(Some(Box::new(Val::Variant("closed".into(), None))))),
         Answer::Room => Val::Result(Ok(Some(Box::new(Val::U64(AT_ONCE))))),
         Answer::Print => {
-            if let [Val::Resource(stream), Val::List(bytes)] = parameters {
-                let stream = stream.try_into_resource::<Handle>(&mut *store)?.rep();
-                let bytes: Vec<u8> = bytes.iter().map(|byte| if let Val::U8(byte) = byte { *byte } else { 0 }).collect();
-                let level = if stream == STDERR { LogLevel::Warn } else { LogLevel::Debug };
+            if let ([stream], [_, Val::List(bytes)]) = (&handles[..], parameters) {
+                let bytes: Vec<u8> =
+                    bytes.iter().map(|byte| if let Val::U8(byte) = byte { *byte } else { 0 }).collect();
+                let level = if *stream == STDERR { LogLevel::Warn } else { LogLevel::Debug };
                 store.data_mut().print(level, &bytes)?;
             }
             Val::Result(Ok(None))
         }
         Answer::Ready => Val::Bool(true),
-        Answer::AllReady => match parameters {
-            [Val::List(waiting)] => Val::List((0..waiting.len() as u32).map(Val::U32).collect()),
-            _ => Val::List(Vec::new()),
-        },
+        Answer::AllReady => Val::List((0..handles.len() as u32).map(Val::U32).collect()),
         Answer::Random => random(&ty, store, parameters)?,
         Answer::Exit => return Err(Error::msg("the guest ended itself")),
     };
@@ -185,6 +183,23 @@ fn give(
 
 fn handle(store: &mut StoreContextMut<'_, Guest>, number: u32) -> Result<ResourceAny> {
     Resource::<Handle>::new_own(number).try_into_resource_any(store)
+}
+
+/// The numbers of the handles that a guest lent, which it gets back: until then its call can't end.
+fn handed_back(parameters: &[Val], store: &mut StoreContextMut<'_, Guest>) -> Result<Vec<u32>> {
+    let mut numbers = Vec::new();
+    for parameter in parameters {
+        let lent = match parameter {
+            Val::List(values) => &values[..],
+            one => std::slice::from_ref(one),
+        };
+        for value in lent {
+            if let Val::Resource(handle) = value {
+                numbers.push(handle.try_into_resource::<Handle>(&mut *store)?.rep());
+            }
+        }
+    }
+    Ok(numbers)
 }
 
 /// The emptiest value of a type.

@@ -104,9 +104,8 @@ fn component(origin: &str, made: &[u8]) -> Result<Vec<u8>, ProjectError> {
 
 /// Puts the file in place at once.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), ProjectError> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let aside = tempfile::Builder::new().prefix(".policy-").tempdir_in(folder).map_err(ProjectError::file(folder))?;
-    let unfinished = aside.path().join("policy.wasm");
+    // What an interrupted build leaves, the next one writes over.
+    let unfinished = path.with_extension("wasm.new");
     fs::write(&unfinished, bytes).map_err(ProjectError::file(&unfinished))?;
     fs::rename(&unfinished, path).map_err(ProjectError::file(path))
 }

@@ -31,7 +31,7 @@ pub struct Created {
 /// [`ProjectError::Name`], [`ProjectError::Exists`], or what keeps the files from being written. Nothing is left behind then.
 pub fn create(name: &str, language: Language, into: &Path) -> Result<Created, ProjectError> {
     check(name)?;
-    let path = into.join(name);
+    let path = if into == Path::new(".") { PathBuf::from(name) } else { into.join(name) };
     if fs::symlink_metadata(&path).is_ok() {
         return Err(ProjectError::Exists { path });
     }

@@ -68,9 +68,18 @@ mod tests {
     fn custom_sections_go_at_every_depth() {
         let module = "(module $named (func $f (export \"f\")) (@custom \"extra\" \"words\"))";
         let inner = wat::parse_str(module).unwrap();
-        let component = format!("(component {} (component $c {}))", module.replace("(module", "(core module"), module.replace("(module", "(core module"));
+        let component = format!(
+            "(component {} (component $c {}))",
+            module.replace("(module", "(core module"),
+            module.replace("(module", "(core module")
+        );
         let outer = wat::parse_str(component).unwrap();
-        let words = |bytes: &[u8]| [&b"extra"[..], b"named", b"name"].iter().filter(|word| bytes.windows(word.len()).any(|at| at == **word)).count();
+        let words = |bytes: &[u8]| {
+            [&b"extra"[..], b"named", b"name"]
+                .iter()
+                .filter(|word| bytes.windows(word.len()).any(|at| at == **word))
+                .count()
+        };
         for wasm in [inner, outer] {
             let small = shrunk(&wasm);
             assert!(words(&wasm) > 0 && words(&small) == 0 && small.len() < wasm.len());

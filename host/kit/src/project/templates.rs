@@ -33,8 +33,7 @@ const RUST: &[(&str, &str)] = files!["rust":
 ];
 
 /// The SDK's own sources, so that nothing has to be published for a project to build.
-const SDK: &[(&str, &str)] =
-    sdk!["bindings.rs", "description.rs", "export.rs", "host.rs", "lib.rs", "words.rs"];
+const SDK: &[(&str, &str)] = sdk!["bindings.rs", "description.rs", "export.rs", "host.rs", "lib.rs", "words.rs"];
 
 /// Where the SDK's bindings look for the contract: in the checkout, and in a project.
 const CONTRACT_PATH: [&str; 2] = ["\"../../wit\"", "\"wit\""];
@@ -133,7 +132,10 @@ mod tests {
         for language in [Language::Rust, Language::C, Language::Python, Language::Js] {
             let files = files(language, "My-Rule").unwrap();
             for (path, text) in &files {
-                assert!(!text.contains("{{") || !text.contains("}}") || path.starts_with("sdk/src"), "{language}: {path}");
+                assert!(
+                    !text.contains("{{") || !text.contains("}}") || path.starts_with("sdk/src"),
+                    "{language}: {path}"
+                );
                 assert!(text.ends_with('\n'), "{language}: {path}");
             }
             let names = files.iter().filter(|(_, text)| text.contains("My-Rule")).count();

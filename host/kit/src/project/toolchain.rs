@@ -70,11 +70,11 @@ fn has_target(project: &Path) -> bool {
 /// Without the target's standard library: Debian's compiler, which brings it as source, and any linker for WebAssembly.
 fn from_source(cargo: &mut Command, project: &Path) -> Result<(), ProjectError> {
     const DEBIAN: &str = "/usr/bin/rustc";
-    let root = |rustc: &str| asked(Command::new(rustc).args(["--print", "sysroot"]).current_dir(project)).map(PathBuf::from);
+    let root =
+        |rustc: &str| asked(Command::new(rustc).args(["--print", "sysroot"]).current_dir(project)).map(PathBuf::from);
     let sources = root(DEBIAN).filter(|root| root.join("lib/rustlib/src/rust/library/std/Cargo.toml").is_file());
-    let own = root("rustc").map(|root| {
-        root.join(format!("lib/rustlib/{}-unknown-linux-gnu/bin/rust-lld", env::consts::ARCH))
-    });
+    let own = root("rustc")
+        .map(|root| root.join(format!("lib/rustlib/{}-unknown-linux-gnu/bin/rust-lld", env::consts::ARCH)));
     let linker = own.into_iter().chain([PathBuf::from("/usr/bin/wasm-ld")]).find(|linker| linker.is_file());
     let (Some(_), Some(linker)) = (sources, linker) else {
         return missing(
@@ -150,21 +150,23 @@ fn c(project: &Path) -> Result<Made, ProjectError> {
 fn python(project: &Path, with_wasi: bool) -> Result<Made, ProjectError> {
     let tool = "componentize-py";
     if asked(Command::new(tool).arg("--version")).is_none() {
-        return missing("componentize-py", "run 'pip install -r requirements.txt' in the project, or put it on the PATH");
+        return missing(
+            "componentize-py",
+            "run 'pip install -r requirements.txt' in the project, or put it on the PATH",
+        );
     }
     let command = || {
         let mut command = Command::new(tool);
         command.current_dir(project).args(["--quiet", "--wit-path", "wit", "--world", "policy"]);
         command
     };
-    // For the author's editor and tests; made aside, so that what is there is whole.
-    let aside = tempfile::Builder::new().prefix(".bindings-").tempdir_in(project).map_err(ProjectError::file(project))?;
-    run(tool, command().arg("bindings").arg(aside.path().join("bindings")))?;
+    // For the author's editor and tests: made anew by every build.
     let bindings = project.join("bindings");
     if bindings.exists() {
         fs::remove_dir_all(&bindings).map_err(ProjectError::file(&bindings))?;
     }
-    fs::rename(aside.path().join("bindings"), &bindings).map_err(ProjectError::file(&bindings))?;
+    run(tool, command().arg("bindings").arg(&bindings))?;
+    let aside = tempfile::tempdir().map_err(ProjectError::file(env::temp_dir()))?;
     let made = aside.path().join("policy.wasm");
     let mut componentize = command();
     componentize.args(["componentize", "app", "--python-path", ".", "--output"]).arg(&made);
@@ -179,9 +181,12 @@ fn js(project: &Path, with_wasi: bool) -> Result<Made, ProjectError> {
     let own = project.join("node_modules/.bin/componentize-qjs");
     let tool = if own.exists() { fs::canonicalize(&own).unwrap_or(own) } else { "componentize-qjs".into() };
     if asked(Command::new("node").arg("--version")).is_none() {
-        return missing("Node.js", "install version 20 or later from https://nodejs.org (on Debian: apt install nodejs npm)");
+        return missing(
+            "Node.js",
+            "install version 20 or later from https://nodejs.org (on Debian: apt install nodejs npm)",
+        );
     }
-    if asked(Command::new(&tool).arg("--version")).is_none() {
+    if asked(Command::new(&tool).arg("--help")).is_none() {
         return missing("componentize-qjs", "run 'npm install' in the project");
     }
     let aside = tempfile::tempdir().map_err(ProjectError::file(env::temp_dir()))?;
@@ -266,7 +271,8 @@ mod tests {
             fs::write(manifest, "").unwrap();
         }
         let message = |manifest: &Path, file: &str| {
-            serde_json::json!({"reason": "compiler-artifact", "manifest_path": manifest, "filenames": [file]}).to_string()
+            serde_json::json!({"reason": "compiler-artifact", "manifest_path": manifest, "filenames": [file]})
+                .to_string()
         };
         assert_eq!(artifact(&message(&own, "/t/p.wasm"), &own), Some("/t/p.wasm".into()));
         assert_eq!(artifact(&message(&own, "/t/libp.rlib"), &own), None);

@@ -122,3 +122,6 @@ void tw_log(uint8_t level, const char *message) {
     contract_string_t text = {.ptr = (uint8_t *)message, .len = strlen(message)};
     tilewright_policy_host_log(level, &text);
 }
+
+// Where the bindings look for what `tilewright policy build` puts into the policy itself: the contract that it is built for.
+void __component_type_object_force_link_contract(void) {}
