@@ -24,6 +24,8 @@ mod hostile;
 mod kills;
 #[path = "end_to_end/program.rs"]
 mod program;
+#[path = "end_to_end/projects.rs"]
+mod projects;
 #[path = "end_to_end/registry.rs"]
 mod registry;
 #[path = "end_to_end/replay.rs"]

@@ -19,7 +19,7 @@ use crate::failure::{Failure, Outcome};
 
 pub use bench::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep};
 pub use encode::Encode;
-pub use policy::{BenchPolicy, Check, Diff, Policy};
+pub use policy::{BenchPolicy, Check, Diff, Policy, PolicyGrants};
 pub use recording::Recording;
 pub use replay::{Replay, Simulate, Table};
 pub use signing::{ConfigCommand, Connection, Keygen, Password, Pull, Push, Sign, Verify};
@@ -102,6 +102,9 @@ pub struct Decode {
     /// A setting of the policy, repeatable; 'tilewright policy inspect NAME' lists them
     #[arg(long, value_name = "KEY=VALUE", value_parser = tilewright_policy::key_value)]
     pub set: Vec<(String, String)>,
+    /// What the policy may use.
+    #[command(flatten)]
+    pub grants: PolicyGrants,
     /// Where to run; ROCm answers to cuda, as in PyTorch
     #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
     pub device: Choice,

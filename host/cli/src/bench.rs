@@ -16,7 +16,7 @@ use tilewright_engine::{Machine, Overrides, Probe, Vae, VideoVae};
 use tilewright_models::{Checkpoint, Identity, Kind, Latent, Origin, Scaling};
 use tilewright_plan::Planner;
 use tilewright_plot::Page;
-use tilewright_policy::{CacheDir, Limits, PolicyHost};
+use tilewright_policy::PolicyHost;
 
 use crate::{
     args::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep},
@@ -211,7 +211,7 @@ impl Policies {
     /// A policy that is not there, a wrong setting or a report that can't be written is the arguments' fault: nothing is measured
     /// then.
     fn checked<'a>(spellings: impl IntoIterator<Item = &'a Spelling>, common: &Common) -> Outcome<Self> {
-        let policies = Self(PolicyHost::new(Limits::default(), &CacheDir::User)?);
+        let policies = Self(policy::host(common.grants)?);
         for spelling in spellings {
             policy::admitted(&policies.0, &spelling.policy, &spelling.settings)?;
         }

@@ -2,11 +2,13 @@
 
 mod admission;
 mod bench;
+mod build;
 mod check;
 mod diff;
 mod inspect;
 mod keygen;
 mod list;
+mod new;
 mod pull;
 mod push;
 mod replay;
@@ -23,10 +25,11 @@ use std::{
 
 use tilewright_config::Policies;
 use tilewright_plan::{Recorder, bytes};
-use tilewright_policy::{Admission, Admitted, CacheDir, Limits, LoadedPolicy, PolicyError, PolicyHost};
+use tilewright_policy::{Admission, Admitted, CacheDir, LoadedPolicy, PolicyError, PolicyHost};
 
 use crate::{
-    args, config,
+    args::{self, PolicyGrants},
+    config,
     failure::{Failure, Outcome},
     tell::tell,
 };
@@ -41,8 +44,13 @@ impl From<PolicyError> for Failure {
 }
 
 /// Loads a policy by name or file and puts it to work with the user's settings, listened to where a full record is wanted.
-pub fn configured(name_or_file: &str, settings: &[(String, String)], recording: &args::Recording) -> Outcome<Recorder> {
-    let policy = admitted(&host()?, name_or_file, settings)?.policy;
+pub fn configured(
+    name_or_file: &str,
+    settings: &[(String, String)],
+    grants: PolicyGrants,
+    recording: &args::Recording,
+) -> Outcome<Recorder> {
+    let policy = admitted(&host(grants)?, name_or_file, settings)?.policy;
     Ok(Recorder::new(Box::new(policy), recording.is_full()))
 }
 
@@ -70,16 +78,19 @@ fn let_in(host: &PolicyHost, name_or_file: &str, policies: &Policies) -> Outcome
     Ok(host.load(name_or_file, &bytes)?)
 }
 
-fn host() -> Outcome<PolicyHost> {
-    Ok(PolicyHost::new(Limits::default(), &CacheDir::User)?)
+/// A host whose policies may use what is granted.
+pub fn host(grants: PolicyGrants) -> Outcome<PolicyHost> {
+    Ok(PolicyHost::new(grants.limits(), &CacheDir::User)?)
 }
 
 /// What the verbs of `tilewright policy` do.
 pub fn run(command: &args::Policy) -> Outcome {
     match command {
         args::Policy::List { json } => list::run(*json),
+        args::Policy::Inspect { policy, json, grants } => inspect::run(policy, *json, *grants),
+        args::Policy::New { name, lang, into, json } => new::run(name, *lang, into, *json),
+        args::Policy::Build { project, output, json, grants } => build::run(project, output.as_deref(), *json, *grants),
         args::Policy::Bench(arguments) => bench::run(arguments),
-        args::Policy::Inspect { policy, json } => inspect::run(policy, *json),
         args::Policy::Replay(replay) => replay::run(replay),
         args::Policy::Simulate(simulate) => simulate::run(simulate),
         args::Policy::Table(table) => table::run(table),

@@ -5,5 +5,6 @@
 
 pub mod compare;
 pub mod measure;
+pub mod project;
 pub mod replay;
 pub mod simulate;

@@ -22,14 +22,16 @@ mod runtime;
 mod sandbox;
 mod settings;
 mod shipped;
+mod wasi;
 
 pub use cache::CacheDir;
 pub use error::PolicyError;
 pub use gate::{Admission, Admitted, Verdict};
 pub use host::{Description, Inspection, LoadedPolicy, PolicyHost};
 pub use limits::{CodeLimits, Limits};
-pub use load::Kind;
+pub use load::{Kind, as_component};
 pub use probe::Probe;
 pub use runtime::Policy;
 pub use settings::{Setting, key_value};
 pub use shipped::names as shipped_names;
+pub use wasi::Wasi;

@@ -16,8 +16,10 @@ use crate::{
     guest::clean,
     limits::Limits,
     sandbox::Sandbox,
+    wasi::{self, Wasi},
 };
 
+mod grants;
 mod survey;
 
 /// The most imports that an error names, and the most characters of each: the guest chose them.
@@ -38,6 +40,13 @@ pub enum Kind {
     Component,
     /// A core module with the contract's canonical names, turned into a component on load.
     CoreModule,
+}
+
+impl Kind {
+    /// What the first bytes say; nothing where they are no WebAssembly.
+    pub fn of(bytes: &[u8]) -> Option<Self> {
+        sniff(bytes).ok()
+    }
 }
 
 /// A component that fits the contract.
@@ -74,6 +83,7 @@ pub(crate) fn load(
         Some(component) => component,
         None => {
             Survey::of(bytes, &limits.code).map_err(|detail| broken(policy, &detail))?;
+            grants::check(policy, bytes, limits)?;
             let wasm = match kind {
                 Kind::Component => Cow::Borrowed(bytes),
                 Kind::CoreModule => Cow::Owned(componentise(policy, bytes)?),
@@ -85,11 +95,23 @@ pub(crate) fn load(
             component
         }
     };
-    let (world, imports, exports) = fits(policy, sandbox, &component)?;
-    let linked = world.link(engine, &component).map_err(|error| invalid(policy, &error))?;
+    let (world, imports, exports) = fits(policy, sandbox, &component, limits.wasi)?;
+    let linked = world.link(engine, &component, limits.wasi).map_err(|error| invalid(policy, &error))?;
     let image = component.image_range();
     let code_bytes = image.end.addr() - image.start.addr();
     Ok(Fitted { linked, world, kind, digest, imports, exports, code_bytes })
+}
+
+/// The component that loading makes of a core module that speaks the contract's canonical names; `origin` names it in errors.
+///
+/// # Errors
+/// [`PolicyError::Invalid`], or what the module lacks or wants beyond the contract.
+pub fn as_component(origin: &str, module: &[u8]) -> Result<Vec<u8>, PolicyError> {
+    match sniff(module) {
+        Ok(Kind::CoreModule) => componentise(origin, module),
+        Ok(Kind::Component) => Ok(module.to_vec()),
+        Err(found) => Err(PolicyError::NotWebAssembly { policy: origin.into(), found }),
+    }
 }
 
 /// `sha256:` and the digest in hexadecimal.
@@ -177,13 +199,17 @@ fn fits(
     policy: &str,
     sandbox: &Sandbox,
     component: &Component,
+    wasi: Wasi,
 ) -> Result<(&'static World, Vec<String>, Vec<String>), PolicyError> {
     let ty = component.component_type();
     let imports: Vec<String> = ty.imports(&sandbox.engine).map(|(name, _)| name.to_owned()).collect();
+    // Compiled code may come from a cache that was filled where WASI was granted.
+    grants::check_wasi(policy, imports.iter().map(String::as_str), wasi)?;
     let exports: Vec<String> = ty.exports(&sandbox.engine).map(|(name, _)| name.to_owned()).collect();
     let world = World::of(policy, exports.iter().map(String::as_str))?;
     let required = world.required.iter().map(|(interface, _)| interface.to_string());
-    check_names(policy, world, &imports, required, &exports)?;
+    let own: Vec<&String> = imports.iter().filter(|import| !wasi::is_wasi(import)).collect();
+    check_names(policy, world, &own, required, &exports)?;
     Ok((world, imports, exports))
 }
 

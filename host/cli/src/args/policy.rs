@@ -3,12 +3,17 @@
 mod bench;
 mod check;
 mod diff;
+mod grants;
+
+use std::path::PathBuf;
 
 use clap::Subcommand;
+use tilewright_kit::project::Language;
 
 pub use bench::BenchPolicy;
 pub use check::Check;
 pub use diff::Diff;
+pub use grants::PolicyGrants;
 
 use super::{Keygen, Pull, Push, Replay, Sign, Simulate, Table, Verify};
 
@@ -29,6 +34,38 @@ pub enum Policy {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// What it may use.
+        #[command(flatten)]
+        grants: PolicyGrants,
+    },
+    /// Begin a policy of your own: a project that builds as it stands, with a README and a test
+    New {
+        /// The policy's name: letters, digits and -; also the folder's
+        name: String,
+        /// What to write it in: rust, c, python, js
+        #[arg(long, value_name = "LANGUAGE", default_value = "rust")]
+        lang: Language,
+        /// The folder to put the project's folder into
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        into: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Build a project into a policy's file, by the language's own tool-chain, and load it once
+    Build {
+        /// The project's folder
+        #[arg(value_name = "DIR", default_value = ".")]
+        project: PathBuf,
+        /// Where to write [default: into the project, under its folder's name]
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// With --wasi inert, what Python or JavaScript prints reaches the policy's log.
+        #[command(flatten)]
+        grants: PolicyGrants,
     },
     /// Make recorded decisions again, from records alone, or ask another policy the same
     Replay(Replay),

@@ -32,6 +32,9 @@ pub struct Replay {
     /// Print JSON: every call, and how many of each
     #[arg(long)]
     pub json: bool,
+    /// What it may use.
+    #[command(flatten)]
+    pub grants: super::PolicyGrants,
 }
 
 /// `tilewright policy simulate`
@@ -64,6 +67,9 @@ pub struct Simulate {
     /// Print JSON: every request of every policy, and the sums
     #[arg(long)]
     pub json: bool,
+    /// What it may use.
+    #[command(flatten)]
+    pub grants: super::PolicyGrants,
 }
 
 /// `tilewright policy table`

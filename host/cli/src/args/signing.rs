@@ -49,6 +49,9 @@ pub struct Sign {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// What it may use.
+    #[command(flatten)]
+    pub grants: super::PolicyGrants,
 }
 
 /// Where the password comes from.
@@ -86,6 +89,9 @@ pub struct Push {
     /// How the registry is asked.
     #[command(flatten)]
     pub connection: Connection,
+    /// What it may use.
+    #[command(flatten)]
+    pub grants: super::PolicyGrants,
 }
 
 /// `tilewright policy pull`
@@ -101,6 +107,9 @@ pub struct Pull {
     /// How the registry is asked.
     #[command(flatten)]
     pub connection: Connection,
+    /// What it may use.
+    #[command(flatten)]
+    pub grants: super::PolicyGrants,
 }
 
 /// How a registry is asked, and how the answer is printed.

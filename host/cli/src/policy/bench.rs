@@ -15,8 +15,8 @@ const NOISY: f64 = 1.0;
 
 /// Measures one policy.
 pub fn run(arguments: &BenchPolicy) -> Outcome {
-    let BenchPolicy { policy, set, iterations, json } = arguments;
-    let options = Options { iterations: *iterations, ..Options::default() };
+    let BenchPolicy { policy, set, iterations, json, grants } = arguments;
+    let options = Options { iterations: *iterations, limits: grants.limits(), ..Options::default() };
     let report = measure::measure(policy, set, &measure::requests(), &options)?;
     warn(&report);
     if *json {

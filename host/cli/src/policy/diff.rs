@@ -25,7 +25,7 @@ impl From<CompareError> for Failure {
 
 /// Compares two policies.
 pub fn run(arguments: &args::Diff) -> Outcome {
-    let host = super::host()?;
+    let host = super::host(arguments.grants)?;
     let (a, b) = (host.find(&arguments.a)?, host.find(&arguments.b)?);
     let a = Contender { policy: &a, settings: &arguments.set_a };
     let b = Contender { policy: &b, settings: &arguments.set_b };

@@ -52,7 +52,7 @@ pub fn run(arguments: &Pull) -> Outcome {
         // What a trusted key is said to have signed, and did not, is never kept.
         Err(refusal) => return Err(Failure::work(format!("policy {shown}: {refusal}"))),
     };
-    let policy = sign::described(&super::host()?, Path::new(&shown), &pulled.wasm)?;
+    let policy = sign::described(&super::host(arguments.grants)?, Path::new(&shown), &pulled.wasm)?;
     keep(&path, &pulled)?;
     let report = Report {
         file: path.display().to_string(),

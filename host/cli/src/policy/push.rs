@@ -27,7 +27,7 @@ struct Report {
 
 /// Uploads a policy and its signature.
 pub fn run(arguments: &Push) -> Outcome {
-    let host = super::host()?;
+    let host = super::host(arguments.grants)?;
     let bytes = host.read_file(&arguments.file)?;
     let policy = sign::described(&host, &arguments.file, &bytes)?;
     let signature = admission::signature(&arguments.file)?;

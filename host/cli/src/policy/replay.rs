@@ -37,7 +37,7 @@ pub fn run(arguments: &Replay) -> Outcome {
             recorded.records
         );
     }
-    let host = super::host()?;
+    let host = super::host(arguments.grants)?;
     let file = |path: &Path| host.load_file(path);
     let mut known = arguments.policy_file.iter().map(|path| file(path)).collect::<Result<Vec<_>, _>>()?;
     let asked = arguments.policy.as_deref().map(|policy| host.find(policy)).transpose()?;

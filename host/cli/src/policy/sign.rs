@@ -25,7 +25,7 @@ struct Report {
 
 /// Signs a policy's file.
 pub fn run(arguments: &Sign) -> Outcome {
-    let host = super::host()?;
+    let host = super::host(arguments.grants)?;
     let bytes = host.read_file(&arguments.file)?;
     let policy = described(&host, &arguments.file, &bytes)?;
     if others_can_read(&arguments.key) {

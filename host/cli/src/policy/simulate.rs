@@ -38,7 +38,7 @@ pub fn run(arguments: &Simulate) -> Outcome {
     let text = super::bounded(path, MOST_TABLE_BYTES)?;
     let device = Table::read(&text).map_err(|error| Failure::input(format!("{}: {error}", path.display())))?;
     let workload = workload(&device, &arguments.workload)?;
-    let host = super::host()?;
+    let host = super::host(arguments.grants)?;
     let shipped = ENTRANTS.map(|name| Spelling { policy: name.into(), settings: Vec::new() });
     let spellings = if arguments.policies.is_empty() { &shipped[..] } else { &arguments.policies };
     let mut entrants = Vec::new();

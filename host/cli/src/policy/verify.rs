@@ -10,7 +10,7 @@ use tilewright_signing::{PublicKey, Refusal, Signed, TrustList, Trusted};
 
 use super::admission;
 use crate::{
-    args::Verify,
+    args::{PolicyGrants, Verify},
     config,
     failure::{Failure, Outcome},
     table,
@@ -41,7 +41,7 @@ pub fn run(arguments: &Verify) -> Outcome {
         [] => config::current()?.policies.trusted,
         keys => TrustList::new(keys.iter().map(|key| given(key)).collect::<Outcome<_>>()?),
     };
-    let bytes = super::host()?.read_file(&arguments.file)?;
+    let bytes = super::host(PolicyGrants::default())?.read_file(&arguments.file)?;
     let signature = admission::signature(&arguments.file)?;
     let verified = trusted.verify(&bytes, signature.as_deref());
     let file = arguments.file.display().to_string();

@@ -17,4 +17,7 @@ pub struct BenchPolicy {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// What it may use.
+    #[command(flatten)]
+    pub grants: super::PolicyGrants,
 }

@@ -24,4 +24,7 @@ pub struct Check {
     /// Print JSON: the verdict with every finding
     #[arg(long)]
     pub json: bool,
+    /// What it may use.
+    #[command(flatten)]
+    pub grants: super::PolicyGrants,
 }

@@ -30,4 +30,7 @@ pub struct Diff {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// What it may use.
+    #[command(flatten)]
+    pub grants: super::PolicyGrants,
 }
