@@ -38,8 +38,11 @@ pub(crate) struct World {
     /// The interfaces that a policy has to export, and what a core module has to export for them, behind a `#`.
     pub required: &'static [(&'static str, &'static [&'static str])],
     /// Gives a component what the world offers.
-    pub link: fn(Linker<Guest>, &Component) -> Result<Box<dyn Linked>>,
+    pub link: Link,
 }
+
+/// Puts a component together with what a world offers, which is added to an empty linker.
+pub(crate) type Link = fn(Linker<Guest>, &Component) -> Result<Box<dyn Linked>>;
 
 /// Every version that is known, the oldest first.
 pub(crate) static WORLDS: [&World; 1] = [&v0_1_0::WORLD];

@@ -419,16 +419,17 @@ fn is_damaged() {
 fn the_most_that_is_compiled_fits_into_memory() {
     let _alone = alone();
     let guests: [(&str, Vec<u8>); 9] = [
-        ("plain code", exporting((0..14).map(|_| plain(5000)))),
-        ("functions", exporting((0..8500).map(|_| ended(Function::new([]))))),
-        ("calls", exporting((0..12).map(|_| calls(2000)))),
-        ("loops within loops", exporting((0..6).map(|_| loops(21, 126)))),
-        ("loops around locals", exporting((0..6).map(|_| loops(5, 1900)))),
-        ("loops in a row", exporting((0..6).map(|_| loops_in_a_row(170, 170)))),
-        ("branches", exporting((0..6).map(|_| branches(170, 170)))),
-        ("branches around everything", exporting((0..6).map(|_| branches(14, 1900)))),
-        ("tables", exporting((0..20).map(|_| tables(3, 10_000)))),
+        ("plain code", exporting((0..12).map(|_| plain(5000)))),
+        ("functions", exporting((0..4400).map(|_| ended(Function::new([]))))),
+        ("calls", exporting((0..9).map(|_| calls(1500)))),
+        ("loops within loops", exporting((0..6).map(|_| loops(18, 140)))),
+        ("loops around locals", exporting((0..6).map(|_| loops(5, 1600)))),
+        ("loops in a row", exporting((0..6).map(|_| loops_in_a_row(150, 150)))),
+        ("branches", exporting((0..6).map(|_| branches(150, 150)))),
+        ("branches around everything", exporting((0..6).map(|_| branches(14, 1700)))),
+        ("tables", exporting((0..18).map(|_| tables(1, 10_000)))),
     ];
+    let mut most = 0;
     for (name, bytes) in guests {
         let before = resident().min(normal() + bytes.len() as u64);
         let started = std::time::Instant::now();
@@ -437,6 +438,7 @@ fn the_most_that_is_compiled_fits_into_memory() {
         let held = most_resident().saturating_sub(before);
         println!("{name}: {} KB, {took:?}, {} KiB", bytes.len() / 1024, held >> 10);
         assert!(matches!(error, PolicyError::Description { .. }), "{name}: {error}");
-        assert!(held <= 64 << 20, "{name}: {} KiB", held >> 10);
+        most = most.max(held);
     }
+    assert!(most <= 64 << 20, "{} KiB", most >> 10);
 }

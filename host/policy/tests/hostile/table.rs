@@ -3,7 +3,9 @@
 
 use std::{
     fs,
+    num::NonZero,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -22,8 +24,10 @@ const MEMORY: u64 = 64 << 20;
 /// The longest that an answer may take: the policy's clock is 250 ms, and its last tick has to be seen.
 const ANSWER: Duration = Duration::from_millis(300);
 
-/// On a machine that is busy with other work, the clock on the wall says little of a single try: the quickest of so many counts.
-const TRIES: usize = 10;
+/// On a machine that is busy with other work, the clock on the wall says little of a single try: the quickest of so many counts. Where
+/// more is running than there are cores, the policies' clock itself comes late, and an answer may take [`BUSY`] times as long.
+const TRIES: usize = 5;
+const BUSY: u32 = 2;
 
 /// A guest, and what becomes of it.
 pub struct Row {
@@ -150,7 +154,14 @@ fn tried(row: &Row, host: &PolicyHost, beside: &mut Policy) -> Result<Cost, Stri
             return Ok(least);
         }
     }
-    Err(format!("an answer took {:?}", least.took))
+    if least.took <= ANSWER * BUSY && is_busy() { Ok(least) } else { Err(format!("an answer took {:?}", least.took)) }
+}
+
+/// Whether more has been running in the last minute than there are cores.
+fn is_busy() -> bool {
+    let load = fs::read_to_string("/proc/loadavg").ok().and_then(|load| load.split(' ').next()?.parse::<f64>().ok());
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    load.is_some_and(|load| load > cores as f64)
 }
 
 /// Puts the guest through what it was made for. Returns the longest that an answer took.
