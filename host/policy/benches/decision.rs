@@ -1,5 +1,10 @@
-//! What loading and deciding cost: cold, cached, and a decision of `adaptive` with its estimates against a host that prices at once.
+//! What loading and deciding cost: cold, cached, a decision of every policy that ships against a host that prices at once, and below them
+//! the floor: a guest that does nothing but answer.
 //! `cargo bench -p tilewright-policy`; timings are printed, never asserted.
+
+#[path = "../tests/hostile/guest.rs"]
+#[allow(dead_code, reason = "the hostile tests use the rest")]
+mod guest;
 
 use std::{
     sync::Arc,
@@ -7,7 +12,7 @@ use std::{
 };
 
 use tilewright_plan::{Backend, Cost, Device, Dtype, Facts, Model, Objective, Offer, Plan, Planner, Request, Trial};
-use tilewright_policy::{CacheDir, Limits, PolicyHost, shipped_names};
+use tilewright_policy::{CacheDir, Limits, LoadedPolicy, PolicyHost, shipped_names};
 
 struct Prices;
 
@@ -35,6 +40,26 @@ fn main() {
     }
     let adaptive = warm.load_shipped("adaptive").expect("a policy that ships");
     report("configure adaptive (a new instance)", 100, || drop(adaptive.configure(&[])));
+    let floor = warm.load("floor", &guest::HEALTHY.build()).expect("a healthy guest");
+    let offered = offer(false);
+    let (request, device) = (request(1, &offered), device(Backend::Cuda, vec![Dtype::Bf16, Dtype::F16]));
+    let shipped = shipped_names().map(|name| (name, warm.load_shipped(name).expect("a policy that ships")));
+    for (name, loaded) in [("floor", floor)].into_iter().chain(shipped) {
+        let mut policy = loaded.configure(&[]).expect("its defaults");
+        let facts: Arc<dyn Facts> = Arc::new(Prices);
+        let mut fuel = 0;
+        per_call(&format!("decide {name}, a picture"), || {
+            let decision = policy.decide(&request, &device, &offered, facts.clone());
+            assert_eq!(decision.fallback, None);
+            fuel = decision.fuel;
+        });
+        println!("    {} hints, fuel {fuel}", request.hints.len());
+    }
+    each_case(&adaptive);
+}
+
+/// `adaptive` on pictures and clips.
+fn each_case(adaptive: &LoadedPolicy) {
     for (backend, fast) in [(Backend::Cpu, vec![]), (Backend::Cuda, vec![Dtype::Bf16, Dtype::F16])] {
         for (what, frames) in [("a picture", 1), ("a clip", 81)] {
             let mut policy = adaptive.configure(&[]).expect("its defaults");
@@ -52,6 +77,24 @@ fn main() {
             println!("    {candidates} estimates, fuel {fuel:?}");
         }
     }
+}
+
+/// Times blocks of calls, so that the clock does not count, and prints nanoseconds per call: the least says what it takes, the rest how busy
+/// the machine is.
+fn per_call(what: &str, mut run: impl FnMut()) {
+    const BLOCK: u32 = 64;
+    (0..10 * BLOCK).for_each(|_| run());
+    let mut blocks: Vec<f64> = (0..2000)
+        .map(|_| {
+            let started = Instant::now();
+            (0..BLOCK).for_each(|_| run());
+            started.elapsed().as_nanos() as f64 / f64::from(BLOCK)
+        })
+        .collect();
+    blocks.sort_by(f64::total_cmp);
+    let mean = blocks.iter().sum::<f64>() / blocks.len() as f64;
+    let (least, median) = (blocks[0], blocks[blocks.len() / 2]);
+    println!("{what:40} {mean:8.0} ns (least {least:.0}, median {median:.0}, {:.0} per second)", 1e9 / median);
 }
 
 /// Runs it once to warm up and then `runs` times, and prints mean, deviation, minimum and maximum.

@@ -227,6 +227,13 @@ fn resident_bytes() -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
 }
 
+/// Time that this thread has had on a processor, whatever else the machine does; the wall clock where the system does not tell.
+fn processor_time(since: Instant) -> Duration {
+    let told = fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let nanoseconds = told.and_then(|text| text.split(' ').next()?.parse().ok());
+    nanoseconds.map_or_else(|| since.elapsed(), Duration::from_nanos)
+}
+
 #[test]
 fn a_million_decisions_with_failures_strewn_in() {
     let decisions = env::var("TILEWRIGHT_SOAK").map_or(DECISIONS, |text| text.parse().expect("TILEWRIGHT_SOAK=N"));
@@ -338,12 +345,21 @@ fn a_million_decisions_with_failures_strewn_in() {
     let elapsed = started.elapsed();
     assert!(!fixed.is_out_of_service() && !adaptive.is_out_of_service() && !late.is_out_of_service());
 
+    // On their own, by processor time: a core's worth, on a busy machine too.
+    let began = processor_time(started);
+    let alone = (decisions / 5).max(1);
+    for index in 0..alone {
+        let case = &soak.cases[index as usize % soak.cases.len()];
+        assert_taken(&soak.ask(&mut fixed, &case.request, &case.device), &case.fixed);
+    }
+    let alone_each = (processor_time(started) - began).as_secs_f64() / alone as f64;
+
     let mebibytes = |bytes: u64| bytes as f64 / (1 << 20) as f64;
-    let per_second = |tally: &Tally| 1e6 / tally.each_us();
-    println!("{decisions} decisions and {failures} failures in {:.1} s, on one core", elapsed.as_secs_f64());
+    println!("{decisions} decisions and {failures} failures in {:.1} s, in one thread", elapsed.as_secs_f64());
+    println!("fixed: {:.0} decisions per second and core ({alone} more of them, by processor time)", 1.0 / alone_each);
     let kinds = [("fixed", &by_fixed), ("adaptive", &by_adaptive), ("obedient guest", &by_guest)];
     for (name, tally) in kinds {
-        println!("  {name:24} {:8} {:9.2} µs each, {:.0} per second", tally.runs, tally.each_us(), per_second(tally));
+        println!("  {name:24} {:8} {:9.2} µs each", tally.runs, tally.each_us());
     }
     for ((what, reason), tally) in COMMANDS.iter().zip(&failed) {
         println!("  {:24} {:8} {:9.2} µs each", format!("{what} → {reason}"), tally.runs, tally.each_us());
@@ -362,5 +378,5 @@ fn a_million_decisions_with_failures_strewn_in() {
         }
         None => println!("  resident memory: not known on this system"),
     }
-    assert!(per_second(&by_fixed) >= LEAST_PER_SECOND, "{:.0} decisions per second", per_second(&by_fixed));
+    assert!(1.0 / alone_each >= LEAST_PER_SECOND, "{:.0} decisions per second and core", 1.0 / alone_each);
 }
