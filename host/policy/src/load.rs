@@ -14,7 +14,7 @@ use crate::{
     cache::Cache,
     contract::{Linked, World},
     guest::clean,
-    limits::Limits,
+    limits::{CodeLimits, Limits},
     sandbox::Sandbox,
     wasi::{self, Wasi},
 };
@@ -82,8 +82,8 @@ pub(crate) fn load(
     let component = match cache.and_then(|cache| cache.get(engine, &digest)) {
         Some(component) => component,
         None => {
-            Survey::of(bytes, &limits.code).map_err(|detail| broken(policy, &detail))?;
             grants::check(policy, bytes, limits)?;
+            surveyed(policy, bytes, limits)?;
             let wasm = match kind {
                 Kind::Component => Cow::Borrowed(bytes),
                 Kind::CoreModule => Cow::Owned(componentise(policy, bytes)?),
@@ -112,6 +112,15 @@ pub fn as_component(origin: &str, module: &[u8]) -> Result<Vec<u8>, PolicyError>
         Ok(Kind::Component) => Ok(module.to_vec()),
         Err(found) => Err(PolicyError::NotWebAssembly { policy: origin.into(), found }),
     }
+}
+
+/// Refuses what would take too long to compile; where it would do with the grants of a language's runtime, with words that say so.
+fn surveyed(policy: &str, bytes: &[u8], limits: &Limits) -> Result<(), PolicyError> {
+    let Err(detail) = Survey::of(bytes, &limits.code) else { return Ok(()) };
+    if limits.code == CodeLimits::POLICY && Survey::of(bytes, &CodeLimits::RUNTIME).is_ok() {
+        return Err(PolicyError::Ungranted { policy: policy.into(), why: detail, grant: grants::RUNTIME });
+    }
+    Err(broken(policy, &detail))
 }
 
 /// `sha256:` and the digest in hexadecimal.

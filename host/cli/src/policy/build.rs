@@ -29,9 +29,9 @@ impl From<ProjectError> for Failure {
 pub fn run(project: &Path, output: Option<&Path>, json: bool, grants: PolicyGrants) -> Outcome {
     let wanted = Wanted { output: output.map(Path::to_owned), wasi: grants.wasi(), memory_bytes: grants.policy_memory };
     let built = project::build(project, &wanted, &CacheDir::User).inspect_err(|error| {
-        // The last of these lines is also in the error.
+        // Set off from the one line that is the program's own; the last of these is also in it.
         for line in error.said() {
-            tell!("{line}");
+            tell!("  {line}");
         }
     })?;
     for remark in &built.remarks {

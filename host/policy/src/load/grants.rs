@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Grants what a language's own runtime needs, for errors.
-const RUNTIME: &str = "--policy-memory 64MiB, as for one that brings a language's runtime";
+pub(crate) const RUNTIME: &str = "--policy-memory 64MiB, as for one that brings its language's runtime";
 
 /// Refuses modules with several memories, imports of WASI that is not granted, and more core instances than allowed.
 ///
