@@ -20,5 +20,7 @@ mod hostile;
 mod kills;
 #[path = "end_to_end/program.rs"]
 mod program;
+#[path = "end_to_end/projects.rs"]
+mod projects;
 #[path = "end_to_end/video.rs"]
 mod video;

@@ -16,7 +16,7 @@ use crate::failure::{Failure, Outcome};
 
 pub use bench::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep};
 pub use encode::Encode;
-pub use policy::Policy;
+pub use policy::{Policy, PolicyGrants};
 
 /// In help, options of every command come after the command's own, however many commands there are.
 const LAST: usize = 1000;
@@ -90,6 +90,9 @@ pub struct Decode {
     /// A setting of the policy, repeatable; 'tilewright policy inspect NAME' lists them
     #[arg(long, value_name = "KEY=VALUE", value_parser = tilewright_policy::key_value)]
     pub set: Vec<(String, String)>,
+    /// What the policy may use.
+    #[command(flatten)]
+    pub grants: PolicyGrants,
     /// Where to run; ROCm answers to cuda, as in PyTorch
     #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
     pub device: Choice,

@@ -15,12 +15,13 @@ use tilewright_bench::{Contest, Entry, Latents, Network, Page, Rounds, Spelling,
 use tilewright_engine::{Machine, Overrides, Probe, Vae, VideoVae};
 use tilewright_models::{Checkpoint, Identity, Kind, Latent, Origin, Scaling};
 use tilewright_plan::Planner;
-use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost};
+use tilewright_policy::{PolicyError, PolicyHost};
 
 use crate::{
     args::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep},
     bench::waiting::Waiting,
     failure::{Failure, Outcome},
+    policy,
 };
 
 /// The share of free memory that is used where the user sets no limit.
@@ -208,7 +209,7 @@ impl Policies {
     /// A policy that is not there, a wrong setting or a report that can't be written is the arguments' fault: nothing is measured
     /// then.
     fn checked<'a>(spellings: impl IntoIterator<Item = &'a Spelling>, common: &Common) -> Outcome<Self> {
-        let policies = Self(PolicyHost::new(Limits::default(), &CacheDir::User)?);
+        let policies = Self(policy::host(common.grants)?);
         for spelling in spellings {
             policies.configured(spelling)?;
         }

@@ -1,15 +1,17 @@
 //! `tilewright policy …`, and the policy that a decode is given. One module per verb.
 
+mod build;
 mod inspect;
 mod list;
+mod new;
 
 use std::io::{self, Write};
 
 use tilewright_plan::Planner;
-use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost};
+use tilewright_policy::{CacheDir, PolicyError, PolicyHost};
 
 use crate::{
-    args,
+    args::{self, PolicyGrants},
     failure::{Failure, Outcome},
 };
 
@@ -23,19 +25,26 @@ impl From<PolicyError> for Failure {
 }
 
 /// Loads a policy by name or file and puts it to work with the user's settings.
-pub fn configured(name_or_file: &str, settings: &[(String, String)]) -> Outcome<Box<dyn Planner>> {
-    Ok(Box::new(host()?.find(name_or_file)?.configure(settings)?))
+pub fn configured(
+    name_or_file: &str,
+    settings: &[(String, String)],
+    grants: PolicyGrants,
+) -> Outcome<Box<dyn Planner>> {
+    Ok(Box::new(host(grants)?.find(name_or_file)?.configure(settings)?))
 }
 
-fn host() -> Outcome<PolicyHost> {
-    Ok(PolicyHost::new(Limits::default(), &CacheDir::User)?)
+/// A host whose policies may use what is granted.
+pub fn host(grants: PolicyGrants) -> Outcome<PolicyHost> {
+    Ok(PolicyHost::new(grants.limits(), &CacheDir::User)?)
 }
 
 /// What the verbs of `tilewright policy` do.
 pub fn run(command: &args::Policy) -> Outcome {
     match command {
         args::Policy::List { json } => list::run(*json),
-        args::Policy::Inspect { policy, json } => inspect::run(policy, *json),
+        args::Policy::Inspect { policy, json, grants } => inspect::run(policy, *json, *grants),
+        args::Policy::New { name, lang, into, json } => new::run(name, *lang, into, *json),
+        args::Policy::Build { project, output, json, grants } => build::run(project, output.as_deref(), *json, *grants),
     }
 }
 

@@ -2,3 +2,5 @@
 //! comparisons, replays of recorded decisions, and devices that are only a table. Knows nothing of libtorch.
 
 #![forbid(unsafe_code)]
+
+pub mod project;

@@ -9,7 +9,12 @@ use wasmtime::{
     component::{Component, Linker},
 };
 
-use crate::{PolicyError, guest::Guest, host::Description};
+use crate::{
+    PolicyError,
+    guest::Guest,
+    host::Description,
+    wasi::{self, Wasi},
+};
 
 mod v0_1_0;
 
@@ -106,9 +111,13 @@ impl World {
             .flat_map(|(interface, functions)| functions.iter().map(move |name| format!("{interface}#{name}")))
     }
 
-    /// A linker that has what the world offers and nothing else, put together with the component.
-    pub fn link(&self, engine: &Engine, component: &Component) -> Result<Box<dyn Linked>> {
-        (self.link)(Linker::new(engine), component)
+    /// A linker that has what the world offers, a WASI where one is granted and nothing else, put together with the component.
+    pub fn link(&self, engine: &Engine, component: &Component, wasi: Wasi) -> Result<Box<dyn Linked>> {
+        let mut linker = Linker::new(engine);
+        if wasi == Wasi::Inert {
+            wasi::link(&mut linker, component)?;
+        }
+        (self.link)(linker, component)
     }
 }
 

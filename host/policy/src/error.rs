@@ -59,6 +59,16 @@ pub enum PolicyError {
         /// The interfaces that the version of the contract offers.
         offered: &'static [&'static str],
     },
+    /// The guest needs more than policies get unless a user grants it.
+    #[error("policy {policy}: {why}: where you want to grant it that, give {grant}")]
+    Ungranted {
+        /// The file or name.
+        policy: String,
+        /// What it needs.
+        why: String,
+        /// The option that grants it.
+        grant: &'static str,
+    },
     /// The guest lacks something that every policy answers.
     #[error("policy {policy}: does not export {}: build it against {}", exports.join(", "), contract_text(contract))]
     MissingExport {

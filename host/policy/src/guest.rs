@@ -107,13 +107,31 @@ pub(crate) struct Guest {
     pub log: Vec<LogLine>,
     copied_bytes: usize,
     calls: usize,
+    /// The line that is being printed, and the last whole one on the standard error.
+    printed: Vec<u8>,
+    complaint: Option<String>,
+    random: u64,
     limits: Limits,
 }
+
+/// Where a guest's random numbers begin, in every call.
+const SEED: u64 = 0x7469_6c65_7772_6967;
 
 impl Guest {
     pub fn new(limits: Limits) -> Self {
         let usage = Usage { limits, memory_bytes: 0, table_elements: 0, granted: (0, 0) };
-        Self { usage, question: None, candidates: Vec::new(), log: Vec::new(), copied_bytes: 0, calls: 0, limits }
+        Self {
+            usage,
+            question: None,
+            candidates: Vec::new(),
+            log: Vec::new(),
+            copied_bytes: 0,
+            calls: 0,
+            printed: Vec::new(),
+            complaint: None,
+            random: SEED,
+            limits,
+        }
     }
 
     /// Forgets what the call before left.
@@ -122,10 +140,48 @@ impl Guest {
         self.log.clear();
         self.copied_bytes = 0;
         self.calls = 0;
+        self.printed.clear();
+        self.complaint = None;
+        self.random = SEED;
+    }
+
+    /// The last line that the guest printed on its standard error in this call: a language's runtime says there why it gives up.
+    pub fn complaint(&self) -> Option<&str> {
+        self.complaint.as_deref()
+    }
+
+    /// Logs the whole lines of what a guest prints.
+    pub fn print(&mut self, level: LogLevel, bytes: &[u8]) -> Result<()> {
+        for byte in bytes {
+            match byte {
+                b'\n' => {
+                    let line = String::from_utf8_lossy(&std::mem::take(&mut self.printed)).trim_end().to_owned();
+                    if line.is_empty() {
+                        continue;
+                    }
+                    if level == LogLevel::Warn {
+                        self.complaint = Some(clean(line.clone(), self.limits.text_chars));
+                    }
+                    self.log(level, line)?;
+                }
+                // What is longer is cut in the log, anyway.
+                _ if self.printed.len() < self.limits.copied_bytes => self.printed.push(*byte),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The next of the numbers that stand for random ones (splitmix64).
+    pub fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
     }
 
     /// Counts a question and the bytes that came with it, and ends the guest's call where they are too many.
-    fn asked(&mut self, bytes: usize) -> Result<()> {
+    pub fn asked(&mut self, bytes: usize) -> Result<()> {
         self.calls += 1;
         if self.calls > self.limits.host_calls {
             return Err(Exceeded::Calls { most: self.limits.host_calls }.into());

@@ -3,7 +3,7 @@
 use std::{fs, path::Path, sync::Arc};
 
 use serde::Serialize;
-use tilewright_plan::{PolicyIdentity, Value};
+use tilewright_plan::{FallbackReason, PolicyIdentity, Value};
 
 use crate::{
     PolicyError,
@@ -19,6 +19,9 @@ use crate::{
 
 /// The most settings that a policy may declare.
 const SETTINGS: usize = 64;
+
+/// How wasmtime begins to say that there are more instances, tables or memories than allowed.
+const LIMIT: &str = "resource limit exceeded";
 
 /// Loads policies into one sandbox.
 pub struct PolicyHost {
@@ -82,7 +85,11 @@ pub(crate) struct Loaded {
 
 impl Loaded {
     pub fn failed(&self, during: &'static str, failure: CallFailure) -> PolicyError {
-        let detail = format!("{} ({})", failure.detail, failure.reason);
+        let mut detail = format!("{} ({})", failure.detail, failure.reason);
+        let is_usual = self.limits.memory_bytes <= Limits::default().memory_bytes;
+        if is_usual && (failure.reason == FallbackReason::OutOfMemory || failure.detail.starts_with(LIMIT)) {
+            detail.push_str("; --policy-memory SIZE grants a policy more");
+        }
         PolicyError::Failed { policy: self.origin.clone(), during, detail }
     }
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use wasmtime::{Config, OptLevel, Store, WasmFeatures};
 
-use crate::guest::Guest;
+use crate::{guest::Guest, wasi::Wasi};
 
 /// How often the sandbox's clock ticks; a call's wall clock is counted in these.
 pub(crate) const TICK: Duration = Duration::from_millis(10);
@@ -46,6 +46,8 @@ pub struct Limits {
     pub code: CodeLimits,
     /// Failures in a row after which a policy is taken out of service.
     pub failures: u32,
+    /// What it is given of WASI.
+    pub wasi: Wasi,
 }
 
 /// How much a policy's file may ask of the compiler, all of its modules together. Nothing ends a compilation once it has begun, so what
@@ -124,11 +126,32 @@ impl Default for Limits {
             file_bytes: 32 << 20,
             code: CodeLimits::POLICY,
             failures: 3,
+            wasi: Wasi::None,
         }
     }
 }
 
 impl Limits {
+    /// The same limits for a policy that a user grants more: WASI, or memory. With more memory than usual comes what a language's runtime
+    /// needs beside it: more core instances, as which its libraries are linked, their tables, stack, a larger file
+    /// and more to compile ([`CodeLimits::RUNTIME`]).
+    #[must_use]
+    pub fn granting(self, wasi: Wasi, memory_bytes: Option<usize>) -> Self {
+        let granted = Self { wasi, memory_bytes: memory_bytes.unwrap_or(self.memory_bytes), ..self };
+        if granted.memory_bytes <= self.memory_bytes {
+            return granted;
+        }
+        Self {
+            core_instances: 128,
+            tables: 16,
+            table_elements: 100_000,
+            stack_bytes: 1 << 20,
+            file_bytes: 64 << 20,
+            code: CodeLimits::RUNTIME,
+            ..granted
+        }
+    }
+
     /// Everything of the sandbox that is settled once for all policies.
     pub(crate) fn configure(&self, config: &mut Config) {
         config
@@ -143,7 +166,8 @@ impl Limits {
             .wasm_simd(true)
             .wasm_relaxed_simd(false)
             .wasm_memory64(false)
-            .wasm_multi_memory(false)
+            // What joins two components inside a policy copies between their memories; the guest's own modules may not, see `load`.
+            .wasm_multi_memory(true)
             .wasm_custom_page_sizes(false)
             .wasm_wide_arithmetic(false)
             .shared_memory(false)

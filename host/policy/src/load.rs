@@ -13,9 +13,11 @@ use crate::{
     PolicyError,
     cache::Cache,
     contract::{Linked, World},
+    grants,
     guest::clean,
-    limits::Limits,
+    limits::{CodeLimits, Limits},
     sandbox::Sandbox,
+    wasi::{self, Wasi},
 };
 
 mod survey;
@@ -38,6 +40,13 @@ pub enum Kind {
     Component,
     /// A core module with the contract's canonical names, turned into a component on load.
     CoreModule,
+}
+
+impl Kind {
+    /// What the first bytes say; nothing where they are no WebAssembly.
+    pub fn of(bytes: &[u8]) -> Option<Self> {
+        sniff(bytes).ok()
+    }
 }
 
 /// A component that fits the contract.
@@ -71,7 +80,8 @@ pub(crate) fn load(
     let component = match cache.and_then(|cache| cache.get(engine, &digest)) {
         Some(component) => component,
         None => {
-            Survey::of(bytes, &limits.code).map_err(|detail| broken(policy, &detail))?;
+            grants::check(policy, bytes, limits)?;
+            surveyed(policy, bytes, limits)?;
             let wasm = match kind {
                 Kind::Component => Cow::Borrowed(bytes),
                 Kind::CoreModule => Cow::Owned(componentise(policy, bytes)?),
@@ -83,9 +93,30 @@ pub(crate) fn load(
             component
         }
     };
-    let (world, imports, exports) = fits(policy, sandbox, &component)?;
-    let linked = world.link(engine, &component).map_err(|error| invalid(policy, &error))?;
+    let (world, imports, exports) = fits(policy, sandbox, &component, limits.wasi)?;
+    let linked = world.link(engine, &component, limits.wasi).map_err(|error| invalid(policy, &error))?;
     Ok(Fitted { linked, world, kind, digest, imports, exports })
+}
+
+/// The component that loading makes of a core module that speaks the contract's canonical names; `origin` names it in errors.
+///
+/// # Errors
+/// [`PolicyError::Invalid`], or what the module lacks or wants beyond the contract.
+pub fn as_component(origin: &str, module: &[u8]) -> Result<Vec<u8>, PolicyError> {
+    match sniff(module) {
+        Ok(Kind::CoreModule) => componentise(origin, module),
+        Ok(Kind::Component) => Ok(module.to_vec()),
+        Err(found) => Err(PolicyError::NotWebAssembly { policy: origin.into(), found }),
+    }
+}
+
+/// Refuses what would take too long to compile; where it would do with the grants of a language's runtime, with words that say so.
+fn surveyed(policy: &str, bytes: &[u8], limits: &Limits) -> Result<(), PolicyError> {
+    let Err(detail) = Survey::of(bytes, &limits.code) else { return Ok(()) };
+    if limits.code == CodeLimits::POLICY && Survey::of(bytes, &CodeLimits::RUNTIME).is_ok() {
+        return Err(PolicyError::Ungranted { policy: policy.into(), why: detail, grant: grants::RUNTIME });
+    }
+    Err(broken(policy, &detail))
 }
 
 /// `sha256:` and the digest in hexadecimal.
@@ -173,13 +204,17 @@ fn fits(
     policy: &str,
     sandbox: &Sandbox,
     component: &Component,
+    wasi: Wasi,
 ) -> Result<(&'static World, Vec<String>, Vec<String>), PolicyError> {
     let ty = component.component_type();
     let imports: Vec<String> = ty.imports(&sandbox.engine).map(|(name, _)| name.to_owned()).collect();
+    // Compiled code may come from a cache that was filled where WASI was granted.
+    grants::check_wasi(policy, imports.iter().map(String::as_str), wasi)?;
     let exports: Vec<String> = ty.exports(&sandbox.engine).map(|(name, _)| name.to_owned()).collect();
     let world = World::of(policy, exports.iter().map(String::as_str))?;
     let required = world.required.iter().map(|(interface, _)| interface.to_string());
-    check_names(policy, world, &imports, required, &exports)?;
+    let own: Vec<&String> = imports.iter().filter(|import| !wasi::is_wasi(import)).collect();
+    check_names(policy, world, &own, required, &exports)?;
     Ok((world, imports, exports))
 }
 

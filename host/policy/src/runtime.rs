@@ -50,7 +50,14 @@ impl Live {
     ) -> (Result<R, CallFailure>, u64) {
         let answer = loaded.limits.allow(&mut self.store).and_then(|()| call(&*self.guest, &mut self.store));
         let left = self.store.get_fuel().unwrap_or(0);
-        (answer.map_err(|error| CallFailure::new(&error, loaded)), loaded.limits.fuel - left)
+        let answer = answer.map_err(|error| {
+            let mut failure = CallFailure::new(&error, loaded);
+            if let Some(complaint) = self.store.data().complaint() {
+                failure.detail = format!("{}; it said: {complaint}", failure.detail);
+            }
+            failure
+        });
+        (answer, loaded.limits.fuel - left)
     }
 
     pub fn configure(

@@ -1,6 +1,7 @@
 //! `cargo xtask …`: set-up, build, test, demonstration. Each does the steps before it where they are missing, can be run again
 //! safely, and may be interrupted at any point.
 
+mod languages;
 mod libtorch;
 mod policies;
 mod project;
@@ -112,6 +113,7 @@ fn run(step: Step) -> Result<()> {
         }
         Step::Test { arguments } => {
             setup(&project, None)?;
+            languages::prepare(&project)?;
             tools::say("testing everything (the first time compiles for about ten minutes on two cores)");
             let everything = (!names_packages(&arguments)).then_some("--workspace");
             tools::run(project.cargo().arg("test").args(everything).args(arguments))

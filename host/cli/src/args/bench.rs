@@ -8,7 +8,7 @@ use tilewright_models::Family;
 use tilewright_plan::bytes;
 use tilewright_torch::device::Choice;
 
-use super::{ObjectiveArgument, device, factor, finite};
+use super::{ObjectiveArgument, PolicyGrants, device, factor, finite};
 
 /// `tilewright bench`
 #[derive(Args, Debug)]
@@ -70,6 +70,9 @@ pub struct Common {
     /// Processor threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// What the policies may use.
+    #[command(flatten)]
+    pub grants: PolicyGrants,
     /// Print JSON on standard output
     #[arg(long)]
     pub json: bool,

@@ -7,7 +7,7 @@ use tilewright_models::Family;
 use tilewright_plan::bytes;
 use tilewright_torch::device::Choice;
 
-use super::{ObjectiveArgument, device, factor, finite};
+use super::{ObjectiveArgument, PolicyGrants, device, factor, finite};
 
 /// `tilewright encode`
 #[derive(Args, Debug)]
@@ -33,6 +33,9 @@ pub struct Encode {
     /// A setting of the policy, repeatable; 'tilewright policy inspect NAME' lists them
     #[arg(long, value_name = "KEY=VALUE", value_parser = tilewright_policy::key_value)]
     pub set: Vec<(String, String)>,
+    /// What the policy may use.
+    #[command(flatten)]
+    pub grants: PolicyGrants,
     /// Where to run; ROCm answers to cuda, as in PyTorch
     #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
     pub device: Choice,

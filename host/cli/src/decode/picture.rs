@@ -21,7 +21,7 @@ use crate::{
 pub fn run(arguments: &Decode) -> Outcome {
     let mut progress = Progress::new();
     // Everything that can be wrong with the arguments comes before anything that takes time.
-    let mut planner = policy::configured(&arguments.policy, &arguments.set)?;
+    let mut planner = policy::configured(&arguments.policy, &arguments.set, arguments.grants)?;
     arguments.clip.refused_for_pictures()?;
     let path = arguments.output.clone().unwrap_or_else(|| default_output(&arguments.latent));
     let output = if arguments.dry_run { None } else { Some(Output::new(&path, Kind::Picture)?) };

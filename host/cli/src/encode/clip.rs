@@ -15,7 +15,7 @@ use crate::{
 /// Encodes with a video VAE.
 pub fn run(arguments: &Encode) -> Outcome {
     // Everything that can be wrong with the arguments comes before anything that takes time.
-    let mut planner = policy::configured(&arguments.policy, &arguments.set)?;
+    let mut planner = policy::configured(&arguments.policy, &arguments.set, arguments.grants)?;
     if arguments.family.is_some() || arguments.scaling_factor.is_some() || arguments.shift_factor.is_some() {
         return Err(Failure::input(
             "--family, --scaling-factor and --shift-factor are for image VAEs: a video VAE's scaling is one per channel, from its config.json or as published",

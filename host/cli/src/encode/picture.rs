@@ -15,7 +15,7 @@ use crate::{
 /// Encodes with an image VAE.
 pub fn run(arguments: &Encode) -> Outcome {
     // Everything that can be wrong with the arguments comes before anything that takes time.
-    let mut planner = policy::configured(&arguments.policy, &arguments.set)?;
+    let mut planner = policy::configured(&arguments.policy, &arguments.set, arguments.grants)?;
     let (path, output) = output(arguments)?;
     let overrides =
         Overrides { family: arguments.family, scaling: arguments.scaling_factor, shift: arguments.shift_factor };

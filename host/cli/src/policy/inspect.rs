@@ -3,13 +3,13 @@
 use std::io::{self, Write};
 
 use tilewright_plan::bytes;
-use tilewright_policy::Inspection;
+use tilewright_policy::{Inspection, Wasi};
 
-use crate::{failure::Outcome, table};
+use crate::{args::PolicyGrants, failure::Outcome, table};
 
 /// Describes one policy.
-pub fn run(name_or_file: &str, json: bool) -> Outcome {
-    let policy = super::host()?.find(name_or_file)?;
+pub fn run(name_or_file: &str, json: bool, grants: PolicyGrants) -> Outcome {
+    let policy = super::host(grants)?.find(name_or_file)?;
     let inspection = policy.inspection();
     if json {
         return super::print(inspection);
@@ -27,8 +27,9 @@ pub fn run(name_or_file: &str, json: bool) -> Outcome {
 
 fn rows(inspection: &Inspection) -> Vec<(&'static str, String)> {
     let limits = &inspection.limits;
+    let wasi = if limits.wasi == Wasi::Inert { ", an inert WASI" } else { "" };
     let allowed = format!(
-        "per call {} fuel, {} ms, {} copied; {} of memory",
+        "per call {} fuel, {} ms, {} copied; {} of memory{wasi}",
         table::count(limits.fuel as f64),
         limits.wall_ms,
         bytes::display(limits.copied_bytes as u64),

@@ -4,11 +4,11 @@ use std::io::{self, Write};
 
 use tilewright_policy::{Inspection, shipped_names};
 
-use crate::{failure::Outcome, table};
+use crate::{args::PolicyGrants, failure::Outcome, table};
 
 /// Lists the policies that ship.
 pub fn run(json: bool) -> Outcome {
-    let host = super::host()?;
+    let host = super::host(PolicyGrants::default())?;
     let policies: Vec<Inspection> =
         shipped_names().map(|name| Ok(host.load_shipped(name)?.inspection().clone())).collect::<Outcome<_>>()?;
     if json {

@@ -1,0 +1,98 @@
+//! What can go wrong with a policy's project.
+
+use std::{io, path::PathBuf};
+
+use thiserror::Error;
+
+use tilewright_policy::PolicyError;
+
+/// Why a project can't be begun or built. Each is one line that says what to do.
+#[derive(Debug, Error)]
+pub enum ProjectError {
+    /// A name that no project can have.
+    #[error("'{name}' can't be a policy's name: {why}")]
+    Name {
+        /// As given.
+        name: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The project's folder stands already.
+    #[error("{}: exists already; give another name, or another folder with --into", path.display())]
+    Exists {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A file or folder can't be read or written.
+    #[error("{}: {}", path.display(), source)]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A folder in which nothing tells a policy's project.
+    #[error("{}: no policy project: none of {} is in it; 'tilewright policy new' begins one", path.display(), markers.join(", "))]
+    NoProject {
+        /// The folder.
+        path: PathBuf,
+        /// What would tell one.
+        markers: Vec<String>,
+    },
+    /// A program that building needs.
+    #[error("{what} is missing: {advice}")]
+    Missing {
+        /// What, for people.
+        what: &'static str,
+        /// The command that gets it.
+        advice: String,
+    },
+    /// The tool-chain was run and failed.
+    #[error("{tool} failed ({status}): {}", said.last().map_or("it said nothing", String::as_str))]
+    Tool {
+        /// The program.
+        tool: String,
+        /// How it ended.
+        status: String,
+        /// Its last lines.
+        said: Vec<String>,
+    },
+    /// The tool-chain ended well, but what it was asked for is not there, or more than one of it.
+    #[error("{tool} made no policy: {detail}")]
+    NoOutput {
+        /// The program.
+        tool: String,
+        /// What is missing, and what to do.
+        detail: String,
+    },
+    /// What was built is not a policy.
+    #[error("built, but not usable: {0}")]
+    Policy(#[from] PolicyError),
+    /// The contract's bindings can't be generated.
+    #[error("the contract's bindings can't be generated: {detail}")]
+    Bindings {
+        /// Why.
+        detail: String,
+    },
+}
+
+impl ProjectError {
+    /// The arguments or the project are wrong, rather than the work failed.
+    pub fn is_input(&self) -> bool {
+        matches!(self, Self::Name { .. } | Self::Exists { .. } | Self::NoProject { .. })
+    }
+
+    /// The last lines of the tool-chain that failed.
+    pub fn said(&self) -> &[String] {
+        match self {
+            Self::Tool { said, .. } => said,
+            _ => &[],
+        }
+    }
+
+    /// For `map_err` on what is done with a file.
+    pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { path, source }
+    }
+}

@@ -1,0 +1,127 @@
+// The way from the contract's functions (contract.c, generated) to those that a policy defines. Nothing here needs to be changed.
+
+#include "tilewright.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// The trials handed out during a call, to be freed when it ends.
+static tilewright_policy_decoding_host_list_trial_t handed_out;
+
+static contract_string_t copied(const void *text, size_t length) {
+    contract_string_t copy = {.ptr = length ? malloc(length) : NULL, .len = length};
+    if (length) memcpy(copy.ptr, text, length);
+    return copy;
+}
+
+static contract_string_t words(const char *text) {
+    return copied(text, strlen(text));
+}
+
+// Ends a call: what was lent goes back. True where there is no error.
+static bool ended(const char *error, contract_string_t *message) {
+    tilewright_policy_decoding_host_list_trial_free(&handed_out);
+    handed_out = (tilewright_policy_decoding_host_list_trial_t){0};
+    if (error != TW_OK) *message = words(error);
+    return error == TW_OK;
+}
+
+// The plan's reason becomes the host's to free.
+static bool answered(const char *error, tw_plan *plan, contract_string_t *message) {
+    if (error == TW_OK) plan->reason = copied(plan->reason.ptr, plan->reason.len);
+    return ended(error, message);
+}
+
+void exports_tilewright_policy_lifecycle_describe(exports_tilewright_policy_lifecycle_description_t *said) {
+    size_t count = tw_describe.setting_count;
+    said->name = words(tw_describe.name);
+    said->version = words(tw_describe.version);
+    said->summary = words(tw_describe.summary);
+    said->settings.len = count;
+    said->settings.ptr = count ? malloc(count * sizeof *said->settings.ptr) : NULL;
+    for (size_t i = 0; i < count; i++) {
+        const tw_setting *setting = &tw_describe.settings[i];
+        exports_tilewright_policy_lifecycle_setting_t *to = &said->settings.ptr[i];
+        to->name = words(setting->name);
+        to->summary = words(setting->summary);
+        to->default_.tag = (uint8_t)setting->type;
+        switch (setting->type) {
+        case TW_FLAG: to->default_.val.flag = setting->flag; break;
+        case TW_INTEGER: to->default_.val.integer = setting->integer; break;
+        case TW_NUMBER: to->default_.val.number = setting->number; break;
+        case TW_TEXT: to->default_.val.text = words(setting->text ? setting->text : ""); break;
+        }
+    }
+}
+
+bool exports_tilewright_policy_lifecycle_configure(
+    exports_tilewright_policy_lifecycle_list_tuple2_string_value_t *given, contract_string_t *message) {
+    for (size_t i = 0; i < given->len; i++) {
+        const exports_tilewright_policy_lifecycle_value_t *value = &given->ptr[i].f1;
+        for (size_t j = 0; j < tw_describe.setting_count; j++) {
+            tw_setting *setting = &tw_describe.settings[j];
+            if (!tw_is(given->ptr[i].f0, setting->name) || value->tag != (uint8_t)setting->type) continue;
+            switch (setting->type) {
+            case TW_FLAG: setting->flag = value->val.flag; break;
+            case TW_INTEGER: setting->integer = value->val.integer; break;
+            case TW_NUMBER: setting->number = value->val.number; break;
+            case TW_TEXT: {
+                // Kept for as long as the policy is at work.
+                char *text = malloc(value->val.text.len + 1);
+                memcpy(text, value->val.text.ptr, value->val.text.len);
+                text[value->val.text.len] = 0;
+                setting->text = text;
+            }
+            }
+        }
+    }
+    exports_tilewright_policy_lifecycle_list_tuple2_string_value_free(given);
+    return ended(tw_configure(), message);
+}
+
+bool exports_tilewright_policy_decoding_policy_decide(tw_request *request, tw_plan *plan, contract_string_t *message) {
+    bool is_answered = answered(tw_decide(request, plan), plan, message);
+    tilewright_policy_decoding_request_free(request);
+    return is_answered;
+}
+
+bool exports_tilewright_policy_decoding_policy_recover(
+    tw_request *request, exports_tilewright_policy_decoding_policy_list_attempt_t *attempts, tw_plan *plan,
+    contract_string_t *message) {
+    bool is_answered = answered(tw_recover(request, attempts->ptr, attempts->len, plan), plan, message);
+    tilewright_policy_decoding_request_free(request);
+    exports_tilewright_policy_decoding_policy_list_attempt_free(attempts);
+    return is_answered;
+}
+
+void exports_tilewright_policy_decoding_policy_learn(tw_request *request, tw_plan *plan, tw_outcome *outcome) {
+    tw_learn(request, plan, outcome);
+    contract_string_t none;
+    ended(TW_OK, &none);
+    tilewright_policy_decoding_request_free(request);
+    tilewright_policy_decoding_plan_free(plan);
+}
+
+bool tw_estimate(const tw_plan *plan, tw_cost *cost) {
+    contract_string_t error;
+    tw_plan asked = *plan;
+    // Cast away: the host only reads the plan.
+    if (tilewright_policy_decoding_host_estimate(&asked, cost, &error)) return true;
+    contract_string_free(&error);
+    return false;
+}
+
+size_t tw_trials(uint32_t most, const tw_trial **trials) {
+    tilewright_policy_decoding_host_list_trial_free(&handed_out);
+    tilewright_policy_decoding_host_trials(most, &handed_out);
+    *trials = handed_out.ptr;
+    return handed_out.len;
+}
+
+void tw_log(uint8_t level, const char *message) {
+    contract_string_t text = {.ptr = (uint8_t *)message, .len = strlen(message)};
+    tilewright_policy_host_log(level, &text);
+}
+
+// Where the bindings look for what `tilewright policy build` puts into the policy itself: the contract that it is built for.
+void __component_type_object_force_link_contract(void) {}

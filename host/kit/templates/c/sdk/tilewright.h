@@ -1,0 +1,94 @@
+// The contract's words under short names, and what a policy in C defines and may call. policy.wit says what each field means.
+#ifndef TILEWRIGHT_H
+#define TILEWRIGHT_H
+
+#include "contract.h"
+
+typedef exports_tilewright_policy_decoding_policy_request_t tw_request;
+typedef exports_tilewright_policy_decoding_policy_plan_t tw_plan;
+typedef exports_tilewright_policy_decoding_policy_attempt_t tw_attempt;
+typedef exports_tilewright_policy_decoding_policy_outcome_t tw_outcome;
+typedef tilewright_policy_decoding_tile_t tw_tile;
+typedef tilewright_policy_decoding_cost_t tw_cost;
+typedef tilewright_policy_decoding_trial_t tw_trial;
+typedef tilewright_policy_types_dtype_t tw_dtype;
+
+enum { TW_CPU, TW_CUDA, TW_ROCM, TW_METAL };                                              // request->device.backend
+enum { TW_F32, TW_BF16, TW_F16, TW_F8_E4M3, TW_F8_E5M2, TW_I8, TW_I4 };                   // tw_dtype
+enum { TW_FASTEST, TW_BALANCED, TW_LEANEST };                                             // request->objective
+enum { TW_WHOLE, TW_BLENDED, TW_EXACT };                                                  // plan->space.tag
+enum { TW_TIME_WHOLE, TW_TIME_CARRIED, TW_TIME_BLENDED };                                 // plan->time.tag
+enum { TW_UNIFORM, TW_MIXED };                                                            // plan->precision.tag
+enum { TW_CHANNELS_FIRST, TW_CHANNELS_LAST };                                             // plan->layout
+enum { TW_KEEP, TW_AT_END, TW_EACH_STEP };                                                // plan->release
+enum { TW_OUT_OF_MEMORY, TW_NON_FINITE, TW_OVER_LIMIT };                                  // attempt->failure.tag
+enum { TW_DEBUG, TW_INFO, TW_WARN };                                                      // tw_log
+
+typedef enum { TW_FLAG, TW_INTEGER, TW_NUMBER, TW_TEXT } tw_type;
+
+// A knob: its type says which of the last four fields counts. Before tw_configure they hold the default, afterwards what was given.
+typedef struct {
+    const char *name, *summary;
+    tw_type type;
+    bool flag;
+    int64_t integer;
+    double number;
+    const char *text;
+} tw_setting;
+
+// Name and version are printable ASCII without blanks, 64 characters at most.
+typedef struct {
+    const char *name, *version, *summary;
+    tw_setting *settings;
+    size_t setting_count;
+} tw_description;
+
+// What a function below returns where all is well; anything else is an error in one line.
+#define TW_OK ((const char *)0)
+
+// To be defined by the policy.
+extern const tw_description tw_describe;
+const char *tw_configure(void);
+const char *tw_decide(const tw_request *request, tw_plan *plan);
+const char *tw_recover(const tw_request *request, const tw_attempt *attempts, size_t count, tw_plan *plan);
+void tw_learn(const tw_request *request, const tw_plan *plan, const tw_outcome *outcome);
+
+// What the host expects the plan to cost; false where the plan makes no sense or can't be run.
+bool tw_estimate(const tw_plan *plan, tw_cost *cost);
+// What was measured on this device for this model at about this size, newest first, at most `most`. They live until the call ends.
+size_t tw_trials(uint32_t most, const tw_trial **trials);
+// A line in the host's log.
+void tw_log(uint8_t level, const char *message);
+
+// The whole picture at once in one type: a start to change from.
+static inline tw_plan tw_whole(tw_dtype dtype) {
+    tw_plan plan = {.batch = 1, .release = TW_AT_END};
+    plan.space.tag = TW_WHOLE;
+    plan.time.tag = TW_TIME_WHOLE;
+    plan.precision.tag = TW_UNIFORM;
+    plan.precision.val.uniform = dtype;
+    return plan;
+}
+
+// Says why, in a few words; the text has to outlive the call, as a literal does.
+static inline void tw_because(tw_plan *plan, const char *reason) {
+    plan->reason.ptr = (uint8_t *)reason;
+    plan->reason.len = 0;
+    while (reason[plan->reason.len]) plan->reason.len++;
+}
+
+// Whether a probe on this device found the type no slower than f32.
+static inline bool tw_is_fast(const tw_request *request, tw_dtype dtype) {
+    for (size_t i = 0; i < request->device.fast_dtypes.len; i++)
+        if (request->device.fast_dtypes.ptr[i] == dtype) return true;
+    return false;
+}
+
+// Whether a text of the request reads so.
+static inline bool tw_is(contract_string_t text, const char *word) {
+    for (size_t i = 0; i < text.len; i++)
+        if (!word[i] || text.ptr[i] != (uint8_t)word[i]) return false;
+    return !word[text.len];
+}
+
+#endif

@@ -1,0 +1,57 @@
+// Runs natively, without WebAssembly, with a stand-in for the host:
+//
+//     mkdir -p build && cc -Isdk -o build/test test.c decide.c && build/test
+
+#include "tilewright.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MIB (UINT64_C(1) << 20)
+
+static int failures = 0;
+#define CHECK(what) ((what) ? (void)0 : (void)(failures++, printf("test.c:%d: not so: %s\n", __LINE__, #what)))
+
+// A host for which a pixel of a tile costs a kilobyte.
+bool tw_estimate(const tw_plan *plan, tw_cost *cost) {
+    uint32_t side = plan->space.tag == TW_WHOLE ? 1024 : plan->space.val.blended.height;
+    *cost = (tw_cost){.peak_bytes = (uint64_t)side * side << 10, .elapsed_ns = 1000, .tiles = 1, .shapes = 1, .rework = 1.0};
+    return true;
+}
+
+// A picture of 1024×1024 with this much memory.
+static tw_request request(uint64_t memory_limit) {
+    tw_request request;
+    memset(&request, 0, sizeof request);
+    request.batch = request.frames = 1;
+    request.height = request.width = 1024;
+    request.memory_limit = memory_limit;
+    request.device.free_bytes = 65536 * MIB;
+    request.objective = TW_BALANCED;
+    return request;
+}
+
+int main(void) {
+    CHECK(tw_configure() == TW_OK);
+
+    // Whole where it fits, tiles where it does not.
+    tw_plan plan;
+    tw_request roomy = request(2048 * MIB), tight = request(300 * MIB);
+    CHECK(tw_decide(&roomy, &plan) == TW_OK && plan.space.tag == TW_WHOLE);
+    CHECK(tw_decide(&tight, &plan) == TW_OK && plan.space.tag == TW_BLENDED && plan.space.val.blended.height == 512);
+    roomy.objective = TW_LEANEST;
+    CHECK(tw_decide(&roomy, &plan) == TW_OK && plan.space.val.blended.height == 256);
+
+    // Tiles shrink until there is nothing smaller.
+    tw_attempt attempt = {.plan = plan, .failure = {.tag = TW_OUT_OF_MEMORY}};
+    CHECK(tw_recover(&tight, &attempt, 1, &plan) == TW_OK && plan.space.val.blended.height == 128);
+    attempt.plan = plan;
+    CHECK(tw_recover(&tight, &attempt, 1, &plan) != TW_OK);
+
+    // A tile out of range is refused.
+    tw_describe.settings[0].integer = 100;
+    CHECK(tw_configure() != TW_OK);
+
+    printf(failures ? "%d failed\n" : "all passed\n", failures);
+    return failures != 0;
+}

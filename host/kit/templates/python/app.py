@@ -1,0 +1,96 @@
+"""{{name}}: decodes whole where that fits into memory, and in tiles where it doesn't.
+
+The host asks `decide` once per decode, and `recover` after each plan that failed. What it answers is checked and clamped: a policy
+advises, and can't break anything. wit/policy.wit says what each field means; bindings/ has the same as Python, for your editor.
+"""
+
+from dataclasses import replace
+
+from componentize_py_types import Err
+from wit_world.exports import lifecycle
+from wit_world.imports import decoding_host
+from wit_world.imports.decoding import (
+    Failure_NonFinite, Layout, Plan, Precision_Uniform, Release, Space_Blended, Space_Whole, Tile, Time_Whole,
+)
+from wit_world.imports.types import Dtype, Objective
+
+# The smallest tile that `recover` goes down to, in pixels of the decoded picture.
+LEAST = 128
+
+# What the user set; `configure` fills it in.
+settings = {}
+
+
+class Lifecycle:
+    def describe(self):
+        """What `tilewright policy inspect` shows. A setting's default says its type: Value_Flag, _Integer, _Number or _Text."""
+        tile = lifecycle.Setting(
+            "tile", "The side of a tile in pixels, where tiles are needed: 256 to 4096.", lifecycle.Value_Integer(512))
+        return lifecycle.Description("{{name}}", "0.1.0", "Whole where it fits, tiles where it doesn't.", [tile])
+
+    def configure(self, given):
+        """Every declared setting comes along. An Err keeps the policy from being put to work: name the setting, say what is allowed."""
+        settings.update({name: value.value for name, value in given})
+        if not 256 <= settings["tile"] <= 4096:
+            raise Err("tile: allowed is 256 to 4096")
+
+
+class DecodingPolicy:
+    def decide(self, request):
+        # The device: half the bytes where a probe found bf16 no slower. `request.device.arch` ("gfx1151") is for rules about one chip.
+        dtype = Dtype.BF16 if Dtype.BF16 in request.device.fast_dtypes else Dtype.F32
+        # The memory: what the user allows, and no more than is free now.
+        budget = min(request.memory_limit, request.device.free_bytes)
+
+        plans = [whole(dtype), *(tiles(whole(dtype), request, side) for side in (settings["tile"], settings["tile"] // 2))]
+        priced = [(plan, price(plan)) for plan in plans]
+        fitting = [(plan, cost) for plan, cost in priced if cost is not None and cost.peak_bytes <= budget]
+        if not fitting:
+            return replace(plans[-1], reason="nothing is expected to fit: the smallest tiles")
+
+        # The objective: what the user cares about.
+        plan, cost = {
+            Objective.FASTEST: lambda: min(fitting, key=lambda each: each[1].elapsed_ns),
+            Objective.LEANEST: lambda: min(fitting, key=lambda each: each[1].peak_bytes),
+            # The first that fits: the fewer tiles, the nearer to the whole picture's output.
+            Objective.BALANCED: lambda: fitting[0],
+        }[request.objective]()
+        return replace(plan, reason=f"the best that fits, {cost.tiles} tiles")
+
+    def recover(self, request, attempts):
+        last = attempts[-1].plan
+        if isinstance(attempts[-1].failure, Failure_NonFinite):
+            # NaN or infinity: a type with a wider range.
+            if last.precision == Precision_Uniform(Dtype.F32):
+                raise Err("not finite in f32")
+            return replace(last, precision=Precision_Uniform(Dtype.F32), reason="overflowed: f32")
+        # Too much memory: tiles of half the side.
+        side = settings["tile"] if isinstance(last.space, Space_Whole) else last.space.value.height // 2
+        if side < LEAST:
+            # An error is an honest answer: the host goes on with its own default.
+            raise Err(f"no tiles below {LEAST} pixels")
+        return replace(tiles(last, request, side), reason=f"memory ran out: tiles of {side}")
+
+    def learn(self, request, plan, outcome):
+        """Called with what was measured. `decoding_host.trials` gives the same later, so that most policies need nothing here."""
+
+
+def whole(dtype):
+    """The whole picture at once: a start to change from."""
+    return Plan(
+        space=Space_Whole(), time=Time_Whole(), batch=1, precision=Precision_Uniform(dtype), layout=Layout.CHANNELS_FIRST,
+        release=Release.AT_END, offload=False, prefetch=0, reason="")
+
+
+def tiles(plan, request, side):
+    """The same plan in tiles that fade into each other over an eighth of their side; the whole, where one tile covers it."""
+    covers = side >= request.height and side >= request.width
+    return replace(plan, space=Space_Whole() if covers else Space_Blended(Tile(side, side, side // 8)))
+
+
+def price(plan):
+    """What the host expects of a plan; None where it can't run it."""
+    try:
+        return decoding_host.estimate(plan)
+    except Err:
+        return None

@@ -1,0 +1,77 @@
+//! Run natively by `cargo test`: no WebAssembly, and a stand-in for the host.
+
+use tilewright_sdk::{Backend, Device, Model, Space, host::Stub};
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+/// A picture of 1024×1024 with this much memory.
+fn request(memory_limit: u64) -> Request {
+    Request {
+        model: Model {
+            family: "flux".into(),
+            stored: Dtype::Bf16,
+            quantized: false,
+            parameter_bytes: 95 * MIB,
+            spatial_scale: 8,
+            temporal_scale: 1,
+        },
+        device: Device {
+            backend: Backend::Rocm,
+            name: "AMD Radeon 8060S".into(),
+            arch: "gfx1151".into(),
+            compute_units: 40,
+            total_bytes: 65_536 * MIB,
+            free_bytes: 65_536 * MIB,
+            unified: true,
+            fast_dtypes: vec![],
+        },
+        batch: 1,
+        frames: 1,
+        height: 1024,
+        width: 1024,
+        memory_limit,
+        objective: Objective::Balanced,
+        hints: vec![],
+    }
+}
+
+/// A host for which a pixel of a tile costs a kilobyte.
+fn policy() -> Tiles {
+    let estimate = |plan: &Plan| {
+        let side = plan.tile().map_or(1024, |tile| tile.height);
+        let tiles = (1024 / side).pow(2);
+        let peak_bytes = u64::from(side * side) << 10;
+        Ok(Cost { peak_bytes, elapsed_ns: 1_000_000 + u64::from(tiles), tiles, shapes: 1, rework: 1.0 })
+    };
+    Stub { estimate: Box::new(estimate), trials: vec![], log: vec![] }.install();
+    Tiles::configure(&Tiles::describe().defaults()).unwrap()
+}
+
+#[test]
+fn whole_where_it_fits_and_tiles_where_it_does_not() {
+    assert_eq!(policy().decide(&request(2048 * MIB)).unwrap().space, Space::Whole);
+    let tiled = policy().decide(&request(300 * MIB)).unwrap();
+    assert_eq!(tiled.space, Space::Blended(Tile::square(512, 64)));
+    let leanest = Request { objective: Objective::Leanest, ..request(2048 * MIB) };
+    assert_eq!(policy().decide(&leanest).unwrap().space, Space::Blended(Tile::square(256, 32)));
+}
+
+#[test]
+fn tiles_shrink_until_there_is_nothing_smaller() {
+    let mut policy = policy();
+    let request = request(300 * MIB);
+    let mut plan = policy.decide(&request).unwrap();
+    let mut sides = vec![];
+    while let Ok(next) = policy.recover(&request, &[Attempt { plan, failure: Failure::OutOfMemory(MIB) }]) {
+        sides.push(next.tile().unwrap().height);
+        plan = next;
+    }
+    assert_eq!(sides, [256, 128]);
+}
+
+#[test]
+fn a_tile_out_of_range_is_refused() {
+    assert!(Tiles::configure(&Tiles::describe().defaults().with("tile", 100)).is_err());
+}

@@ -1,0 +1,141 @@
+//! The tool-chains of the languages that policies can be written in beside Rust, for the tests of their templates:
+//!
+//! ```text
+//! .tools/python   componentize-py and zig, as pip unpacks them
+//! .tools/js       componentize-qjs under node_modules
+//! ```
+//!
+//! Each folder is complete or not there. What can't be had is only told: the tests of that language fail then, unless its variable is set.
+
+use std::{
+    env, fs,
+    fs::File,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result};
+
+use crate::{project::Project, tools};
+
+/// The C compiler: needs no root, and is the same everywhere.
+const ZIG: &str = "ziglang==0.17.1";
+
+/// Where the templates say what they are built with.
+const REQUIREMENTS: &str = "host/kit/templates/python/requirements.txt";
+const PACKAGE: &str = "host/kit/templates/js/package.json";
+
+/// Written last into a folder: what is in it.
+const WHOLE: &str = "unpacked-whole";
+
+/// Brings the tool-chains that aren't left out by TILEWRIGHT_WITHOUT_C, TILEWRIGHT_WITHOUT_PYTHON and TILEWRIGHT_WITHOUT_JS.
+pub fn prepare(project: &Project) -> Result<()> {
+    let lock = project.lock()?;
+    let wheels = [
+        ("C", "C", ZIG.to_owned()),
+        ("PYTHON", "Python", fs::read_to_string(project.root.join(REQUIREMENTS))?.trim().to_owned()),
+    ];
+    let wanted = wheels.iter().filter(|(variable, ..)| !is_left_out(variable));
+    let (names, packages): (Vec<&str>, Vec<&str>) = wanted.map(|(_, name, package)| (*name, package.as_str())).unzip();
+    if !packages.is_empty() {
+        let fetched =
+            fetch(&project.tools().join("python"), &packages.join(" "), |folder| pip(folder, &lock, &packages));
+        tell(&names.join(" and "), fetched);
+    }
+    if !is_left_out("JS") {
+        let package = npm_package(&fs::read_to_string(project.root.join(PACKAGE))?)?;
+        tell("JavaScript", fetch(&project.tools().join("js"), &package, |folder| npm(folder, &lock, &package)));
+    }
+    Ok(())
+}
+
+fn is_left_out(language: &str) -> bool {
+    env::var_os(format!("TILEWRIGHT_WITHOUT_{language}")).is_some()
+}
+
+fn tell(languages: &str, fetched: Result<()>) {
+    if let Err(error) = fetched {
+        tools::say(&format!(
+            "going on without policies in {languages}: {error:#} (their tests: set TILEWRIGHT_WITHOUT_C, _PYTHON or _JS to 1 to leave them out)"
+        ));
+    }
+}
+
+/// Fills a folder aside and puts it in its place; nothing is done where it holds these packages already.
+fn fetch(folder: &Path, packages: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    if fs::read_to_string(folder.join(WHOLE)).is_ok_and(|held| held == packages) {
+        return Ok(());
+    }
+    let unfinished = folder.with_extension("unfinished");
+    for old in [&unfinished, &folder.to_owned()] {
+        if old.exists() {
+            fs::remove_dir_all(old).with_context(|| format!("{}", old.display()))?;
+        }
+    }
+    fs::create_dir_all(&unfinished)?;
+    tools::say(&format!("fetching {packages}"));
+    fill(&unfinished)?;
+    fs::write(unfinished.join(WHOLE), packages)?;
+    fs::rename(&unfinished, folder).with_context(|| format!("{}", folder.display()))
+}
+
+fn pip(folder: &Path, lock: &File, packages: &[&str]) -> Result<()> {
+    let python = tools::python(&folder.join("scratch"))?;
+    let mut pip = Command::new(python);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]);
+    pip.arg("--target").arg(folder).args(packages).env("PIP_ROOT_USER_ACTION", "ignore").stdin(lock.try_clone()?);
+    tools::run(&mut pip).context("pip says why above")
+}
+
+fn npm(folder: &Path, lock: &File, package: &str) -> Result<()> {
+    let works = || ["node", "npm"].iter().all(|program| tools::ask(Command::new(program).arg("--version")).is_some());
+    tools::ensure(works, &["nodejs", "npm"], "Node.js with npm")?;
+    let mut npm = Command::new("npm");
+    npm.args(["install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"])
+        .arg(folder)
+        .arg(package);
+    tools::run(npm.stdin(lock.try_clone()?)).context("npm says why above")
+}
+
+/// `componentize-qjs@1.2.3` out of the template's manifest.
+fn npm_package(manifest: &str) -> Result<String> {
+    const NAME: &str = "componentize-qjs";
+    let line = manifest.lines().find(|line| line.contains(NAME));
+    let version = line.and_then(|line| line.split('"').nth(3)).with_context(|| format!("{PACKAGE} names no {NAME}"))?;
+    Ok(format!("{NAME}@{version}"))
+}
+
+impl Project {
+    /// Holds the tool-chains that tests use.
+    fn tools(&self) -> PathBuf {
+        self.root.join(".tools")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_templates_say_what_to_fetch() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let package = npm_package(&fs::read_to_string(root.join(PACKAGE)).unwrap()).unwrap();
+        assert!(package.starts_with("componentize-qjs@0."), "{package}");
+        let requirements = fs::read_to_string(root.join(REQUIREMENTS)).unwrap();
+        assert!(requirements.starts_with("componentize-py==") && requirements.lines().count() == 1, "{requirements}");
+        assert!(npm_package("{}").is_err());
+    }
+
+    #[test]
+    fn a_folder_is_filled_whole_or_again() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("tools/python");
+        assert!(fetch(&folder, "a==1", |_| anyhow::bail!("no network")).is_err());
+        assert!(!folder.exists());
+        let fill = |name: &'static str| move |folder: &Path| Ok(fs::write(folder.join(name), "")?);
+        fetch(&folder, "a==1", fill("first")).unwrap();
+        fetch(&folder, "a==1", |_| anyhow::bail!("it is there")).unwrap();
+        fetch(&folder, "a==2", fill("second")).unwrap();
+        assert!(folder.join("second").is_file() && !folder.join("first").exists());
+    }
+}

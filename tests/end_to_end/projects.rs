@@ -1,0 +1,230 @@
+//! Policies of one's own: a project is begun, its own test passes, it is built, looked into, and decides a decode, in every language.
+//!
+//! The tool-chains are those that `cargo xtask test` lays out in `.tools`. A language whose tool-chain is missing fails, unless
+//! TILEWRIGHT_WITHOUT_C, TILEWRIGHT_WITHOUT_PYTHON or TILEWRIGHT_WITHOUT_JS says that it is not to be tested.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::Value;
+
+use crate::program::{Place, Run, bundled, root};
+
+/// Where cargo and rustup keep what they have, if not in the home folder.
+const HOMES: [(&str, &str); 2] = [("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")];
+
+/// Whether a language is to be tested.
+fn wanted(language: &str) -> bool {
+    let variable = format!("TILEWRIGHT_WITHOUT_{language}");
+    let without = env::var_os(&variable).is_some();
+    if without {
+        println!("not tested: {variable} is set");
+    }
+    !without
+}
+
+/// Lets a command find the tool-chains: those of `.tools` before the machine's, and nothing by network.
+fn with_tools(command: &mut Command) {
+    let tools = root().join(".tools");
+    let machine = env::var_os("PATH").unwrap_or_default();
+    let own = [tools.join("python/bin"), tools.join("js/node_modules/.bin")];
+    let path = env::join_paths(own.into_iter().chain(env::split_paths(&machine))).unwrap();
+    command.env("PATH", path).env("PYTHONPATH", tools.join("python")).env("PYTHONDONTWRITEBYTECODE", "1");
+    command.env("CARGO_NET_OFFLINE", "true");
+    let home = env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    for (variable, folder) in HOMES {
+        command.env(variable, env::var_os(variable).map_or_else(|| home.join(folder), PathBuf::from));
+    }
+    // Which toolchain of Rust runs this is settled already, and so is the one that its rustup would choose.
+    if let Some(toolchain) = env::var_os("RUSTUP_TOOLCHAIN") {
+        command.env("RUSTUP_TOOLCHAIN", toolchain);
+    }
+    // One for all test runs: building twice should cost once.
+    let kept = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    command.env("CARGO_TARGET_DIR", kept.join("projects-rust")).env("ZIG_GLOBAL_CACHE_DIR", kept.join("projects-zig"));
+}
+
+fn run(place: &Place, arguments: &[&str]) -> Run {
+    let mut command = place.command(arguments);
+    with_tools(&mut command);
+    Run(command.output().unwrap())
+}
+
+/// Runs what the project's README says, in the project.
+fn in_project(place: &Place, line: &str) -> Run {
+    let mut command = Command::new("sh");
+    command.args(["-ec", line]).current_dir(place.path("mine"));
+    with_tools(&mut command);
+    Run(command.output().unwrap())
+}
+
+/// Begins a project in a language, which has these files among others.
+fn begun(language: &str, files: &[&str]) -> Place {
+    let place = Place::new();
+    let created = place.run(&["policy", "new", "mine", "--lang", language, "--json"]).json();
+    assert_eq!(created["name"], "mine");
+    for file in files {
+        assert!(place.path("mine").join(file).is_file(), "{file}: {created}");
+    }
+    place
+}
+
+/// Builds the project, which has to end well, and looks into what came of it with what the build says that it needs.
+fn built(place: &Place) -> (Value, Vec<String>) {
+    let built = run(place, &["policy", "build", "mine", "--json"]).json();
+    assert_eq!(built["policy"]["name"], "mine", "{built}");
+    assert!(built["bytes"].as_u64().unwrap() <= built["made_bytes"].as_u64().unwrap() + 8192, "{built}");
+    let grants = built["grants"].as_array().unwrap().iter();
+    let grants: Vec<String> = grants.flat_map(|grant| grant.as_str().unwrap().split(' ').map(str::to_owned)).collect();
+    println!(
+        "{} by {}: {} bytes of {}, built in {} ms, loaded in {} ms, with {grants:?}",
+        built["language"], built["tool"], built["bytes"], built["made_bytes"], built["build_ms"], built["load_ms"]
+    );
+    let inspected =
+        place.run(&[&["policy", "inspect", "mine/mine.wasm", "--json"], &strs(&grants)[..]].concat()).json();
+    assert_eq!(inspected["digest"], built["policy"]["digest"]);
+    assert_eq!(inspected["kind"], "component");
+    assert_eq!(inspected["settings"][0]["name"], "tile", "{inspected}");
+    let imports = inspected["imports"].as_array().unwrap();
+    assert!(imports.iter().all(|import| import.as_str().unwrap().starts_with("tilewright:")), "{inspected}");
+    (built, grants)
+}
+
+fn strs(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}
+
+/// Decodes a bundled latent under the project's policy: whole with much memory, in tiles with little, and by its own answer every time.
+fn decodes(place: &Place, grants: &[String]) {
+    for (limit, space) in [("8GiB", "whole"), ("60MiB", "blended")] {
+        let options = ["--policy", "mine/mine.wasm", "--set", "tile=256", "--memory-limit", limit, "--json"];
+        let options = [&options[..], &["-o", "out.png"], &strs(grants)].concat();
+        let record = place.decode(&bundled(), &options).json();
+        assert_eq!(record["fallback"], Value::Null, "{record}");
+        assert_eq!(record["answer"]["space"]["kind"], space, "{record}");
+        println!("{limit}: decided in {} ms with {} fuel", record["decision_ms"], record["fuel"]);
+        assert!(place.path("out.png").is_file());
+    }
+    let wrong = [&["--policy", "mine/mine.wasm", "--set", "tile=100", "-o", "no.png"], &strs(grants)[..]].concat();
+    place.decode(&bundled(), &wrong).failed(2, "256 to 4096");
+}
+
+/// The same question has the same answer and the same price, in one process and the next.
+fn decides_alike(place: &Place, grants: &[String]) {
+    let options = [&["--policy", "mine/mine.wasm", "--dry-run", "--json"], &strs(grants)[..]].concat();
+    let asked = || {
+        let record = place.decode(&bundled(), &options).json();
+        assert_eq!(record["fallback"], Value::Null, "{record}");
+        (record["answer"].clone(), record["fuel"].clone())
+    };
+    assert_eq!(asked(), asked());
+}
+
+#[test]
+fn a_policy_in_rust() {
+    let place = begun("rust", &["Cargo.toml", "src/lib.rs", "sdk/wit/policy.wit", "README.md"]);
+    in_project(&place, "cargo test --quiet").succeeded();
+    let (_, grants) = built(&place);
+    assert!(grants.is_empty());
+    decodes(&place, &grants);
+    decides_alike(&place, &grants);
+    // A mistake: the compiler's last lines, and one that says that it failed.
+    fs::write(place.path("mine/src/lib.rs"), "fn broken( {}\n").unwrap();
+    let failed = run(&place, &["policy", "build", "mine"]);
+    failed.failed(1, "cargo failed");
+    assert!(failed.stderr().contains("src/lib.rs:1"), "{}", failed.stderr());
+    assert!(place.path("mine/mine.wasm").is_file(), "what was built before stays");
+}
+
+#[test]
+fn a_policy_in_c() {
+    if !wanted("C") {
+        return;
+    }
+    let place = begun("c", &["decide.c", "sdk/contract.h", "sdk/policy.wit", "README.md"]);
+    in_project(&place, "mkdir -p build && cc -Isdk -o build/test test.c decide.c && build/test").succeeded();
+    let (_, grants) = built(&place);
+    assert!(grants.is_empty());
+    decodes(&place, &grants);
+    decides_alike(&place, &grants);
+    fs::write(place.path("mine/decide.c"), "broken\n").unwrap();
+    run(&place, &["policy", "build", "mine"]).failed(1, "failed (exit status 1)");
+}
+
+#[test]
+fn a_policy_in_python() {
+    if !wanted("PYTHON") {
+        return;
+    }
+    let place = begun("python", &["app.py", "wit/policy.wit", "requirements.txt", "README.md"]);
+    let (_, grants) = built(&place);
+    in_project(&place, "python3 -m unittest --quiet").succeeded();
+    // Without the grant it is refused, with the option that grants it.
+    place.run(&["policy", "inspect", "mine/mine.wasm"]).failed(2, "--policy-memory 64MiB");
+    decodes(&place, &grants);
+    decides_alike(&place, &grants);
+}
+
+#[test]
+fn a_policy_in_javascript() {
+    if !wanted("JS") {
+        return;
+    }
+    let place = begun("js", &["policy.js", "wit/policy.wit", "package.json", "README.md"]);
+    in_project(&place, "node --test").succeeded();
+    let (_, grants) = built(&place);
+    decodes(&place, &grants);
+    decides_alike(&place, &grants);
+}
+
+#[test]
+fn an_inert_wasi_is_given_only_where_it_is_granted() {
+    if !wanted("JS") {
+        return;
+    }
+    let place = begun("js", &[]);
+    let rules = fs::read_to_string(place.path("mine/rules.js")).unwrap();
+    let reason = "reason: `the best that fits";
+    assert!(rules.contains(reason));
+    let rules = rules.replace(reason, &format!("{reason} ${{Date.now()}} ${{Math.random()}}"));
+    fs::write(place.path("mine/rules.js"), rules).unwrap();
+    let built = run(&place, &["policy", "build", "mine", "--wasi", "inert", "--json"]).json();
+    let imports = built["policy"]["imports"].to_string();
+    assert!(imports.contains("wasi:"), "{imports}");
+    assert_eq!(built["grants"], serde_json::json!(["--policy-memory 32MiB", "--wasi inert"]));
+    place.run(&["policy", "inspect", "mine/mine.wasm", "--policy-memory", "32MiB"]).failed(2, "--wasi inert");
+    decides_alike(&place, &["--policy-memory", "32MiB", "--wasi", "inert"].map(str::to_owned));
+}
+
+#[test]
+fn what_is_no_project_and_what_stands_already_is_refused() {
+    let place = Place::new();
+    place.run(&["policy", "build"]).failed(2, "no policy project");
+    place.run(&["policy", "build", "nowhere"]).failed(2, "nowhere");
+    place.run(&["policy", "new", "1st"]).failed(2, "begin with a letter");
+    place.run(&["policy", "new", "a/b"]).failed(2, "only letters, digits and -");
+    place.run(&["policy", "new", "mine", "--lang", "cobol"]).failed(2, "rust, c, python, js");
+    place.write("file", "");
+    place.run(&["policy", "new", "mine", "--into", "file"]).failed(1, "file");
+    assert_eq!(place.files(), ["file"]);
+    place.run(&["policy", "new", "mine"]).succeeded();
+    place.run(&["policy", "new", "mine", "--lang", "c"]).failed(2, "exists already");
+    assert_eq!(place.files(), ["file", "mine"]);
+}
+
+#[test]
+fn a_missing_tool_chain_is_asked_for_by_the_command_that_gets_it() {
+    for (language, advice) in [
+        ("rust", "https://rustup.rs"),
+        ("c", "apt install clang lld"),
+        ("python", "pip install -r requirements.txt"),
+        ("js", "apt install nodejs npm"),
+    ] {
+        let place = begun(language, &[]);
+        let mut command = place.command(&["policy", "build", "mine"]);
+        Run(command.env("PATH", "/nowhere").output().unwrap()).failed(1, advice);
+    }
+}
