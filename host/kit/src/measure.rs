@@ -137,7 +137,9 @@ pub struct Call {
     /// Nanoseconds.
     #[serde(flatten)]
     pub time: Spread,
-    /// Calls per second at the mean.
+    /// Nanoseconds that a busy machine does not distort: the median of each request, on average over the requests.
+    pub typical_ns: f64,
+    /// Calls per second at the typical time.
     pub per_second: f64,
     /// Fuel, on average.
     pub fuel_mean: f64,
@@ -177,7 +179,7 @@ pub fn measure(
     let (describe, configure) = (bench.describe()?, bench.configure()?);
     let mut policy = loaded.configure(settings)?;
     let decide = bench.decide(&mut policy)?;
-    let estimates = bench.estimates(&mut policy, decide.time.mean_ns);
+    let estimates = bench.estimates(&mut policy, decide.typical_ns);
     let recover = bench.recover(&mut policy)?;
     let learn = bench.learn(&mut policy)?;
     let inspection = loaded.inspection();
@@ -316,6 +318,11 @@ impl Bench<'_> {
             runs.push(run(runs.len())?);
         }
         let mut times: Vec<f64> = runs.iter().map(|run| (nanoseconds(run.elapsed) - self.clock).max(0.0)).collect();
+        let medians = (0..round.min(times.len())).map(|first| {
+            let mut of_request: Vec<f64> = times.iter().skip(first).step_by(round).copied().collect();
+            Spread::of(&mut of_request).median_ns
+        });
+        let typical_ns = medians.sum::<f64>() / round.min(times.len()).max(1) as f64;
         let time = Spread::of(&mut times);
         let fell_back = |is_error: bool| {
             let reasons = runs.iter().filter_map(|run| run.fallback);
@@ -324,7 +331,8 @@ impl Bench<'_> {
         Ok(Call {
             function,
             time,
-            per_second: 1e9 / time.mean_ns,
+            typical_ns,
+            per_second: 1e9 / typical_ns.max(1.0),
             fuel_mean: runs.iter().map(|run| run.fuel as f64).sum::<f64>() / runs.len().max(1) as f64,
             fuel_most: runs.iter().map(|run| run.fuel).max().unwrap_or(0),
             declined: fell_back(true),

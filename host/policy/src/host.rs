@@ -214,14 +214,14 @@ impl LoadedPolicy {
     /// [`PolicyError::UnknownSetting`], [`PolicyError::SettingType`], what the policy itself refuses, or its failure.
     pub fn configure(&self, given: &[(String, String)]) -> Result<Policy, PolicyError> {
         let description = self.description();
-        let (settings, values) = self.settings(given)?;
+        let settings = self.settings(given)?;
         let identity = PolicyIdentity {
             name: description.name.clone(),
             version: description.version.clone(),
             digest: self.inspection.digest.clone(),
             settings,
         };
-        Policy::new(self.loaded.clone(), values, identity)
+        Policy::new(self.loaded.clone(), in_order(&identity.settings), identity)
     }
 
     /// A fresh instance to take measurements of, with these settings to hand over.
@@ -229,7 +229,7 @@ impl LoadedPolicy {
     /// # Errors
     /// As [`LoadedPolicy::configure`], but for what the policy says to the settings, which it is not asked yet.
     pub fn probe(&self, given: &[(String, String)]) -> Result<Probe, PolicyError> {
-        Probe::new(self.loaded.clone(), self.settings(given)?.1)
+        Probe::new(self.loaded.clone(), in_order(&self.settings(given)?))
     }
 
     /// Bytes of the compiled code and its tables, as they lie in memory, once for all instances.
@@ -237,16 +237,16 @@ impl LoadedPolicy {
         self.loaded.fitted.code_bytes
     }
 
-    /// Every setting with its value, by name and in order.
-    fn settings(
-        &self,
-        given: &[(String, String)],
-    ) -> Result<(BTreeMap<String, Value>, Vec<(String, Value)>), PolicyError> {
+    /// Every setting with its value.
+    fn settings(&self, given: &[(String, String)]) -> Result<BTreeMap<String, Value>, PolicyError> {
         let Description { name, settings, .. } = self.description();
-        let settings = settings::resolve(name, settings, given)?;
-        let values = settings.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-        Ok((settings, values))
+        settings::resolve(name, settings, given)
     }
+}
+
+/// Settings as a guest takes them.
+fn in_order(settings: &BTreeMap<String, Value>) -> Vec<(String, Value)> {
+    settings.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// Checks what a policy says of itself: its names end up in tables, records and on command lines.

@@ -10,8 +10,8 @@ use tilewright_plan::bytes;
 
 use crate::{args::BenchPolicy, failure::Outcome, table, tell::tell};
 
-/// Runs of which more than this fraction differ from the mean say little about it.
-const NOISY: f64 = 1.0;
+/// A mean so many times the typical time is the machine's doing.
+const NOISY: f64 = 1.5;
 
 /// Measures one policy.
 pub fn run(arguments: &BenchPolicy) -> Outcome {
@@ -24,7 +24,7 @@ pub fn run(arguments: &BenchPolicy) -> Outcome {
     }
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{}\n", table::facts(facts(&report)))?;
-    let numbers = ["runs", "mean", "± std", "least", "median", "p99", "per second", "fuel", "most fuel"];
+    let numbers = ["runs", "mean", "± std", "least", "median", "p99", "typical", "per second", "fuel", "most fuel"];
     let heading: Vec<&str> = std::iter::once("warm").chain(numbers).collect();
     writeln!(stdout, "{}", table::listing(&heading, &numbers, report.calls.iter().map(row)))?;
     if let Some(estimates) = &report.estimates {
@@ -76,6 +76,7 @@ fn row(call: &Call) -> Vec<String> {
         time(spread.min_ns),
         time(spread.median_ns),
         time(spread.p99_ns),
+        time(call.typical_ns),
         grouped(call.per_second),
         grouped(call.fuel_mean),
         grouped(call.fuel_most as f64),
@@ -100,12 +101,10 @@ fn warn(report: &Report) {
             );
         }
     }
-    let is_noisy = |call: &&Call| call.time.std_ns > NOISY * call.time.mean_ns;
+    let is_noisy = |call: &&Call| call.time.mean_ns > NOISY * call.typical_ns;
     if let Some(call) = report.calls.iter().find(is_noisy) {
-        tell!(
-            "warning: the times of {} vary by more than their mean: is the machine busy? The median says more",
-            call.function
-        );
+        let (function, mean, typical) = (call.function, time(call.time.mean_ns), time(call.typical_ns));
+        tell!("warning: {function} takes {mean} on average but {typical} typically: the machine is busy");
     }
 }
 
