@@ -120,7 +120,7 @@ fn replay(session: &Session, makes: &mut Makes<'_>, rows: &mut Vec<AgainRow>) ->
         if call.sequence > next {
             gap = gap.or(Some((next, call.sequence - 1)));
         }
-        next = call.sequence + 1;
+        next = call.sequence.saturating_add(1);
         let mut row = AgainRow {
             line: *line,
             session: session.name.clone(),

@@ -80,8 +80,8 @@ impl Planner for Stub {
 
     fn recover(&mut self, _: &Request, _: &Device, _: &Offer, facts: Arc<dyn Facts>, attempts: &[Attempt]) -> Decision {
         let seen = facts.trials(self.most).len() as u64;
-        let priced = self.sides.iter().map(|side| plan(*side)).filter(|plan| facts.estimate(plan).is_ok());
-        let chosen = priced.skip(self.learnt as usize + attempts.len()).next().unwrap_or(plan(8));
+        let mut priced = self.sides.iter().map(|side| plan(*side)).filter(|plan| facts.estimate(plan).is_ok());
+        let chosen = priced.nth(self.learnt as usize + attempts.len()).unwrap_or(plan(8));
         Decision {
             answer: self.fails.is_none().then(|| chosen.clone()),
             plan: chosen,
@@ -222,7 +222,7 @@ fn a_session_is_the_same_again_over_its_records_in_any_order() {
 #[test]
 fn a_policy_that_is_not_the_same_differs_and_the_reason_is_told() {
     let records = recorded(stub(&SIDES), 1);
-    let report = replayed(&records, &[1024, 512, 256]);
+    let report = replayed(&records, &[1024, 256, 128]);
     assert_eq!(report.totals.different, 2);
     let row = &report.calls[0];
     let differing: Vec<_> = row.differences.iter().map(|difference| difference.what).collect();
@@ -293,9 +293,9 @@ fn another_policys_plans_are_worth_what_the_records_say() {
     };
     let same = ask(&SIDES);
     assert_eq!((same.totals.decisions, same.totals.same, same.totals.nothing_said), (4, 4, 0.0));
-    // Everything that it asks is in the records.
+    // It asks for 96 at the end, which nobody did before.
     let found = ask(&[256, 128, 96, 64]);
-    assert_eq!((found.totals.compared, found.totals.not_known), (4, 0), "{found:?}");
+    assert_eq!((found.totals.compared, found.totals.not_known), (3, 1), "{found:?}");
     let row = &found.decisions[0];
     assert_eq!(
         (row.basis, row.recorded.space, row.other.space),

@@ -155,12 +155,11 @@ impl Case {
             Space::Whole | Space::Exact(_) => true,
         };
         let is_wide = |choice: &Choice| choice.plan.precision == Precision::Uniform(Dtype::F32);
-        let rules: [(bool, &dyn Fn(&Choice) -> bool); 2] =
-            [(true, &is_sound), (device.backend == Backend::Cpu, &is_wide)];
-        for (holds, rule) in rules {
-            if holds && fitting.iter().any(rule) {
-                fitting.retain(rule);
-            }
+        if fitting.iter().any(is_sound) {
+            fitting.retain(is_sound);
+        }
+        if device.backend == Backend::Cpu && fitting.iter().any(is_wide) {
+            fitting.retain(is_wide);
         }
         let quickest = fitting.iter().map(|choice| choice.elapsed_ms).min_by(f64::total_cmp)?;
         fitting.retain(|choice| objective != Objective::Leanest || choice.elapsed_ms <= LEANEST_TIME * quickest);
