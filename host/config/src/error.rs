@@ -6,7 +6,7 @@ use std::{io, path::PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file can't be read.
-    #[error("{}: the configuration can't be read: {source}", path.display())]
+    #[error("{}: the configuration can't be read", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,

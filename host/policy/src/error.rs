@@ -16,7 +16,7 @@ pub enum PolicyError {
         known: Vec<&'static str>,
     },
     /// The file can't be read.
-    #[error("policy {}: can't be read: {}", path.display(), source)]
+    #[error("policy {}: can't be read", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,

@@ -6,7 +6,7 @@ use std::{io, path::PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file can't be read.
-    #[error("{}: can't be read: {source}", path.display())]
+    #[error("{}: can't be read", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -14,7 +14,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A file can't be written.
-    #[error("{}: can't be written: {source}", path.display())]
+    #[error("{}: can't be written", path.display())]
     Unwritable {
         /// The file.
         path: PathBuf,

@@ -44,12 +44,12 @@ pub enum Refusal {
         detail: String,
     },
     /// Signed by a key that is not among the trusted ones.
-    #[error("it is signed with key {key}, which is not among the trusted keys ({known})")]
+    #[error("it is signed with key {key}, which is not among the trusted keys ({})", listed(known))]
     Untrusted {
         /// The number in the signature; unproven.
         key: KeyId,
         /// The names of those that are trusted.
-        known: String,
+        known: Vec<String>,
     },
     /// Signed with a trusted key, but not these bytes.
     #[error(
@@ -83,9 +83,7 @@ impl TrustList {
         let (signature, key) = parsed(text)?;
         let mut named = self.0.iter().filter(|trusted| trusted.key.id() == key).peekable();
         let Some(first) = named.peek() else {
-            let known: Vec<&str> = self.0.iter().map(|trusted| trusted.name.as_str()).collect();
-            let known = if known.is_empty() { "there are none".into() } else { known.join(", ") };
-            return Err(Refusal::Untrusted { key, known });
+            return Err(Refusal::Untrusted { key, known: self.0.iter().map(|trusted| trusted.name.clone()).collect() });
         };
         let bad = Refusal::Bad { by: first.name.clone(), key };
         // Numbers are short and chosen by whoever makes a key: two keys may have the same.
@@ -106,6 +104,10 @@ impl TrustList {
 /// [`Refusal::Garbled`] for what is no signature.
 pub fn key_of(signature: &str) -> Result<KeyId, Refusal> {
     parsed(signature).map(|(_, key)| key)
+}
+
+fn listed(names: &[String]) -> String {
+    if names.is_empty() { "there are none".into() } else { names.join(", ") }
 }
 
 fn parsed(text: &str) -> Result<(Signature, KeyId), Refusal> {
@@ -153,7 +155,7 @@ mod tests {
 
         let alone = trusting(&[("me", &my_key)]);
         let foreign = other.sign(b"policy", "", None).unwrap();
-        let refused = Refusal::Untrusted { key: other_key.id(), known: "me".into() };
+        let refused = Refusal::Untrusted { key: other_key.id(), known: vec!["me".into()] };
         assert_eq!(alone.verify(b"policy", Some(&foreign)), Err(refused));
         assert!(matches!(TrustList::default().verify(b"policy", Some(&signature)), Err(Refusal::Untrusted { .. })));
     }
