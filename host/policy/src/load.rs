@@ -82,8 +82,9 @@ pub(crate) fn load(
     let component = match cache.and_then(|cache| cache.get(engine, &digest)) {
         Some(component) => component,
         None => {
-            grants::check(policy, bytes, limits)?;
+            let instances = grants::check(policy, bytes, limits)?;
             surveyed(policy, bytes, limits)?;
+            grants::check_instances(policy, instances, limits)?;
             let wasm = match kind {
                 Kind::Component => Cow::Borrowed(bytes),
                 Kind::CoreModule => Cow::Owned(componentise(policy, bytes)?),

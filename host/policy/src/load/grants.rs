@@ -12,11 +12,12 @@ use crate::{
 /// Grants what a language's own runtime needs, for errors.
 pub(crate) const RUNTIME: &str = "--policy-memory 64MiB, as for one that brings its language's runtime";
 
-/// Refuses modules with several memories, imports of WASI that is not granted, and more core instances than allowed.
+/// Refuses modules with several memories, and imports of WASI that is not granted. Gives the number of core instances that the outermost
+/// component makes itself.
 ///
 /// Several memories have to be looked for here: wasmtime itself makes use of the feature to copy between a policy's components, and where
 /// it is off, it panics.
-pub(crate) fn check(policy: &str, bytes: &[u8], limits: &Limits) -> Result<(), PolicyError> {
+pub(crate) fn check(policy: &str, bytes: &[u8], limits: &Limits) -> Result<usize, PolicyError> {
     let broken = |detail: &str| PolicyError::Invalid { policy: policy.into(), detail: one_line(detail) };
     // The memories of each module or component that is open, the outermost first.
     let mut memories: Vec<u32> = Vec::new();
@@ -57,11 +58,16 @@ pub(crate) fn check(policy: &str, bytes: &[u8], limits: &Limits) -> Result<(), P
         }
     }
     check_wasi(policy, imports.into_iter(), limits.wasi)?;
-    if instances > limits.core_instances {
-        let why = format!("consists of {instances} core instances, of {} allowed", limits.core_instances);
-        return Err(PolicyError::Ungranted { policy: policy.into(), why, grant: RUNTIME });
+    Ok(instances)
+}
+
+/// Refuses more core instances than allowed, which instantiating would do without saying what helps.
+pub(crate) fn check_instances(policy: &str, instances: usize, limits: &Limits) -> Result<(), PolicyError> {
+    if instances <= limits.core_instances {
+        return Ok(());
     }
-    Ok(())
+    let why = format!("instance count too high: {instances} core instances, of {} allowed", limits.core_instances);
+    Err(PolicyError::Ungranted { policy: policy.into(), why, grant: RUNTIME })
 }
 
 /// Refuses imports of WASI where none is granted.
