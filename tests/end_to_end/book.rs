@@ -11,7 +11,10 @@ use std::{
     process::Command,
 };
 
-use crate::program::{Place, root};
+use crate::{
+    program::{Place, root},
+    projects::with_tools,
+};
 
 /// A step of a page.
 #[derive(Debug, PartialEq)]
@@ -74,7 +77,8 @@ fn commands(block: &[&str]) -> Vec<Step> {
 
 /// One script for the page, so that `cd` and variables hold from one command to the next.
 fn script(page: &Page, place: &Path) -> String {
-    let mut script = String::from("set -uo pipefail\n");
+    let program = Path::new(env!("CARGO_BIN_EXE_tilewright")).parent().unwrap().display();
+    let mut script = format!("set -uo pipefail\nexport PATH='{program}':\"$PATH\"\n");
     for step in &page.steps {
         match step {
             Step::File { path, contents } => {
@@ -132,13 +136,12 @@ fn every_command_in_the_book_does_what_it_says() {
         }
         let place = Place::new();
         symlink(root().join("examples"), place.path("examples")).unwrap();
-        let program = Path::new(env!("CARGO_BIN_EXE_tilewright"));
-        let search = format!("{}:{}", program.parent().unwrap().display(), std::env::var("PATH").unwrap());
         let mut command = Command::new("bash");
-        command.arg("-c").arg(script(&page, &place.path(""))).current_dir(place.path("")).env("PATH", search);
-        // What tests of the program leave out a reader has: a home, a tool-chain, and where crates come from.
+        command.arg("-c").arg(script(&page, &place.path(""))).current_dir(place.path(""));
+        // What tests of the program leave out a reader has: a home and tool-chains.
         command.env("XDG_CONFIG_HOME", place.path(".config")).env("TILEWRIGHT_HISTORY", place.history());
-        command.env("OMP_NUM_THREADS", "1").env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS");
+        command.env("OMP_NUM_THREADS", "1");
+        with_tools(&mut command);
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{name}:\n{said}{}", String::from_utf8_lossy(&output.stderr));

@@ -27,7 +27,7 @@ fn wanted(language: &str) -> bool {
 }
 
 /// Lets a command find the tool-chains: those of `.tools` before the machine's, and nothing by network.
-fn with_tools(command: &mut Command) {
+pub fn with_tools(command: &mut Command) {
     let tools = root().join(".tools");
     let machine = env::var_os("PATH").unwrap_or_default();
     let own = [tools.join("python/bin"), tools.join("js/node_modules/.bin")];
