@@ -228,7 +228,7 @@ fn a_policy_that_is_not_the_same_differs_and_the_reason_is_told() {
     let differing: Vec<_> = row.differences.iter().map(|difference| difference.what).collect();
     assert_eq!((row.verdict, &differing[..]), (Verdict::Different, &["answer", "plan"][..]), "{row:?}");
     assert!(
-        row.note.as_deref().unwrap().starts_with("asked for 1 prices that are not in the record: blended 1024×1024/0")
+        row.note.as_deref().unwrap().starts_with("asked for 3 prices that are not in the record: blended 1024×1024/0")
     );
 }
 
