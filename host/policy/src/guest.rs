@@ -110,6 +110,7 @@ pub(crate) struct Guest {
     /// The line that is being printed, and the last whole one on the standard error.
     printed: Vec<u8>,
     complaint: Option<String>,
+    is_ending: bool,
     random: u64,
     limits: Limits,
 }
@@ -129,6 +130,7 @@ impl Guest {
             calls: 0,
             printed: Vec::new(),
             complaint: None,
+            is_ending: false,
             random: SEED,
             limits,
         }
@@ -142,6 +144,7 @@ impl Guest {
         self.calls = 0;
         self.printed.clear();
         self.complaint = None;
+        self.is_ending = false;
         self.random = SEED;
     }
 
@@ -159,7 +162,9 @@ impl Guest {
                     if line.is_empty() {
                         continue;
                     }
-                    if level == LogLevel::Warn {
+                    // What a runtime written in Rust says of its own end hides why it gave up.
+                    self.is_ending |= line.starts_with("thread '");
+                    if level == LogLevel::Warn && !(self.is_ending && self.complaint.is_some()) {
                         self.complaint = Some(clean(line.clone(), self.limits.text_chars));
                     }
                     self.log(level, line)?;
