@@ -117,6 +117,7 @@ pub(crate) struct Guest {
     /// The line that is being printed, and the last whole one on the standard error.
     printed: Vec<u8>,
     complaint: Option<String>,
+    is_ending: bool,
     random: u64,
     limits: Limits,
 }
@@ -136,6 +137,7 @@ impl Guest {
             calls: 0,
             printed: Vec::new(),
             complaint: None,
+            is_ending: false,
             random: SEED,
             limits,
         }
@@ -149,6 +151,7 @@ impl Guest {
         self.calls = 0;
         self.printed.clear();
         self.complaint = None;
+        self.is_ending = false;
         self.random = SEED;
     }
 
@@ -166,7 +169,9 @@ impl Guest {
                     if line.is_empty() {
                         continue;
                     }
-                    if level == LogLevel::Warn {
+                    // What a runtime written in Rust says of its own end hides why it gave up.
+                    self.is_ending |= line.starts_with("thread '");
+                    if level == LogLevel::Warn && !(self.is_ending && self.complaint.is_some()) {
                         self.complaint = Some(clean(line.clone(), self.limits.text_chars));
                     }
                     self.log(level, line)?;

@@ -70,7 +70,7 @@ const IMPORTS: &str = r#"
 
 /// A component that does this when it describes itself.
 fn component(describe: &'static str) -> Vec<u8> {
-    let fields = r#"(data (i32.const 3000) "first line\nout of ideas\n")"#;
+    let fields = r#"(data (i32.const 3000) "first line\nout of ideas\nthread 'main' gave up\nnote: more\n")"#;
     let text = Guest { imports: IMPORTS, fields, describe, ..HEALTHY }.text();
     let mut module = wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let mut resolve = Resolve::default();
@@ -135,7 +135,7 @@ fn what_an_inert_wasi_does_not_give_ends_the_call_by_its_name() {
 #[test]
 fn the_last_words_on_standard_error_are_in_the_failure() {
     let error = refused(
-        "(call $write (call $stderr) (i32.const 3000) (i32.const 24) (i32.const 2048))
+        "(call $write (call $stderr) (i32.const 3000) (i32.const 57) (i32.const 2048))
          (if (i32.load8_u (i32.const 2048)) (then (return (i32.const 256))))
          (unreachable)",
     );
