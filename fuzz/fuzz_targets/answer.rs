@@ -5,9 +5,7 @@
 
 use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use tilewright_plan::{
-    Dtype, Layout, Model, Objective, Offer, Plan, Precision, Release, Request, Space, Tile, Time,
-};
+use tilewright_plan::{Dtype, Layout, Model, Objective, Offer, Plan, Precision, Release, Request, Space, Tile, Time};
 use tilewright_policy::oracle;
 
 #[derive(Arbitrary, Debug)]

@@ -11,8 +11,7 @@ use tilewright_signing::{PublicKey, TrustList, Trusted, key_of};
 
 /// A key of minisign's own documentation: nobody here can sign with it.
 static TRUSTED: LazyLock<TrustList> = LazyLock::new(|| {
-    let key: PublicKey =
-        "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3".parse().expect("a public key");
+    let key: PublicKey = "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3".parse().expect("a public key");
     TrustList::new(vec![Trusted { name: "somebody".into(), key }])
 });
 

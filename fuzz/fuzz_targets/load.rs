@@ -5,9 +5,7 @@
 use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
-use tilewright_plan::{
-    Backend, Cost, Device, Dtype, Facts, Model, Objective, Offer, Plan, Planner, Request, Trial,
-};
+use tilewright_plan::{Backend, Cost, Device, Dtype, Facts, Model, Objective, Offer, Plan, Planner, Request, Trial};
 use tilewright_policy::{CacheDir, Limits, PolicyHost, oracle};
 
 static HOST: LazyLock<PolicyHost> = LazyLock::new(|| {
