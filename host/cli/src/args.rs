@@ -66,7 +66,7 @@ pub enum Command {
     Inspect(Inspect),
     /// Show what the host knows of this machine's devices, measured now
     Device(DeviceArguments),
-    /// List and look into policies
+    /// List policies, write, check, measure, compare, replay, sign and share them
     #[command(subcommand)]
     Policy(Policy),
     /// List, export or clear what earlier decodes took; policies are told of it
