@@ -5,6 +5,7 @@ mod tables;
 mod waiting;
 
 use std::{
+    collections::BTreeSet,
     io::{self, Write},
     path::{Path, PathBuf},
 };
@@ -212,8 +213,13 @@ impl Policies {
     /// then.
     fn checked<'a>(spellings: impl IntoIterator<Item = &'a Spelling>, common: &Common) -> Outcome<Self> {
         let policies = Self(policy::host(common.grants)?);
+        let mut warnings = BTreeSet::new();
         for spelling in spellings {
-            policy::admitted(&policies.0, &spelling.policy, &spelling.settings)?;
+            let admitted = policy::admitted(&policies.0, &spelling.policy, &spelling.settings)?;
+            warnings.extend(admitted.warning());
+        }
+        for warning in warnings {
+            tell!("warning: {warning}");
         }
         if let Some(plot) = &common.plot {
             Page::check(plot)?;

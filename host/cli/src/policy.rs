@@ -50,21 +50,20 @@ pub fn configured(
     grants: PolicyGrants,
     recording: &args::Recording,
 ) -> Outcome<Recorder> {
-    let policy = admitted(&host(grants)?, name_or_file, settings)?.policy;
-    Ok(Recorder::new(Box::new(policy), recording.is_full()))
+    let admitted = admitted(&host(grants)?, name_or_file, settings)?;
+    if let Some(warning) = admitted.warning() {
+        tell!("warning: {warning}");
+    }
+    Ok(Recorder::new(Box::new(admitted.policy), recording.is_full()))
 }
 
 /// The one way from a name or file to a policy at work: what ships is part of the program, and a file is let in by the configuration
-/// and passes the gate; where it does not pass, that is said.
+/// and passes the gate; where it does not pass, there is a warning to tell.
 pub fn admitted(host: &PolicyHost, name_or_file: &str, settings: &[(String, String)]) -> Outcome<Admitted> {
     let config = config::current()?;
     let loaded = let_in(host, name_or_file, &config.policies)?;
     let admission = Admission { require_checked: config.policies.require_checked };
-    let admitted = host.admit(name_or_file, &loaded, settings, admission)?;
-    if let Some(warning) = admitted.warning() {
-        tell!("warning: {warning}");
-    }
-    Ok(admitted)
+    Ok(host.admit(name_or_file, &loaded, settings, admission)?)
 }
 
 /// Loads a policy; a file has to be signed where the configuration asks for that. The bytes that were looked at are those that are loaded.
