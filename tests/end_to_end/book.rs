@@ -124,7 +124,7 @@ fn steps_are_read_off_a_page() {
 fn every_command_in_the_book_does_what_it_says() {
     let mut found = Vec::new();
     pages(&root().join("docs/src"), &mut found);
-    let mut run = 0;
+    let (mut run, mut wrong) = (0, Vec::new());
     for path in found {
         let page = read(&fs::read_to_string(&path).unwrap());
         let name = path.strip_prefix(root()).unwrap().display();
@@ -144,8 +144,11 @@ fn every_command_in_the_book_does_what_it_says() {
         with_tools(&mut command);
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{name}:\n{said}{}", String::from_utf8_lossy(&output.stderr));
+        if !output.status.success() {
+            wrong.push(format!("{name}:\n{said}{}", String::from_utf8_lossy(&output.stderr)));
+        }
         run += page.steps.iter().filter(|step| matches!(step, Step::Command { .. })).count();
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(run > 30, "only {run} commands were found");
 }

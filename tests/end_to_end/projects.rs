@@ -112,6 +112,13 @@ fn decodes(place: &Place, grants: &[String]) {
     place.decode(&bundled(), &wrong).failed(2, "256 to 4096");
 }
 
+/// What a project begins with is right: it passes the gate, with nothing but notes.
+fn passes_the_gate(place: &Place, grants: &[String]) {
+    let checked = place.run(&[&["policy", "check", "mine/mine.wasm", "--json"], &strs(grants)[..]].concat()).json();
+    let findings = checked["findings"].as_array().unwrap();
+    assert!(findings.iter().all(|finding| finding["severity"] == "note"), "{checked}");
+}
+
 /// The same question has the same answer and the same price, in one process and the next.
 fn decides_alike(place: &Place, grants: &[String]) {
     let options = [&["--policy", "mine/mine.wasm", "--dry-run", "--json"], &strs(grants)[..]].concat();
@@ -129,6 +136,7 @@ fn a_policy_in_rust() {
     in_project(&place, "cargo test --quiet").succeeded();
     let (_, grants) = built(&place);
     assert!(grants.is_empty());
+    passes_the_gate(&place, &grants);
     decodes(&place, &grants);
     decides_alike(&place, &grants);
     // A mistake: the compiler's last lines, and one that says that it failed.
@@ -148,6 +156,7 @@ fn a_policy_in_c() {
     in_project(&place, "mkdir -p build && cc -Isdk -o build/test test.c decide.c && build/test").succeeded();
     let (_, grants) = built(&place);
     assert!(grants.is_empty());
+    passes_the_gate(&place, &grants);
     decodes(&place, &grants);
     decides_alike(&place, &grants);
     fs::write(place.path("mine/decide.c"), "broken\n").unwrap();
@@ -164,6 +173,7 @@ fn a_policy_in_python() {
     in_project(&place, "python3 -m unittest --quiet").succeeded();
     // Without the grant it is refused, with the option that grants it.
     place.run(&["policy", "inspect", "mine/mine.wasm"]).failed(2, "--policy-memory 64MiB");
+    passes_the_gate(&place, &grants);
     decodes(&place, &grants);
     decides_alike(&place, &grants);
 }
@@ -176,6 +186,7 @@ fn a_policy_in_javascript() {
     let place = begun("js", &["policy.js", "wit/policy.wit", "package.json", "README.md"]);
     in_project(&place, "node --test").succeeded();
     let (_, grants) = built(&place);
+    passes_the_gate(&place, &grants);
     decodes(&place, &grants);
     decides_alike(&place, &grants);
 }

@@ -8,8 +8,8 @@ use tilewright_bench::Spelling;
 /// `tilewright policy replay`
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit status: 0 where every decision is the same, 1 where some differ, 2 where the records or arguments are wrong. Calls that ran into the limit of time \
-can't be made again; they are counted, and alone are no difference.
+Exit status: 0 where every decision is the same, 1 where some differ, 2 where the records or arguments are wrong; with another policy, which may well \
+decide otherwise, 0. Calls that ran into the limit of time can't be made again; they are counted, and alone are no difference.
 
 Another policy is asked every question as it was recorded: what failed then and what was learnt then is told to it, whatever it would have chosen. Its \
 plans are compared with the recorded ones only where both were measured, or both priced, for the same model, size and device in these records.")]

@@ -5,8 +5,8 @@
 
 #include "tilewright.h"
 
-// The smallest tile that tw_recover goes down to, in pixels of the decoded picture.
-#define LEAST 128
+// The smallest tile, in pixels of the decoded picture.
+#define LEAST 64
 
 // The knobs that a user may set, with their defaults. When tw_configure is called, `integer` (or flag, number, text) holds what was given.
 static tw_setting settings[] = {
@@ -28,39 +28,63 @@ const char *tw_configure(void) {
     return settings[0].integer < 256 || settings[0].integer > 4096 ? "tile: allowed is 256 to 4096" : TW_OK;
 }
 
-// The same plan in tiles that fade into each other over an eighth of their side. Tiles larger than the picture are the whole of it.
-static tw_plan tiles(tw_plan plan, const tw_request *request, uint32_t side) {
-    plan.space.tag = side >= request->height && side >= request->width ? TW_WHOLE : TW_BLENDED;
+// The longer side of the picture.
+static uint32_t longest(const tw_request *request) {
+    return request->height > request->width ? request->height : request->width;
+}
+
+// The next smaller tile than this many pixels: the user's side, or a half of it, a quarter, and so on; 0 where that is too small.
+static uint32_t smaller(uint32_t than) {
+    uint32_t side = TILE;
+    while (side >= than && side >= LEAST) side /= 2;
+    return side < LEAST ? 0 : side;
+}
+
+// The same plan in tiles that fade into each other over an eighth of their side; with a side of 0, whole.
+static tw_plan tiles(tw_plan plan, uint32_t side) {
+    plan.space.tag = side == 0 ? TW_WHOLE : TW_BLENDED;
     plan.space.val.blended = (tw_tile){.height = side, .width = side, .overlap = side / 8};
     return plan;
 }
 
-const char *tw_decide(const tw_request *request, tw_plan *plan) {
-    // The device: half the bytes where a probe found bf16 no slower. `request->device.arch` ("gfx1151") is for rules about one chip.
-    tw_dtype dtype = tw_is_fast(request, TW_BF16) ? TW_BF16 : TW_F32;
+// What suits the user's objective best, of what fits into memory.
+static tw_plan best(const tw_request *request, tw_dtype dtype) {
     // The memory: what the user allows, and no more than is free now.
     uint64_t budget = request->memory_limit;
     if (budget > request->device.free_bytes) budget = request->device.free_bytes;
 
     // The host says what each plan would cost; one that it can't run is left out.
-    tw_plan whole = tw_whole(dtype);
-    tw_plan plans[] = {whole, tiles(whole, request, TILE), tiles(whole, request, TILE / 2)};
+    tw_plan next = tw_whole(dtype);
+    if (request->frames > 1) {
+        // A clip: a few frames at once, and what the network remembers of the past carried along.
+        next.time.tag = TW_TIME_CARRIED;
+        next.time.val.carried = 4 * request->model.temporal_scale;
+    }
+    tw_plan best = next;
     uint64_t least = UINT64_MAX;
-    const tw_plan *best = NULL;
-    for (uint32_t i = 0; i < 3; i++) {
+    uint32_t side = 0, order = 0;
+    do {
+        next = tiles(next, side);
+        side = smaller(side == 0 ? longest(request) : side);
         tw_cost cost;
-        if (!tw_estimate(&plans[i], &cost) || cost.peak_bytes > budget) continue;
+        if (!tw_estimate(&next, &cost) || cost.peak_bytes > budget) continue;
         // The objective: what the user cares about. Balanced takes the first that fits: the fewer tiles, the nearer to the whole's output.
         uint64_t price = request->objective == TW_FASTEST ? cost.elapsed_ns
                        : request->objective == TW_LEANEST ? cost.peak_bytes
-                                                          : i;
-        if (best == NULL || price < least) {
+                                                          : order++;
+        if (price < least) {
             least = price;
-            best = &plans[i];
+            best = next;
         }
-    }
-    *plan = best == NULL ? plans[2] : *best;
-    tw_because(plan, best == NULL ? "nothing is expected to fit: the smallest tiles" : "the best that fits");
+    } while (side != 0);
+    if (least == UINT64_MAX) best = next;
+    tw_because(&best, least == UINT64_MAX ? "nothing is expected to fit: the smallest tiles" : "the best that fits");
+    return best;
+}
+
+const char *tw_decide(const tw_request *request, tw_plan *plan) {
+    // The device: half the bytes where a probe found bf16 no slower. `request->device.arch` ("gfx1151") is for rules about one chip.
+    *plan = best(request, tw_is_fast(request, TW_BF16) ? TW_BF16 : TW_F32);
     return TW_OK;
 }
 
@@ -71,17 +95,20 @@ const char *tw_recover(const tw_request *request, const tw_attempt *attempts, si
     if (last->failure.tag == TW_NON_FINITE) {
         // NaN or infinity: a type with a wider range.
         if (plan->precision.val.uniform == TW_F32) return "not finite in f32";
-        *plan = tw_whole(TW_F32);
-        plan->space = last->plan.space;
-        plan->time = last->plan.time;
-        tw_because(plan, "overflowed: f32");
+        *plan = best(request, TW_F32);
         return TW_OK;
     }
-    // Too much memory: tiles of half the side.
-    uint32_t side = plan->space.tag == TW_WHOLE ? TILE : plan->space.val.blended.height / 2;
+    // Too much memory: of a clip fewer frames at once, else smaller tiles.
+    if (plan->time.tag == TW_TIME_CARRIED && plan->time.val.carried / 2 >= request->model.temporal_scale) {
+        plan->time.val.carried /= 2;
+        tw_because(plan, "memory ran out: fewer frames at once");
+        return TW_OK;
+    }
     // An error is an honest answer: the host goes on with its own default.
-    if (side < LEAST) return "no tiles below 128 pixels";
-    *plan = tiles(*plan, request, side);
+    if (tw_hint(request, "clip.done") != NULL) return "a clip that has begun keeps its tiles";
+    uint32_t side = smaller(plan->space.tag == TW_WHOLE ? longest(request) : plan->space.val.blended.height);
+    if (side == 0) return "no tiles below 64 pixels";
+    *plan = tiles(*plan, side);
     tw_because(plan, "memory ran out: smaller tiles");
     return TW_OK;
 }

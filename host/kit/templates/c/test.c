@@ -40,13 +40,24 @@ int main(void) {
     CHECK(tw_decide(&roomy, &plan) == TW_OK && plan.space.tag == TW_WHOLE);
     CHECK(tw_decide(&tight, &plan) == TW_OK && plan.space.tag == TW_BLENDED && plan.space.val.blended.height == 512);
     roomy.objective = TW_LEANEST;
-    CHECK(tw_decide(&roomy, &plan) == TW_OK && plan.space.val.blended.height == 256);
+    CHECK(tw_decide(&roomy, &plan) == TW_OK && plan.space.val.blended.height == 64);
 
     // Tiles shrink until there is nothing smaller.
-    tw_attempt attempt = {.plan = plan, .failure = {.tag = TW_OUT_OF_MEMORY}};
-    CHECK(tw_recover(&tight, &attempt, 1, &plan) == TW_OK && plan.space.val.blended.height == 128);
-    attempt.plan = plan;
+    tw_attempt attempt = {.plan = tw_whole(TW_F32), .failure = {.tag = TW_OUT_OF_MEMORY}};
+    for (uint32_t side = 512; side >= 64; side /= 2) {
+        CHECK(tw_recover(&tight, &attempt, 1, &plan) == TW_OK && plan.space.val.blended.height == side);
+        attempt.plan = plan;
+    }
     CHECK(tw_recover(&tight, &attempt, 1, &plan) != TW_OK);
+
+    // A clip is taken in fewer frames at once.
+    tw_request clip = roomy;
+    clip.objective = TW_BALANCED;
+    clip.frames = 81;
+    clip.model.temporal_scale = 4;
+    CHECK(tw_decide(&clip, &plan) == TW_OK && plan.space.tag == TW_WHOLE && plan.time.val.carried == 16);
+    attempt = (tw_attempt){.plan = plan, .failure = {.tag = TW_OVER_LIMIT}};
+    CHECK(tw_recover(&clip, &attempt, 1, &plan) == TW_OK && plan.time.val.carried == 8);
 
     // A tile out of range is refused.
     tw_describe.settings[0].integer = 100;

@@ -33,7 +33,7 @@ export const decodingPolicy = {
     },
 
     recover(request, attempts) {
-        return recover(request, attempts, settings.get("tile"));
+        return recover(request, attempts, settings.get("tile"), price);
     },
 
     // Called with what was measured. Most policies need nothing here.

@@ -10,12 +10,12 @@ from componentize_py_types import Err
 from wit_world.exports import lifecycle
 from wit_world.imports import decoding_host
 from wit_world.imports.decoding import (
-    Failure_NonFinite, Layout, Plan, Precision_Uniform, Release, Space_Blended, Space_Whole, Tile, Time_Whole,
+    Failure_NonFinite, Layout, Plan, Precision_Uniform, Release, Space_Blended, Space_Whole, Tile, Time_Carried, Time_Whole,
 )
 from wit_world.imports.types import Dtype, Objective
 
-# The smallest tile that `recover` goes down to, in pixels of the decoded picture.
-LEAST = 128
+# The smallest tile, in pixels of the decoded picture.
+LEAST = 64
 
 # What the user set; `configure` fills it in.
 settings = {}
@@ -38,24 +38,7 @@ class Lifecycle:
 class DecodingPolicy:
     def decide(self, request):
         # The device: half the bytes where a probe found bf16 no slower. `request.device.arch` ("gfx1151") is for rules about one chip.
-        dtype = Dtype.BF16 if Dtype.BF16 in request.device.fast_dtypes else Dtype.F32
-        # The memory: what the user allows, and no more than is free now.
-        budget = min(request.memory_limit, request.device.free_bytes)
-
-        plans = [whole(dtype), *(tiles(whole(dtype), request, side) for side in (settings["tile"], settings["tile"] // 2))]
-        priced = [(plan, price(plan)) for plan in plans]
-        fitting = [(plan, cost) for plan, cost in priced if cost is not None and cost.peak_bytes <= budget]
-        if not fitting:
-            return replace(plans[-1], reason="nothing is expected to fit: the smallest tiles")
-
-        # The objective: what the user cares about.
-        plan, cost = {
-            Objective.FASTEST: lambda: min(fitting, key=lambda each: each[1].elapsed_ns),
-            Objective.LEANEST: lambda: min(fitting, key=lambda each: each[1].peak_bytes),
-            # The first that fits: the fewer tiles, the nearer to the whole picture's output.
-            Objective.BALANCED: lambda: fitting[0],
-        }[request.objective]()
-        return replace(plan, reason=f"the best that fits, {cost.tiles} tiles")
+        return best(request, Dtype.BF16 if Dtype.BF16 in request.device.fast_dtypes else Dtype.F32)
 
     def recover(self, request, attempts):
         last = attempts[-1].plan
@@ -63,29 +46,66 @@ class DecodingPolicy:
             # NaN or infinity: a type with a wider range.
             if last.precision == Precision_Uniform(Dtype.F32):
                 raise Err("not finite in f32")
-            return replace(last, precision=Precision_Uniform(Dtype.F32), reason="overflowed: f32")
-        # Too much memory: tiles of half the side.
-        side = settings["tile"] if isinstance(last.space, Space_Whole) else last.space.value.height // 2
-        if side < LEAST:
-            # An error is an honest answer: the host goes on with its own default.
+            return best(request, Dtype.F32)
+        # Too much memory: of a clip fewer frames at once, else smaller tiles.
+        if isinstance(last.time, Time_Carried) and last.time.value // 2 >= request.model.temporal_scale:
+            return replace(last, time=Time_Carried(last.time.value // 2), reason="memory ran out: fewer frames at once")
+        # An error is an honest answer: the host goes on with its own default.
+        if any(hint.name == "clip.done" for hint in request.hints):
+            raise Err("a clip that has begun keeps its tiles")
+        side = smaller(last, request)
+        if side is None:
             raise Err(f"no tiles below {LEAST} pixels")
-        return replace(tiles(last, request, side), reason=f"memory ran out: tiles of {side}")
+        return replace(tiles(last, side), reason=f"memory ran out: tiles of {side}")
 
     def learn(self, request, plan, outcome):
         """Called with what was measured. `decoding_host.trials` gives the same later, so that most policies need nothing here."""
 
 
-def whole(dtype):
-    """The whole picture at once: a start to change from."""
+def best(request, dtype):
+    """What suits the user's objective best, of what fits into memory."""
+    # The memory: what the user allows, and no more than is free now.
+    budget = min(request.memory_limit, request.device.free_bytes)
+
+    # The host says what each plan would cost.
+    plans = [whole(dtype, request)]
+    while side := smaller(plans[-1], request):
+        plans.append(tiles(plans[-1], side))
+    priced = [(plan, price(plan)) for plan in plans]
+    fitting = [(plan, cost) for plan, cost in priced if cost is not None and cost.peak_bytes <= budget]
+    if not fitting:
+        return replace(plans[-1], reason="nothing is expected to fit: the smallest tiles")
+
+    # The objective: what the user cares about.
+    plan, cost = {
+        Objective.FASTEST: lambda: min(fitting, key=lambda each: each[1].elapsed_ns),
+        Objective.LEANEST: lambda: min(fitting, key=lambda each: each[1].peak_bytes),
+        # The first that fits: the fewer tiles, the nearer to the whole picture's output.
+        Objective.BALANCED: lambda: fitting[0],
+    }[request.objective]()
+    return replace(plan, reason=f"the best that fits, {cost.tiles} tiles")
+
+
+def whole(dtype, request):
+    """The whole picture at once, or of a clip a few frames, with what the network remembers of the past carried along."""
+    time = Time_Carried(4 * request.model.temporal_scale) if request.frames > 1 else Time_Whole()
     return Plan(
-        space=Space_Whole(), time=Time_Whole(), batch=1, precision=Precision_Uniform(dtype), layout=Layout.CHANNELS_FIRST,
+        space=Space_Whole(), time=time, batch=1, precision=Precision_Uniform(dtype), layout=Layout.CHANNELS_FIRST,
         release=Release.AT_END, offload=False, prefetch=0, reason="")
 
 
-def tiles(plan, request, side):
-    """The same plan in tiles that fade into each other over an eighth of their side; the whole, where one tile covers it."""
-    covers = side >= request.height and side >= request.width
-    return replace(plan, space=Space_Whole() if covers else Space_Blended(Tile(side, side, side // 8)))
+def tiles(plan, side):
+    """The same plan in tiles that fade into each other over an eighth of their side."""
+    return replace(plan, space=Space_Blended(Tile(side, side, side // 8)))
+
+
+def smaller(plan, request):
+    """The next smaller tile than the plan's: the user's side, or a half of it, a quarter, and so on; None where that is too small."""
+    than = max(request.height, request.width) if isinstance(plan.space, Space_Whole) else plan.space.value.height
+    side = settings["tile"]
+    while side >= than:
+        side //= 2
+    return side if side >= LEAST else None
 
 
 def price(plan):

@@ -11,7 +11,9 @@ import app
 from componentize_py_types import Err
 from wit_world.exports.lifecycle import Value_Integer
 from wit_world.imports import decoding_host
-from wit_world.imports.decoding import Attempt, Cost, Failure_OutOfMemory, Request, Space_Blended, Space_Whole, Tile
+from wit_world.imports.decoding import (
+    Attempt, Cost, Failure_OutOfMemory, Failure_OverLimit, Request, Space_Blended, Space_Whole, Tile, Time_Carried,
+)
 from wit_world.imports.types import Backend, Device, Dtype, Model, Objective
 
 MIB = 1 << 20
@@ -40,7 +42,7 @@ class Decisions(unittest.TestCase):
         self.assertEqual(self.policy.decide(request(2048 * MIB)).space, Space_Whole())
         self.assertEqual(self.policy.decide(request(300 * MIB)).space, Space_Blended(Tile(512, 512, 64)))
         leanest = replace(request(2048 * MIB), objective=Objective.LEANEST)
-        self.assertEqual(self.policy.decide(leanest).space, Space_Blended(Tile(256, 256, 32)))
+        self.assertEqual(self.policy.decide(leanest).space, Space_Blended(Tile(64, 64, 8)))
 
     def test_tiles_shrink_until_there_is_nothing_smaller(self):
         plan, sides = self.policy.decide(request(300 * MIB)), []
@@ -48,7 +50,13 @@ class Decisions(unittest.TestCase):
             while True:
                 plan = self.policy.recover(request(300 * MIB), [Attempt(plan, Failure_OutOfMemory(MIB))])
                 sides.append(plan.space.value.height)
-        self.assertEqual(sides, [256, 128])
+        self.assertEqual(sides, [256, 128, 64])
+
+    def test_a_clip_is_taken_in_fewer_frames_at_once(self):
+        clip = replace(request(2048 * MIB), frames=81, model=replace(request(0).model, temporal_scale=4))
+        plan = self.policy.decide(clip)
+        self.assertEqual((plan.space, plan.time), (Space_Whole(), Time_Carried(16)))
+        self.assertEqual(self.policy.recover(clip, [Attempt(plan, Failure_OverLimit(4096 * MIB))]).time, Time_Carried(8))
 
     def test_a_tile_out_of_range_is_refused(self):
         with self.assertRaises(Err):

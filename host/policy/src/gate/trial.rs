@@ -125,15 +125,15 @@ fn not_same(golden: &GoldenRequest, first: &[Turn], second: &[Turn]) -> Option<F
     Some(Finding::new(Severity::Error, Step::Golden, Problem::NotSame, found).at(golden, call))
 }
 
-/// Where an instance that heard of other requests before parts from a fresh one. Another answer can't be replayed; other fuel can.
+/// Where an instance that heard of other requests before answers otherwise than a fresh one, which then can't be replayed. Other fuel is
+/// no matter: memory that was asked for before need not be asked for again.
 fn remembers(golden: &GoldenRequest, fresh: &[Turn], living: &[Turn]) -> Option<Finding> {
-    let (one, other) = fresh.iter().zip(living).find(|(one, other)| parted(one, other).is_some())?;
-    let (call, found) = parted(one, other)?;
     let answer =
         |turn: &Turn| turn.heard.decision.as_ref().map(|decision| (decision.plan.clone(), decision.answer.clone()));
-    let severity = if answer(one) == answer(other) { Severity::Note } else { Severity::Warning };
+    let (one, other) = fresh.iter().zip(living).find(|(one, other)| answer(one) != answer(other))?;
+    let (call, found) = parted(one, other)?;
     let found = format!("{found}, in an instance that decided before");
-    Some(Finding::new(severity, Step::Golden, Problem::Remembers, found).at(golden, call))
+    Some(Finding::new(Severity::Warning, Step::Golden, Problem::Remembers, found).at(golden, call))
 }
 
 fn parted(one: &Turn, other: &Turn) -> Option<(Call, String)> {

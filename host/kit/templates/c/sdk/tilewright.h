@@ -91,4 +91,11 @@ static inline bool tw_is(contract_string_t text, const char *word) {
     return !word[text.len];
 }
 
+// What a hint of the request says; NULL where there is none of that name.
+static inline const contract_string_t *tw_hint(const tw_request *request, const char *name) {
+    for (size_t i = 0; i < request->hints.len; i++)
+        if (tw_is(request->hints.ptr[i].name, name)) return &request->hints.ptr[i].value;
+    return 0;
+}
+
 #endif

@@ -3,13 +3,15 @@
 //! The host asks `decide` once per decode, and `recover` after each plan that failed. What it answers is checked and clamped: a policy
 //! advises, and can't break anything. `sdk/wit/policy.wit` says what each field means.
 
+use std::iter::{once, successors};
+
 use tilewright_sdk::{
     Attempt, Cost, Description, Dtype, Failure, Objective, Outcome, Plan, Policy, Precision, Request, Settings, Tile,
-    host,
+    Time, host,
 };
 
-/// The smallest tile that `recover` goes down to, in pixels of the decoded picture.
-const LEAST: u32 = 128;
+/// The smallest tile, in pixels of the decoded picture.
+const LEAST: u32 = 64;
 
 /// One value lives as long as the policy is at work: what `learn` should remember goes in here.
 pub struct Tiles {
@@ -31,13 +33,52 @@ impl Policy for Tiles {
 
     fn decide(&mut self, request: &Request) -> Result<Plan, String> {
         // The device: half the bytes where a probe found bf16 no slower. `request.device.arch` ("gfx1151") is for rules about one chip.
-        let dtype = if request.is_fast(Dtype::Bf16) { Dtype::Bf16 } else { Dtype::F32 };
+        Ok(self.best(request, if request.is_fast(Dtype::Bf16) { Dtype::Bf16 } else { Dtype::F32 }))
+    }
+
+    fn recover(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
+        let Some(Attempt { plan, failure }) = attempts.last() else { return self.decide(request) };
+        match failure {
+            // NaN or infinity: a type with a wider range.
+            Failure::NonFinite(_) if plan.precision == Precision::Uniform(Dtype::F32) => Err("not finite in f32".into()),
+            Failure::NonFinite(_) => Ok(self.best(request, Dtype::F32)),
+            // Too much memory: of a clip fewer frames at once, else smaller tiles.
+            Failure::OutOfMemory(_) | Failure::OverLimit(_) => {
+                let frames = if let Time::Carried(frames) = plan.time { frames / 2 } else { 0 };
+                if frames >= request.model.temporal_scale {
+                    let time = Time::Carried(frames);
+                    return Ok(Plan { time, ..plan.clone() }.because("memory ran out: fewer frames at once"));
+                }
+                // An error is an honest answer: the host goes on with its own default.
+                if request.delivered() > 0 {
+                    return Err("a clip that has begun keeps its tiles".into());
+                }
+                let failed = plan.tile().map_or(request.longest(), |tile| tile.height);
+                let side = self.smaller(failed).ok_or_else(|| format!("no tiles below {LEAST} pixels"))?;
+                Ok(tiles(plan, request, side).because(format!("memory ran out: tiles of {side}")))
+            }
+        }
+    }
+
+    // Called with what was measured. `host::trials` gives the same later, so that most policies need nothing here.
+    fn learn(&mut self, _request: &Request, _plan: &Plan, _outcome: &Outcome) {}
+}
+
+impl Tiles {
+    /// What suits the user's objective best, of what fits into memory.
+    fn best(&self, request: &Request, dtype: Dtype) -> Plan {
         // The memory: what the user allows, and no more than is free now.
         let budget = request.memory_limit.min(request.device.free_bytes);
 
         // The host says what each plan would cost; one that it can't run is an error, and left out.
-        let whole = Plan::whole(Precision::Uniform(dtype));
-        let plans = [whole.clone(), tiles(&whole, request, self.side), tiles(&whole, request, self.side / 2)];
+        let mut whole = Plan::whole(Precision::Uniform(dtype));
+        if request.frames > 1 {
+            // A clip: a few frames at once, and what the network remembers of the past carried along.
+            whole.time = Time::Carried(4 * request.model.temporal_scale);
+        }
+        let sides = successors(self.smaller(request.longest()), |side| self.smaller(*side));
+        let tiled = sides.map(|side| tiles(&whole, request, side));
+        let plans: Vec<Plan> = once(whole.clone()).chain(tiled).collect();
         let priced = plans.iter().filter_map(|plan| Some((plan, host::estimate(plan).ok()?)));
         let fitting: Vec<(&Plan, Cost)> = priced.filter(|(_, cost)| cost.peak_bytes <= budget).collect();
 
@@ -48,34 +89,16 @@ impl Policy for Tiles {
             // The first that fits: the fewer tiles, the nearer to the whole picture's output.
             Objective::Balanced => fitting.first(),
         };
-        Ok(match best {
+        match best {
             Some((plan, cost)) => (*plan).clone().because(format!("the best that fits, {} tiles", cost.tiles)),
-            None => plans[2].clone().because("nothing is expected to fit: the smallest tiles"),
-        })
-    }
-
-    fn recover(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
-        let Some(Attempt { plan, failure }) = attempts.last() else { return self.decide(request) };
-        match failure {
-            // NaN or infinity: a type with a wider range.
-            Failure::NonFinite(_) if plan.precision == Precision::Uniform(Dtype::F32) => Err("not finite in f32".into()),
-            Failure::NonFinite(_) => {
-                Ok(Plan { precision: Precision::Uniform(Dtype::F32), ..plan.clone() }.because("overflowed: f32"))
-            }
-            // Too much memory: tiles of half the side.
-            Failure::OutOfMemory(_) | Failure::OverLimit(_) => {
-                let side = plan.tile().map_or(self.side, |tile| tile.height / 2);
-                // An error is an honest answer: the host goes on with its own default.
-                if side < LEAST {
-                    return Err(format!("no tiles below {LEAST} pixels"));
-                }
-                Ok(tiles(plan, request, side).because(format!("memory ran out: tiles of {side}")))
-            }
+            None => plans[plans.len() - 1].clone().because("nothing is expected to fit: the smallest tiles"),
         }
     }
 
-    // Called with what was measured. `host::trials` gives the same later, so that most policies need nothing here.
-    fn learn(&mut self, _request: &Request, _plan: &Plan, _outcome: &Outcome) {}
+    /// The next smaller tile than this many pixels: the user's side, or a half of it, a quarter, and so on.
+    fn smaller(&self, than: u32) -> Option<u32> {
+        successors(Some(self.side), |side| Some(side / 2)).find(|side| *side < than).filter(|side| *side >= LEAST)
+    }
 }
 
 tilewright_sdk::export!(Tiles);

@@ -55,7 +55,7 @@ fn whole_where_it_fits_and_tiles_where_it_does_not() {
     let tiled = policy().decide(&request(300 * MIB)).unwrap();
     assert_eq!(tiled.space, Space::Blended(Tile::square(512, 64)));
     let leanest = Request { objective: Objective::Leanest, ..request(2048 * MIB) };
-    assert_eq!(policy().decide(&leanest).unwrap().space, Space::Blended(Tile::square(256, 32)));
+    assert_eq!(policy().decide(&leanest).unwrap().space, Space::Blended(Tile::square(64, 8)));
 }
 
 #[test]
@@ -68,7 +68,18 @@ fn tiles_shrink_until_there_is_nothing_smaller() {
         sides.push(next.tile().unwrap().height);
         plan = next;
     }
-    assert_eq!(sides, [256, 128]);
+    assert_eq!(sides, [256, 128, 64]);
+}
+
+#[test]
+fn a_clip_is_taken_in_fewer_frames_at_once() {
+    let mut policy = policy();
+    let mut request = Request { frames: 81, ..request(2048 * MIB) };
+    request.model.temporal_scale = 4;
+    let plan = policy.decide(&request).unwrap();
+    assert_eq!((plan.space, plan.time), (Space::Whole, Time::Carried(16)));
+    let failure = Failure::OverLimit(4096 * MIB);
+    assert_eq!(policy.recover(&request, &[Attempt { plan, failure }]).unwrap().time, Time::Carried(8));
 }
 
 #[test]
