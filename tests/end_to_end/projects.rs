@@ -11,7 +11,10 @@ use std::{
 
 use serde_json::Value;
 
-use crate::program::{Place, Run, bundled, root};
+use crate::{
+    program::{Place, Run, bundled, root},
+    registry::Registry,
+};
 
 /// Where cargo and rustup keep what they have, if not in the home folder.
 const HOMES: [(&str, &str); 2] = [("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")];
@@ -119,6 +122,33 @@ fn passes_the_gate(place: &Place, grants: &[String]) {
     assert!(findings.iter().all(|finding| finding["severity"] == "note"), "{checked}");
 }
 
+/// What an author does with a policy beside decoding, in this language as in any other.
+fn every_verb_works(place: &Place, grants: &[String]) {
+    let run = |words: &[&str]| place.run(&[&["policy"], words, &strs(grants)].concat());
+    let policy = "mine/mine.wasm";
+    let measured = run(&["bench", policy, "--iterations", "20", "--json"]).json();
+    println!("decide: {}", measured["calls"][0]);
+    run(&["diff", "fixed", policy]).succeeded();
+
+    let options = ["--policy", policy, "--record", "r.jsonl", "--record", "full", "-o", "out.png"];
+    place.decode(&bundled(), &[&options[..], &strs(grants)].concat()).succeeded();
+    let replayed = run(&["replay", "r.jsonl", "--policy-file", policy, "--json"]).json();
+    assert_eq!((&replayed["totals"]["equal"], &replayed["totals"]["calls"]), (&2.into(), &2.into()), "{replayed}");
+    let device = root().join("examples/devices/two-core-cpu.json").display().to_string();
+    let simulated = run(&["simulate", "--device", &device, "--policy", policy, "--json"]).json();
+    assert!(simulated["policies"][0]["done"].as_u64().unwrap() > 0, "{simulated}");
+
+    place.run(&["policy", "keygen", "ada", "--no-password"]).succeeded();
+    run(&["sign", policy, "--key", "ada.key"]).succeeded();
+    place.run(&["policy", "verify", policy, "--key", "ada.pub"]).succeeded();
+    if let Some(registry) = Registry::open() {
+        run(&["push", policy, &registry.named("mine:1"), "--plain-http"]).succeeded();
+        run(&["pull", &registry.named("mine:1"), "-o", "pulled.wasm", "--plain-http"]).succeeded();
+        assert!(fs::read(place.path("pulled.wasm")).unwrap() == fs::read(place.path(policy)).unwrap());
+        place.run(&["policy", "verify", "pulled.wasm", "--key", "ada.pub"]).succeeded();
+    }
+}
+
 /// The same question has the same answer and the same price, in one process and the next.
 fn decides_alike(place: &Place, grants: &[String]) {
     let options = [&["--policy", "mine/mine.wasm", "--dry-run", "--json"], &strs(grants)[..]].concat();
@@ -139,6 +169,7 @@ fn a_policy_in_rust() {
     passes_the_gate(&place, &grants);
     decodes(&place, &grants);
     decides_alike(&place, &grants);
+    every_verb_works(&place, &grants);
     // A mistake: the compiler's last lines, and one that says that it failed.
     fs::write(place.path("mine/src/lib.rs"), "fn broken( {}\n").unwrap();
     let failed = run(&place, &["policy", "build", "mine"]);
@@ -159,6 +190,7 @@ fn a_policy_in_c() {
     passes_the_gate(&place, &grants);
     decodes(&place, &grants);
     decides_alike(&place, &grants);
+    every_verb_works(&place, &grants);
     fs::write(place.path("mine/decide.c"), "broken\n").unwrap();
     run(&place, &["policy", "build", "mine"]).failed(1, "failed (exit status 1)");
 }
@@ -176,6 +208,7 @@ fn a_policy_in_python() {
     passes_the_gate(&place, &grants);
     decodes(&place, &grants);
     decides_alike(&place, &grants);
+    every_verb_works(&place, &grants);
 }
 
 #[test]
@@ -189,6 +222,7 @@ fn a_policy_in_javascript() {
     passes_the_gate(&place, &grants);
     decodes(&place, &grants);
     decides_alike(&place, &grants);
+    every_verb_works(&place, &grants);
 }
 
 #[test]

@@ -25,7 +25,7 @@ const PASSWORDS: &str = "ada:$2y$04$BpiTsF76nbK1YhYhw8kPw.qROwFzxAj2uiRG6OIaVr8C
 /// How long a registry may take to begin.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-struct Registry {
+pub struct Registry {
     server: Child,
     address: String,
     folder: TempDir,
@@ -33,7 +33,7 @@ struct Registry {
 
 impl Registry {
     /// A registry that lets everybody do everything.
-    fn open() -> Option<Self> {
+    pub fn open() -> Option<Self> {
         Self::start(|_| String::new())
     }
 
@@ -84,7 +84,7 @@ impl Registry {
         None
     }
 
-    fn named(&self, rest: &str) -> String {
+    pub fn named(&self, rest: &str) -> String {
         format!("{}/{rest}", self.address)
     }
 

@@ -33,7 +33,8 @@ const RUST: &[(&str, &str)] = files!["rust":
 ];
 
 /// The SDK's own sources, so that nothing has to be published for a project to build.
-const SDK: &[(&str, &str)] = sdk!["arena.rs", "bindings.rs", "description.rs", "export.rs", "host.rs", "lib.rs", "words.rs"];
+const SDK: &[(&str, &str)] =
+    sdk!["arena.rs", "bindings.rs", "description.rs", "export.rs", "host.rs", "lib.rs", "words.rs"];
 
 /// Where the SDK's bindings look for the contract: in the checkout, and in a project.
 const CONTRACT_PATH: [&str; 2] = ["\"../../wit\"", "\"wit\""];
