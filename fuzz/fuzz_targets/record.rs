@@ -1,15 +1,55 @@
-//! Files of records: a line is a record or it isn't, and what was read is written and read again as the same.
+//! Files of records: a line is a record or it isn't; what was read is written and read again as the same; and what makes sense is
+//! decided again by a policy at work, whatever the host is said to have offered then.
 
 #![no_main]
 
+use std::sync::{Arc, LazyLock};
+
 use libfuzzer_sys::fuzz_target;
-use tilewright_plan::Record;
+use tilewright_plan::{
+    Cost, Facts, Plan, Planner, Record, Trial,
+    exchange::{Call, Question},
+    records,
+};
+use tilewright_policy::{CacheDir, Limits, LoadedPolicy, PolicyHost};
+
+static FIXED: LazyLock<LoadedPolicy> = LazyLock::new(|| {
+    let host = PolicyHost::new(Limits::default(), &CacheDir::Off).expect("the sandbox can be set up");
+    host.load_shipped("fixed").expect("it ships")
+});
+
+struct Nothing;
+
+impl Facts for Nothing {
+    fn estimate(&self, _: &Plan) -> Result<Cost, String> {
+        Err("nothing is known".into())
+    }
+
+    fn trials(&self, _: u32) -> Vec<Trial> {
+        Vec::new()
+    }
+}
+
+fn make_again(calls: &[Call]) {
+    let mut policy = FIXED.configure(&[]).expect("its defaults");
+    for Call { request, device, question, .. } in calls {
+        match question {
+            Question::Decide { offer } => drop(policy.decide(request, device, offer, Arc::new(Nothing))),
+            Question::Recover { offer, attempts } => {
+                drop(policy.recover(request, device, offer, Arc::new(Nothing), attempts));
+            }
+            Question::Learn { .. } => {}
+        }
+    }
+}
 
 fuzz_target!(|bytes: &[u8]| {
-    for line in bytes.split(|&byte| byte == b'\n') {
-        let Ok(record) = serde_json::from_slice::<Record>(line) else { continue };
+    for (_, record) in records::read(bytes).flatten() {
         let written = serde_json::to_string(&record).expect("what was read can be written");
         let again: Record = serde_json::from_str(&written).expect("what was written can be read");
         assert_eq!(serde_json::to_string(&again).expect("and written again"), written);
+        if let Some(exchange) = &record.exchange {
+            make_again(&exchange.calls);
+        }
     }
 });

@@ -117,5 +117,7 @@ fn policies_are_compared_on_the_golden_set_and_on_records() {
     place.run(&["policy", "diff", "fixed", "fixd"]).failed(2, "unknown policy 'fixd'");
     place.run(&["policy", "diff", "fixed", "fixed", "--records", "none.jsonl"]).failed(2, "none.jsonl");
     fs::write(place.path("bad.jsonl"), "{}\n").unwrap();
-    place.run(&["policy", "diff", "fixed", "fixed", "--records", "bad.jsonl"]).failed(2, "line 1 is not a record");
+    place
+        .run(&["policy", "diff", "fixed", "fixed", "--records", "bad.jsonl"])
+        .failed(2, "line 1: not a decision record");
 }

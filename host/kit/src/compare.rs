@@ -10,7 +10,7 @@ use std::{io, path::PathBuf, sync::Arc};
 
 use serde::Serialize;
 use thiserror::Error;
-use tilewright_plan::{Cost, Decision, Fallback, Plan, Planner, PolicyIdentity, Release};
+use tilewright_plan::{Cost, Decision, Fallback, Plan, Planner, PolicyIdentity, Release, records::Damage};
 use tilewright_policy::{
     LoadedPolicy, PolicyError,
     gate::{Call, golden},
@@ -35,14 +35,12 @@ pub enum CompareError {
         source: io::Error,
     },
     /// A line is no record.
-    #[error("records {}: line {line} is not a record: {detail}", path.display())]
-    NotARecord {
+    #[error("records {}: {damage}", path.display())]
+    Damaged {
         /// The file.
         path: PathBuf,
-        /// Counted from 1.
-        line: usize,
-        /// What the reader says.
-        detail: String,
+        /// Which line, and what is wrong with it.
+        damage: Damage,
     },
     /// There is nothing to compare on.
     #[error("records {}: there are none in the file: write some with 'tilewright decode --record FILE' or 'tilewright history export FILE'", path.display())]

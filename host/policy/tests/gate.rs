@@ -268,9 +268,9 @@ fn state_that_leaks_between_decisions_is_told() {
     let fuel = "COUNT
         (local.set $left (global.get $count))
         (loop $more (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))";
-    let verdict = check(Guest { decide: fuel, ..HEALTHY });
-    let findings = found(&verdict, Problem::Remembers, Severity::Note, Step::Golden);
-    assert!(findings[0].found.contains("units of fuel"), "{findings:?}");
+    // An allocator that has its memory already takes less: the answers are what counts.
+    let slower = check(Guest { decide: fuel, ..HEALTHY });
+    assert!(slower.passes() && of(&slower, Problem::Remembers).is_empty(), "{slower:#?}");
     // What is learnt may change answers.
     let learnt = check(Guest { learn: "(i32.store8 (i32.const 1062) (i32.const 1))", ..HEALTHY });
     assert!(learnt.passes() && of(&learnt, Problem::Remembers).is_empty(), "{learnt:#?}");

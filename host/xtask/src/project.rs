@@ -50,9 +50,14 @@ impl Project {
         self.target().join(profile).join("tilewright")
     }
 
-    /// The cargo that runs this, in the checkout.
+    /// The cargo that runs this, in the checkout. What it said of this crate is not passed on: a build script that watches such a variable
+    /// would run again whenever a user calls cargo directly, and everything behind it be built anew.
     pub fn cargo(&self) -> Command {
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        for name in names.filter(|name| ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|of| name.starts_with(of))) {
+            command.env_remove(name);
+        }
         command.current_dir(&self.root);
         command
     }

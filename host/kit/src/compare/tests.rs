@@ -131,13 +131,17 @@ fn a_full_record_s_prices_are_taken() {
             "precision": {"kind": "uniform", "dtype": precision}, "layout": "channels-last", "release": "keep", "offload": false,
             "prefetch": 0, "reason": "priced"})
     };
+    let offer = golden::offer_of(&serde_json::from_value(full.clone()).unwrap());
+    let reply = |plan: &Value| json!({"answer": plan, "plan": plan, "adjusted": [], "fallback": null, "fuel": 1});
+    let measured = json!({"elapsed_ns": 1, "peak_bytes": 1, "attempts": 1});
     full["exchange"] = json!({"session": "s", "calls": [
-        {"sequence": 0, "request": full["request"], "device": full["device"], "question": {"kind": "decide", "offer": {"running": null}},
+        {"sequence": 0, "request": full["request"], "device": full["device"], "question": {"kind": "decide", "offer": offer},
             "heard": {"estimates": [
                 {"plan": plan(512, "f32"), "cost": {"peak_bytes": 7, "elapsed_ns": 8_000_000_000u64, "tiles": 9, "shapes": 1, "rework": "1.25"}},
                 {"plan": plan(64, "f16"), "error": "no f16 here"}]},
-            "reply": {}},
-        {"sequence": 1, "request": full["request"], "device": full["device"], "question": {"kind": "learn"}, "reply": {}}]});
+            "reply": reply(&full["plan"])},
+        {"sequence": 1, "request": full["request"], "device": full["device"],
+            "question": {"kind": "learn", "plan": full["plan"], "measured": measured}, "reply": reply(&Value::Null)}]});
     let (_place, path) = Place::with(&[full]);
     let comparison = compared(&path);
     let [difference] = comparison.differences.as_slice() else { panic!("{comparison:?}") };
@@ -174,8 +178,8 @@ fn odd_files_are_refused_by_line() {
     };
     assert!(refused("").contains("there are none"));
     assert!(refused("\n\n").contains("there are none"));
-    assert!(refused(&format!("{}\n{{\"a\": 1}}\n", record())).contains("line 2 is not a record: missing field"));
-    assert!(refused("not json").contains("line 1 is not a record"));
+    assert!(refused(&format!("{}\n{{\"a\": 1}}\n", record())).contains("line 2: not a decision record: missing field"));
+    assert!(refused("not json").contains("line 1: not a decision record"));
     assert!(read(std::path::Path::new("/no/such.jsonl")).unwrap_err().to_string().contains("can't be read"));
 }
 

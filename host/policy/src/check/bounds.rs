@@ -1,0 +1,64 @@
+//! What a plan is held against.
+
+use tilewright_plan::{Offer, Request, Space};
+
+/// What a plan has to fit into: the offer and the extents of the request.
+#[derive(Clone, Debug)]
+pub(crate) struct Bounds {
+    pub batch: u32,
+    pub frames: u32,
+    pub height: u32,
+    pub width: u32,
+    /// Output frames per latent frame.
+    pub scale: u32,
+    pub offer: Offer,
+}
+
+impl Bounds {
+    pub fn new(request: &Request, offer: &Offer) -> Self {
+        let &Request { batch, frames, height, width, .. } = request;
+        Self { batch, frames, height, width, scale: request.model.temporal_scale, offer: offer.clone() }
+    }
+
+    pub(super) fn is_clip(&self) -> bool {
+        self.frames > 1
+    }
+
+    /// Whether the request is a clip whose causal state is carried from chunk to chunk.
+    pub fn is_carried(&self) -> bool {
+        self.is_clip() && self.offer.carried
+    }
+
+    /// A chunk as it can be run: whole latent frames, or a power of two of one's output frames, or the clip.
+    pub(super) fn chunk(&self, frames: u32) -> u32 {
+        let scale = self.scale.max(1);
+        if frames >= self.frames {
+            self.frames
+        } else if frames >= scale {
+            frames - frames % scale
+        } else {
+            1 << frames.max(1).ilog2()
+        }
+    }
+
+    pub(super) fn unit(&self) -> u32 {
+        self.offer.tile_unit.max(1)
+    }
+
+    /// The least side of a tile along an axis of this extent.
+    pub(super) fn least(&self, extent: u32) -> u32 {
+        self.offer.tile_least.max(1).next_multiple_of(self.unit()).min(extent)
+    }
+
+    /// How many samples or tiles there are to run together.
+    pub(super) fn work(&self, space: &Space) -> u32 {
+        let tiles = space.tile().map_or(1, |tile| {
+            let along = |extent: u32, side: u32| match side >= extent {
+                true => 1,
+                false => (extent - side).div_ceil(side.saturating_sub(tile.overlap).max(1)).saturating_add(1),
+            };
+            along(self.height, tile.height).saturating_mul(along(self.width, tile.width))
+        });
+        self.batch.saturating_mul(tiles).max(1)
+    }
+}
