@@ -1,6 +1,6 @@
 //! What loading and deciding cost: cold, cached, a decision of every policy that ships against a host that prices at once, and below them
 //! the floor: a guest that does nothing but answer.
-//! `cargo bench -p tilewright-policy`; timings are printed, never asserted.
+//! `cargo bench -p tilewright-policy`; timings are printed, never asserted. `cargo bench -p tilewright-policy -- fixed` asks `fixed` alone.
 
 #[path = "../tests/hostile/guest.rs"]
 #[allow(dead_code, reason = "the hostile tests use the rest")]
@@ -29,22 +29,26 @@ impl Facts for Prices {
 }
 
 fn main() {
+    let only = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
     let cache = tempfile::tempdir().expect("a temporary directory");
     let cached = CacheDir::At(cache.path().join("policies"));
     let cold = PolicyHost::new(Limits::default(), &CacheDir::Off).expect("a sandbox");
     let warm = PolicyHost::new(Limits::default(), &cached).expect("a sandbox");
-    for name in shipped_names() {
+    for name in shipped_names().filter(|_| only.is_none()) {
         report(&format!("load {name}, cold"), 10, || drop(cold.load_shipped(name)));
         warm.load_shipped(name).expect("a policy that ships");
         report(&format!("load {name}, cached"), 20, || drop(warm.load_shipped(name)));
     }
     let adaptive = warm.load_shipped("adaptive").expect("a policy that ships");
-    report("configure adaptive (a new instance)", 100, || drop(adaptive.configure(&[])));
+    if only.is_none() {
+        report("configure adaptive (a new instance)", 100, || drop(adaptive.configure(&[])));
+    }
     let floor = warm.load("floor", &guest::HEALTHY.build()).expect("a healthy guest");
     let offered = offer(false);
     let (request, device) = (request(1, &offered), device(Backend::Cuda, vec![Dtype::Bf16, Dtype::F16]));
     let shipped = shipped_names().map(|name| (name, warm.load_shipped(name).expect("a policy that ships")));
-    for (name, loaded) in [("floor", floor)].into_iter().chain(shipped) {
+    let all = [("floor", floor)].into_iter().chain(shipped);
+    for (name, loaded) in all.filter(|(name, _)| only.as_ref().is_none_or(|only| only == name)) {
         let mut policy = loaded.configure(&[]).expect("its defaults");
         let facts: Arc<dyn Facts> = Arc::new(Prices);
         let mut fuel = 0;
@@ -55,7 +59,9 @@ fn main() {
         });
         println!("    {} hints, fuel {fuel}", request.hints.len());
     }
-    each_case(&adaptive);
+    if only.is_none_or(|only| only == "adaptive") {
+        each_case(&adaptive);
+    }
 }
 
 /// `adaptive` on pictures and clips.

@@ -235,6 +235,10 @@ impl Guest {
             Ok(()) => question.facts.estimate(&legal),
             Err(nonsense) => Err(nonsense.to_string()),
         };
+        if self.candidates.is_empty() {
+            // Who asks once asks for a dozen.
+            self.candidates.reserve(USUAL_CANDIDATES);
+        }
         self.candidates.push(Candidate { plan, cost: cost.clone() });
         Ok(cost)
     }
@@ -249,6 +253,9 @@ impl Guest {
     }
 }
 
+/// About as many plans as a policy that searches asks the price of.
+const USUAL_CANDIDATES: usize = 32;
+
 /// The most trials that are handed to a guest at once.
 const TRIALS: u32 = 256;
 
@@ -257,7 +264,8 @@ pub(crate) fn clean(text: String, most: usize) -> String {
     let suspect = |c: char| {
         c.is_control() || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
-    if text.len() <= most && !text.chars().any(suspect) {
+    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~');
+    if text.len() <= most && (text.as_bytes().iter().all(is_plain) || !text.chars().any(suspect)) {
         return text;
     }
     let mut short: String = text.chars().take(most).map(|c| if suspect(c) { ' ' } else { c }).collect();
