@@ -4,6 +4,7 @@
 //! Nothing is made up. A plan's time and memory are its own in the table, or those of the nearest plan by the rule of
 //! [`Case::nearest`], or unknown; each is counted. A price is the one that the host gave, or an error.
 
+mod builder;
 mod facts;
 mod nearest;
 mod report;
@@ -13,7 +14,8 @@ mod table;
 mod tests;
 mod workload;
 
+pub use builder::{Builder, Left};
 pub use report::{PolicyRow, RequestRow, Simulation, What};
 pub use run::{Entrant, Options, run};
-pub use table::{Builder, Case, Choice, Entry, Left, MOST_TABLE_BYTES, Table, TableError};
+pub use table::{Case, Choice, Entry, MOST_TABLE_BYTES, Table, TableError};
 pub use workload::{Item, WorkloadError, builtin, from_records, read as read_workload};

@@ -1,4 +1,4 @@
-//! The golden set: requests that every policy is asked before it is put to work. One row each, in [`rows`].
+//! The golden set: requests that every policy is asked before it is put to work. One row each, in the table of `rows`.
 
 mod play;
 mod rows;

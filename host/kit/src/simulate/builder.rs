@@ -1,0 +1,242 @@
+//! Makes a table from records and sweeps.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+use tilewright_plan::{Cost, Device, Failure, Hint, Objective, Offer, Plan, Record, Request};
+
+use super::table::{Case, Entry, FORMAT, Table, TableError};
+use crate::replay::{Work, bare};
+
+/// What of a source went into no table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Left {
+    /// Measured on another device than the one chosen.
+    pub other_devices: usize,
+    /// Decodes that ended without an outcome.
+    pub without_outcome: usize,
+    /// Records that don't say what could be carried out.
+    pub without_offer: usize,
+}
+
+/// Makes a table, source by source.
+#[derive(Debug, Default)]
+pub struct Builder {
+    /// Only devices with this text in their name or arch.
+    device: Option<String>,
+    /// Plans that were only priced go in, too.
+    priced: bool,
+    groups: Vec<Group>,
+    /// What went into no table.
+    pub left: Left,
+}
+
+/// What is known of one kind of work.
+#[derive(Debug)]
+struct Group {
+    work: Work,
+    device: Device,
+    request: Request,
+    offer: Offer,
+    plans: Vec<Gathered>,
+    places: HashMap<Plan, usize>,
+}
+
+#[derive(Debug)]
+struct Gathered {
+    plan: Plan,
+    estimate: Option<Cost>,
+    runs: Vec<(f64, u64)>,
+    failure: Option<Failure>,
+}
+
+/// The parts of `tilewright bench sweep --json` that a table is made from.
+#[derive(Debug, Deserialize)]
+struct Sweep {
+    device: Device,
+    requests: Vec<Request>,
+    plans: Vec<SweptPlan>,
+}
+
+#[derive(Debug, Deserialize)]
+struct SweptPlan {
+    width: u32,
+    height: u32,
+    plan: Plan,
+    samples_ms: Vec<f64>,
+    peak_bytes: Option<u64>,
+    estimate: Option<Cost>,
+}
+
+impl Builder {
+    /// Of one device: the one with this text in its name or arch, or the only one that there is.
+    pub fn new(device: Option<String>, priced: bool) -> Self {
+        Self { device, priced, ..Self::default() }
+    }
+
+    /// Takes a record's plan and outcome, and with `priced` what its policy asked the price of.
+    pub fn record(&mut self, record: &Record) {
+        if !self.wanted(&record.device) {
+            self.left.other_devices += 1;
+            return;
+        }
+        let Some(offer) = offered(&record.request.hints) else {
+            self.left.without_offer += 1;
+            return;
+        };
+        let priced = self.priced;
+        let group = self.group(&record.request, &record.device, offer);
+        for attempt in &record.attempts {
+            // Memory that ran out did so under that limit; what is not finite is so under any.
+            if matches!(attempt.failure, Failure::NonFinite { .. }) {
+                group.entry(&attempt.plan).failure = Some(attempt.failure);
+            }
+        }
+        for call in record.exchange.iter().flat_map(|exchange| &exchange.calls).filter(|_| priced) {
+            for heard in &call.heard.estimates {
+                let entry = group.entry(&heard.plan);
+                entry.estimate = Result::<Cost, String>::from(&heard.price).ok().or(entry.estimate);
+            }
+        }
+        let Some(outcome) = record.outcome else {
+            self.left.without_outcome += 1;
+            return;
+        };
+        let entry = group.entry(&record.plan);
+        entry.estimate = record.estimate.or(entry.estimate);
+        entry.runs.push((outcome.elapsed.as_secs_f64() * 1e3, outcome.peak_bytes));
+    }
+
+    /// Takes the JSON of `tilewright bench sweep`.
+    ///
+    /// # Errors
+    /// [`TableError::NotATable`] where it is something else.
+    pub fn sweep(&mut self, text: &[u8]) -> Result<(), TableError> {
+        let sweep: Sweep =
+            serde_json::from_slice(text).map_err(|error| TableError::NotATable(format!("nor a sweep: {error}")))?;
+        if !self.wanted(&sweep.device) {
+            self.left.other_devices += sweep.plans.len();
+            return Ok(());
+        }
+        for row in &sweep.plans {
+            let of_size = |request: &&Request| (request.width, request.height) == (row.width, row.height);
+            let Some((request, offer)) =
+                sweep.requests.iter().find(of_size).and_then(|request| Some((request, offered(&request.hints)?)))
+            else {
+                self.left.without_offer += 1;
+                continue;
+            };
+            if row.samples_ms.is_empty() {
+                self.left.without_outcome += 1;
+            }
+            let entry = self.group(request, &sweep.device, offer).entry(&row.plan);
+            entry.estimate = row.estimate.or(entry.estimate);
+            let peak = row.peak_bytes.unwrap_or(0);
+            entry.runs.extend(row.samples_ms.iter().map(|sample| (*sample, peak)));
+        }
+        Ok(())
+    }
+
+    /// The table.
+    ///
+    /// # Errors
+    /// [`TableError::Devices`] and [`TableError::Empty`].
+    pub fn finish(self, name: String, about: String) -> Result<Table, TableError> {
+        let mut devices: Vec<&Device> = Vec::new();
+        for group in &self.groups {
+            let same = |known: &&Device| {
+                Device { free_bytes: 0, ..(*known).clone() } == Device { free_bytes: 0, ..group.device.clone() }
+            };
+            if !devices.iter().any(same) {
+                devices.push(&group.device);
+            }
+        }
+        let device = match devices[..] {
+            [] => return Err(TableError::Empty),
+            [device] => device.clone(),
+            _ => {
+                let found = devices.iter().map(|device| device.name.clone()).collect();
+                return Err(TableError::Devices { found });
+            }
+        };
+        let cases: Vec<Case> = self.groups.into_iter().map(Group::finish).collect();
+        let cases: Vec<Case> = cases.into_iter().filter(|case| case.plans.iter().any(|entry| entry.runs > 0)).collect();
+        if cases.is_empty() {
+            return Err(TableError::Empty);
+        }
+        Ok(Table { tilewright_table: FORMAT, name, about, device, cases })
+    }
+
+    fn wanted(&self, device: &Device) -> bool {
+        let text = self.device.as_ref().map(|text| text.to_lowercase());
+        text.is_none_or(|text| [&device.name, &device.arch].iter().any(|known| known.to_lowercase().contains(&text)))
+    }
+
+    fn group(&mut self, request: &Request, device: &Device, offer: Offer) -> &mut Group {
+        let work = Work::of(request, device);
+        let place = self.groups.iter().position(|group| group.work == work).unwrap_or_else(|| {
+            let mut request = request.clone();
+            request.objective = Objective::Balanced;
+            self.groups.push(Group {
+                work,
+                device: device.clone(),
+                request,
+                offer,
+                plans: Vec::new(),
+                places: HashMap::new(),
+            });
+            self.groups.len() - 1
+        });
+        &mut self.groups[place]
+    }
+}
+
+impl Group {
+    fn entry(&mut self, plan: &Plan) -> &mut Gathered {
+        let plan = bare(plan);
+        let place = *self.places.entry(plan.clone()).or_insert_with(|| {
+            self.plans.push(Gathered { plan, estimate: None, runs: Vec::new(), failure: None });
+            self.plans.len() - 1
+        });
+        &mut self.plans[place]
+    }
+
+    fn finish(self) -> Case {
+        let plans = self.plans.into_iter().map(|gathered| {
+            let mut times: Vec<f64> = gathered.runs.iter().map(|(time, _)| *time).collect();
+            times.sort_by(f64::total_cmp);
+            let median = times.get(times.len() / 2).map(|upper| match times.len().is_multiple_of(2) {
+                true => (times[times.len() / 2 - 1] + upper) / 2.0,
+                false => *upper,
+            });
+            Entry {
+                plan: gathered.plan,
+                estimate: gathered.estimate,
+                // To the microsecond, which is more than was measured.
+                elapsed_ms: median.map(|time| (time * 1e3).round() / 1e3),
+                peak_bytes: gathered.runs.iter().map(|(_, peak)| *peak).max(),
+                runs: u32::try_from(times.len()).unwrap_or(u32::MAX),
+                failure: gathered.failure,
+            }
+        });
+        Case { request: self.request, offer: self.offer, plans: plans.collect() }
+    }
+}
+
+/// The offer, as the request's hints have it.
+pub(crate) fn offered(hints: &[Hint]) -> Option<Offer> {
+    let of = |name: &str| hints.iter().find(|hint| hint.name == name).map(|hint| hint.value.as_str());
+    let number = |name: &str| of(name)?.parse::<u32>().ok();
+    let flag = |name: &str| of(name)?.parse::<bool>().ok();
+    Some(Offer {
+        dtypes: of("offer.dtypes")?.split(',').map(|name| name.parse().ok()).collect::<Option<_>>()?,
+        tile_unit: number("offer.tile-unit")?,
+        tile_least: number("offer.tile-least")?,
+        batch_most: number("offer.batch-most")?,
+        exact: flag("offer.exact")?,
+        carried: flag("offer.carried")?,
+        offload: flag("offer.offload")?,
+        prefetch_most: number("offer.prefetch-most")?,
+        running: None,
+    })
+}
