@@ -231,13 +231,18 @@ fn a_registry_with_passwords_is_told_who_asks() {
     let place = Place::new();
     place.write("p.wasm", guest("", ""));
     let name = registry.named("wide:1");
-    let push = |user: &str, password: &str| {
+    let push_to = |whose: &str, user: &str, password: &str| {
         let mut command = place.command(&["-vvv", "policy", "push", "p.wasm", &name]);
         command.env("TILEWRIGHT_REGISTRY_USER", user).env("TILEWRIGHT_REGISTRY_PASSWORD", password);
+        command.env("TILEWRIGHT_REGISTRY", whose);
         Run(command.output().unwrap())
     };
+    let push = |user: &str, password: &str| push_to(&registry.address, user, password);
+    // Who is not named is told nothing.
+    push_to("ghcr.io", "ada", "secret").failed(1, "is not allowed");
+    push_to("", "ada", "secret").failed(2, "TILEWRIGHT_REGISTRY, which says who may be told, is not");
     push("", "").failed(1, "is not allowed");
-    push("ada", "wrong").failed(1, "set TILEWRIGHT_REGISTRY_USER and TILEWRIGHT_REGISTRY_PASSWORD");
+    push("ada", "wrong").failed(1, "set TILEWRIGHT_REGISTRY, TILEWRIGHT_REGISTRY_USER and TILEWRIGHT_REGISTRY_PASSWORD");
     push("ada", "").failed(2, "TILEWRIGHT_REGISTRY_USER is set and TILEWRIGHT_REGISTRY_PASSWORD is not");
     let told = push("ada", "secret");
     told.succeeded();

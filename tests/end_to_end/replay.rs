@@ -270,7 +270,7 @@ fn a_device_is_exported_and_policies_run_on_it() {
     place.write("bad.json", "{}");
     place.run(&["policy", "simulate", "--device", "bad.json"]).failed(2, "bad.json: not a device's table");
     simulate(&["--plot", "x.pdf"]).failed(2, "expected .svg or .html");
-    place.run(&["policy", "table", "bad.json", "-o", "t2.json"]).failed(2, "bad.json: not a device's table");
+    place.run(&["policy", "table", "bad.json", "-o", "t2.json"]).failed(2, "bad.json: neither records nor");
 }
 
 #[test]

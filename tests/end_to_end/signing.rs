@@ -77,6 +77,21 @@ fn what_is_signed_is_verified_by_the_name_of_its_key() {
 }
 
 #[test]
+fn a_file_that_is_called_like_a_key_is_not_taken_for_it() {
+    let signer = Signer::new();
+    // Somebody else's policy, in a folder that has their key under the name of Ada's.
+    signer.place.run(&["policy", "keygen", "eve", "--no-password"]).succeeded();
+    signer.place.run(&["policy", "sign", "p.wasm", "--key", "eve.key"]).succeeded();
+    let eves = fs::read(signer.place.path("eve.pub")).unwrap();
+    let named = signer.place.path(&signer.public);
+    fs::create_dir_all(named.parent().unwrap()).unwrap();
+    fs::write(named, eves).unwrap();
+    let verify = |key: &str| signer.place.run(&["policy", "verify", "p.wasm", "--key", key]);
+    verify(&signer.public).failed(1, "p.wasm");
+    verify("eve.pub").succeeded();
+}
+
+#[test]
 fn verify_says_what_is_wrong_and_ends_with_one_or_with_two() {
     let signer = Signer::new();
     let verdict = |status: i32, word: &str, words: &str| {

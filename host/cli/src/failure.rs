@@ -2,7 +2,7 @@
 
 use std::{fmt, process::ExitCode};
 
-use crate::tell::tell;
+use crate::tell::{shown, tell};
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -58,7 +58,9 @@ impl Failure {
 /// The error and its causes in one line, whatever they contain.
 fn one_line(error: &anyhow::Error) -> String {
     let text = format!("{error:#}");
-    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(": ")
+    let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    // Names and texts that strangers chose: nothing of them moves the terminal's cursor.
+    shown(&lines.join(": "), usize::MAX)
 }
 
 impl From<tilewright_engine::Error> for Failure {

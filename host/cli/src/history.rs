@@ -15,7 +15,7 @@ use crate::{
     args::{self, HistoryCommand, HistoryFilters, HistoryList},
     failure::{Failure, Outcome},
     table,
-    tell::tell,
+    tell::{shown, tell},
 };
 
 /// Where the history is kept, or `off`.
@@ -295,24 +295,6 @@ fn agreed(count: u64, path: &Path) -> Outcome<bool> {
 
 fn records(count: u64) -> String {
     if count == 1 { "1 record".into() } else { format!("{count} records") }
-}
-
-/// A text in one line that is safe on a terminal: at most so many characters, control characters and marks that turn the direction of
-/// writing escaped.
-pub fn shown(text: &str, most: usize) -> String {
-    let mut shown = String::new();
-    for (count, character) in text.chars().enumerate() {
-        if count == most {
-            shown.push('…');
-            break;
-        }
-        let turns = matches!(character, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        match character.is_control() || turns {
-            true => shown.extend(character.escape_default()),
-            false => shown.push(character),
-        }
-    }
-    shown
 }
 
 #[cfg(test)]

@@ -289,6 +289,7 @@ impl Attempts<'_> {
             estimate: self.facts.estimate(&decision.plan).ok(),
             attempts,
             outcome,
+            resumed_frames: 0,
             exchange: None,
         }
     }

@@ -91,6 +91,7 @@ fn record(second: u32, size: [u32; 4], tile: u32) -> Record {
             attempts: 1,
             pool: PoolStatistics::default(),
         }),
+        resumed_frames: 0,
         exchange: None,
     }
 }

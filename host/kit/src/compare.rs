@@ -180,11 +180,14 @@ pub fn on_golden(a: Contender<'_>, b: Contender<'_>) -> Result<Comparison, Compa
             Ok::<_, PolicyError>(heard)
         });
         let facts = Priced::by_formula(golden.facts());
+        let mut told_alike = true;
         for (one, other) in first?.into_iter().zip(second?) {
-            // From here on they were told different things.
-            if one.attempts != other.attempts {
+            // From here on they were told different things: what failed, or what came of another plan.
+            if one.attempts != other.attempts || !told_alike {
                 break;
             }
+            let plan = |turn: &golden::Heard| turn.decision.as_ref().map(|decision| decision.plan.clone());
+            told_alike = !golden.learns() || plan(&one) == plan(&other);
             if let (Some(one), Some(other), call) = (one.decision, other.decision, one.call) {
                 comparison.add(&golden.name, call, golden.request.memory_limit, &facts, one, other);
             }

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tilewright_plan::{Attempt, Cost, Facts, Failure, FallbackReason, Outcome, Plan, Planner, PoolStatistics, Trial};
+use tilewright_plan::{Attempt, Cost, Facts, Failure, FallbackReason, Learnt, Outcome, Plan, Planner, PoolStatistics, Trial};
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyError, PolicyHost};
 
 pub use self::{
@@ -290,7 +290,9 @@ impl Bench<'_> {
             let Asked { request, device, .. } = &self.asked[place];
             let started = Instant::now();
             policy.learn(request, device, &plans[place], &outcome);
-            Ok(Run { elapsed: started.elapsed(), fuel: policy.learnt().fuel, fallback: None })
+            let elapsed = started.elapsed();
+            let Learnt { fuel, failure, .. } = policy.learnt();
+            Ok(Run { elapsed, fuel, fallback: failure.map(|failure| failure.reason) })
         })
     }
 
@@ -305,20 +307,26 @@ impl Bench<'_> {
     /// The share of a decision that the host spends pricing plans, each price timed; `decide_ns` is a decision's time without that.
     fn estimates(&self, policy: &mut Policy, decide_ns: f64) -> Option<Estimates> {
         const ROUNDS: usize = 5;
-        let (mut count, mut host_ns) = (0, f64::INFINITY);
+        let (mut count, mut decided, mut host_ns) = (0, 0, f64::INFINITY);
         for _ in 0..ROUNDS {
-            let (mut asked_for, mut elapsed) = (0, 0.0);
+            let (mut asked_for, mut answered, mut elapsed) = (0, 0, 0.0);
             for asked in self.asked {
+                self.in_service(policy).ok()?;
                 let facts = asked.facts.clone();
                 let timed = Arc::new(Timed { facts, count: AtomicU64::new(0), elapsed_ns: AtomicU64::new(0) });
-                policy.decide(&asked.request, &asked.device, &asked.offer, timed.clone());
+                let decision = policy.decide(&asked.request, &asked.device, &asked.offer, timed.clone());
+                if decision.fallback.is_some() {
+                    // The prices may be those that the host's own plan was chosen by.
+                    continue;
+                }
+                answered += 1;
                 asked_for += timed.count.load(Ordering::Relaxed);
                 elapsed += timed.elapsed_ns.load(Ordering::Relaxed) as f64;
             }
-            count = asked_for;
+            (count, decided) = (asked_for, answered);
             host_ns = host_ns.min((elapsed - self.clock * asked_for as f64).max(0.0));
         }
-        let requests = self.asked.len().max(1) as f64;
+        let requests = f64::from(decided.max(1));
         let host_ns = host_ns / requests;
         (count > 0).then(|| Estimates {
             count: count as f64 / requests,

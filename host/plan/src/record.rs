@@ -43,9 +43,26 @@ pub struct Record {
     pub attempts: Vec<FailedAttempt>,
     /// What was measured; null where nothing was decoded.
     pub outcome: Option<Outcome>,
+    /// Output frames of a clip that an earlier run had left, and that this one went on from: its time is of the others alone.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub resumed_frames: u32,
     /// What the policy was told, heard and answered, call by call; only with `--record full`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange: Option<Exchange>,
+}
+
+impl Record {
+    /// What was measured of the plan, where it is the plan's own: nothing of a clip that went on from an earlier run's frames, nor of one
+    /// in the middle of which this plan took over from another.
+    pub fn measured(&self) -> Option<&Outcome> {
+        let is_shared = self.request.frames > 1 && !self.attempts.is_empty();
+        self.outcome.as_ref().filter(|_| self.resumed_frames == 0 && !is_shared)
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// An attempt that failed, with the decision that led to it.

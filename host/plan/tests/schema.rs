@@ -105,6 +105,7 @@ fn record() -> Record {
             attempts: 4,
             pool: PoolStatistics { hits: 90, misses: 10, held_bytes: 1 << 28, fragmentation: 0.25 },
         }),
+        resumed_frames: 0,
         exchange: None,
     }
 }

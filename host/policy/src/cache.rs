@@ -134,11 +134,15 @@ fn deserialize(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
 }
 
 fn name(engine: &Engine, digest: &str) -> String {
-    let mut hasher = DefaultHasher::new();
-    // Holds wasmtime's version, the configuration and the target; wasmtime checks them once more when it reads the code.
-    engine.precompile_compatibility_hash().hash(&mut hasher);
     let module = digest.trim_start_matches("sha256:");
-    format!("{module}-{:016x}.code", hasher.finish())
+    format!("{module}-{:016x}.code", compiler(engine))
+}
+
+/// Tells wasmtime's version, its configuration and the target apart. wasmtime checks them once more when it reads the code.
+pub(crate) fn compiler(engine: &Engine) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    engine.precompile_compatibility_hash().hash(&mut hasher);
+    hasher.finish()
 }
 
 fn user_dir() -> Option<PathBuf> {

@@ -22,7 +22,7 @@ use tracing::subscriber::{NoSubscriber, with_default};
 pub use finding::{Call, Finding, Problem, Severity, Step};
 pub use verdict::{Counts, GoldenSet, State, StepState, Verdict, Worst};
 
-use crate::{LoadedPolicy, Policy, PolicyError, PolicyHost, load, shipped};
+use crate::{LoadedPolicy, Policy, PolicyError, PolicyHost, cache, load, shipped};
 use trial::Trial;
 
 /// What is asked of a policy from a file before it is put to work.
@@ -60,10 +60,15 @@ impl PolicyHost {
             let finding = refusal::finding(error, &bytes, !settings.is_empty())?;
             Ok(Verdict::new(name_or_file, load::digest(&bytes), vec![finding]))
         };
-        match self.load(name_or_file, &bytes) {
-            Ok(policy) => self.judged(name_or_file, &policy, settings).or_else(refused),
-            Err(error) => refused(error),
-        }
+        let judged = self.load(name_or_file, &bytes).and_then(|policy| {
+            let verdict = self.judged(name_or_file, &policy, settings)?;
+            if Self::names_file(name_or_file) {
+                // What was kept before may be of another day.
+                kept::keep(self.cache.as_ref(), &self.verdict_name(&policy, settings), &verdict);
+            }
+            Ok(verdict)
+        });
+        judged.or_else(refused)
     }
 
     /// Puts a policy to work that was loaded by this name or from this file. A file passes the gate first; what was found is kept, so that it
@@ -82,7 +87,7 @@ impl PolicyHost {
         if !Self::names_file(name_or_file) {
             return Ok(Admitted { policy, verdict: None });
         }
-        let name = kept::name(&loaded.inspection().digest, settings, &self.limits);
+        let name = self.verdict_name(loaded, settings);
         let verdict = match kept::find(self.cache.as_ref(), &name, name_or_file) {
             Some(verdict) => verdict,
             None => {
@@ -95,6 +100,11 @@ impl PolicyHost {
             return Err(PolicyError::NotAdmitted { policy: name_or_file.into(), fails: verdict.fails() });
         }
         Ok(Admitted { policy, verdict: Some(verdict) })
+    }
+
+    /// What the verdict on a policy is kept under.
+    fn verdict_name(&self, policy: &LoadedPolicy, settings: &[(String, String)]) -> String {
+        kept::name(&policy.inspection().digest, settings, &self.limits, cache::compiler(&self.sandbox.engine))
     }
 
     /// The verdict on a policy that describes itself.

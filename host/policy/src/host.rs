@@ -32,7 +32,7 @@ const LIMIT: &str = "resource limit exceeded";
 
 /// Loads policies into one sandbox.
 pub struct PolicyHost {
-    sandbox: Arc<Sandbox>,
+    pub(crate) sandbox: Arc<Sandbox>,
     pub(crate) limits: Limits,
     pub(crate) cache: Option<Cache>,
 }

@@ -133,6 +133,9 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// Bytes of the largest file that any grant allows.
+    pub const MOST_FILE_BYTES: usize = 64 << 20;
+
     /// The same limits for a policy that a user grants more: WASI, or memory. With more memory than usual comes what a language's runtime
     /// needs beside it: more core instances, as which its libraries are linked, their tables, stack, and a larger file.
     #[must_use]
@@ -146,7 +149,7 @@ impl Limits {
             tables: 16,
             table_elements: 100_000,
             stack_bytes: 1 << 20,
-            file_bytes: 64 << 20,
+            file_bytes: Self::MOST_FILE_BYTES,
             code: CodeLimits::RUNTIME,
             ..granted
         }

@@ -19,7 +19,7 @@ use crate::{
     wasi::{self, Wasi},
 };
 
-mod grants;
+pub(crate) mod grants;
 mod survey;
 
 /// The most imports that an error names, and the most characters of each: the guest chose them.

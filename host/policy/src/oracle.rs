@@ -1,4 +1,4 @@
-//! What has to hold of every checked answer, whoever gave it: for property tests and fuzzing, not for use.
+//! What has to hold of every checked answer, whoever gave it: for property tests, fuzzing, and plans that nobody answered.
 
 use std::mem::discriminant;
 

@@ -393,3 +393,25 @@ fn a_verdict_is_kept_with_the_compiled_code() {
     }
     assert_eq!(admit().fails(), first.fails());
 }
+
+#[test]
+fn a_verdict_of_a_slow_day_is_not_kept_and_a_check_renews_it() {
+    let late = format!("(if IS_CLIP (then {FOR_EVER}))");
+    let (place, path) = Place::with(&Guest { decide: Box::leak(late.into_boxed_str()), ..HEALTHY });
+    // So much fuel that the clock comes first.
+    let limits = Limits { fuel: u64::MAX >> 8, wall_ms: 20, failures: 1, ..Limits::default() };
+    let host = PolicyHost::new(limits, &CacheDir::At(place.cache())).unwrap();
+    let admitted = admitted_by(&host, &path, &[], Admission::default()).unwrap();
+    only(admitted.verdict.as_ref().unwrap(), Problem::Timeout);
+    let verdicts = || -> Vec<PathBuf> {
+        let entries = fs::read_dir(place.cache()).unwrap().map(|entry| entry.unwrap().path());
+        entries.filter(|path| path.extension().is_some_and(|ending| ending == "verdict")).collect()
+    };
+    assert_eq!(verdicts(), Vec::<PathBuf>::new());
+
+    let (place, path) = Place::with(&HEALTHY);
+    let host = PolicyHost::new(Limits::default(), &CacheDir::At(place.cache())).unwrap();
+    let verdict = host.check(&path, &[]).unwrap();
+    let kept = admitted_by(&host, &path, &[], Admission::default()).unwrap().verdict.unwrap();
+    assert_eq!(kept, verdict, "what was checked is admitted by what was found");
+}

@@ -123,7 +123,7 @@ pub(crate) fn read(manifest: &[u8], reference: &Reference) -> Result<Found> {
         let value: Option<Value> = serde_json::from_slice(manifest).ok();
         match value.is_some_and(|value| value.get("manifests").is_some()) {
             true => not("it is a list of images".into()),
-            false => not(format!("its manifest can't be read: {error}")),
+            false => not(format!("its manifest can't be read: {}", shortened(&error.to_string()))),
         }
     })?;
     let [layer] = manifest.layers().as_slice() else {
@@ -146,7 +146,10 @@ pub(crate) fn read(manifest: &[u8], reference: &Reference) -> Result<Found> {
 
 /// What a stranger wrote, fit for one line.
 pub(crate) fn shortened(text: &str) -> String {
-    let clean: String = text.chars().take(200).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let turns = |c: char| {
+        matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let clean: String = text.chars().take(200).map(|c| if c.is_control() || turns(c) { ' ' } else { c }).collect();
     clean.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -218,6 +221,7 @@ mod tests {
             (manifest(&|value| value["layers"][0]["mediaType"] = json!("text/\nhtml")), "holds text/ html"),
             (manifest(&|value| value["layers"][0]["size"] = json!(-1)), "can't be read"),
             (manifest(&|value| value["layers"][0]["digest"] = json!("sha256:12")), ""),
+            (manifest(&|value| value["layers"][0]["digest"] = json!(format!("\u{1b}[2J{}:\u{202e}", "a".repeat(5000)))), ""),
             (manifest(&|value| value["layers"][0]["digest"] = json!("../../etc/passwd")), ""),
             (
                 manifest(&|value| value["layers"][0]["digest"] = json!(format!("sha512:{}", "a".repeat(128)))),
@@ -226,7 +230,8 @@ mod tests {
             (manifest(&|value| value["annotations"][SIGNATURE] = json!("x".repeat(MOST_SIGNATURE + 1))), "too long"),
         ] {
             let error = read(&manifest, &reference()).unwrap_err().to_string();
-            assert!(error.contains(words) && error.lines().count() == 1, "{error}");
+            assert!(error.contains(words) && error.lines().count() == 1 && error.len() < 400, "{error}");
+            assert!(!error.contains(['\u{1b}', '\u{202e}']), "{error:?}");
         }
     }
 }

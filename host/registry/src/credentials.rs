@@ -1,10 +1,13 @@
-//! Who we are to a registry: two variables, or what `docker login` keeps.
+//! Who we are to a registry: three variables, or what `docker login` keeps.
 
 use std::{env, fmt, path::PathBuf};
 
 use docker_credential::{CredentialRetrievalError, DockerCredential, get_credential};
 
 use crate::{Error, Result};
+
+/// The variable with the registry that the two others are for: no other is told them.
+pub const REGISTRY: &str = "TILEWRIGHT_REGISTRY";
 
 /// The variable with the user's name.
 pub const USER: &str = "TILEWRIGHT_REGISTRY_USER";
@@ -34,7 +37,13 @@ impl Credentials {
     pub fn of_user(registry: &str) -> Result<Self> {
         let given = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         match (given(USER), given(PASSWORD)) {
-            (Some(user), Some(password)) => Ok(Self::Basic { user, password }),
+            (Some(user), Some(password)) => match given(REGISTRY) {
+                Some(whose) if whose == registry => Ok(Self::Basic { user, password }),
+                Some(_) => Self::of_docker(registry),
+                None => Err(Error::Credentials {
+                    detail: format!("{USER} is set and {REGISTRY}, which says who may be told, is not"),
+                }),
+            },
             (None, None) => Self::of_docker(registry),
             (Some(_), None) => Err(Error::Credentials { detail: format!("{USER} is set and {PASSWORD} is not") }),
             (None, Some(_)) => Err(Error::Credentials { detail: format!("{PASSWORD} is set and {USER} is not") }),
@@ -58,6 +67,12 @@ impl Credentials {
             }
             Ok(DockerCredential::IdentityToken(_)) => {
                 unusable(format!("it has an identity token for {registry}, which is not known here"))
+            }
+            // As docker's own client takes it: the helper works, and knows nothing of this registry.
+            Err(CredentialRetrievalError::HelperFailure { stdout, .. })
+                if stdout.trim_start().starts_with("credentials not found") =>
+            {
+                Ok(Self::Anonymous)
             }
             // What a helper prints may be a secret.
             Err(CredentialRetrievalError::HelperFailure { helper, .. }) => {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{PASSWORD, USER};
+use crate::{PASSWORD, REGISTRY, USER};
 
 /// Why a policy was not pushed or pulled.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +16,7 @@ pub enum Error {
         detail: String,
     },
     /// The user's credentials can't be read.
-    #[error("{detail}: correct it, or set {USER} and {PASSWORD}")]
+    #[error("{detail}: correct it, or set {REGISTRY}, {USER} and {PASSWORD}")]
     Credentials {
         /// What is wrong.
         detail: String,
@@ -41,7 +41,7 @@ pub enum Error {
     },
     /// The registry wants credentials, or better ones.
     #[error(
-        "{registry}: {what} is not allowed{}: log in with docker login, or set {USER} and {PASSWORD}",
+        "{registry}: {what} is not allowed{}: log in with docker login, or set {REGISTRY}, {USER} and {PASSWORD}",
         said(detail)
     )]
     Denied {

@@ -29,7 +29,7 @@ mod transport;
 
 pub use artifact::{About, SIGNATURE};
 pub use client::{Client, Pulled, Pushed};
-pub use credentials::{Credentials, PASSWORD, USER};
+pub use credentials::{Credentials, PASSWORD, REGISTRY, USER};
 pub use error::{Error, Result};
 pub use reference::Reference;
 pub use transport::Limits;

@@ -7,6 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use tempfile::NamedTempFile;
+
 use crate::{Error, KeyPair, Result};
 
 /// Bytes of the largest file that can be a key or a signature.
@@ -25,10 +27,11 @@ pub fn signature_path(file: &Path) -> PathBuf {
 /// [`Error::Unreadable`], also for what is too long or no text.
 pub fn read_text(path: &Path) -> Result<String> {
     let unreadable = |source| Error::Unreadable { path: path.into(), source };
-    let file = File::open(path).map_err(unreadable)?;
-    if !file.metadata().map_err(unreadable)?.is_file() {
+    // Asked before it is opened: to open a pipe waits for whoever writes to it.
+    if !fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(unreadable(io::Error::other("it is not a file")));
     }
+    let file = File::open(path).map_err(unreadable)?;
     let mut text = String::new();
     file.take(MOST_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
     if text.len() as u64 > MOST_BYTES {
@@ -45,8 +48,9 @@ pub fn write_pair(pair: &KeyPair, secret: &Path, public: &Path, replace: bool) -
     if let Some(path) = [secret, public].into_iter().find(|path| !replace && path.symlink_metadata().is_ok()) {
         return Err(Error::Stands { path: path.into() });
     }
-    write(secret, pair.secret_text(), 0o600, replace)?;
-    write(public, &pair.public_text(), 0o666, replace)
+    // Both are known to be writable before one replaces what stood there.
+    let whole = [written(secret, pair.secret_text(), 0o600)?, written(public, &pair.public_text(), 0o666)?];
+    whole.into_iter().zip([secret, public]).try_for_each(|(file, path)| put(file, path, replace))
 }
 
 /// Writes a signature beside its file, in the place of an older one.
@@ -54,24 +58,28 @@ pub fn write_pair(pair: &KeyPair, secret: &Path, public: &Path, replace: bool) -
 /// # Errors
 /// [`Error::Unwritable`].
 pub fn write_signature(path: &Path, text: &str) -> Result<()> {
-    write(path, text, 0o666, true)
+    put(written(path, text, 0o666)?, path, true)
 }
 
-/// `mode` is what the user's umask is taken from.
-fn write(path: &Path, text: &str, mode: u32, replace: bool) -> Result<()> {
+/// The file that is to stand there, whole, under another name. `mode` is what the user's umask is taken from.
+fn written(path: &Path, text: &str, mode: u32) -> Result<NamedTempFile> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix(".tilewright-").permissions(Permissions::from_mode(mode));
     let written = builder.tempfile_in(folder).and_then(|mut file| {
         file.write_all(text.as_bytes())?;
         file.as_file().sync_all()?;
-        // A key that came to stand there in the meantime is kept, too.
-        let kept = if replace { file.persist(path) } else { file.persist_noclobber(path) };
-        kept.map(drop).map_err(|error| error.error)
+        Ok(file)
     });
-    written.map_err(|source: io::Error| match source.kind() {
+    written.map_err(|source| Error::Unwritable { path: path.into(), source })
+}
+
+fn put(file: NamedTempFile, path: &Path, replace: bool) -> Result<()> {
+    // A key that came to stand there in the meantime is kept, too.
+    let kept = if replace { file.persist(path) } else { file.persist_noclobber(path) };
+    kept.map(drop).map_err(|error| match error.error.kind() {
         io::ErrorKind::AlreadyExists => Error::Stands { path: path.into() },
-        _ => Error::Unwritable { path: path.into(), source },
+        _ => Error::Unwritable { path: path.into(), source: error.error },
     })
 }
 
@@ -117,6 +125,9 @@ mod tests {
         for path in [&file, folder.path(), Path::new("/dev/zero"), Path::new("nowhere")] {
             assert!(matches!(read_text(path), Err(Error::Unreadable { .. })), "{}", path.display());
         }
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(matches!(read_text(&pipe), Err(Error::Unreadable { .. })), "nobody writes to it");
         fs::write(&file, [0xff, 0xfe]).unwrap();
         assert!(matches!(read_text(&file), Err(Error::Unreadable { .. })), "no text");
     }

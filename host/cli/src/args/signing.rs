@@ -124,4 +124,4 @@ pub struct Connection {
 }
 
 /// Who we are to a registry.
-const LOGIN: &str = "Where a registry asks who you are, it is told TILEWRIGHT_REGISTRY_USER and TILEWRIGHT_REGISTRY_PASSWORD, or what 'docker login' keeps.";
+const LOGIN: &str = "Where a registry asks who you are, the one that TILEWRIGHT_REGISTRY names is told TILEWRIGHT_REGISTRY_USER and TILEWRIGHT_REGISTRY_PASSWORD, and any other what 'docker login' keeps.";

@@ -119,7 +119,7 @@ pub fn run(arguments: &Decode) -> Outcome {
         None => job.run(&mut planner, &mut progress, &mut delivery, &done),
     };
     progress.finish();
-    let finished = finished.or_else(|unfinished| {
+    let mut finished = finished.or_else(|unfinished| {
         drop(delivery.writing.take());
         if let Some(record) = &unfinished.record {
             // What the user ended says nothing of the plan.
@@ -143,6 +143,7 @@ pub fn run(arguments: &Decode) -> Outcome {
         })
     })?;
     // What went on from others' frames took less than such a clip takes.
+    finished.record.resumed_frames = begun as u32;
     if begun == 0 {
         history.keep(&finished.record);
     }

@@ -7,8 +7,9 @@ use std::{
 };
 
 use serde::Serialize;
+use tempfile::NamedTempFile;
 use tilewright_registry::Pulled;
-use tilewright_signing::{KeyId, Refusal, Signed, signature_path, write_signature};
+use tilewright_signing::{KeyId, Refusal, Signed, signature_path};
 
 use super::{admission, push, sign};
 use crate::{
@@ -40,7 +41,7 @@ pub fn run(arguments: &Pull) -> Outcome {
     let path = arguments.output.clone().unwrap_or_else(default);
     output::writable(&path)?;
     let policies = config::current()?.policies;
-    let client = push::client(&arguments.reference, &arguments.connection)?;
+    let client = push::client(&arguments.reference, &arguments.connection, arguments.grants)?;
     let pulled = client.pull(&arguments.reference)?;
     let shown = arguments.reference.to_string();
     let verified = policies.trusted.verify(&pulled.wasm, pulled.signature.as_deref());
@@ -67,21 +68,28 @@ pub fn run(arguments: &Pull) -> Outcome {
     if arguments.connection.json { super::print(&report) } else { tell(&report) }
 }
 
-/// Each file is whole or not there. A signature that belonged to what stood there before goes first: it would speak of another file.
+/// Each file is whole or not there, and nothing that stood there goes before both can be had. The signature that belonged to what stood
+/// there goes first: it would speak of another file.
 fn keep(path: &Path, pulled: &Pulled) -> Outcome {
-    let unwritable = |error: io::Error| Failure::work(format!("{}: can't be written: {error}", path.display()));
     let beside = signature_path(path);
-    match fs::remove_file(&beside) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(unwritable(error)),
-        _ => {}
-    }
-    let mut file = output::temporary(path).map_err(unwritable)?;
-    file.write_all(&pulled.wasm).and_then(|()| file.as_file().sync_all()).map_err(unwritable)?;
-    file.persist(path).map_err(|error| unwritable(error.error))?;
-    match &pulled.signature {
-        Some(signature) => Ok(write_signature(&beside, signature)?),
-        None => Ok(()),
-    }
+    let kept = written(path, &pulled.wasm).and_then(|policy| {
+        let signature = pulled.signature.as_ref().map(|text| written(&beside, text.as_bytes())).transpose()?;
+        match fs::remove_file(&beside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        policy.persist(path).map_err(|error| error.error)?;
+        signature.map_or(Ok(()), |signature| signature.persist(&beside).map(drop).map_err(|error| error.error))
+    });
+    kept.map_err(|error| Failure::work(format!("{}: can't be written: {error}", path.display())))
+}
+
+/// The file that is to stand there, whole, under another name.
+fn written(path: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
+    let mut file = output::temporary(path)?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    Ok(file)
 }
 
 fn tell(report: &Report) -> Outcome {

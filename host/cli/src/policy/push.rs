@@ -9,7 +9,7 @@ use tilewright_signing::{KeyId, Refusal, key_of};
 
 use super::{admission, sign};
 use crate::{
-    args::{Connection, Push},
+    args::{Connection, PolicyGrants, Push},
     config,
     failure::{Failure, Outcome},
 };
@@ -38,7 +38,7 @@ pub fn run(arguments: &Push) -> Outcome {
     if let Err(bad @ Refusal::Bad { .. }) = config::current()?.policies.trusted.verify(&bytes, signature.as_deref()) {
         return Err(Failure::input(format!("policy {file}: {bad}, or sign it again")));
     }
-    let client = client(&arguments.reference, &arguments.connection)?;
+    let client = client(&arguments.reference, &arguments.connection, arguments.grants)?;
     let pushed = client.push(&arguments.reference, &bytes, &about(&policy), signature.as_deref())?;
     let Inspection { description, digest, .. } = policy;
     let report = Report { pushed, name: description.name, version: description.version, policy: digest, key };
@@ -51,8 +51,8 @@ pub fn run(arguments: &Push) -> Outcome {
 }
 
 /// Whoever the user is to a registry, under the sandbox's limit for files.
-pub fn client(reference: &Reference, connection: &Connection) -> Outcome<Client> {
-    let limits = Limits { policy_bytes: tilewright_policy::Limits::default().file_bytes as u64, ..Limits::default() };
+pub fn client(reference: &Reference, connection: &Connection, grants: PolicyGrants) -> Outcome<Client> {
+    let limits = Limits { policy_bytes: grants.limits().file_bytes as u64, ..Limits::default() };
     let credentials = Credentials::of_user(reference.registry())?;
     Ok(Client::new(reference, credentials, connection.plain_http, limits)?)
 }

@@ -16,9 +16,8 @@ use tilewright_policy::{LoadedPolicy, PolicyHost, shipped_names};
 use crate::{
     args::Replay,
     failure::{Failure, Outcome},
-    history::shown,
     table,
-    tell::tell,
+    tell::{shown, tell},
 };
 
 /// Characters of a digest that are shown.

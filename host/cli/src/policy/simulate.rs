@@ -18,9 +18,8 @@ use tilewright_plot::Page;
 use crate::{
     args::Simulate,
     failure::{Failure, Outcome},
-    history::shown,
     table,
-    tell::tell,
+    tell::{shown, tell},
 };
 
 /// Who takes part where nobody is named: all that ship but the one that only does as it is told.

@@ -6,15 +6,20 @@ use std::{
 };
 
 use serde::Serialize;
+use tilewright_policy::{CacheDir, Limits, PolicyHost};
 use tilewright_signing::{PublicKey, Refusal, Signed, TrustList, Trusted};
 
 use super::admission;
 use crate::{
-    args::{PolicyGrants, Verify},
+    args::Verify,
     config,
     failure::{Failure, Outcome},
     table,
+    tell::shown,
 };
+
+/// Characters of a comment that are shown.
+const COMMENT: usize = 400;
 
 #[derive(Serialize)]
 struct Report {
@@ -41,7 +46,9 @@ pub fn run(arguments: &Verify) -> Outcome {
         [] => config::current()?.policies.trusted,
         keys => TrustList::new(keys.iter().map(|key| given(key)).collect::<Outcome<_>>()?),
     };
-    let bytes = super::host(PolicyGrants::default())?.read_file(&arguments.file)?;
+    // Nothing is compiled, so that a file of a language's runtime needs no grant here.
+    let limits = Limits { file_bytes: Limits::MOST_FILE_BYTES, ..Limits::default() };
+    let bytes = PolicyHost::new(limits, &CacheDir::Off)?.read_file(&arguments.file)?;
     let signature = admission::signature(&arguments.file)?;
     let verified = trusted.verify(&bytes, signature.as_deref());
     let file = arguments.file.display().to_string();
@@ -55,7 +62,7 @@ pub fn run(arguments: &Verify) -> Outcome {
     match verified {
         Ok(_) if arguments.json => Ok(()),
         Ok(signed) => {
-            let said = signed.comment.split('\t').collect::<Vec<_>>().join(", ");
+            let said = shown(&signed.comment.split('\t').collect::<Vec<_>>().join(", "), COMMENT);
             let rows =
                 vec![("policy", file), ("signed by", format!("{} (key {})", signed.by, signed.key)), ("saying", said)];
             Ok(writeln!(io::stdout().lock(), "{}", table::facts(rows))?)
@@ -72,11 +79,15 @@ pub fn run(arguments: &Verify) -> Outcome {
     }
 }
 
-/// A key on the command line: its file, or itself.
+/// A key on the command line: itself, or its file. What is a key is never taken for a file's name: whoever hands out the folder could
+/// have laid another key there under it.
 fn given(text: &str) -> Outcome<Trusted> {
     let path = Path::new(text);
-    let is_file = path.exists() || text.ends_with(".pub");
-    let key = if is_file { PublicKey::read(path) } else { text.parse() };
-    let name = path.file_stem().filter(|_| is_file).map(|stem| stem.to_string_lossy().into_owned());
-    Ok(Trusted { key: key?, name: name.unwrap_or_else(|| "the given key".into()) })
+    let (key, name) = match text.parse::<PublicKey>() {
+        Ok(key) => (key, None),
+        Err(_) if path.exists() || text.ends_with(".pub") => (PublicKey::read(path)?, path.file_stem()),
+        Err(error) => return Err(error.into()),
+    };
+    let name = name.map(|stem| stem.to_string_lossy().into_owned());
+    Ok(Trusted { key, name: name.unwrap_or_else(|| "the given key".into()) })
 }

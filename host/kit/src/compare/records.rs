@@ -2,7 +2,7 @@
 
 use std::{fs::File, io::BufReader, path::Path};
 
-use tilewright_plan::{Attempt, Cost, Device, Offer, Plan, Record, Request, Trial, exchange::Question, records};
+use tilewright_plan::{Attempt, Cost, Device, Offer, Plan, Record, Request, Trial, exchange::Question, records, records::Damage};
 use tilewright_policy::gate::golden;
 
 use super::{CompareError, facts::Priced};
@@ -34,7 +34,7 @@ pub fn read(path: &Path) -> Result<Vec<RecordedRequest>, CompareError> {
     let mut requests = Vec::new();
     for read in records::read(BufReader::new(file)) {
         let (line, record) = read.map_err(|damage| CompareError::Damaged { path: path.into(), damage })?;
-        requests.extend(of(&record, line));
+        requests.extend(of(&record, line).map_err(|damage| CompareError::Damaged { path: path.into(), damage })?);
     }
     if requests.is_empty() {
         return Err(CompareError::NoRecords { path: path.into() });
@@ -43,7 +43,7 @@ pub fn read(path: &Path) -> Result<Vec<RecordedRequest>, CompareError> {
 }
 
 /// Each call of a full record; of any other the decision, and the recovery where attempts failed.
-fn of(record: &Record, line: u64) -> Vec<RecordedRequest> {
+fn of(record: &Record, line: u64) -> Result<Vec<RecordedRequest>, Damage> {
     let calls = record.exchange.iter().flat_map(|exchange| &exchange.calls);
     let asked: Vec<_> = calls.filter_map(|call| Some((call, call.question.offer()?))).collect();
     if asked.is_empty() {
@@ -66,15 +66,19 @@ fn of(record: &Record, line: u64) -> Vec<RecordedRequest> {
             trials: most.map_or(Vec::new(), |trials| trials.trials.iter().map(Into::into).collect()),
         }
     });
-    requests.collect()
+    Ok(requests.collect())
 }
 
-fn of_ordinary(record: &Record, line: u64) -> Vec<RecordedRequest> {
+fn of_ordinary(record: &Record, line: u64) -> Result<Vec<RecordedRequest>, Damage> {
+    let offer = golden::offer_of(record);
+    if let Some(what) = records::sense_of_offer(&offer) {
+        return Err(Damage::Senseless { line, what });
+    }
     let first = RecordedRequest {
         name: name(line, &record.request),
         request: record.request.clone(),
         device: record.device.clone(),
-        offer: golden::offer_of(record),
+        offer,
         attempts: Vec::new(),
         prices: record.estimate.iter().map(|cost| (record.plan.clone(), Ok(*cost))).collect(),
         trials: Vec::new(),
@@ -88,7 +92,7 @@ fn of_ordinary(record: &Record, line: u64) -> Vec<RecordedRequest> {
         attempts,
         ..first.clone()
     });
-    [Some(first), again].into_iter().flatten().collect()
+    Ok([Some(first), again].into_iter().flatten().collect())
 }
 
 fn name(line: u64, request: &Request) -> String {

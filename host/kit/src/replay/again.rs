@@ -113,8 +113,8 @@ fn replay(session: &Session, makes: &mut Makes<'_>, rows: &mut Vec<AgainRow>) ->
     let mut make = || makes(&session.policy).map_err(ReplayError::Policy);
     let mut planner = make()?;
     let mut next = 0;
-    // What makes later calls doubtful.
-    let (mut gap, mut timeouts): (Option<(u64, u64)>, u32) = (None, 0);
+    // What makes later calls doubtful: calls that are missing, and instances that time ran out for, then or only now.
+    let (mut gap, mut timeouts, mut forgot): (Option<(u64, u64)>, u32, bool) = (None, 0, false);
     for spoken in &session.calls {
         let Spoken { line, call } = spoken;
         if call.sequence > next {
@@ -146,11 +146,16 @@ fn replay(session: &Session, makes: &mut Makes<'_>, rows: &mut Vec<AgainRow>) ->
             () if row.differences.is_empty() => (Verdict::Equal, None),
             () if reason(&reply) == Some(FallbackReason::Timeout) => {
                 planner = make()?;
-                timeouts += 1;
+                forgot = true;
                 let note = "ran into the limit of time here, which it did not then: try again on an idle machine";
                 (Verdict::NotReproducible, Some(note.to_owned()))
             }
-            () if timeouts > 0 && out_of_service.contains(&true) => {
+            () if forgot => {
+                let note = "what the policy had learnt before an earlier call ran into the limit of time here is lost: try again on an idle machine";
+                (Verdict::NotReproducible, Some(note.to_owned()))
+            }
+            // A policy that is no longer asked learns nothing either.
+            () if timeouts > 0 && (out_of_service.contains(&true) || is_unasked(call)) => {
                 let note = "whether it was still asked hung on an earlier call that ran into the limit of time";
                 (Verdict::NotReproducible, Some(note.to_owned()))
             }
@@ -184,6 +189,11 @@ pub(super) fn call_again(planner: &mut dyn Planner, call: &Call, elsewhere: Arc<
         }
     };
     (reply, facts.missing())
+}
+
+/// Whether this tells of something that a policy which was asked can't have learnt without fuel.
+fn is_unasked(call: &Call) -> bool {
+    matches!(call.question, Question::Learn { .. }) && call.reply.fuel == 0 && call.reply.fallback.is_none()
 }
 
 pub(super) fn reason(reply: &Reply) -> Option<FallbackReason> {

@@ -114,7 +114,7 @@ pub fn gather(records: impl IntoIterator<Item = Result<(u64, Record), Damage>>) 
     for read in records {
         let (line, record) = read?;
         recorded.records += 1;
-        if let Some(outcome) = record.outcome {
+        if let Some(outcome) = record.measured() {
             recorded.found.push(Found {
                 work: Work::of(&record.request, &record.device),
                 plan: super::bare(&record.plan),

@@ -238,7 +238,9 @@ impl Known {
         let found = self.measured.get(&bare(plan))?;
         let mut times: Vec<u64> = found.iter().map(|(elapsed, _)| *elapsed).collect();
         times.sort_unstable();
-        let elapsed_ms = *times.get(times.len() / 2)? as f64 / 1e6;
+        let upper = *times.get(times.len() / 2)?;
+        let lower = if times.len().is_multiple_of(2) { times[times.len() / 2 - 1] } else { upper };
+        let elapsed_ms = (lower as f64 + upper as f64) / 2e6;
         Some(Worth { elapsed_ms, peak_bytes: found.iter().map(|(_, peak)| *peak).max()? })
     }
 

@@ -187,6 +187,7 @@ fn record(policy: PolicyIdentity, decision: Decision, outcome: Outcome, exchange
         estimate: None,
         attempts: Vec::new(),
         outcome: Some(outcome),
+        resumed_frames: 0,
         exchange,
     }
 }

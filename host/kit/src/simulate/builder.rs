@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
-use tilewright_plan::{Cost, Device, Failure, Hint, Objective, Offer, Plan, Record, Request};
+use tilewright_plan::{
+    Cost, Device, Dtype, Failure, Hint, Objective, Offer, Plan, Precision, Record, Request, records,
+};
 
 use super::table::{Case, Entry, FORMAT, Table, TableError};
 use crate::replay::{Work, bare};
@@ -13,7 +15,7 @@ use crate::replay::{Work, bare};
 pub struct Left {
     /// Measured on another device than the one chosen.
     pub other_devices: usize,
-    /// Decodes that ended without an outcome.
+    /// Decodes without an outcome of the plan's own: they failed, or shared a clip with another run or plan.
     pub without_outcome: usize,
     /// Records that don't say what could be carried out.
     pub without_offer: usize,
@@ -87,8 +89,9 @@ impl Builder {
         let priced = self.priced;
         let group = self.group(&record.request, &record.device, offer);
         for attempt in &record.attempts {
-            // Memory that ran out did so under that limit; what is not finite is so under any.
-            if matches!(attempt.failure, Failure::NonFinite { .. }) {
+            // Memory that ran out did so under that limit; what is not finite is so under any, but in f32 for want of a sound latent.
+            let is_narrow = attempt.plan.precision != Precision::Uniform(Dtype::F32);
+            if matches!(attempt.failure, Failure::NonFinite { .. }) && is_narrow {
                 group.entry(&attempt.plan).failure = Some(attempt.failure);
             }
         }
@@ -98,7 +101,7 @@ impl Builder {
                 entry.estimate = Result::<Cost, String>::from(&heard.price).ok().or(entry.estimate);
             }
         }
-        let Some(outcome) = record.outcome else {
+        let Some(outcome) = record.measured() else {
             self.left.without_outcome += 1;
             return;
         };
@@ -110,10 +113,10 @@ impl Builder {
     /// Takes the JSON of `tilewright bench sweep`.
     ///
     /// # Errors
-    /// [`TableError::NotATable`] where it is something else.
+    /// [`TableError::NotASource`] where it is something else.
     pub fn sweep(&mut self, text: &[u8]) -> Result<(), TableError> {
         let sweep: Sweep =
-            serde_json::from_slice(text).map_err(|error| TableError::NotATable(format!("nor a sweep: {error}")))?;
+            serde_json::from_slice(text).map_err(|error| TableError::NotASource(error.to_string()))?;
         if !self.wanted(&sweep.device) {
             self.left.other_devices += sweep.plans.len();
             return Ok(());
@@ -216,19 +219,20 @@ impl Group {
                 elapsed_ms: median.map(|time| (time * 1e3).round() / 1e3),
                 peak_bytes: gathered.runs.iter().map(|(_, peak)| *peak).max(),
                 runs: u32::try_from(times.len()).unwrap_or(u32::MAX),
-                failure: gathered.failure,
+                // What has run, too, failed for what it was given then.
+                failure: gathered.failure.filter(|_| times.is_empty()),
             }
         });
         Case { request: self.request, offer: self.offer, plans: plans.collect() }
     }
 }
 
-/// The offer, as the request's hints have it.
+/// The offer, as the request's hints have it, where it is one that this program could have made.
 pub(crate) fn offered(hints: &[Hint]) -> Option<Offer> {
     let of = |name: &str| hints.iter().find(|hint| hint.name == name).map(|hint| hint.value.as_str());
     let number = |name: &str| of(name)?.parse::<u32>().ok();
     let flag = |name: &str| of(name)?.parse::<bool>().ok();
-    Some(Offer {
+    let offer = Offer {
         dtypes: of("offer.dtypes")?.split(',').map(|name| name.parse().ok()).collect::<Option<_>>()?,
         tile_unit: number("offer.tile-unit")?,
         tile_least: number("offer.tile-least")?,
@@ -238,5 +242,6 @@ pub(crate) fn offered(hints: &[Hint]) -> Option<Offer> {
         offload: flag("offer.offload")?,
         prefetch_most: number("offer.prefetch-most")?,
         running: None,
-    })
+    };
+    records::sense_of_offer(&offer).is_none().then_some(offer)
 }

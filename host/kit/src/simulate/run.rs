@@ -122,7 +122,7 @@ impl Walk<'_> {
                 };
                 Some((cost(done, lost_ms) / cost(best, 0.0) - 1.0).max(0.0))
             }
-            (What::Failed, _) => Some(lost_ms / best.elapsed_ms),
+            // Of what failed there is nothing to compare: it is counted, and is worse than any regret.
             _ => None,
         });
         RequestRow {

@@ -9,6 +9,8 @@ use tilewright_plan::{
     Backend, Cost, Device, Dtype, Failure, Objective, Offer, Plan, Precision, Request, Space, records,
 };
 
+use tilewright_policy::oracle;
+
 use crate::replay::Work;
 
 /// The format that this program writes and reads.
@@ -31,8 +33,11 @@ const LEAST_TILE: u32 = 256;
 #[derive(Debug, Error)]
 pub enum TableError {
     /// Not JSON of a table.
-    #[error("not a device's table: {0}")]
+    #[error("not a device's table: {0}; 'tilewright policy table' makes one from records and sweeps")]
     NotATable(String),
+    /// Nothing that a table can be made from.
+    #[error("neither records nor what 'tilewright bench sweep --json' prints: {0}")]
+    NotASource(String),
     /// Larger than any table is.
     #[error("{bytes} bytes, of {MOST_TABLE_BYTES} that a table may have")]
     TooLarge {
@@ -149,7 +154,11 @@ impl Case {
     /// only where nothing else fits; under `leanest` a plan may take at most four times as long as the quickest.
     pub fn best(&self, device: &Device, objective: Objective, memory_limit: u64) -> Option<Choice> {
         let measured = self.plans.iter().filter(|entry| entry.failure.is_none()).filter_map(Entry::measured);
-        let mut fitting: Vec<Choice> = measured.filter(|choice| choice.peak_bytes <= memory_limit).collect();
+        // A policy's answer is held to the offer and the device: what could not be had is no better choice.
+        let most = memory_limit.min(device.total_bytes);
+        let is_offered = |plan: &Plan| oracle::illegal(plan, &self.request, &self.offer).is_empty();
+        let mut fitting: Vec<Choice> =
+            measured.filter(|choice| choice.peak_bytes <= most && is_offered(&choice.plan)).collect();
         let is_sound = |choice: &Choice| match choice.plan.space {
             Space::Blended(tile) => tile.height.min(tile.width) >= LEAST_TILE,
             Space::Whole | Space::Exact(_) => true,

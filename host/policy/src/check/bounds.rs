@@ -47,7 +47,7 @@ impl Bounds {
 
     /// The least side of a tile along an axis of this extent.
     pub(super) fn least(&self, extent: u32) -> u32 {
-        self.offer.tile_least.max(1).next_multiple_of(self.unit()).min(extent)
+        self.offer.tile_least.max(1).checked_next_multiple_of(self.unit()).unwrap_or(u32::MAX).min(extent)
     }
 
     /// How many samples or tiles there are to run together.

@@ -105,6 +105,8 @@ problems! {
     Feature "feature" "build without it: for Rust, wasm32-unknown-unknown and no extra target features"
     /// Imports, exports or their types are not the contract's.
     World "world" "build it against the contract, wit/policy.wit; 'tilewright policy new' makes a project that does"
+    /// It needs what a policy gets only where a user grants it.
+    Grant "grant" "give the option that grants it, here and wherever the policy is run: that is for whoever runs it to say"
     /// It fails before it can be asked anything.
     Start "start" "a policy has to start within the limits that 'tilewright policy inspect' shows: less static data, no work at start"
     /// It fails while it describes itself, or what it says can't be used.

@@ -146,6 +146,11 @@ pub fn offer_of(record: &Record) -> Offer {
 }
 
 impl GoldenRequest {
+    /// Whether what came of the first plan is told, which later decisions may be made from.
+    pub fn learns(&self) -> bool {
+        matches!(self.then, Then::Learn)
+    }
+
     fn new(row: &Row) -> Self {
         let Row { machine, weights, width, height, frames, batch, .. } = *row;
         let device = machine.device();

@@ -1,47 +1,20 @@
 //! Verdicts kept beside the compiled code, so that a policy passes the gate once: under the digest of the module, its settings, the
-//! limits, the host's version and the gate's own text.
+//! limits, the compiler and the host's own text.
 
 use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
 
-use super::verdict::Verdict;
+use super::{finding::Problem, verdict::Verdict};
 use crate::{cache::Cache, limits::Limits};
 
-/// Changes with anything that may change a verdict.
-const GATE: u64 = fingerprint(&[
-    include_bytes!("finding.rs"),
-    include_bytes!("golden.rs"),
-    include_bytes!("golden/play.rs"),
-    include_bytes!("golden/rows.rs"),
-    include_bytes!("judge.rs"),
-    include_bytes!("machines.rs"),
-    include_bytes!("prices.rs"),
-    include_bytes!("trial.rs"),
-    include_bytes!("verdict.rs"),
-    include_bytes!("../check.rs"),
-    include_bytes!("../runtime.rs"),
-]);
+/// Changes with everything that may change a verdict: the host's own text, as `build.rs` reads it.
+const HOST: &str = env!("TILEWRIGHT_POLICY_SOURCES");
 
-/// FNV-1a over all of the texts.
-const fn fingerprint(texts: &[&[u8]]) -> u64 {
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    let mut text = 0;
-    while text < texts.len() {
-        let mut at = 0;
-        while at < texts[text].len() {
-            hash = (hash ^ texts[text][at] as u64).wrapping_mul(0x0100_0000_01b3);
-            at += 1;
-        }
-        text += 1;
-    }
-    hash
-}
-
-/// What a verdict is kept under.
-pub(super) fn name(digest: &str, settings: &[(String, String)], limits: &Limits) -> String {
+/// What a verdict is kept under; `compiler` tells versions and configurations of wasmtime apart.
+pub(super) fn name(digest: &str, settings: &[(String, String)], limits: &Limits, compiler: u64) -> String {
     let mut hasher = Sha256::new();
-    hasher.update(format!("{settings:?} {limits:?} {} {GATE:016x}", env!("CARGO_PKG_VERSION")));
+    hasher.update(format!("{settings:?} {limits:?} {HOST} {compiler:016x}"));
     let hash = hasher.finalize();
     let mut name = digest.trim_start_matches("sha256:").to_owned();
     name.push('-');
@@ -58,8 +31,11 @@ pub(super) fn find(cache: Option<&Cache>, name: &str, policy: &str) -> Option<Ve
     Some(Verdict { policy: policy.into(), ..kept })
 }
 
-/// Keeps a verdict.
+/// Keeps a verdict, unless a call of it ran into the clock: that may be the machine's fault, and another day's verdict another.
 pub(super) fn keep(cache: Option<&Cache>, name: &str, verdict: &Verdict) {
+    if verdict.findings.iter().any(|finding| finding.problem == Problem::Timeout) {
+        return;
+    }
     if let (Some(cache), Ok(text)) = (cache, serde_json::to_string(verdict)) {
         cache.keep_text(name, &text);
     }

@@ -3,7 +3,7 @@
 use wasmparser::{Validator, WasmFeatures};
 
 use super::finding::{Finding, Problem, Severity, Step};
-use crate::PolicyError;
+use crate::{PolicyError, load::grants};
 
 /// Features that are off in the sandbox, as a policy's author knows them.
 const OFF: [(WasmFeatures, &str); 12] = [
@@ -28,6 +28,9 @@ pub(super) fn finding(error: PolicyError, bytes: &[u8], has_settings: bool) -> R
             Some(found) => return found.ok_or(error),
             None => (Step::World, Problem::World),
         },
+        PolicyError::Ungranted { grant, .. } => {
+            (if *grant == grants::RUNTIME { Step::Limits } else { Step::World }, Problem::Grant)
+        }
         PolicyError::Failed { during: "its start", .. } => (Step::Limits, Problem::Start),
         PolicyError::Failed { during: "describe", .. } | PolicyError::Description { .. } => {
             (Step::Describe, Problem::Description)

@@ -85,7 +85,7 @@ impl Survey {
         for declared in body.get_locals_reader().map_err(broken)? {
             locals += declared.map_err(broken)?.0 as usize;
         }
-        let (mut work, mut meetings) = (FUNCTION + locals / LOCALS, 0);
+        let (mut work, mut meetings) = (FUNCTION + locals / LOCALS, 0_usize);
         // Blocks that are open, and whether each is a loop.
         let (mut open, mut depth) = (Vec::new(), 0);
         for operator in body.get_operators_reader().map_err(broken)? {
@@ -115,12 +115,12 @@ impl Survey {
                 _ => (1, 0),
             };
             work += cost;
-            meetings += meeting;
+            meetings = meetings.saturating_add(meeting);
         }
         // Wherever paths meet, each local may become a value of its own.
-        let joins = locals * meetings;
+        let joins = locals.saturating_mul(meetings);
         self.work += work;
-        self.joins += joins;
+        self.joins = self.joins.saturating_add(joins);
         self.code_bytes += body.range().len();
         self.function_bytes = self.function_bytes.max(body.range().len());
         self.function_work = self.function_work.max(work);
