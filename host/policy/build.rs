@@ -48,7 +48,8 @@ fn read(path: &Path, hasher: &mut DefaultHasher) -> io::Result<()> {
         hasher.write(&fs::read(path)?);
         return Ok(());
     }
-    let mut entries = fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()?;
+    let mut entries =
+        fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()?;
     entries.sort();
     entries.iter().try_for_each(|entry| read(entry, hasher))
 }

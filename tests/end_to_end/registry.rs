@@ -242,7 +242,8 @@ fn a_registry_with_passwords_is_told_who_asks() {
     push_to("ghcr.io", "ada", "secret").failed(1, "is not allowed");
     push_to("", "ada", "secret").failed(2, "TILEWRIGHT_REGISTRY, which says who may be told, is not");
     push("", "").failed(1, "is not allowed");
-    push("ada", "wrong").failed(1, "set TILEWRIGHT_REGISTRY, TILEWRIGHT_REGISTRY_USER and TILEWRIGHT_REGISTRY_PASSWORD");
+    push("ada", "wrong")
+        .failed(1, "set TILEWRIGHT_REGISTRY, TILEWRIGHT_REGISTRY_USER and TILEWRIGHT_REGISTRY_PASSWORD");
     push("ada", "").failed(2, "TILEWRIGHT_REGISTRY_USER is set and TILEWRIGHT_REGISTRY_PASSWORD is not");
     let told = push("ada", "secret");
     told.succeeded();

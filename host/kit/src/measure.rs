@@ -16,7 +16,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tilewright_plan::{Attempt, Cost, Facts, Failure, FallbackReason, Learnt, Outcome, Plan, Planner, PoolStatistics, Trial};
+use tilewright_plan::{
+    Attempt, Cost, Facts, Failure, FallbackReason, Learnt, Outcome, Plan, Planner, PoolStatistics, Trial,
+};
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyError, PolicyHost};
 
 pub use self::{

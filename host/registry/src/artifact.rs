@@ -146,9 +146,8 @@ pub(crate) fn read(manifest: &[u8], reference: &Reference) -> Result<Found> {
 
 /// What a stranger wrote, fit for one line.
 pub(crate) fn shortened(text: &str) -> String {
-    let turns = |c: char| {
-        matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
+    let turns =
+        |c: char| matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let clean: String = text.chars().take(200).map(|c| if c.is_control() || turns(c) { ' ' } else { c }).collect();
     clean.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -221,7 +220,12 @@ mod tests {
             (manifest(&|value| value["layers"][0]["mediaType"] = json!("text/\nhtml")), "holds text/ html"),
             (manifest(&|value| value["layers"][0]["size"] = json!(-1)), "can't be read"),
             (manifest(&|value| value["layers"][0]["digest"] = json!("sha256:12")), ""),
-            (manifest(&|value| value["layers"][0]["digest"] = json!(format!("\u{1b}[2J{}:\u{202e}", "a".repeat(5000)))), ""),
+            (
+                manifest(&|value| {
+                    value["layers"][0]["digest"] = json!(format!("\u{1b}[2J{}:\u{202e}", "a".repeat(5000)))
+                }),
+                "",
+            ),
             (manifest(&|value| value["layers"][0]["digest"] = json!("../../etc/passwd")), ""),
             (
                 manifest(&|value| value["layers"][0]["digest"] = json!(format!("sha512:{}", "a".repeat(128)))),

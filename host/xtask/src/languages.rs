@@ -5,7 +5,7 @@
 //! .tools/js       componentize-qjs under node_modules
 //! ```
 //!
-//! Each folder is complete or not there. What can't be had is only told: the tests of that language fail then, unless its variable is set.
+//! Each folder is complete or not there. The tests of a language that can't be had are left out, and that is told.
 
 use std::{
     env, fs,
@@ -21,6 +21,11 @@ use crate::{project::Project, tools};
 /// The C compiler: needs no root, and is the same everywhere.
 const ZIG: &str = "ziglang==0.17.1";
 
+/// The variables that leave a language out.
+const C: &str = "TILEWRIGHT_WITHOUT_C";
+const PYTHON: &str = "TILEWRIGHT_WITHOUT_PYTHON";
+const JS: &str = "TILEWRIGHT_WITHOUT_JS";
+
 /// Where the templates say what they are built with.
 const REQUIREMENTS: &str = "host/kit/templates/python/requirements.txt";
 const PACKAGE: &str = "host/kit/templates/js/package.json";
@@ -28,37 +33,40 @@ const PACKAGE: &str = "host/kit/templates/js/package.json";
 /// Written last into a folder: what is in it.
 const WHOLE: &str = "unpacked-whole";
 
-/// Brings the tool-chains that aren't left out by TILEWRIGHT_WITHOUT_C, TILEWRIGHT_WITHOUT_PYTHON and TILEWRIGHT_WITHOUT_JS.
-pub fn prepare(project: &Project) -> Result<()> {
+/// Brings the tool-chains that aren't left out by TILEWRIGHT_WITHOUT_C, TILEWRIGHT_WITHOUT_PYTHON and TILEWRIGHT_WITHOUT_JS. Gives the
+/// variables that leave out what can't be had here.
+pub fn prepare(project: &Project) -> Result<Vec<&'static str>> {
     let lock = project.lock()?;
     let wheels = [
-        ("C", "C", ZIG.to_owned()),
-        ("PYTHON", "Python", fs::read_to_string(project.root.join(REQUIREMENTS))?.trim().to_owned()),
+        (C, "C", ZIG.to_owned()),
+        (PYTHON, "Python", fs::read_to_string(project.root.join(REQUIREMENTS))?.trim().to_owned()),
     ];
-    let wanted = wheels.iter().filter(|(variable, ..)| !is_left_out(variable));
-    let (names, packages): (Vec<&str>, Vec<&str>) = wanted.map(|(_, name, package)| (*name, package.as_str())).unzip();
+    let mut missing = Vec::new();
+    let wanted: Vec<_> = wheels.iter().filter(|(variable, ..)| env::var_os(variable).is_none()).collect();
+    let packages: Vec<&str> = wanted.iter().map(|(.., package)| package.as_str()).collect();
     if !packages.is_empty() {
         let fetched =
             fetch(&project.tools().join("python"), &packages.join(" "), |folder| pip(folder, &lock, &packages));
-        tell(&names.join(" and "), fetched);
+        let names: Vec<&str> = wanted.iter().map(|(_, name, _)| *name).collect();
+        if is_missing(&names.join(" and "), fetched) {
+            missing.extend(wanted.iter().map(|(variable, ..)| *variable));
+        }
     }
-    if !is_left_out("JS") {
+    if env::var_os(JS).is_none() {
         let package = npm_package(&fs::read_to_string(project.root.join(PACKAGE))?)?;
-        tell("JavaScript", fetch(&project.tools().join("js"), &package, |folder| npm(folder, &lock, &package)));
+        let fetched = fetch(&project.tools().join("js"), &package, |folder| npm(folder, &lock, &package));
+        if is_missing("JavaScript", fetched) {
+            missing.push(JS);
+        }
     }
-    Ok(())
+    Ok(missing)
 }
 
-fn is_left_out(language: &str) -> bool {
-    env::var_os(format!("TILEWRIGHT_WITHOUT_{language}")).is_some()
-}
-
-fn tell(languages: &str, fetched: Result<()>) {
-    if let Err(error) = fetched {
-        tools::say(&format!(
-            "going on without policies in {languages}: {error:#} (their tests: set TILEWRIGHT_WITHOUT_C, _PYTHON or _JS to 1 to leave them out)"
-        ));
+fn is_missing(languages: &str, fetched: Result<()>) -> bool {
+    if let Err(error) = &fetched {
+        tools::say(&format!("going on without policies in {languages} and their tests: {error:#}"));
     }
+    fetched.is_err()
 }
 
 /// Fills a folder aside and puts it in its place; nothing is done where it holds these packages already.
@@ -91,7 +99,7 @@ fn npm(folder: &Path, lock: &File, package: &str) -> Result<()> {
     let works = || ["node", "npm"].iter().all(|program| tools::ask(Command::new(program).arg("--version")).is_some());
     tools::ensure(works, &["nodejs", "npm"], "Node.js with npm")?;
     let mut npm = Command::new("npm");
-    npm.args(["install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"])
+    npm.args(["install", "--loglevel=error", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"])
         .arg(folder)
         .arg(package);
     tools::run(npm.stdin(lock.try_clone()?)).context("npm says why above")

@@ -113,11 +113,17 @@ fn run(step: Step) -> Result<()> {
         }
         Step::Test { arguments } => {
             setup(&project, None)?;
-            tools::counterparts();
-            languages::prepare(&project)?;
+            let mut missing = tools::counterparts();
+            missing.extend(languages::prepare(&project)?);
             tools::say("testing everything (the first time compiles for about ten minutes on two cores)");
             let everything = (!names_packages(&arguments)).then_some("--workspace");
-            tools::run(project.cargo().arg("test").args(everything).args(arguments))
+            let mut tests = project.cargo();
+            tests.arg("test").args(everything).args(arguments).envs(missing.iter().map(|variable| (variable, "1")));
+            tools::run(&mut tests)?;
+            if !missing.is_empty() {
+                tools::say(&format!("passed, but for what can't be had here, see above: {}", missing.join(", ")));
+            }
+            Ok(())
         }
     }
 }

@@ -64,8 +64,9 @@ pub fn has_ffmpeg() -> bool {
 }
 
 /// Makes sure of the programs that tests of signatures and registries run against: the variable that leaves one out, the Debian package
-/// and its program, which have one name, and what it is. Where one can't be had that is only told, and its tests fail.
-pub fn counterparts() {
+/// and its program, which have one name, and what it is. Gives the variables that leave out what can't be had here.
+pub fn counterparts() -> Vec<&'static str> {
+    let mut missing = Vec::new();
     for (variable, package, what) in [
         ("TILEWRIGHT_WITHOUT_MINISIGN", "minisign", "minisign, to test signatures with,"),
         ("TILEWRIGHT_WITHOUT_REGISTRY", "docker-registry", "docker-registry, to test push and pull with,"),
@@ -76,9 +77,11 @@ pub fn counterparts() {
         let works =
             || Command::new(package).arg(if package == "minisign" { "-v" } else { "--version" }).output().is_ok();
         if let Err(error) = ensure(works, &[package], what) {
-            say(&format!("going on without {package}: {error:#} (its tests: set {variable}=1 to leave them out)"));
+            say(&format!("going on without {package} and its tests: {error:#}"));
+            missing.push(variable);
         }
     }
+    missing
 }
 
 /// Finds a Python 3 with pip: the one in PATH, a virtual environment of its own in `scratch`, or Debian's.

@@ -2,7 +2,9 @@
 
 use std::{fs::File, io::BufReader, path::Path};
 
-use tilewright_plan::{Attempt, Cost, Device, Offer, Plan, Record, Request, Trial, exchange::Question, records, records::Damage};
+use tilewright_plan::{
+    Attempt, Cost, Device, Offer, Plan, Record, Request, Trial, exchange::Question, records, records::Damage,
+};
 use tilewright_policy::gate::golden;
 
 use super::{CompareError, facts::Priced};

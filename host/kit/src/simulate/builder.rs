@@ -115,8 +115,7 @@ impl Builder {
     /// # Errors
     /// [`TableError::NotASource`] where it is something else.
     pub fn sweep(&mut self, text: &[u8]) -> Result<(), TableError> {
-        let sweep: Sweep =
-            serde_json::from_slice(text).map_err(|error| TableError::NotASource(error.to_string()))?;
+        let sweep: Sweep = serde_json::from_slice(text).map_err(|error| TableError::NotASource(error.to_string()))?;
         if !self.wanted(&sweep.device) {
             self.left.other_devices += sweep.plans.len();
             return Ok(());
