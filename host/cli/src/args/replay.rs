@@ -45,7 +45,7 @@ One that was not measured takes those of the nearest plan of its kind, precision
 an eighth; where there is none, nothing is known of it. Each is counted.
 
 An attempt fails where the plan's peak is over the limit, and its time counts in full. The best plan is chosen as 'tilewright bench sweep' does: blended \
-tiles below 256 pixels and, on a CPU, narrow types count only where nothing else fits. Regret is the objective's cost over the best plan's, less 1.")]
+tiles below 256 pixels and, on a CPU, narrow types count only where nothing else fits. Regret is the objective's cost over the best plan's, less 1; of a request that failed, the time that it lost over the best plan's, and 1.")]
 pub struct Simulate {
     /// The device: a table that 'tilewright policy table' wrote
     #[arg(long, value_name = "TABLE.json")]

@@ -179,6 +179,10 @@ fn odd_files_are_refused_by_line() {
     assert!(refused("").contains("there are none"));
     assert!(refused("\n\n").contains("there are none"));
     assert!(refused(&format!("{}\n{{\"a\": 1}}\n", record())).contains("line 2: not a decision record: missing field"));
+    let mut greedy = record();
+    greedy["request"]["hints"] =
+        json!([{"name": "offer.tile-unit", "value": "8"}, {"name": "offer.tile-least", "value": "4294967295"}]);
+    assert!(refused(&greedy.to_string()).contains("line 1: "), "no host offers that");
     assert!(refused("not json").contains("line 1: not a decision record"));
     assert!(read(std::path::Path::new("/no/such.jsonl")).unwrap_err().to_string().contains("can't be read"));
 }

@@ -36,13 +36,16 @@ impl Facts for Prices {
     }
 }
 
-/// Takes the largest of its sides that is priced, one smaller for each plan that it learnt of; fails as it is told to.
+/// Takes the largest of its sides that is priced, one smaller for each plan that it learnt of; fails as it is told to, and at one call
+/// for want of time.
 struct Stub {
     identity: PolicyIdentity,
     sides: Vec<u32>,
     most: u32,
     learnt: u32,
     fails: Option<FallbackReason>,
+    asked: u32,
+    late: Option<u32>,
 }
 
 fn stub(sides: &[u32]) -> Stub {
@@ -52,7 +55,7 @@ fn stub(sides: &[u32]) -> Stub {
         digest: "sha256:00".into(),
         settings: BTreeMap::new(),
     };
-    Stub { identity, sides: sides.to_vec(), most: 2, learnt: 0, fails: None }
+    Stub { identity, sides: sides.to_vec(), most: 2, learnt: 0, fails: None, asked: 0, late: None }
 }
 
 fn plan(side: u32) -> Plan {
@@ -79,14 +82,16 @@ impl Planner for Stub {
     }
 
     fn recover(&mut self, _: &Request, _: &Device, _: &Offer, facts: Arc<dyn Facts>, attempts: &[Attempt]) -> Decision {
+        let fails = self.fails.or_else(|| (self.late == Some(self.asked)).then_some(FallbackReason::Timeout));
+        self.asked += 1;
         let seen = facts.trials(self.most).len() as u64;
         let mut priced = self.sides.iter().map(|side| plan(*side)).filter(|plan| facts.estimate(plan).is_ok());
         let chosen = priced.nth(self.learnt as usize + attempts.len()).unwrap_or(plan(8));
         Decision {
-            answer: self.fails.is_none().then(|| chosen.clone()),
+            answer: fails.is_none().then(|| chosen.clone()),
             plan: chosen,
             adjusted: Vec::new(),
-            fallback: self.fails.map(|reason| Fallback { reason, detail: "as told".into() }),
+            fallback: fails.map(|reason| Fallback { reason, detail: "as told".into() }),
             elapsed: Duration::ZERO,
             fuel: 10 + seen,
             candidates: Vec::new(),
@@ -255,6 +260,22 @@ fn what_a_clock_decided_or_is_missing_is_told_apart_from_what_differs() {
     };
     let report = again(&sessions(&records).unwrap(), &mut makes).unwrap();
     assert_eq!((report.totals.not_reproducible, report.totals.different), (2, 0), "{report:?}");
+    // One that time runs out for here has forgotten what it learnt, and nothing that comes after tells anything.
+    let records = recorded(stub(&SIDES), 3);
+    let mut late = Some(2);
+    let mut makes = |_: &PolicyIdentity| Ok(Box::new(Stub { late: late.take(), ..stub(&SIDES) }) as Box<dyn Planner>);
+    let report = again(&sessions(&records).unwrap(), &mut makes).unwrap();
+    assert_eq!((report.totals.equal, report.totals.different), (3, 0), "{report:?}");
+    assert!(report.calls[4].note.as_deref().unwrap().contains("had learnt"), "{report:?}");
+    // A policy that time ran out for too often was no longer told anything, which took no fuel.
+    let mut records = recorded(stub(&SIDES), 1);
+    let calls = &mut records[0].exchange.as_mut().unwrap().calls;
+    for call in &mut calls[..2] {
+        call.reply.fallback = Some(fallback.clone());
+    }
+    calls[2].reply.fuel = 0;
+    let report = replayed(&records, &SIDES);
+    assert_eq!((report.totals.not_reproducible, report.totals.different), (3, 0), "{report:?}");
 }
 
 #[test]

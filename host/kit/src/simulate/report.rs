@@ -43,8 +43,8 @@ pub struct RequestRow {
     pub peak_bytes: Option<u64>,
     /// The best plan of the table within the limit.
     pub best: Option<Choice>,
-    /// By the objective, what it cost over what the best would have, less 1; 0 for what is better than the rules of the best let it be. None
-    /// where the request failed, or the plan's cost or the best is not known.
+    /// By the objective, what it cost over what the best would have, less 1; 0 for what is better than the rules of the best let it be. A
+    /// request that failed has its lost time over the best's, and 1 on top. None where the plan's cost or the best is not known.
     pub regret: Option<f64>,
     /// What the host changed in the answer.
     pub adjusted: Vec<String>,

@@ -122,7 +122,8 @@ impl Walk<'_> {
                 };
                 Some((cost(done, lost_ms) / cost(best, 0.0) - 1.0).max(0.0))
             }
-            // Of what failed there is nothing to compare: it is counted, and is worse than any regret.
+            // No failure is as good as the best, however quickly it came.
+            (What::Failed, _) => Some(1.0 + lost_ms / best.elapsed_ms),
             _ => None,
         });
         RequestRow {

@@ -147,7 +147,7 @@ fn plans_take_what_was_measured_and_fail_over_the_limit() {
     // Nothing but what fails: four attempts, and then it is given up.
     let row = simulated(&table, &[plan(0)], &[2000], true);
     assert_eq!((row.failed, row.failed_attempts, row.requests[0].what), (1, 4, What::Failed));
-    assert!((row.requests[0].regret.unwrap() - 400.0 / 150.0).abs() < 1e-12);
+    assert!((row.requests[0].regret.unwrap() - 1.0 - 400.0 / 150.0).abs() < 1e-12);
 }
 
 #[test]
@@ -187,6 +187,9 @@ fn values_that_are_not_finite_fail_under_any_limit_and_f32_is_hopeless() {
     table.cases[0].plans[0].failure = failure;
     let row = simulated(&table, &[plan(0)], &[4000], true);
     assert_eq!((row.failed, row.failed_attempts), (1, 1));
+    // However little time it took.
+    table.cases[0].plans[0].elapsed_ms = None;
+    assert!(simulated(&table, &[plan(0)], &[4000], true).mean_regret.unwrap() >= 1.0);
 }
 
 #[test]
