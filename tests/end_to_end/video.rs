@@ -443,8 +443,10 @@ fn frames_of_another_decode_are_not_gone_on_from() {
     // Whoever forgets --resume is told.
     let run = decode(&place, &inputs, &alone);
     assert!(run.succeeded().stderr().contains("--resume goes on from them"), "{}", run.stderr());
-    let run = decode(&place, &inputs, &resumed);
+    let run = decode(&place, &inputs, &[&resumed[..], &["--json"]].concat());
     assert!(run.succeeded().stderr().contains("of 17 frames are there already"), "{}", run.stderr());
+    let there = run.json()["resumed_frames"].as_u64().unwrap();
+    assert!((1..17).contains(&there), "the time is of the others alone, and the record says so: {}", run.stdout());
     assert!(fs::read(place.path("x.gif")).unwrap() == whole);
     assert!(!place.path("x.gif.partial").exists());
 }

@@ -236,11 +236,7 @@ impl Library {
 impl Known {
     fn measured(&self, plan: &Plan) -> Option<Worth> {
         let found = self.measured.get(&bare(plan))?;
-        let mut times: Vec<u64> = found.iter().map(|(elapsed, _)| *elapsed).collect();
-        times.sort_unstable();
-        let upper = *times.get(times.len() / 2)?;
-        let lower = if times.len().is_multiple_of(2) { times[times.len() / 2 - 1] } else { upper };
-        let elapsed_ms = (lower as f64 + upper as f64) / 2e6;
+        let elapsed_ms = super::median(found.iter().map(|(elapsed_ns, _)| *elapsed_ns as f64 / 1e6).collect())?;
         Some(Worth { elapsed_ms, peak_bytes: found.iter().map(|(_, peak)| *peak).max()? })
     }
 

@@ -8,7 +8,7 @@ use tilewright_plan::{
 };
 
 use super::table::{Case, Entry, FORMAT, Table, TableError};
-use crate::replay::{Work, bare};
+use crate::replay::{Work, bare, median};
 
 /// What of a source went into no table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -205,21 +205,16 @@ impl Group {
 
     fn finish(self) -> Case {
         let plans = self.plans.into_iter().map(|gathered| {
-            let mut times: Vec<f64> = gathered.runs.iter().map(|(time, _)| *time).collect();
-            times.sort_by(f64::total_cmp);
-            let median = times.get(times.len() / 2).map(|upper| match times.len().is_multiple_of(2) {
-                true => (times[times.len() / 2 - 1] + upper) / 2.0,
-                false => *upper,
-            });
+            let median = median(gathered.runs.iter().map(|(time, _)| *time).collect());
             Entry {
                 plan: gathered.plan,
                 estimate: gathered.estimate,
                 // To the microsecond, which is more than was measured.
                 elapsed_ms: median.map(|time| (time * 1e3).round() / 1e3),
                 peak_bytes: gathered.runs.iter().map(|(_, peak)| *peak).max(),
-                runs: u32::try_from(times.len()).unwrap_or(u32::MAX),
+                runs: u32::try_from(gathered.runs.len()).unwrap_or(u32::MAX),
                 // What has run, too, failed for what it was given then.
-                failure: gathered.failure.filter(|_| times.is_empty()),
+                failure: gathered.failure.filter(|_| gathered.runs.is_empty()),
             }
         });
         Case { request: self.request, offer: self.offer, plans: plans.collect() }
