@@ -7,29 +7,76 @@
 //! assert!(config.policies.require_signed && !config.policies.require_checked);
 //! let error = Config::parse("[policies]\nrequire-sined = true\n", "config.toml".as_ref()).unwrap_err().to_string();
 //! assert!(error.starts_with("config.toml:2: unknown field `require-sined`, expected one of `require-signed`"), "{error}");
+//!
+//! let config = Config::parse("[[routes]]\npolicy = \"adaptive\"\nshadow = \"wide\"\n", "config.toml".as_ref())?;
+//! let error = config.check(&["adaptive", "fixed"]).unwrap_err().to_string();
+//! assert!(error.starts_with("config.toml:3: unknown policy 'wide', expected one of adaptive, fixed"), "{error}");
 //! # Ok::<(), tilewright_config::Error>(())
 //! ```
 
 #![forbid(unsafe_code)]
 
+mod check;
+mod conditions;
+mod devices;
 mod error;
+mod models;
+mod origin;
 mod place;
 mod policies;
+mod policy;
+mod routes;
+mod server;
+mod values;
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use serde::Deserialize;
 
+pub use conditions::{Between, Case, Conditions, Stage};
+pub use devices::{Choice, Device};
 pub use error::{Error, Result};
+pub use models::Model;
 pub use place::{Place, user_path};
 pub use policies::Policies;
+pub use policy::{Policy, Source, Wasi};
+pub use routes::{Canary, Route, TakeOver};
+pub use server::{LogFormat, Server, ServerLimits, Telemetry, Tls};
 
-/// Everything that can be configured. A section that is left out has its defaults.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+use origin::Origin;
+
+/// Everything that can be configured. A section that is left out has its defaults. Paths are absolute, or relative to where the
+/// configuration's own path is.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Which policies are put to work.
+    /// The service.
+    pub server: Server,
+    /// The models that jobs can name.
+    pub models: BTreeMap<String, Model>,
+    /// Which policies are put to work, and those with a name of the user's own.
     pub policies: Policies,
+    devices: BTreeMap<String, Device>,
+    routes: Vec<Route>,
+    origin: Origin,
+}
+
+/// A configuration as it is written.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+struct Written {
+    server: Server,
+    #[serde(deserialize_with = "values::named")]
+    models: BTreeMap<String, Model>,
+    #[serde(deserialize_with = "values::named")]
+    devices: BTreeMap<String, Device>,
+    policies: Policies,
+    routes: Vec<routes::Written>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::from_written(Written::default(), Origin::default())
+    }
 }
 
 impl Config {
@@ -44,81 +91,81 @@ impl Config {
         }
     }
 
-    /// Reads a configuration's text; `path` names it in errors.
+    /// Reads a configuration's text; `path` names it in errors, and relative paths start from its folder.
+    ///
+    /// # Errors
+    /// [`Error::Wrong`], with the line. Whether its policies are there is for [`Config::check`] to say.
+    pub fn parse(text: &str, path: &Path) -> Result<Self> {
+        let origin = Origin::new(path, text);
+        let written = toml::from_str(text).map_err(|error| origin.wrong(error.span(), error.message()))?;
+        let config = Self::from_written(written, origin);
+        check::within(&config).map_err(|fault| config.origin.fault(fault))?;
+        Ok(config)
+    }
+
+    /// Says whether every policy that is named is one of `[policies.NAME]` or of those that ship, by these names.
     ///
     /// # Errors
     /// [`Error::Wrong`], with the line.
-    pub fn parse(text: &str, path: &Path) -> Result<Self> {
-        toml::from_str(text).map_err(|error| Error::Wrong {
-            path: path.into(),
-            line: error.span().map(|span| line(text, span.start)),
-            detail: error.message().lines().collect::<Vec<_>>().join(", "),
-        })
-    }
-}
-
-/// The line, from 1, that holds this byte.
-fn line(text: &str, at: usize) -> usize {
-    let before = text.as_bytes().get(..at).unwrap_or(text.as_bytes());
-    1 + before.iter().filter(|&&byte| byte == b'\n').count()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const KEY: &str = "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3";
-
-    fn parsed(text: &str) -> Result<Config> {
-        Config::parse(text, Path::new("config.toml"))
+    pub fn check(&self, shipped: &[&str]) -> Result<()> {
+        check::against(self, shipped).map_err(|fault| self.origin.fault(fault))
     }
 
-    #[test]
-    fn an_empty_file_has_the_defaults() {
-        let config = parsed("# nothing yet\n").unwrap();
-        assert_eq!(config, Config::default());
-        assert!(!config.policies.require_signed && !config.policies.require_checked);
-        assert!(config.policies.trusted.keys().is_empty());
+    /// The devices that jobs run on: `main`, chosen by itself, where none is configured.
+    pub fn devices(&self) -> &BTreeMap<String, Device> {
+        &self.devices
     }
 
-    #[test]
-    fn keys_have_names() {
-        let text = format!(
-            "[policies]\nrequire-signed = true\nrequire-checked = true\n[[policies.trusted]]\nname = \"Ada\"\nkey = \"{KEY}\"\n"
-        );
-        let policies = parsed(&text).unwrap().policies;
-        assert!(policies.require_signed && policies.require_checked);
-        let [ada] = policies.trusted.keys() else { panic!("{policies:?}") };
-        assert_eq!((ada.name.as_str(), ada.key.to_string().as_str()), ("Ada", KEY));
+    /// The routes in their order: one, `default`, of `adaptive`, where none is configured.
+    pub fn routes(&self) -> &[Route] {
+        &self.routes
     }
 
-    #[test]
-    fn what_is_wrong_is_named_with_its_line_and_what_is_allowed() {
-        let key = format!("key = \"{KEY}\"");
-        for (text, line, words) in [
-            (
-                "[policies]\n\nrequire_signed = true",
-                3,
-                "expected one of `require-signed`, `require-checked`, `trusted`",
-            ),
-            ("[policy]\n", 1, "expected `policies`"),
-            ("[policies]\nrequire-signed = \"yes\"", 2, "expected a boolean"),
-            ("[policies]\nrequire-signed = true\nrequire-signed = true", 3, "duplicate key"),
-            ("[policies\n", 1, ""),
-            ("[[policies.trusted]]\nname = \"Ada\"", 1, "missing field `key`"),
-            ("[[policies.trusted]]\nname = \"Ada\"\nkey = \"RW\"", 3, "not a minisign public key"),
-            (&format!("[[policies.trusted]]\nname = \"\"\n{key}"), 1, "an empty name"),
-            (&format!("[[policies.trusted]]\nname = \"a\\nb\"\n{key}"), 1, "control characters"),
-            (
-                &format!("[[policies.trusted]]\nname = \"Ada\"\n{key}\n[[policies.trusted]]\nname = \"Ada\"\n{key}"),
-                1,
-                "'Ada' is the name of another key, too",
-            ),
-        ] {
-            let error = parsed(text).unwrap_err();
-            let message = error.to_string();
-            assert!(message.starts_with(&format!("config.toml:{line}: ")), "{message}");
-            assert!(message.contains(words) && message.lines().count() == 1, "{message}");
+    /// The first route that takes the job; nothing where those that are configured leave it to nobody.
+    pub fn route(&self, case: &Case<'_>) -> Option<&Route> {
+        self.routes.iter().find(|route| route.conditions.matches(case))
+    }
+
+    /// What differs in the new configuration and only counts after a restart; the rest a running service can take over.
+    pub fn changed_at_restart_only(&self, new: &Self) -> Vec<&'static str> {
+        let (old_server, new_server) = (&self.server, &new.server);
+        let differs = [
+            ("server.listen", old_server.listen != new_server.listen),
+            ("server.data", old_server.data != new_server.data),
+            ("server.tls", old_server.tls != new_server.tls),
+            ("server.telemetry", old_server.telemetry != new_server.telemetry),
+            ("devices", self.devices != new.devices),
+        ];
+        differs.into_iter().filter(|(_, differs)| *differs).map(|(section, _)| section).collect()
+    }
+
+    /// With what is implied where it says nothing, and with paths that start from its folder.
+    fn from_written(written: Written, origin: Origin) -> Self {
+        let Written { server, models, devices, policies, routes } = written;
+        let routes: Vec<_> = routes.into_iter().enumerate().map(|(place, route)| route.at(place)).collect();
+        let mut config = Self {
+            server,
+            models,
+            policies,
+            devices: if devices.is_empty() { devices::implied() } else { devices },
+            routes: if routes.is_empty() { routes::implied() } else { routes },
+            origin,
+        };
+        config.resolve();
+        config
+    }
+
+    fn resolve(&mut self) {
+        let models = self.models.values_mut().map(|model| &mut model.vae);
+        let files = self.policies.named.values_mut().filter_map(|policy| match &mut policy.source {
+            Source::File(path) => Some(path),
+            Source::Shipped(_) | Source::Oci(_) => None,
+        });
+        for path in self.server.paths().chain(models).chain(files) {
+            *path = self.origin.folder().join(&*path);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

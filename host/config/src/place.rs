@@ -24,9 +24,18 @@ pub enum Place {
 
 /// `$XDG_CONFIG_HOME/tilewright/config.toml` or `~/.config/tilewright/config.toml`; nothing for a user without a home.
 pub fn user_path() -> Option<PathBuf> {
+    Some(home_folder("XDG_CONFIG_HOME", ".config")?.join("tilewright").join("config.toml"))
+}
+
+/// `$XDG_STATE_HOME/tilewright/server` or `~/.local/state/tilewright/server`; nothing for a user without a home.
+pub(crate) fn state_path() -> Option<PathBuf> {
+    Some(home_folder("XDG_STATE_HOME", ".local/state")?.join("tilewright").join("server"))
+}
+
+/// The folder that a variable names, or the one that is usual below the user's home.
+fn home_folder(variable: &str, usual: &str) -> Option<PathBuf> {
     let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let configs = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")))?;
-    Some(configs.join("tilewright").join("config.toml"))
+    absolute(variable).or_else(|| absolute("HOME").map(|home| home.join(usual)))
 }
 
 impl Place {

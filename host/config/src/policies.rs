@@ -1,23 +1,129 @@
-//! `[policies]`: which ones are put to work.
+//! `[policies]`: which ones are put to work, and those with a name of the user's own.
 
-use serde::{Deserialize, Deserializer, de::Error};
+use std::{collections::BTreeMap, fmt};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
+};
 use tilewright_signing::{TrustList, Trusted};
 
-/// Characters of the longest name.
+use crate::{policy::Policy, values::Name};
+
+/// Characters of the longest name of a key.
 const NAME: usize = 100;
+/// The key under which `toml` hands a date over, as if it were a table.
+const DATE: &str = "$__toml_private_datetime";
 
 /// `[policies]`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policies {
     /// Whether a policy's file is only put to work where one of the trusted keys has signed it.
     pub require_signed: bool,
     /// Whether a policy's file is only put to work where it passes `tilewright policy check`.
     pub require_checked: bool,
     /// The keys that count: `[[policies.trusted]]`, each with a name of the user's own.
-    #[serde(deserialize_with = "trusted")]
     pub trusted: TrustList,
+    /// `[policies.NAME]`. One with the name of a policy that ships stands in for it.
+    pub named: BTreeMap<String, Policy>,
 }
+
+impl<'de> Deserialize<'de> for Policies {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Section)
+    }
+}
+
+/// Tells the three keys from the user's own names, which may be any others.
+struct Section;
+
+impl<'de> Visitor<'de> for Section {
+    type Value = Policies;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a table")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Policies, A::Error> {
+        let mut policies = Policies::default();
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                "require-signed" => policies.require_signed = map.next_value()?,
+                "require-checked" => policies.require_checked = map.next_value()?,
+                "trusted" => policies.trusted = map.next_value::<Keys>()?.0,
+                name => {
+                    let policy = map.next_value_seed(Own { name })?;
+                    policies.named.insert(key, policy);
+                }
+            }
+        }
+        Ok(policies)
+    }
+}
+
+/// A policy of the user's own, which is a table: anything else is a key that is not known.
+#[derive(Clone, Copy)]
+struct Own<'a> {
+    name: &'a str,
+}
+
+impl Own<'_> {
+    fn unknown<E: Error>(self) -> Result<Policy, E> {
+        Err(E::custom(format_args!(
+            "unknown field `{}`, expected one of `require-signed`, `require-checked`, `trusted`; a policy of one's own is a table \
+             [policies.NAME]",
+            self.name
+        )))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Own<'_> {
+    type Value = Policy;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Policy, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Own<'_> {
+    type Value = Policy;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a table")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Policy, A::Error> {
+        Name::read(self.name).map_err(A::Error::custom)?;
+        Policy::deserialize(MapAccessDeserializer::new(map)).or_else(|error| match error.to_string().contains(DATE) {
+            true => self.unknown(),
+            false => Err(error),
+        })
+    }
+
+    fn visit_bool<E: Error>(self, _: bool) -> Result<Policy, E> {
+        self.unknown()
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<Policy, E> {
+        self.unknown()
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<Policy, E> {
+        self.unknown()
+    }
+
+    fn visit_str<E: Error>(self, _: &str) -> Result<Policy, E> {
+        self.unknown()
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, _: A) -> Result<Policy, A::Error> {
+        self.unknown()
+    }
+}
+
+/// `trusted`
+#[derive(Deserialize)]
+struct Keys(#[serde(deserialize_with = "trusted")] TrustList);
 
 /// Names end up in tables and messages, and two keys of one name could not be told apart.
 fn trusted<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TrustList, D::Error> {

@@ -120,6 +120,11 @@ impl Attempts<'_> {
                     let record = self.record(planner, &decision, failed, None);
                     return Err(Unfinished { error, record: Some(Box::new(record)) });
                 }
+                Err(Stopped::Renewed) => {
+                    let (request, offer) = self.under_way(work);
+                    decision = planner.decide(&request, &self.machine.facts, &offer, self.facts.clone());
+                    continue;
+                }
                 Err(Stopped::Failed(failure)) => failure,
             };
             tracing::info!(%failure, space = %decision.plan.space, precision = %decision.plan.precision, "the attempt failed");
@@ -139,11 +144,7 @@ impl Attempts<'_> {
                 let record = self.record(planner, &decision, failed, None);
                 return Err(Unfinished { error, record: Some(Box::new(record)) });
             }
-            let (mut request, mut offer) = (self.request.clone(), self.offer.clone());
-            if let Some((done, plan)) = work.under_way() {
-                request.hints.push(Hint { name: DONE.into(), value: done.to_string() });
-                offer.running = Some(plan);
-            }
+            let (request, offer) = self.under_way(work);
             decision = planner.recover(&request, &self.machine.facts, &offer, self.facts.clone(), &attempts);
         }
     }
@@ -241,6 +242,16 @@ impl Attempts<'_> {
         }
         least.1.peak_bytes = (least.1.peak_bytes as f64 * ESTIMATE_MARGIN) as u64;
         least
+    }
+
+    /// The request and the offer as they are now, with what is delivered already.
+    fn under_way<W: Work>(&self, work: &W) -> (Request, Offer) {
+        let (mut request, mut offer) = (self.request.clone(), self.offer.clone());
+        if let Some((done, plan)) = work.under_way() {
+            request.hints.push(Hint { name: DONE.into(), value: done.to_string() });
+            offer.running = Some(plan);
+        }
+        (request, offer)
     }
 
     fn advice(&self, last: Failure, hopeless: bool) -> String {

@@ -25,6 +25,10 @@ pub trait Observer {
     fn progress(&mut self, _share: f64) -> bool {
         true
     }
+    /// Asked between the chunks of a clip. True asks the planner again, which then knows what is under way ([`Offer::running`]): another one may have taken over.
+    fn renew(&mut self) -> bool {
+        false
+    }
 }
 
 /// A decode that ended in a picture.

@@ -7,10 +7,11 @@ use tilewright_torch::{memory, non_finite, probe};
 
 use crate::{Error, Grid, Result, job::Observer};
 
-/// Why a plan did not end in a picture: a failure that another plan may avoid, or an error that none can.
+/// Why a plan did not end in a picture: a failure that another plan may avoid, an error that none can, or the wish to be asked again.
 pub(crate) enum Stopped {
     Failed(Failure),
     Broken(Error),
+    Renewed,
 }
 
 impl<E: Into<Error>> From<E> for Stopped {

@@ -18,7 +18,7 @@ use crate::{
 
 /// A planner that is listened to.
 pub struct Recorder {
-    planner: Box<dyn Planner>,
+    planner: Box<dyn Planner + Send>,
     /// None where nothing is written down.
     session: Option<String>,
     next: u64,
@@ -27,7 +27,7 @@ pub struct Recorder {
 
 impl Recorder {
     /// Listens to a planner, or only passes everything on.
-    pub fn new(planner: Box<dyn Planner>, listens: bool) -> Self {
+    pub fn new(planner: Box<dyn Planner + Send>, listens: bool) -> Self {
         Self { planner, session: listens.then(session), next: 0, calls: Vec::new() }
     }
 

@@ -22,6 +22,7 @@ mod runtime;
 mod sandbox;
 mod settings;
 mod shipped;
+mod standby;
 mod wasi;
 
 pub use cache::CacheDir;
@@ -33,5 +34,6 @@ pub use load::{Kind, as_component};
 pub use probe::Probe;
 pub use runtime::Policy;
 pub use settings::{Setting, key_value};
-pub use shipped::names as shipped_names;
+pub use shipped::{module as shipped_module, names as shipped_names};
+pub use standby::Standby;
 pub use wasi::Wasi;

@@ -11,3 +11,8 @@ pub(crate) static POLICIES: [(&str, &[u8]); 5] = embedded!["adaptive", "gfx1151"
 pub fn names() -> impl Iterator<Item = &'static str> {
     POLICIES.iter().map(|(name, _)| *name)
 }
+
+/// The module of one that ships.
+pub fn module(name: &str) -> Option<&'static [u8]> {
+    POLICIES.iter().find(|(known, _)| *known == name).map(|(_, bytes)| *bytes)
+}

@@ -146,6 +146,10 @@ impl<'a> Walk<'a> {
             }
             self.prepare(sample, plan, numeric)?;
             while self.delivered[sample] < all {
+                let is_between = self.live.as_ref().is_some_and(|live| live.rounds > 1 && live.round.is_none());
+                if is_between && turn.observer.renew() {
+                    return Err(Stopped::Renewed);
+                }
                 self.round(sample, turn)?;
             }
             self.live = None;

@@ -1,0 +1,89 @@
+//! What can only be told of the configuration as a whole: whether names are known, and whether one thing stands against another.
+
+use std::collections::BTreeMap;
+
+use crate::{Config, Route, Source, origin::Fault};
+
+/// What is wrong whatever ships.
+pub(crate) fn within(config: &Config) -> Result<(), Fault> {
+    if let Some(detail) = config.server.exposure() {
+        return fault("server/listen", detail);
+    }
+    for (place, route) in config.routes().iter().enumerate() {
+        let at = format!("routes/{place}");
+        unique(&config.routes()[..place], route, &at)?;
+        reachable(&config.routes()[..place], route, &at)?;
+        known(&config.models, "model", &route.conditions.model, &at)?;
+        known(config.devices(), "device", &route.conditions.device, &at)?;
+        if let Some((key, name)) = route.policies().skip(1).find(|(_, name)| *name == route.policy) {
+            return fault(
+                format!("{at}/{key}"),
+                format!("'{name}' decides for the route '{}' already: name another", route.name),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong where only these policies ship.
+pub(crate) fn against(config: &Config, shipped: &[&str]) -> Result<(), Fault> {
+    for (own, policy) in &config.policies.named {
+        if let Source::Shipped(name) = &policy.source
+            && !shipped.contains(&name.as_str())
+        {
+            return fault(
+                format!("policies/{own}/source"),
+                format!(
+                    "no policy '{name}' ships: expected {}, a file (with a / or ending with .wasm), or oci://REGISTRY/NAME:TAG",
+                    shipped.join(", ")
+                ),
+            );
+        }
+    }
+    for (place, route) in config.routes().iter().enumerate() {
+        for (key, name) in route.policies() {
+            if !config.policies.named.contains_key(name) && !shipped.contains(&name) {
+                let own = config.policies.named.keys().map(String::as_str);
+                let all = listed(own.chain(shipped.iter().copied()));
+                return fault(
+                    format!("routes/{place}/{key}"),
+                    format!("unknown policy '{name}', expected one of {all}, or a table [policies.{name}]"),
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+fn fault(at: impl Into<String>, detail: impl Into<String>) -> Result<(), Fault> {
+    Err(Fault { at: at.into(), detail: detail.into() })
+}
+
+fn unique(before: &[Route], route: &Route, at: &str) -> Result<(), Fault> {
+    match before.iter().any(|other| other.name == route.name) {
+        true => fault(
+            format!("{at}/name"),
+            format!("'{}' is the name of another route, too: give each its own", route.name),
+        ),
+        false => Ok(()),
+    }
+}
+
+fn reachable(before: &[Route], route: &Route, at: &str) -> Result<(), Fault> {
+    let Some(other) = before.iter().find(|other| other.conditions.cover(&route.conditions)) else { return Ok(()) };
+    let what = if other.conditions.is_unconditional() { "everything" } else { "all that it would" };
+    fault(at, format!("the route '{}' can never match: '{}' before it takes {what}", route.name, other.name))
+}
+
+fn known<T>(known: &BTreeMap<String, T>, kind: &str, names: &[String], at: &str) -> Result<(), Fault> {
+    let Some((place, name)) = names.iter().enumerate().find(|(_, name)| !known.contains_key(*name)) else {
+        return Ok(());
+    };
+    let all = listed(known.keys().map(String::as_str));
+    let others = if known.is_empty() { String::new() } else { format!("one of {all}, or ") };
+    fault(format!("{at}/{kind}/{place}"), format!("unknown {kind} '{name}', expected {others}a table [{kind}s.{name}]"))
+}
+
+fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,95 @@
+//! `[devices.NAME]`: what jobs run on, one at a time each.
+
+use std::{collections::BTreeMap, fmt, str::FromStr};
+
+use serde::{Deserialize, Deserializer};
+
+use crate::values;
+
+/// The name of the device that there is where none is configured.
+const IMPLIED: &str = "main";
+
+/// `[devices.NAME]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default, expecting = "a table")]
+pub struct Device {
+    /// What runs the jobs.
+    pub device: Choice,
+    /// Threads of the processor, 1 to 1024; without it, as many as it has cores.
+    #[serde(deserialize_with = "values::count::<_, _, 1024>")]
+    pub threads: Option<u32>,
+    /// The most that a job may hold at once, in bytes; without it, 80 % of what is free.
+    #[serde(rename = "memory-limit", deserialize_with = "values::size")]
+    pub memory_limit_bytes: Option<u64>,
+}
+
+/// Which device is meant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// The first GPU that works, or else the processor.
+    #[default]
+    Auto,
+    /// The processor.
+    Cpu,
+    /// A CUDA or ROCm device, by its place from 0.
+    Gpu(usize),
+}
+
+impl FromStr for Choice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let place = |place: &str| place.bytes().all(|byte| byte.is_ascii_digit()).then(|| place.parse().ok())?;
+        match text {
+            "auto" => Ok(Choice::Auto),
+            "cpu" => Ok(Choice::Cpu),
+            "cuda" => Ok(Choice::Gpu(0)),
+            _ => {
+                text.strip_prefix("cuda:").and_then(place).map(Choice::Gpu).ok_or_else(|| {
+                    format!("unknown device '{}', expected auto, cpu, cuda or cuda:N", text.escape_debug())
+                })
+            }
+        }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Choice::Auto => f.write_str("auto"),
+            Choice::Cpu => f.write_str("cpu"),
+            Choice::Gpu(place) => write!(f, "cuda:{place}"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Choice {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        values::text(deserializer, "a device: auto, cpu, cuda or cuda:N", str::parse)
+    }
+}
+
+/// Those that there are where none is configured.
+pub(crate) fn implied() -> BTreeMap<String, Device> {
+    BTreeMap::from([(IMPLIED.into(), Device::default())])
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::refused;
+
+    #[test]
+    fn a_device_that_is_wrong() {
+        for (text, line, words) in [
+            ("[devices.a]\ndevice = \"gpu\"", 2, "unknown device 'gpu', expected auto, cpu, cuda or cuda:N"),
+            ("[devices.a]\ndevice = \"cuda:\"", 2, "expected auto, cpu, cuda or cuda:N"),
+            ("[devices.a]\ndevice = \"cuda:+1\"", 2, "expected auto, cpu, cuda or cuda:N"),
+            ("[devices.a]\nthreads = 1025", 2, "expected a whole number from 1 to 1024"),
+            ("[devices.a]\nmemory-limit = \"0\"", 2, "'0' is not a size"),
+            ("[devices.a]\nmemory = \"1GiB\"", 2, "expected one of `device`, `threads`, `memory-limit`"),
+        ] {
+            let message = refused(text, line);
+            assert!(message.contains(words), "{message}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! `[models.NAME]`: the autoencoders that jobs are decoded with.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Deserializer};
+
+use crate::values;
+
+/// The families whose files may not tell which one it is.
+const FAMILIES: [&str; 4] = ["sd", "sdxl", "sd3", "flux"];
+
+/// `[models.NAME]`
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
+pub struct Model {
+    /// The autoencoder's file. It is not looked at here.
+    #[serde(deserialize_with = "values::path")]
+    pub vae: PathBuf,
+    /// `sd`, `sdxl`, `sd3` or `flux`, where the file does not tell.
+    #[serde(default, deserialize_with = "family")]
+    pub family: Option<String>,
+    /// What latents were multiplied with, where it is not what the family does: finite, not 0.
+    #[serde(default, deserialize_with = "scaling")]
+    pub scaling_factor: Option<f64>,
+    /// What was taken from latents before that, where it is not what the family does: finite.
+    #[serde(default, deserialize_with = "shift")]
+    pub shift_factor: Option<f64>,
+}
+
+fn family<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    values::text(deserializer, "a family", |text| match FAMILIES.contains(&text) {
+        true => Ok(Some(text.into())),
+        false => Err(format!("unknown family '{}', expected one of {}", text.escape_debug(), FAMILIES.join(", "))),
+    })
+}
+
+fn scaling<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    values::number(deserializer, "a number other than 0", |number| number.is_finite() && number != 0.0).map(Some)
+}
+
+fn shift<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    values::number(deserializer, "a number", f64::is_finite).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::refused;
+
+    #[test]
+    fn a_model_that_is_wrong() {
+        for (text, line, words) in [
+            ("[models.Flux]\nvae = \"a\"", 1, "'Flux' is no name: write 1 to 64 of a-z, 0-9, - and _"),
+            ("[models.\"\"]\nvae = \"a\"", 1, "'' is no name"),
+            (&format!("[models.{}]\nvae = \"a\"", "a".repeat(65)), 1, "is no name"),
+            ("[models.\"a\\nb\"]\nvae = \"a\"", 1, "'a\\nb' is no name"),
+            ("[models]\nflux = \"ae.safetensors\"", 2, "expected a table"),
+            ("[models.a]\n", 1, "missing field `vae`"),
+            (
+                "[models.a]\nvae = \"a\"\nscale = 1",
+                3,
+                "expected one of `vae`, `family`, `scaling-factor`, `shift-factor`",
+            ),
+            (
+                "[models.a]\nvae = \"a\"\nfamily = \"flx\"",
+                3,
+                "unknown family 'flx', expected one of sd, sdxl, sd3, flux",
+            ),
+            ("[models.a]\nvae = \"a\"\nscaling-factor = 0", 3, "expected a number other than 0"),
+            ("[models.a]\nvae = \"a\"\nscaling-factor = \"1\"", 3, "expected a number other than 0"),
+            ("[models.a]\nvae = \"a\"\nshift-factor = nan", 3, "expected a number"),
+        ] {
+            let message = refused(text, line);
+            assert!(message.contains(words), "{message}");
+        }
+    }
+}

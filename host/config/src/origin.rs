@@ -1,0 +1,108 @@
+//! The text that a configuration was read from: it tells the line of what turns out to be wrong once everything is read.
+
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use toml::de::{DeTable, DeValue};
+
+use crate::Error;
+
+/// Where a configuration comes from. Any two are equal: a comment more is no other configuration.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Origin {
+    path: PathBuf,
+    text: Arc<str>,
+}
+
+/// What is wrong, and where.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// Keys, and places within lists from 0, joined by `/`: `routes/0/canary/policy`.
+    pub at: String,
+    /// What is wrong, and what is allowed.
+    pub detail: String,
+}
+
+impl PartialEq for Origin {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Origin {}
+
+impl Origin {
+    pub(crate) fn new(path: &Path, text: &str) -> Self {
+        Self { path: path.into(), text: text.into() }
+    }
+
+    /// The folder that relative paths start from.
+    pub(crate) fn folder(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new(""))
+    }
+
+    /// The error of something that the text says as a whole.
+    pub(crate) fn fault(&self, Fault { at, detail }: Fault) -> Error {
+        self.wrong(span(&self.text, &at), &detail)
+    }
+
+    /// The error of these bytes of the text.
+    pub(crate) fn wrong(&self, at: Option<Range<usize>>, detail: &str) -> Error {
+        Error::Wrong {
+            path: self.path.clone(),
+            line: at.map(|at| line(&self.text, at.start)),
+            detail: detail.lines().collect::<Vec<_>>().join(", "),
+        }
+    }
+}
+
+/// Where the value of this key stands, or else of the innermost that it is said to be in.
+fn span(text: &str, at: &str) -> Option<Range<usize>> {
+    let root = DeTable::parse(text).ok()?;
+    let mut steps = at.split('/');
+    let mut here = root.get_ref().get(steps.next()?)?;
+    for step in steps {
+        let inner = match here.get_ref() {
+            DeValue::Table(table) => table.get(step),
+            DeValue::Array(list) => step.parse().ok().and_then(|place: usize| list.get(place)),
+            _ => None,
+        };
+        let Some(inner) = inner else { break };
+        here = inner;
+    }
+    Some(here.span())
+}
+
+/// The line, from 1, that holds this byte.
+fn line(text: &str, at: usize) -> usize {
+    let before = text.as_bytes().get(..at).unwrap_or(text.as_bytes());
+    1 + before.iter().filter(|&&byte| byte == b'\n').count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_found_or_what_it_would_be_in() {
+        let text = "[server]\nlisten = \"x\"\n\n[[routes]]\n[[routes]]\nmodel = [\n\"a\",\n\"b\"]\npolicy.name = 1\n";
+        for (at, line) in [
+            ("server", Some(1)),
+            ("server/listen", Some(2)),
+            ("server/tls/key", Some(1)),
+            ("routes/0", Some(4)),
+            ("routes/1/model/1", Some(8)),
+            ("routes/1/model/7", Some(6)),
+            ("routes/1/policy/name", Some(9)),
+            ("routes/1/name", Some(5)),
+            ("models/flux", None),
+        ] {
+            let error = Origin::new(Path::new("c"), text).fault(Fault { at: at.into(), detail: "a\nb".into() });
+            let place = line.map_or(String::new(), |line: usize| format!(":{line}"));
+            assert_eq!(error.to_string(), format!("c{place}: a, b"), "{at}");
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! `[server]`: where the service listens, who may come, what it keeps, and how much it takes on.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::{place, values};
+
+/// Milliseconds of the longest that a job may take: 30 days.
+const LONGEST_JOB: u64 = 30 * 24 * 3_600_000;
+/// Milliseconds of the longest that results are kept: a year.
+const LONGEST_KEPT: u64 = 31_557_600_000;
+
+/// `[server]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default, expecting = "a table")]
+pub struct Server {
+    /// The address that the service listens on. Beyond loopback it needs TLS and a token or clients' certificates, or a token and
+    /// [`Server::behind_proxy`].
+    #[serde(deserialize_with = "address")]
+    pub listen: SocketAddr,
+    /// Where jobs, results and modules are kept, where that is configured; see [`Server::data_folder`].
+    #[serde(deserialize_with = "values::path")]
+    pub data: Option<PathBuf>,
+    /// The folders that jobs may name paths in, not made canonical.
+    #[serde(deserialize_with = "values::paths")]
+    pub roots: Vec<PathBuf>,
+    /// The file with the bearer token. It is not looked at here.
+    #[serde(deserialize_with = "values::path")]
+    pub token_file: Option<PathBuf>,
+    /// Further names that requests may come under, in lower case and without a port.
+    #[serde(deserialize_with = "hosts")]
+    pub hosts: Vec<String>,
+    /// Whether TLS ends at a proxy in front of the service, which then may listen beyond loopback with a token alone.
+    pub behind_proxy: bool,
+    /// `[server.tls]`: without it, plain HTTP is spoken.
+    pub tls: Option<Tls>,
+    /// `[server.limits]`
+    pub limits: ServerLimits,
+    /// `[server.telemetry]`
+    pub telemetry: Telemetry,
+}
+
+/// `[server.tls]`: PEM files. They are not looked at here.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
+pub struct Tls {
+    /// The service's certificate, with those up to the authority's.
+    #[serde(deserialize_with = "values::path")]
+    pub certificate: PathBuf,
+    /// The certificate's secret key.
+    #[serde(deserialize_with = "values::path")]
+    pub key: PathBuf,
+    /// The authority whose certificates clients have to show; without it, none is asked for.
+    #[serde(default, deserialize_with = "values::path")]
+    pub clients: Option<PathBuf>,
+}
+
+/// `[server.limits]`: how much the service takes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default, expecting = "a table")]
+pub struct ServerLimits {
+    /// Bytes of the largest request.
+    #[serde(rename = "upload", deserialize_with = "values::size")]
+    pub upload_bytes: u64,
+    /// Jobs that may wait, per device.
+    #[serde(deserialize_with = "values::count::<_, _, 100_000>")]
+    pub queue: u32,
+    /// Requests per second and client address, over time; at once it may be twice as many.
+    #[serde(deserialize_with = "values::count::<_, _, 1_000_000>")]
+    pub requests_per_second: u32,
+    /// Connections at a time.
+    #[serde(deserialize_with = "values::count::<_, _, 100_000>")]
+    pub connections: u32,
+    /// The most that a job may take from being accepted to its end.
+    #[serde(deserialize_with = "values::time::<_, _, 1000, LONGEST_JOB>")]
+    pub deadline: Duration,
+    /// How long results are kept after a job's end.
+    #[serde(deserialize_with = "values::time::<_, _, 1000, LONGEST_KEPT>")]
+    pub keep_results: Duration,
+}
+
+/// `[server.telemetry]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default, expecting = "a table")]
+pub struct Telemetry {
+    /// How log lines are written.
+    pub log: LogFormat,
+    /// Where traces are sent, as OTLP over HTTP: a URL. Without it, nowhere.
+    #[serde(deserialize_with = "collector")]
+    pub otlp: Option<String>,
+}
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7590)),
+            data: None,
+            roots: Vec::new(),
+            token_file: None,
+            hosts: Vec::new(),
+            behind_proxy: false,
+            tls: None,
+            limits: ServerLimits::default(),
+            telemetry: Telemetry::default(),
+        }
+    }
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self {
+            upload_bytes: 256 << 20,
+            queue: 64,
+            requests_per_second: 100,
+            connections: 256,
+            deadline: Duration::from_secs(3600),
+            keep_results: Duration::from_secs(24 * 3600),
+        }
+    }
+}
+
+impl Server {
+    /// Where jobs, results and modules are kept: what is configured, or else `$XDG_STATE_HOME/tilewright/server` or
+    /// `~/.local/state/tilewright/server`; nothing where there is no home either.
+    pub fn data_folder(&self) -> Option<PathBuf> {
+        self.data.clone().or_else(place::state_path)
+    }
+
+    /// Whether other machines can reach the address listened on.
+    pub fn is_exposed(&self) -> bool {
+        !self.listen.ip().is_loopback()
+    }
+
+    /// Every path, to be resolved.
+    pub(crate) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        let tls = self
+            .tls
+            .iter_mut()
+            .flat_map(|tls| [&mut tls.certificate, &mut tls.key].into_iter().chain(&mut tls.clients));
+        self.data.iter_mut().chain(&mut self.roots).chain(&mut self.token_file).chain(tls)
+    }
+
+    /// What stands against listening where other machines can come.
+    pub(crate) fn exposure(&self) -> Option<String> {
+        let token = self.token_file.is_some();
+        let guarded = match &self.tls {
+            Some(tls) => token || tls.clients.is_some(),
+            None => token && self.behind_proxy,
+        };
+        (self.is_exposed() && !guarded).then(|| {
+            format!(
+                "{} can be reached from other machines: allowed are 127.0.0.0/8 and [::1], or [server.tls] with token-file or with clients in \
+                 it, or token-file with behind-proxy = true where TLS ends at a proxy in front of it",
+                self.listen
+            )
+        })
+    }
+}
+
+fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    values::text(deserializer, "an address such as \"127.0.0.1:7590\"", |text| {
+        text.parse().map_err(|_| {
+            let text = text.escape_debug();
+            format!("'{text}' is no address to listen on: write IP:PORT, as in 127.0.0.1:7590 or [::1]:7590")
+        })
+    })
+}
+
+/// A name that a request comes under.
+struct Host(String);
+
+impl<'de> Deserialize<'de> for Host {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        values::text(deserializer, "a host's name", |text| {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+            let named = (1..=253).contains(&text.len()) && text.bytes().all(plain);
+            match named || text.parse::<IpAddr>().is_ok() {
+                true => Ok(Self(text.to_ascii_lowercase())),
+                false => Err(format!(
+                    "'{}' is no host: write a name or an address without scheme, port and path, as in tiles.example",
+                    text.escape_debug()
+                )),
+            }
+        })
+    }
+}
+
+fn hosts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Ok(Vec::<Host>::deserialize(deserializer)?.into_iter().map(|Host(name)| name).collect())
+}
+
+fn collector<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    values::text(deserializer, "a URL such as \"http://127.0.0.1:4318\"", |text| {
+        let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+        let plain =
+            |rest: &str| !rest.is_empty() && !rest.starts_with('/') && rest.bytes().all(|byte| byte.is_ascii_graphic());
+        match rest.is_some_and(plain) {
+            true => Ok(Some(text.into())),
+            false => Err(format!(
+                "'{}' is no URL of a collector: write http:// or https:// and a host, as in http://127.0.0.1:4318",
+                text.escape_debug()
+            )),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::{parsed, refused};
+
+    #[test]
+    fn a_server_that_is_wrong() {
+        for (text, words) in [
+            ("port = 1", "unknown field `port`, expected one of `listen`, `data`, `roots`, `token-file`, `hosts`"),
+            ("listen = 7590", "expected an address such as \"127.0.0.1:7590\""),
+            ("listen = \"localhost\"", "'localhost' is no address to listen on: write IP:PORT"),
+            ("data = \"\"", "an empty path"),
+            ("roots = \"/srv\"", "expected a sequence"),
+            ("roots = [\"\"]", "an empty path"),
+            ("token-file = \"\"", "an empty path"),
+            ("hosts = [\"https://tiles.example\"]", "without scheme, port and path"),
+            ("hosts = [\"tiles.example:443\"]", "without scheme, port and path"),
+            ("behind-proxy = 1", "expected a boolean"),
+            ("tls = { certificate = \"a\" }", "missing field `key`"),
+            (
+                "tls = { certificate = \"a\", key = \"b\", ca = \"c\" }",
+                "expected one of `certificate`, `key`, `clients`",
+            ),
+            ("limits = { upload = 5 }", "expected a size such as \"8GiB\""),
+            ("limits = { upload = \"5 apples\" }", "'5 apples' is not a size"),
+            ("limits = { queue = 0 }", "integer `0`, expected a whole number from 1 to 100000"),
+            ("limits = { queue = 100001 }", "expected a whole number from 1 to 100000"),
+            ("limits = { queue = \"64\" }", "expected a whole number from 1 to 100000"),
+            ("limits = { requests-per-second = -1 }", "expected a whole number from 1 to 1000000"),
+            ("limits = { connections = 1.5 }", "expected a whole number from 1 to 100000"),
+            ("limits = { connections = 99999999999999999999 }", "expected a whole number from 1 to 100000"),
+            ("limits = { deadline = \"1 fortnight\" }", "'1 fortnight' is no span of time: write a number with a unit"),
+            ("limits = { deadline = \"0s\" }", "allowed is 1s to 30days"),
+            ("limits = { deadline = \"31days\" }", "allowed is 1s to 30days"),
+            ("limits = { deadline = 60 }", "expected a span of time such as \"250ms\""),
+            ("limits = { keep-results = \"99999years\" }", "allowed is 1s to 1year"),
+            ("limits = { keep = \"1h\" }", "`keep-results`"),
+            ("telemetry = { log = \"xml\" }", "unknown variant `xml`, expected `text` or `json`"),
+            ("telemetry = { otlp = \"127.0.0.1:4318\" }", "write http:// or https:// and a host"),
+            ("telemetry = { otlp = \"http:///v1\" }", "write http:// or https:// and a host"),
+        ] {
+            let message = refused(&format!("[server]\n{text}"), 2);
+            assert!(message.contains(words), "{message}");
+        }
+    }
+
+    #[test]
+    fn beyond_this_machine_it_takes_protection() {
+        const TOKEN: &str = "token-file = \"token\"\n";
+        const PROXY: &str = "behind-proxy = true\n";
+        const TLS: &str = "tls = { certificate = \"c\", key = \"k\" }\n";
+        const CLIENTS: &str = "tls = { certificate = \"c\", key = \"k\", clients = \"a\" }\n";
+        for (address, keys, allowed) in [
+            ("127.0.0.1:0", vec![], true),
+            ("127.7.7.7:80", vec![], true),
+            ("[::1]:80", vec![], true),
+            ("0.0.0.0:80", vec![], false),
+            ("[::]:80", vec![], false),
+            ("[::ffff:127.0.0.1]:80", vec![], false),
+            ("192.168.0.1:80", vec![TOKEN], false),
+            ("192.168.0.1:80", vec![TLS], false),
+            ("192.168.0.1:80", vec![PROXY], false),
+            ("192.168.0.1:80", vec![TLS, PROXY], false),
+            ("192.168.0.1:80", vec![TLS, TOKEN], true),
+            ("192.168.0.1:80", vec![CLIENTS], true),
+            ("192.168.0.1:80", vec![CLIENTS, TOKEN], true),
+            ("192.168.0.1:80", vec![TOKEN, PROXY], true),
+        ] {
+            let text = format!("[server]\n{}listen = \"{address}\"\n", keys.concat());
+            match allowed {
+                true => drop(parsed(&text).unwrap()),
+                false => {
+                    let message = refused(&text, keys.len() + 2);
+                    assert!(message.contains(&format!("{address} can be reached from other machines")), "{message}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The configuration as a whole: what it says, and what is said of one that is wrong.
+
+use std::{path::PathBuf, time::Duration};
+
+use tilewright_plan::Objective;
+
+use super::*;
+
+const KEY: &str = "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3";
+const SHIPPED: [&str; 2] = ["adaptive", "fixed"];
+/// Every key, with a value that is not its default.
+const COMPLETE: &str = include_str!("tests/complete.toml");
+
+pub(crate) fn parsed(text: &str) -> Result<Config> {
+    Config::parse(text, Path::new("config.toml"))
+}
+
+/// The error, which is one line and begins with the file and this line.
+pub(crate) fn refused(text: &str, line: usize) -> String {
+    let refused = parsed(text).and_then(|config| config.check(&SHIPPED));
+    let Err(error) = refused else { panic!("nothing is wrong with {text}") };
+    let message = error.to_string();
+    assert!(message.starts_with(&format!("config.toml:{line}: ")), "{message}: {text}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    message
+}
+
+#[test]
+fn an_empty_file_has_the_defaults() {
+    for text in ["# nothing yet\n", "routes = []\n[server]\n[devices]\n[models]\n[policies]\n"] {
+        let config = parsed(text).unwrap();
+        assert_eq!(config, Config::default());
+        config.check(&SHIPPED).unwrap();
+        assert!(!config.policies.require_signed && !config.policies.require_checked);
+        assert!(config.policies.trusted.keys().is_empty() && config.policies.named.is_empty());
+        assert_eq!(config.server.listen.to_string(), "127.0.0.1:7590");
+        assert_eq!(config.devices(), &BTreeMap::from([("main".to_owned(), Device::default())]));
+        let [route] = config.routes() else { panic!("{config:?}") };
+        assert_eq!((route.name.as_str(), route.policy.as_str()), ("default", "adaptive"));
+        assert!(route.conditions.is_unconditional());
+    }
+}
+
+#[test]
+fn keys_have_names() {
+    let text = format!(
+        "[policies]\nrequire-signed = true\nrequire-checked = true\n[[policies.trusted]]\nname = \"Ada\"\nkey = \"{KEY}\"\n"
+    );
+    let policies = parsed(&text).unwrap().policies;
+    assert!(policies.require_signed && policies.require_checked);
+    let [ada] = policies.trusted.keys() else { panic!("{policies:?}") };
+    assert_eq!((ada.name.as_str(), ada.key.to_string().as_str()), ("Ada", KEY));
+}
+
+#[test]
+fn every_key_says_what_it_says() {
+    let config = Config::parse(COMPLETE, Path::new("/etc/tilewright/tilewright.toml")).unwrap();
+    config.check(&SHIPPED).unwrap();
+    let below = |name: &str| PathBuf::from("/etc/tilewright").join(name);
+    let tls = Tls { certificate: below("cert.pem"), key: below("key.pem"), clients: Some(below("ca.pem")) };
+    let limits = ServerLimits {
+        upload_bytes: 128 << 20,
+        queue: 65,
+        requests_per_second: 101,
+        connections: 257,
+        deadline: Duration::from_secs(2 * 3600),
+        keep_results: Duration::from_secs(48 * 3600),
+    };
+    let server = Server {
+        listen: "0.0.0.0:7590".parse().unwrap(),
+        data: Some("/var/lib/tilewright".into()),
+        roots: vec!["/srv/latents".into()],
+        token_file: Some(below("token")),
+        hosts: vec!["tiles.example".into()],
+        behind_proxy: true,
+        tls: Some(tls),
+        limits,
+        telemetry: Telemetry { log: LogFormat::Json, otlp: Some("http://127.0.0.1:4318".into()) },
+    };
+    assert_eq!(config.server, server);
+    assert_eq!(config.server.data_folder(), Some("/var/lib/tilewright".into()));
+    let flux = Model {
+        vae: below("ae.safetensors"),
+        family: Some("flux".into()),
+        scaling_factor: Some(0.3611),
+        shift_factor: Some(0.1159),
+    };
+    assert_eq!(config.models, BTreeMap::from([("flux".to_owned(), flux)]));
+    let main = Device { device: Choice::Gpu(1), threads: Some(2), memory_limit_bytes: Some(8 << 30) };
+    assert_eq!(config.devices(), &BTreeMap::from([("main".to_owned(), main)]));
+
+    assert!(config.policies.require_checked && !config.policies.require_signed);
+    let settings = [("margin", "1.0"), ("precision", "f32"), ("tile", "512"), ("whole", "true")];
+    let fast = Policy {
+        source: Source::Shipped("adaptive".into()),
+        digest: Some("sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef".into()),
+        set: settings.map(|(key, value)| (key.into(), value.into())).into(),
+        memory_bytes: Some(64 << 20),
+        fuel: Some(50_000_000),
+        time: Some(Duration::from_millis(250)),
+        wasi: Wasi::Inert,
+        watch: false,
+    };
+    let plain = |source| Policy {
+        source,
+        digest: None,
+        set: Vec::new(),
+        memory_bytes: None,
+        fuel: None,
+        time: None,
+        wasi: Wasi::None,
+        watch: true,
+    };
+    let named = [
+        ("fast", fast),
+        ("candidate", plain(Source::File(below("./mine.wasm")))),
+        ("fetched", plain(Source::Oci("registry.example/team/fast:1.0".into()))),
+    ];
+    assert_eq!(config.policies.named, named.map(|(name, policy)| (name.to_owned(), policy)).into());
+
+    let video = Route {
+        name: "video".into(),
+        conditions: Conditions {
+            stage: vec![Stage::Decode],
+            family: vec!["wan-2.1".into(), "wan-2.2".into()],
+            model: vec!["flux".into()],
+            arch: vec!["gfx1151".into()],
+            device: vec!["main".into()],
+            tag: vec!["comfy".into()],
+            quantized: Some(false),
+            pixels: Some(Between { from: Some(1), to: Some(2_000_000) }),
+            frames: Some(Between { from: Some(2), to: None }),
+        },
+        policy: "fast".into(),
+        shadow: Some("candidate".into()),
+        canary: Some(Canary { policy: "candidate".into(), share: 0.1, sample: 0.5, psnr_db: 40.0 }),
+        objective: Some(Objective::Fastest),
+        memory_limit_bytes: Some(6 << 30),
+        take_over: TakeOver::NextChunk,
+    };
+    let [first, second] = config.routes() else { panic!("{config:?}") };
+    assert_eq!(first, &video);
+    assert_eq!(second, &Route { name: "route-2".into(), ..Config::default().routes()[0].clone() });
+}
+
+#[test]
+fn the_example_that_ships_is_right() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/service");
+    let config = Config::load(&Place::At(folder.join("tilewright.toml"))).unwrap();
+    config.check(&SHIPPED).unwrap();
+    assert!(config.models["astronaut"].vae.is_file() && config.server.roots[0].is_dir());
+    assert!(!config.server.is_exposed());
+}
+
+#[test]
+fn what_counts_after_a_restart_only_is_told() {
+    let was = parsed(COMPLETE).unwrap();
+    for (from, to, sections) in [
+        ("\n[models.flux]", "\n# a comment\n[models.flux]", &[][..]),
+        ("queue = 65", "queue = 64", &[]),
+        ("connections = 257", "connections = 2", &[]),
+        ("roots = [\"/srv/latents\"]", "", &[]),
+        ("share = 0.1", "share = 0.2", &[]),
+        ("vae = \"ae.safetensors\"", "vae = \"other.safetensors\"", &[]),
+        ("tile = 512", "tile = 256", &[]),
+        ("0.0.0.0:7590", "0.0.0.0:7591", &["server.listen"]),
+        ("/var/lib", "/srv", &["server.data"]),
+        ("\"key.pem\"", "\"other.pem\"", &["server.tls"]),
+        ("log = \"json\"", "", &["server.telemetry"]),
+        ("threads = 2", "threads = 3", &["devices"]),
+        ("[devices.main]\n", "[devices.second]\ndevice = \"cpu\"\n[devices.main]\n", &["devices"]),
+    ] {
+        let text = COMPLETE.replace(from, to);
+        assert_ne!(text, COMPLETE, "{from}");
+        let now = parsed(&text).unwrap();
+        assert_eq!(was.changed_at_restart_only(&now), sections, "{from}");
+        assert_eq!(was == now, to.contains("# a comment"), "{from}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_line_and_what_is_allowed() {
+    let key = format!("key = \"{KEY}\"");
+    for (text, line, words) in [
+        (
+            "[policies]\n\nrequire_signed = true",
+            3,
+            "unknown field `require_signed`, expected one of `require-signed`, `require-checked`, `trusted`",
+        ),
+        ("[policies]\nfast = \"./fast.wasm\"", 2, "a policy of one's own is a table [policies.NAME]"),
+        ("[policies]\nfast = 1", 2, "unknown field `fast`"),
+        ("[policies]\nfast = 1.5", 2, "unknown field `fast`"),
+        ("[policies]\nfast = 2020-01-01", 2, "unknown field `fast`"),
+        ("[[policies.fast]]\nsource = \"fixed\"", 1, "unknown field `fast`"),
+        ("policies = 1", 1, "expected a table"),
+        ("[policy]\n", 1, "expected one of `server`, `models`, `devices`, `policies`, `routes`"),
+        ("[policies]\nrequire-signed = \"yes\"", 2, "expected a boolean"),
+        ("[policies]\nrequire-signed = true\nrequire-signed = true", 3, "duplicate key"),
+        ("[policies.require-signed]\nsource = \"fixed\"", 1, "expected a boolean"),
+        ("[policies\n", 1, ""),
+        ("[[policies.trusted]]\nname = \"Ada\"", 1, "missing field `key`"),
+        ("[[policies.trusted]]\nname = \"Ada\"\nkey = \"RW\"", 3, "not a minisign public key"),
+        (&format!("[[policies.trusted]]\nname = \"\"\n{key}"), 1, "an empty name"),
+        (&format!("[[policies.trusted]]\nname = \"a\\nb\"\n{key}"), 1, "control characters"),
+        (
+            &format!("[[policies.trusted]]\nname = \"Ada\"\n{key}\n[[policies.trusted]]\nname = \"Ada\"\n{key}"),
+            1,
+            "'Ada' is the name of another key, too",
+        ),
+    ] {
+        let message = refused(text, line);
+        assert!(message.contains(words), "{message}");
+    }
+}

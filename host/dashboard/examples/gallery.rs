@@ -1,0 +1,48 @@
+//! Writes the dashboard's pages, with facts that are made up, into a folder, to be looked at: `cargo run --example gallery -- FOLDER`.
+
+use std::{fs, path::Path};
+
+use tilewright_dashboard::{self as dashboard, facts};
+
+#[path = "../src/fixture.rs"]
+mod fixture;
+
+/// Stands for a result.
+const PICTURE: &str = r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1920 1088"><defs><linearGradient id="g" x2="0" y2="1">
+<stop stop-color="#274b8f"/><stop offset=".6" stop-color="#e9a36b"/><stop offset="1" stop-color="#3b2a33"/></linearGradient></defs>
+<rect width="1920" height="1088" fill="url(#g)"/><circle cx="1300" cy="560" r="120" fill="#ffe9c4"/></svg>"##;
+
+fn main() -> std::io::Result<()> {
+    let Some(folder) = std::env::args().nth(1) else {
+        return Err(std::io::Error::other("name a folder to write the pages to"));
+    };
+    let folder = Path::new(&folder);
+    fs::create_dir_all(folder.join("assets"))?;
+    for asset in dashboard::ASSETS {
+        fs::write(folder.join("assets").join(asset.name), asset.body)?;
+    }
+    fs::write(folder.join("picture.svg"), PICTURE)?;
+    let plain = fixture::Fixture(str::to_owned);
+    let long = fixture::Fixture(|text| format!("{text}-{}", "unreasonably-long".repeat(6)));
+    let mut running = plain.job_page();
+    running.job = plain.job("0199a2f0-job", facts::State::Running, 0.4);
+    let mut waiting = plain.job_page();
+    (waiting.job, waiting.story) = (plain.job("0199a2f0-job", facts::State::Queued, 0.0), None);
+    let pages = [
+        ("overview", dashboard::overview(&plain.overview())),
+        ("empty", dashboard::overview(&plain.empty())),
+        ("long", dashboard::overview(&long.overview())),
+        ("job", dashboard::job(&plain.job_page())),
+        ("job-running", dashboard::job(&running)),
+        ("job-waiting", dashboard::job(&waiting)),
+        ("policy", dashboard::policy(&plain.policy_page())),
+        ("login", dashboard::login(&plain.login())),
+        ("problem", dashboard::problem(&plain.problem())),
+    ];
+    for (name, html) in pages {
+        // Files have no root to be below of, and nobody answers.
+        let html = html.replace("\"/assets/", "\"assets/").replace("src=\"/v1/jobs/0199a2f0-job/result?sample=0\"", "src=\"picture.svg\"");
+        fs::write(folder.join(format!("{name}.html")), html)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,56 @@
+//! Charts as SVG, coloured and dashed by class, so that they follow the page's theme. What can't be placed is left out.
+
+mod latency;
+mod time;
+
+use maud::{Markup, html};
+
+pub(crate) use latency::latency;
+pub(crate) use time::{DURATIONS, SHARES, over_time};
+
+/// The drawing's width in its own units. Narrow, so that its letters can be read on a telephone.
+const WIDTH: f64 = 360.0;
+
+/// Series beyond these look like the first ones again.
+const LOOKS: usize = 6;
+
+/// A coordinate.
+fn at(value: f64) -> String {
+    format!("{value:.1}")
+}
+
+/// A text in a drawing, no longer than there is room for.
+fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// A chart with its title, or what to wait for where it has no points.
+fn figure(title: &str, unit: &str, body: Option<Markup>, empty: &str) -> Markup {
+    html! {
+        figure.chart {
+            figcaption { (title) " " span.quiet { (unit) } }
+            @match body {
+                Some(body) => (body),
+                None => p.empty { (empty) },
+            }
+        }
+    }
+}
+
+/// A series' mark: shapes differ, as colours do.
+fn mark(look: usize, x: f64, y: f64) -> Markup {
+    let class = format!("mark s{}", look % LOOKS);
+    html! {
+        @match look % LOOKS {
+            0 => circle class=(class) cx=(at(x)) cy=(at(y)) r="2.6" {},
+            1 => path class=(class) d=(format!("M{} {}l3.4 5.8h-6.8z", at(x), at(y - 3.6))) {},
+            2 => rect class=(class) x=(at(x - 2.4)) y=(at(y - 2.4)) width="4.8" height="4.8" {},
+            3 => path class={ (class) " open" } d=(format!("M{0} {1}l5 5m0 -5l-5 5", at(x - 2.5), at(y - 2.5))) {},
+            4 => path class=(class) d=(format!("M{} {}l3.4 3.4l-3.4 3.4l-3.4 -3.4z", at(x), at(y - 3.4))) {},
+            _ => circle class={ (class) " open" } cx=(at(x)) cy=(at(y)) r="3" {},
+        }
+    }
+}

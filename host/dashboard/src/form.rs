@@ -1,0 +1,39 @@
+//! Forms. Each carries the token that shows that it is the service's own.
+
+use maud::{Markup, html};
+
+use crate::facts::Frame;
+
+/// The field in which every form carries its token.
+fn token(token: &str) -> Markup {
+    html! { input type="hidden" name="form" value=(token); }
+}
+
+/// A form that posts its fields.
+pub(crate) fn post(form_token: &str, action: &str, class: &str, fields: Markup) -> Markup {
+    html! { form method="post" action=(action) class=(class) { (token(form_token)) (fields) } }
+}
+
+/// A form that posts its fields, files among them.
+pub(crate) fn upload(form_token: &str, action: &str, class: &str, fields: Markup) -> Markup {
+    html! { form method="post" action=(action) enctype="multipart/form-data" class=(class) { (token(form_token)) (fields) } }
+}
+
+/// A button that acts at once.
+pub(crate) fn act(frame: &Frame, action: &str, words: &str, about: &str) -> Markup {
+    post(&frame.form_token, action, "act", html! { button type="submit" aria-label=(about) title=(about) { (words) } })
+}
+
+/// A button that is asked about first: it opens a second one beside it, which acts. Works by keyboard and without scripts.
+pub(crate) fn confirm(frame: &Frame, id: &str, action: &str, words: &str, about: &str) -> Markup {
+    html! {
+        details.confirm id=(id) {
+            summary title=(about) {
+                span.ask { (words) "…" }
+                span.keep { "Don’t" }
+                span.unseen { ": " (about) }
+            }
+            (post(&frame.form_token, action, "act", html! { button.danger type="submit" aria-label={ "Yes: " (about) } { "Yes, " (words.to_lowercase()) } }))
+        }
+    }
+}

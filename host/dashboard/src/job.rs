@@ -1,0 +1,121 @@
+//! The page at `/jobs/{id}`: the job, what came out, and how it was decided.
+
+use maud::{Markup, html};
+
+use crate::facts::{File, Job, JobPage, State};
+use crate::frame::page;
+use crate::grid::grid;
+use crate::lists::{cancel, decider, share};
+use crate::story::story;
+use crate::units::{NONE, between, coarse, extent, moment, percent, since, size, span};
+use crate::{address, words};
+
+/// Results that a page can show; of others it shows the way to them.
+const SHOWN: [&str; 4] = ["image/png", "image/jpeg", "image/webp", "image/gif"];
+
+/// Results of a batch that are shown; the rest are links.
+const SHOWN_MOST: usize = 16;
+
+/// The page at `/jobs/{id}`.
+pub fn job(facts: &JobPage) -> String {
+    let title = format!("{} {}", facts.job.model, extent(facts.job.width, facts.job.height, facts.job.frames, facts.job.batch));
+    page(&facts.frame, &title, &address::job(&facts.job.id), part(facts)).into_string()
+}
+
+/// The part of the job's page that changes: the element with the id `job`.
+pub fn job_part(facts: &JobPage) -> String {
+    part(facts).into_string()
+}
+
+fn part(facts: &JobPage) -> Markup {
+    let job = &facts.job;
+    html! {
+        div #job {
+            header.title {
+                p.crumb { a href="/" { "Overview" } " / job " code { (job.id) } }
+                h1 { (job.model) " " span.size { (extent(job.width, job.height, job.frames, job.batch)) } " " (words::state(job.state)) }
+                @if let Some(error) = &job.error { p.fault { (error) } }
+            }
+            section.panel.result aria-labelledby="result-title" {
+                h2 #result-title { @if job.state == State::Done { "Result" } @else { "Progress" } }
+                (result(job))
+            }
+            section.panel.about aria-labelledby="about-title" {
+                h2 #about-title { "Job" }
+                (about(facts))
+            }
+            @match &facts.story {
+                Some(held) => (story(job, held)),
+                None => section.panel.story aria-labelledby="story-title" {
+                    h2 #story-title { "How it was decided" }
+                    p.empty {
+                        @if job.state.is_open() { "Not decided yet: a policy is asked when the job’s turn comes." }
+                        @else { "It ended before it was decided, or its decision is no longer kept." }
+                    }
+                },
+            }
+        }
+    }
+}
+
+fn result(job: &Job) -> Markup {
+    let is_shown = |file: &&File| SHOWN.contains(&file.content_type.as_str());
+    html! {
+        @for file in job.results.iter().filter(is_shown).take(SHOWN_MOST) {
+            a.picture href=(address::result(&job.id, file.sample)) {
+                img src=(address::result(&job.id, file.sample)) alt={ "Result " (file.sample + 1) " of " (job.results.len()) }
+                    width=[(job.width > 0).then_some(job.width)] height=[(job.height > 0).then_some(job.height)];
+            }
+        }
+        @if !job.results.is_empty() {
+            ul.files {
+                @for file in &job.results {
+                    li {
+                        a href=(address::result(&job.id, file.sample)) download { "Save result " (file.sample + 1) }
+                        " " span.quiet { (file.content_type) ", " (size(file.bytes)) }
+                    }
+                }
+            }
+        } @else if job.state == State::Done {
+            p.empty { "The result is no longer kept." }
+        }
+        @if job.state == State::Queued {
+            p.empty {
+                "It waits for " (job.device)
+                @if let Some(position) = job.position { ", at place " (position) " in the queue" }
+                "."
+            }
+        } @else { (grid(job)) }
+        @if job.state == State::Running {
+            @let share = share(job);
+            div.progress {
+                progress max="1" value=[share.map(|share| format!("{share:.3}"))] aria-label="Progress" {}
+                span { (share.map_or_else(|| NONE.to_owned(), |share| percent((share * 100.0).floor() / 100.0))) }
+            }
+        }
+    }
+}
+
+fn about(facts: &JobPage) -> Markup {
+    let (job, now) = (&facts.job, facts.frame.now);
+    html! {
+        dl {
+            dt { "Accepted" } dd { (since(now, job.created)) }
+            @if let Some(started) = job.started {
+                dt { "Started" } dd { (moment(started, &format!("after {}", span(between(job.created, started))))) }
+            }
+            @match (job.started, job.finished) {
+                (Some(started), Some(finished)) => { dt { "Took" } dd { (moment(finished, &span(between(started, finished)))) } },
+                (None, Some(finished)) => { dt { "Ended" } dd { (since(now, finished)) } },
+                (Some(started), None) => { dt { "Runs for" } dd { (coarse(between(started, now))) } },
+                (None, None) => {},
+            }
+            dt { "Device" } dd { (job.device) }
+            dt { "Decided by" } dd { (decider(job)) }
+            @if let Some(plan) = &job.plan { dt { "Plan" } dd { (words::plan(plan)) } }
+            dt { "Format" } dd { (job.format) }
+            dt { "Tag" } dd { @match &job.tag { Some(tag) => span.tag { (tag) }, None => span.quiet { "none" } } }
+        }
+        (cancel(&facts.frame, job, "job"))
+    }
+}

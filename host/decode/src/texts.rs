@@ -1,0 +1,13 @@
+//! What is written into pictures beside their pixels.
+
+use tilewright_media::{Texts, is_keyword};
+use tilewright_models::Latent;
+
+/// The keyword of the decision record among a PNG's text chunks.
+pub const RECORD_KEYWORD: &str = "tilewright";
+
+/// ComfyUI's workflow and the like, so that a picture can be dragged back into it.
+pub fn texts(latent: &Latent) -> Texts {
+    let kept = |name: &str| is_keyword(name) && name != "format" && name != RECORD_KEYWORD;
+    latent.texts.iter().filter(|(name, _)| kept(name)).cloned().collect()
+}

@@ -1,0 +1,141 @@
+//! Whether one revision's outcomes are clearly worse than another's, or clearly not: a sign test with few looks.
+//!
+//! Every job under the new revision is held against the median of the old one's jobs of the same kind, once there are eight of those. It
+//! counts as slower where it took more than 1.1 times as long (or more attempts), as larger where its peak was more than 1.1 times as
+//! high. Were the new revision at most a tenth worse, each count would be at most a fair coin's. The counts are looked at after 10, 20,
+//! 40, 80 and 160 jobs only, each time against a chance of 0.002: both counts, all looks and even a revision exactly a tenth worse together
+//! give a false alarm in at most 2 of 100 revisions. It is *not worse* where a fair coin would have come up so rarely with a chance of at
+//! most 0.01, from 20 jobs on, in both counts.
+
+use serde::Serialize;
+
+use crate::{binomial, tally::Sample};
+
+/// How many jobs are compared when the counts are looked at.
+pub const LOOKS: [u32; 5] = [10, 20, 40, 80, 160];
+
+/// What a job may take more than the median before it counts.
+const MARGIN: f64 = 1.1;
+
+/// The chance of a false alarm, of one count at one look.
+const ALARM: f64 = 0.002;
+
+/// The chance that a tenth worse passes for no worse, of one count at one look.
+const PASS: f64 = 0.01;
+
+/// The least jobs that can show something to be no worse.
+const LEAST_TO_PASS: u32 = 20;
+
+/// What a look found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Clearly worse.
+    Worse,
+    /// Clearly not.
+    NotWorse,
+    /// Neither, and there is no further look.
+    Undecided,
+}
+
+/// Counts of jobs that were held against another revision's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Comparison {
+    /// Jobs compared.
+    pub jobs: u32,
+    /// Those that took longer.
+    pub slower: u32,
+    /// Those that took more memory.
+    pub larger: u32,
+}
+
+impl Comparison {
+    /// Holds a job against the median of the other revision's; what a look found, where one is due.
+    pub fn add(&mut self, job: Sample, median: Sample) -> Option<Rule> {
+        let last = LOOKS.last().copied().unwrap_or_default();
+        if self.jobs >= last {
+            return None;
+        }
+        let slower =
+            job.elapsed.as_secs_f64() > MARGIN * median.elapsed.as_secs_f64() || job.attempts > median.attempts;
+        self.jobs += 1;
+        self.slower += u32::from(slower);
+        self.larger += u32::from(job.peak_bytes as f64 > MARGIN * median.peak_bytes as f64);
+        if !LOOKS.contains(&self.jobs) {
+            return None;
+        }
+        let counts = [self.slower, self.larger];
+        if counts.iter().any(|count| binomial::at_least(*count, self.jobs, 0.5) <= ALARM) {
+            return Some(Rule::Worse);
+        }
+        if self.jobs >= LEAST_TO_PASS && counts.iter().all(|count| binomial::at_most(*count, self.jobs, 0.5) <= PASS) {
+            return Some(Rule::NotWorse);
+        }
+        (self.jobs == last).then_some(Rule::Undecided)
+    }
+
+    /// In words: `13 of 16 comparable jobs slower, 2 larger`.
+    pub fn words(&self) -> String {
+        let Self { jobs, slower, larger } = self;
+        format!("of {jobs} comparable jobs {slower} took over 1.1 times the median time, {larger} the median memory")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn sample(ms: f64) -> Sample {
+        Sample { elapsed: Duration::from_secs_f64(ms / 1e3), peak_bytes: 1 << 20, attempts: 1 }
+    }
+
+    /// Numbers that look random and are the same in every run (xorshift64*).
+    struct Noise(u64);
+
+    impl Noise {
+        fn next(&mut self) -> f64 {
+            self.0 ^= self.0 >> 12;
+            self.0 ^= self.0 << 25;
+            self.0 ^= self.0 >> 27;
+            (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) as f64 / (1_u64 << 53) as f64
+        }
+    }
+
+    /// The first finding over a revision's life whose jobs take `ratio` of the median, give or take 30 %.
+    fn life(noise: &mut Noise, ratio: f64) -> Option<Rule> {
+        let mut comparison = Comparison::default();
+        (0..200).find_map(|_| comparison.add(sample(100.0 * ratio * (0.7 + 0.6 * noise.next())), sample(100.0)))
+    }
+
+    #[test]
+    fn what_is_clearly_worse_is_found_at_the_first_look_that_can_tell() {
+        let mut comparison = Comparison::default();
+        let mut looks = (1..=20).map(|job| (job, comparison.add(sample(200.0), sample(100.0))));
+        assert_eq!(looks.find_map(|(job, found)| found.map(|found| (job, found))), Some((10, Rule::Worse)));
+        let mut attempts = Comparison::default();
+        let again = Sample { attempts: 2, ..sample(90.0) };
+        assert_eq!((0..20).find_map(|_| attempts.add(again, sample(100.0))), Some(Rule::Worse));
+        let mut memory = Comparison::default();
+        let large = Sample { peak_bytes: 2 << 20, ..sample(90.0) };
+        assert_eq!((0..20).find_map(|_| memory.add(large, sample(100.0))), Some(Rule::Worse));
+    }
+
+    #[test]
+    fn false_alarms_are_as_rare_as_stated_and_real_ones_as_frequent_as_needed() {
+        let mut noise = Noise(88_172_645_463_325_252);
+        let lives =
+            |ratio: f64, noise: &mut Noise| -> Vec<Option<Rule>> { (0..1000).map(|_| life(noise, ratio)).collect() };
+        let share = |lives: &[Option<Rule>], rule: Rule| lives.iter().filter(|found| **found == Some(rule)).count();
+        let equal = lives(1.0, &mut noise);
+        assert!(
+            share(&equal, Rule::Worse) <= 2 && share(&equal, Rule::NotWorse) >= 900,
+            "{}",
+            share(&equal, Rule::NotWorse)
+        );
+        let tenth = lives(1.1, &mut noise);
+        assert!(share(&tenth, Rule::Worse) <= 20, "{}", share(&tenth, Rule::Worse));
+        let half = lives(1.5, &mut noise);
+        assert!(share(&half, Rule::Worse) >= 990, "{}", share(&half, Rule::Worse));
+    }
+}

@@ -1,0 +1,178 @@
+//! The planner of one job: asks the revision that the job was given, lets the watchdog and the shadow hear, and changes over between the
+//! chunks of a clip where the route says so.
+
+use std::sync::Arc;
+
+use tilewright_plan::{
+    Attempt, Decision, Device, Exchange, Facts, Fallback, FallbackReason, Learnt, Offer, Outcome, Planner,
+    PolicyIdentity, Request,
+};
+use tilewright_policy::Standby;
+
+use crate::{
+    Rollout,
+    assignment::Assignment,
+    revision::{Instance, Revision},
+    shadow::Asked,
+};
+
+/// Decides for one job.
+pub struct Decider {
+    rollout: Arc<Rollout>,
+    assignment: Assignment,
+    instance: Instance,
+    /// Revisions that decided, the first one aside.
+    successors: Vec<u64>,
+    identity: PolicyIdentity,
+}
+
+impl Decider {
+    /// Takes an instance of the job's revision.
+    pub fn new(rollout: Arc<Rollout>, assignment: Assignment) -> Self {
+        let instance = assignment.revision.instance();
+        let identity = assignment.revision.identity.clone();
+        Self { rollout, assignment, instance, successors: Vec::new(), identity }
+    }
+
+    /// Who decides for the job.
+    pub fn assignment(&self) -> &Assignment {
+        &self.assignment
+    }
+
+    /// The revision that decides now.
+    pub fn revision(&self) -> &Arc<Revision> {
+        &self.instance.revision
+    }
+
+    /// More than one revision decided.
+    pub fn is_mixed(&self) -> bool {
+        !self.successors.is_empty()
+    }
+
+    /// Tells, from anywhere, whether a new revision waits to take over at the next chunk.
+    pub fn successor(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let (slot, takes_over) = (self.assignment.slot.clone(), self.assignment.takes_over && !self.assignment.canary);
+        let first = self.assignment.revision.number;
+        let last = std::sync::atomic::AtomicU64::new(first);
+        move || {
+            let now = slot.forces.load().in_force.number;
+            takes_over && last.swap(now, std::sync::atomic::Ordering::Relaxed) != now
+        }
+    }
+
+    /// What was said, for the record.
+    pub fn exchange(&mut self) -> Option<Exchange> {
+        self.instance.planner().take()
+    }
+
+    fn standby(&self) -> Option<Standby> {
+        let paused = self.assignment.slot.is_paused();
+        let name = &self.assignment.slot.name;
+        paused.then(|| Standby::new(self.identity.clone(), format!("policy {name} is paused")))
+    }
+
+    fn decided(&self, decision: &Decision) {
+        let failed = decision.fallback.as_ref().is_some_and(is_failure);
+        self.rollout.decided(self.revision(), failed);
+    }
+}
+
+/// An honest error is an answer.
+fn is_failure(fallback: &Fallback) -> bool {
+    fallback.reason != FallbackReason::Error
+}
+
+impl Planner for Decider {
+    fn identity(&self) -> &PolicyIdentity {
+        &self.identity
+    }
+
+    fn decide(&mut self, request: &Request, device: &Device, offer: &Offer, facts: Arc<dyn Facts>) -> Decision {
+        if let Some(mut standby) = self.standby() {
+            return standby.decide(request, device, offer, facts);
+        }
+        let mut note = None;
+        let current = self.assignment.slot.forces.load().in_force.clone();
+        if offer.running.is_some() && self.assignment.takes_over && current.number != self.instance.revision.number {
+            let (old, new) = (self.instance.revision.number, current.number);
+            note = Some(format!("revision {new} took over from {old} in the middle of the clip"));
+            self.successors.push(new);
+            self.instance = current.instance();
+            self.identity = current.identity.clone();
+        }
+        let mut decision = self.instance.planner().decide(request, device, offer, facts.clone());
+        decision.adjusted.extend(note);
+        self.decided(&decision);
+        if let Some((shadow, revision)) = &self.assignment.shadow {
+            self.rollout.ask_shadow(Asked {
+                shadow: shadow.clone(),
+                revision: revision.clone(),
+                request: request.clone(),
+                device: device.clone(),
+                offer: offer.clone(),
+                facts,
+                plan: decision.plan.clone(),
+            });
+        }
+        decision
+    }
+
+    fn recover(
+        &mut self,
+        request: &Request,
+        device: &Device,
+        offer: &Offer,
+        facts: Arc<dyn Facts>,
+        attempts: &[Attempt],
+    ) -> Decision {
+        if let Some(mut standby) = self.standby() {
+            return standby.recover(request, device, offer, facts, attempts);
+        }
+        let decision = self.instance.planner().recover(request, device, offer, facts, attempts);
+        self.decided(&decision);
+        decision
+    }
+
+    fn learn(&mut self, request: &Request, device: &Device, plan: &tilewright_plan::Plan, outcome: &Outcome) {
+        if !self.assignment.slot.is_paused() {
+            self.instance.planner().learn(request, device, plan, outcome);
+        }
+    }
+
+    fn learnt(&self) -> Learnt {
+        Learnt::default()
+    }
+}
+
+/// Asks a revision without that it counts: for decodes that are only compared.
+pub struct Unheard(Instance);
+
+impl Unheard {
+    /// Takes an instance of the revision.
+    pub fn new(revision: &Arc<Revision>) -> Self {
+        Self(revision.instance())
+    }
+}
+
+impl Planner for Unheard {
+    fn identity(&self) -> &PolicyIdentity {
+        &self.0.revision.identity
+    }
+
+    fn decide(&mut self, request: &Request, device: &Device, offer: &Offer, facts: Arc<dyn Facts>) -> Decision {
+        self.0.planner().decide(request, device, offer, facts)
+    }
+
+    fn recover(
+        &mut self,
+        request: &Request,
+        device: &Device,
+        offer: &Offer,
+        facts: Arc<dyn Facts>,
+        attempts: &[Attempt],
+    ) -> Decision {
+        self.0.planner().recover(request, device, offer, facts, attempts)
+    }
+
+    fn learn(&mut self, _: &Request, _: &Device, _: &tilewright_plan::Plan, _: &Outcome) {}
+}

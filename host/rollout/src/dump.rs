@@ -1,0 +1,64 @@
+//! The last decisions of a revision, with everything that was said, for `tilewright policy replay`.
+
+use std::{
+    collections::VecDeque,
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use tempfile::NamedTempFile;
+use tilewright_plan::Record;
+
+use crate::{Error, Result};
+
+/// Decisions that are kept of a revision.
+const KEPT: usize = 32;
+
+/// Dumps that are kept of a policy.
+const DUMPS: usize = 8;
+
+/// A ring of full records.
+#[derive(Debug, Default)]
+pub struct Ring(VecDeque<Record>);
+
+impl Ring {
+    pub fn push(&mut self, record: Record) {
+        self.0.push_back(record);
+        if self.0.len() > KEPT {
+            self.0.pop_front();
+        }
+    }
+
+    /// Writes what there is as lines, under a name that sorts by revision; the oldest dumps of the policy go.
+    pub fn write(&self, folder: &Path, policy: &str, revision: u64) -> Result<PathBuf> {
+        let path = folder.join(format!("{policy}-{revision:06}.jsonl"));
+        let write = || -> io::Result<()> {
+            fs::create_dir_all(folder)?;
+            let mut file = NamedTempFile::new_in(folder)?;
+            for record in &self.0 {
+                serde_json::to_writer(&mut file, record)?;
+                file.write_all(b"\n")?;
+            }
+            file.persist(&path)?;
+            Ok(())
+        };
+        write().map_err(|source| Error::Storage { path: path.clone(), verb: "written", source })?;
+        prune(folder, policy);
+        Ok(path)
+    }
+}
+
+fn prune(folder: &Path, policy: &str) {
+    let is_of = |path: &PathBuf| {
+        let stem = path.file_stem().and_then(|stem| stem.to_str());
+        stem.and_then(|stem| stem.rsplit_once('-')).is_some_and(|(name, _)| name == policy)
+    };
+    let mut dumps: Vec<PathBuf> =
+        fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).filter(is_of).collect();
+    dumps.sort();
+    for old in dumps.iter().rev().skip(DUMPS) {
+        // What can't be removed costs room, not rightness.
+        let _ = fs::remove_file(old);
+    }
+}

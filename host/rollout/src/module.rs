@@ -1,0 +1,110 @@
+//! Modules that revisions are made from, kept by their digest: what was in force is at hand after a restart, wherever it came from.
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use sha2::{Digest, Sha256};
+use tempfile::NamedTempFile;
+
+use crate::{Error, Result};
+
+/// A folder of modules.
+#[derive(Clone, Debug)]
+pub struct Modules {
+    folder: PathBuf,
+}
+
+impl Modules {
+    /// Opens a folder, made where there is none.
+    ///
+    /// # Errors
+    /// [`Error::Storage`]
+    pub fn open(folder: &Path) -> Result<Self> {
+        fs::create_dir_all(folder).map_err(|source| written(folder, source))?;
+        Ok(Self { folder: folder.to_owned() })
+    }
+
+    /// Keeps a module; gives its digest.
+    ///
+    /// # Errors
+    /// [`Error::Storage`]
+    pub fn keep(&self, bytes: &[u8]) -> Result<String> {
+        let digest = digest(bytes);
+        let path = self.path(&digest).ok_or_else(|| Error::UnknownModule { digest: digest.clone() })?;
+        if path.exists() {
+            return Ok(digest);
+        }
+        let write = || -> io::Result<()> {
+            let mut file = NamedTempFile::new_in(&self.folder)?;
+            file.write_all(bytes)?;
+            file.as_file().sync_all()?;
+            file.persist(&path)?;
+            Ok(())
+        };
+        write().map_err(|source| written(&path, source))?;
+        Ok(digest)
+    }
+
+    /// The module of a digest.
+    ///
+    /// # Errors
+    /// [`Error::UnknownModule`], also where the file is no longer what its name says.
+    pub fn get(&self, wanted: &str) -> Result<Vec<u8>> {
+        let unknown = || Error::UnknownModule { digest: wanted.chars().take(80).collect() };
+        let bytes = fs::read(self.path(wanted).ok_or_else(unknown)?).map_err(|_| unknown())?;
+        if digest(&bytes) == wanted { Ok(bytes) } else { Err(unknown()) }
+    }
+
+    /// Where the module of a digest is kept; none for what is no digest.
+    pub fn path(&self, digest: &str) -> Option<PathBuf> {
+        let hex = digest.strip_prefix("sha256:")?;
+        let is_hex = hex.len() == 64 && hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        is_hex.then(|| self.folder.join(format!("{hex}.wasm")))
+    }
+
+    /// Removes every module that is not among these digests.
+    pub fn retain(&self, digests: &[String]) {
+        let kept: Vec<PathBuf> = digests.iter().filter_map(|digest| self.path(digest)).collect();
+        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            if !kept.contains(&entry.path())
+                && let Err(error) = fs::remove_file(entry.path())
+            {
+                tracing::warn!(%error, path = %entry.path().display(), "a module that nothing needs can't be removed");
+            }
+        }
+    }
+}
+
+/// `sha256:` and the digest in hexadecimal.
+pub fn digest(bytes: &[u8]) -> String {
+    let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hex}")
+}
+
+fn written(path: &Path, source: io::Error) -> Error {
+    Error::Storage { path: path.to_owned(), verb: "written", source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_comes_back_and_nothing_else_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let modules = Modules::open(&folder.path().join("modules")).unwrap();
+        let digest = modules.keep(b"one").unwrap();
+        assert_eq!(modules.keep(b"one").unwrap(), digest);
+        assert_eq!(modules.get(&digest).unwrap(), b"one");
+        for wrong in ["", "sha256:", "sha256:../../etc/passwd", "/etc/passwd", &digest.replace("sha256:", "sha512:")] {
+            assert!(matches!(modules.get(wrong), Err(Error::UnknownModule { .. })), "{wrong}");
+        }
+        fs::write(modules.path(&digest).unwrap(), b"two").unwrap();
+        assert!(modules.get(&digest).is_err(), "damaged");
+        modules.retain(&[]);
+        assert_eq!(fs::read_dir(folder.path().join("modules")).unwrap().count(), 0);
+    }
+}

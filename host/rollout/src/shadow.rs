@@ -1,0 +1,158 @@
+//! A policy that is asked beside the incumbent and only compared. It thinks on a thread of its own, so that no job waits for it.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
+    thread,
+};
+
+use serde::Serialize;
+use tilewright_plan::{Device, Facts, Offer, Plan, Planner, Request};
+
+use crate::{Error, Result, revision::Revision};
+
+/// Questions that wait for the shadows; what comes beyond is counted and left out.
+const WAITING: usize = 64;
+
+/// Points that are kept of a shadow's regret.
+const KEPT: usize = 256;
+
+/// One decision's regrets: what each one's plan is predicted to take over the better of the two, less one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Regret {
+    /// Decisions compared before, counted from the shadow's beginning.
+    pub decision: u64,
+    /// Mean of the incumbent's regrets so far.
+    pub incumbent: f64,
+    /// Mean of the shadow's.
+    pub shadow: f64,
+}
+
+/// How a shadow compares on a route.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ShadowFacts {
+    /// The policy.
+    pub policy: String,
+    /// The revision that is compared; the counts begin anew with each.
+    pub revision: u64,
+    /// Decisions that it was asked for.
+    pub asked: u64,
+    /// Those where it had the same plan.
+    pub agreed: u64,
+    /// Those where it failed, or where its plan can't be priced.
+    pub failed: u64,
+    /// Those that it was not asked for because it was still busy.
+    pub left_out: u64,
+    /// Mean of predicted time of the incumbent's plan over its own's; above 1 where it is predicted to be faster. None before the first.
+    pub predicted_gain: Option<f64>,
+    /// Regrets over the last decisions.
+    pub regrets: VecDeque<Regret>,
+    #[serde(skip)]
+    sums: Sums,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Sums {
+    compared: u64,
+    gain: f64,
+    incumbent: f64,
+    shadow: f64,
+}
+
+/// The shadow of a route.
+#[derive(Debug, Default)]
+pub(crate) struct Shadow(Mutex<ShadowFacts>);
+
+/// A question, and what the incumbent answered.
+pub(crate) struct Asked {
+    pub shadow: Arc<Shadow>,
+    pub revision: Arc<Revision>,
+    pub request: Request,
+    pub device: Device,
+    pub offer: Offer,
+    pub facts: Arc<dyn Facts>,
+    pub plan: Plan,
+}
+
+impl Shadow {
+    /// How it compares; `policy` is its name, known before it was ever asked.
+    pub fn facts_of(&self, policy: &str) -> ShadowFacts {
+        ShadowFacts { policy: policy.into(), ..self.lock().clone() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ShadowFacts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins anew with another revision.
+    fn of(&self, revision: &Revision) -> MutexGuard<'_, ShadowFacts> {
+        let mut facts = self.lock();
+        if (facts.policy.as_str(), facts.revision) != (revision.policy.as_str(), revision.number) {
+            *facts =
+                ShadowFacts { policy: revision.policy.clone(), revision: revision.number, ..ShadowFacts::default() };
+        }
+        facts
+    }
+}
+
+/// Where questions are handed to the shadows.
+#[derive(Debug)]
+pub(crate) struct Shadows(SyncSender<Asked>);
+
+impl Shadows {
+    /// Starts the thread; it ends when this is dropped.
+    pub fn start() -> Result<Self> {
+        let (sender, receiver) = sync_channel(WAITING);
+        let started = thread::Builder::new().name("shadows".into()).spawn(move || think(&receiver));
+        started.map_err(|source| Error::Storage { path: "shadows".into(), verb: "started", source })?;
+        Ok(Self(sender))
+    }
+
+    /// Never waits.
+    pub fn ask(&self, asked: Asked) {
+        if let Err(TrySendError::Full(asked) | TrySendError::Disconnected(asked)) = self.0.try_send(asked) {
+            asked.shadow.of(&asked.revision).left_out += 1;
+        }
+    }
+}
+
+fn think(questions: &Receiver<Asked>) {
+    for Asked { shadow, revision, request, device, offer, facts, plan } in questions {
+        let decision = revision.instance().planner().decide(&request, &device, &offer, facts.clone());
+        let bare = |plan: &Plan| Plan { reason: String::new(), ..plan.clone() };
+        let seconds = |plan: &Plan| facts.estimate(plan).ok().map(|cost| cost.elapsed.as_secs_f64());
+        let mut known = shadow.of(&revision);
+        known.asked += 1;
+        if decision.fallback.is_some() {
+            known.failed += 1;
+            continue;
+        }
+        known.agreed += u64::from(bare(&decision.plan) == bare(&plan));
+        let (Some(incumbents), Some(own)) = (seconds(&plan), seconds(&decision.plan)) else {
+            known.failed += 1;
+            continue;
+        };
+        let best = incumbents.min(own);
+        if best > 0.0 {
+            let sums = &mut known.sums;
+            sums.compared += 1;
+            sums.gain += incumbents / own;
+            sums.incumbent += incumbents / best - 1.0;
+            sums.shadow += own / best - 1.0;
+            let Sums { compared, gain, incumbent, shadow } = *sums;
+            let count = compared as f64;
+            known.predicted_gain = Some(gain / count);
+            known.regrets.push_back(Regret {
+                decision: compared,
+                incumbent: incumbent / count,
+                shadow: shadow / count,
+            });
+            if known.regrets.len() > KEPT {
+                known.regrets.pop_front();
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! From where a policy is to come, to a module that is loaded, signed where that is asked for, and past its gate.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use serde::{Deserialize, Serialize};
+use tilewright_config::{self as config, Policies, Source};
+use tilewright_policy::{Admission, CacheDir, Limits, LoadedPolicy, Policy, PolicyHost, Verdict, Wasi, shipped_module};
+use tilewright_registry::{Client, Credentials, Reference};
+use tilewright_signing::{read_text, signature_path};
+
+use crate::{Error, Modules, Result, module::digest};
+
+/// What a policy may use beyond what every policy may, as it is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Grants {
+    pub memory_bytes: Option<usize>,
+    pub fuel: Option<u64>,
+    pub wall_ms: Option<u64>,
+    pub inert_wasi: bool,
+}
+
+impl Grants {
+    fn limits(self) -> Limits {
+        let wasi = if self.inert_wasi { Wasi::Inert } else { Wasi::None };
+        let limits = Limits::default().granting(wasi, self.memory_bytes);
+        let (fuel, wall_ms) = (self.fuel.unwrap_or(limits.fuel), self.wall_ms.unwrap_or(limits.wall_ms));
+        Limits { fuel, wall_ms, ..limits }
+    }
+}
+
+/// Everything that is configured of a policy, by which a change is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub source: Source,
+    pub digest: Option<String>,
+    pub settings: Vec<(String, String)>,
+    pub grants: Grants,
+    pub watch: bool,
+}
+
+impl Wanted {
+    /// A policy that ships, as it is.
+    pub fn shipped(name: &str) -> Self {
+        let (source, grants) = (Source::Shipped(name.into()), Grants::default());
+        Self { source, digest: None, settings: Vec::new(), grants, watch: false }
+    }
+}
+
+impl From<&config::Policy> for Wanted {
+    fn from(policy: &config::Policy) -> Self {
+        let grants = Grants {
+            memory_bytes: policy.memory_bytes,
+            fuel: policy.fuel,
+            wall_ms: policy.time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+            inert_wasi: policy.wasi == config::Wasi::Inert,
+        };
+        Self {
+            source: policy.source.clone(),
+            digest: policy.digest.clone(),
+            settings: policy.set.clone(),
+            grants,
+            watch: policy.watch,
+        }
+    }
+}
+
+/// A module's bytes and where they came from.
+pub struct Fetched {
+    pub bytes: Vec<u8>,
+    /// In words.
+    pub origin: String,
+    /// The name of a policy that ships: it passed its gate when the program was built.
+    pub shipped: Option<String>,
+    pub signature: Option<String>,
+}
+
+/// A policy that may take over.
+pub struct Prepared {
+    pub loaded: LoadedPolicy,
+    /// Warm.
+    pub policy: Policy,
+    pub settings: Vec<(String, String)>,
+    pub grants: Grants,
+    pub origin: String,
+    pub digest: String,
+}
+
+/// Fetches, loads and admits.
+pub struct Sources {
+    pub modules: Modules,
+    cache: CacheDir,
+    hosts: Mutex<Vec<(Limits, Arc<PolicyHost>)>>,
+}
+
+impl Sources {
+    pub fn new(modules: Modules, cache: CacheDir) -> Self {
+        Self { modules, cache, hosts: Mutex::default() }
+    }
+
+    /// The sandbox with these limits, set up once.
+    fn host(&self, grants: Grants) -> Result<Arc<PolicyHost>> {
+        let limits = grants.limits();
+        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, host)) = hosts.iter().find(|(known, _)| *known == limits) {
+            return Ok(host.clone());
+        }
+        let host = Arc::new(PolicyHost::new(limits, &self.cache)?);
+        hosts.push((limits, host.clone()));
+        Ok(host)
+    }
+
+    /// The bytes that a source has now.
+    pub fn fetch(&self, source: &Source, grants: Grants) -> Result<Fetched> {
+        match source {
+            Source::Shipped(name) => {
+                let known = || tilewright_policy::shipped_names().collect();
+                let unknown = || tilewright_policy::PolicyError::Unknown { name: name.clone(), known: known() };
+                let bytes = shipped_module(name).ok_or_else(unknown)?.to_vec();
+                Ok(Fetched { bytes, origin: name.clone(), shipped: Some(name.clone()), signature: None })
+            }
+            Source::File(path) => {
+                let bytes = self.host(grants)?.read_file(path)?;
+                let signature = signature_beside(path)?;
+                Ok(Fetched { bytes, origin: path.display().to_string(), shipped: None, signature })
+            }
+            Source::Oci(reference) => {
+                let parsed: Reference = reference.parse()?;
+                let most = grants.limits().file_bytes as u64;
+                let limits = tilewright_registry::Limits { policy_bytes: most, ..Default::default() };
+                let pulled =
+                    Client::new(&parsed, Credentials::of_user(parsed.registry())?, false, limits)?.pull(&parsed)?;
+                let origin = format!("oci://{}", pulled.reference);
+                Ok(Fetched { bytes: pulled.wasm, origin, shipped: None, signature: pulled.signature })
+            }
+        }
+    }
+
+    /// The bytes that are stored under a digest.
+    pub fn stored(&self, digest: &str) -> Result<Fetched> {
+        let bytes = self.modules.get(digest)?;
+        // What somebody uploads again and again is still what ships.
+        let shipped = tilewright_policy::shipped_names()
+            .find(|name| shipped_module(name).is_some_and(|module| *module == bytes[..]));
+        let path = self.modules.path(digest).ok_or_else(|| Error::UnknownModule { digest: digest.into() })?;
+        let signature = signature_beside(&path)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        Ok(Fetched { bytes, origin: format!("modules/{name}"), shipped: shipped.map(str::to_owned), signature })
+    }
+
+    /// Loads, compiles, passes the gate, and warms up. Nothing is put in force.
+    pub fn prepare(
+        &self,
+        fetched: Fetched,
+        wanted_digest: Option<&str>,
+        settings: &[(String, String)],
+        grants: Grants,
+        policies: &Policies,
+    ) -> Result<Prepared> {
+        let Fetched { bytes, origin, shipped, signature } = fetched;
+        let found = digest(&bytes);
+        if let Some(wanted) = wanted_digest.filter(|wanted| *wanted != found) {
+            return Err(Error::OtherDigest { policy: origin, wanted: wanted.into(), found });
+        }
+        if shipped.is_none() && policies.require_signed {
+            let verified = policies.trusted.verify(&bytes, signature.as_deref());
+            verified.map_err(|refusal| Error::Unsigned { policy: origin.clone(), refusal })?;
+        }
+        let host = self.host(grants)?;
+        let name = shipped.as_deref().unwrap_or(&origin);
+        let loaded = host.load(name, &bytes)?;
+        let admitted = host.admit(name, &loaded, settings, Admission { require_checked: true })?;
+        let digest = self.modules.keep(&bytes)?;
+        let (settings, policy) = (settings.to_vec(), admitted.policy);
+        Ok(Prepared { loaded, policy, settings, grants, origin, digest })
+    }
+
+    /// What the gate says of a module; keeps it where it can be loaded at all.
+    pub fn check(&self, fetched: &Fetched, settings: &[(String, String)], grants: Grants) -> Result<Verdict> {
+        let host = self.host(grants)?;
+        let name = fetched.shipped.as_deref().unwrap_or(&fetched.origin);
+        host.load(name, &fetched.bytes)?;
+        let digest = self.modules.keep(&fetched.bytes)?;
+        let path = self.modules.path(&digest).ok_or_else(|| Error::UnknownModule { digest: digest.clone() })?;
+        Ok(host
+            .check(&path.display().to_string(), settings)
+            .map(|verdict| Verdict { policy: name.into(), ..verdict })?)
+    }
+}
+
+fn signature_beside(path: &Path) -> Result<Option<String>> {
+    match read_text(&signature_path(path)) {
+        Ok(text) => Ok(Some(text)),
+        Err(tilewright_signing::Error::Unreadable { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}

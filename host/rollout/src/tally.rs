@@ -1,0 +1,156 @@
+//! What a revision's decisions came to, so far as others are compared with it.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
+
+use serde::Serialize;
+use tilewright_plan::{Device, Outcome, Request};
+
+/// Kinds of requests that outcomes are kept of.
+const KINDS: usize = 64;
+
+/// Outcomes that are kept of a kind.
+const KEPT: usize = 64;
+
+/// Outcomes of a kind that a median takes.
+pub const LEAST: usize = 8;
+
+/// Decisions whose failures count towards the share of failures.
+const RECENT: usize = 200;
+
+/// Requests of one kind can be compared: the same work on the same device for the same end.
+pub type Kind = String;
+
+/// The kind of a request. The memory limit is not part of it: by default it moves with what is free.
+pub fn kind(request: &Request, device: &Device) -> Kind {
+    let Request { model, batch, frames, height, width, objective, .. } = request;
+    format!("{model:?} {batch} {frames} {height} {width} {objective:?} {} {}", device.name, device.arch)
+}
+
+/// What one job took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// Of the attempt that succeeded.
+    pub elapsed: Duration,
+    /// Above what was held before.
+    pub peak_bytes: u64,
+    /// All attempts.
+    pub attempts: u32,
+}
+
+impl From<&Outcome> for Sample {
+    fn from(outcome: &Outcome) -> Self {
+        Self { elapsed: outcome.elapsed, peak_bytes: outcome.peak_bytes, attempts: outcome.attempts }
+    }
+}
+
+/// What is counted of a revision.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TallyFacts {
+    /// Jobs that ended under it.
+    pub jobs: u64,
+    /// Decisions, those after failed attempts included.
+    pub decisions: u64,
+    /// Decisions that the native default had to stand in for, honest errors aside.
+    pub failures: u64,
+}
+
+/// Counts and outcomes of one revision.
+#[derive(Debug, Default)]
+pub struct Tally {
+    pub facts: TallyFacts,
+    /// Failures since the last decision without one.
+    pub in_a_row: u32,
+    /// Whether each of the last decisions failed.
+    recent: VecDeque<bool>,
+    kinds: HashMap<Kind, VecDeque<Sample>>,
+    /// Kinds in the order in which they were last seen.
+    order: VecDeque<Kind>,
+}
+
+impl Tally {
+    /// Counts a decision.
+    pub fn decided(&mut self, failed: bool) {
+        self.facts.decisions += 1;
+        self.facts.failures += u64::from(failed);
+        self.in_a_row = if failed { self.in_a_row + 1 } else { 0 };
+        self.recent.push_back(failed);
+        if self.recent.len() > RECENT {
+            self.recent.pop_front();
+        }
+    }
+
+    /// Failures among the last decisions, and how many those are.
+    pub fn recent_failures(&self) -> (u32, u32) {
+        (self.recent.iter().filter(|failed| **failed).count() as u32, self.recent.len() as u32)
+    }
+
+    /// Keeps what a job took.
+    pub fn ended(&mut self, kind: &Kind, sample: Sample) {
+        self.order.retain(|known| known != kind);
+        self.order.push_back(kind.clone());
+        if self.order.len() > KINDS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.kinds.remove(&oldest);
+        }
+        let samples = self.kinds.entry(kind.clone()).or_default();
+        samples.push_back(sample);
+        if samples.len() > KEPT {
+            samples.pop_front();
+        }
+    }
+
+    /// The median of each measure of a kind, once there are enough to tell.
+    pub fn median(&self, kind: &Kind) -> Option<Sample> {
+        let samples = self.kinds.get(kind).filter(|samples| samples.len() >= LEAST)?;
+        fn middle<T: Ord + Copy>(values: impl Iterator<Item = T>) -> Option<T> {
+            let mut values: Vec<T> = values.collect();
+            let middle = values.len().checked_sub(1)? / 2;
+            Some(*values.select_nth_unstable(middle).1)
+        }
+        Some(Sample {
+            elapsed: middle(samples.iter().map(|sample| sample.elapsed))?,
+            peak_bytes: middle(samples.iter().map(|sample| sample.peak_bytes))?,
+            attempts: middle(samples.iter().map(|sample| sample.attempts))?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(ms: u64) -> Sample {
+        Sample { elapsed: Duration::from_millis(ms), peak_bytes: ms << 20, attempts: 1 }
+    }
+
+    #[test]
+    fn a_median_takes_enough_and_what_is_kept_has_an_end() {
+        let mut tally = Tally::default();
+        let kind = "a".to_owned();
+        for ms in 1..LEAST as u64 {
+            tally.ended(&kind, sample(ms));
+            assert_eq!(tally.median(&kind), None);
+        }
+        tally.ended(&kind, sample(1000));
+        assert_eq!(tally.median(&kind), Some(sample(4)), "the lower middle one of eight");
+        for ms in 0..10 * KEPT as u64 {
+            tally.ended(&kind, sample(ms));
+            tally.ended(&format!("kind {ms}"), sample(1));
+        }
+        assert!(tally.kinds.len() <= KINDS && tally.kinds[&kind].len() == KEPT);
+    }
+
+    #[test]
+    fn failures_in_a_row_end_with_a_success() {
+        let mut tally = Tally::default();
+        for failed in [true, true, false, true] {
+            tally.decided(failed);
+        }
+        assert_eq!((tally.in_a_row, tally.recent_failures()), (1, (3, 4)));
+        assert_eq!(tally.facts, TallyFacts { jobs: 0, decisions: 4, failures: 3 });
+    }
+}

@@ -1,0 +1,84 @@
+//! When a revision is taken back without anybody asking.
+
+use serde::Serialize;
+
+use crate::{
+    binomial,
+    comparison::{Comparison, Rule},
+    tally::{Kind, Sample, Tally},
+};
+
+/// Failures in a row that are too many, whatever came before.
+const IN_A_ROW: u32 = 3;
+
+/// Failures among the last 200 decisions that are looked at, and the share that any policy may have.
+const LEAST_FAILURES: u32 = 3;
+const MAY_FAIL: f64 = 0.02;
+
+/// The chance of so many failures, were the share no more than allowed, below which they are too many.
+const CHANCE: f64 = 0.001;
+
+/// The rule in words, for people.
+pub const RULE: &str = "A revision is rolled back after 3 failed or invalid answers in a row; after so many among its last 200 that a \
+policy failing in 2 of 100, or as often as the one before it, would show with a chance below 0.001 (3 at least); or where its jobs are \
+clearly worse than those of the revision before it: after 10, 20, 40, 80 and 160 jobs of a kind that the one before had 8 of, more of them \
+over 1.1 times its median time or memory than a fair coin would show with a chance of 0.002 (sign test; at most 2 of 100 revisions \
+that are no more than a tenth worse are rolled back).";
+
+/// What the watchdog knows of a revision, beyond its tally.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Watch {
+    /// Held against the previous revision.
+    pub against_previous: Comparison,
+}
+
+/// Whether a revision's failures are too many; why.
+pub fn fails(new: &Tally, old: Option<&Tally>) -> Option<String> {
+    if new.in_a_row >= IN_A_ROW {
+        return Some(format!("{} failed or invalid answers in a row", new.in_a_row));
+    }
+    let (failures, decisions) = new.recent_failures();
+    let share = |(failures, decisions): (u32, u32)| f64::from(failures) / f64::from(decisions.max(1));
+    let may = old.map_or(0.0, |old| share(old.recent_failures())).max(MAY_FAIL);
+    let too_many = failures >= LEAST_FAILURES && binomial::at_least(failures, decisions, may) <= CHANCE;
+    too_many.then(|| format!("{failures} of the last {decisions} answers failed or were invalid"))
+}
+
+/// Whether a job makes it clear that a revision does worse than the one before it; why.
+pub fn worse(watch: &mut Watch, kind: &Kind, job: Sample, old: &Tally) -> Option<String> {
+    let found = watch.against_previous.add(job, old.median(kind)?)?;
+    (found == Rule::Worse).then(|| format!("worse than the revision before: {}", watch.against_previous.words()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(decisions: &[bool]) -> Tally {
+        let mut tally = Tally::default();
+        decisions.iter().for_each(|failed| tally.decided(*failed));
+        tally
+    }
+
+    #[test]
+    fn failures_in_a_row_are_too_many_at_once() {
+        assert_eq!(fails(&tally(&[true, true]), None), None);
+        assert!(fails(&tally(&[false, true, true, true]), None).is_some());
+    }
+
+    #[test]
+    fn scattered_failures_are_held_against_the_share_of_the_one_before() {
+        let mut scattered = vec![false; 60];
+        for at in [3, 17, 30, 44, 58] {
+            scattered[at] = true;
+        }
+        let new = tally(&scattered);
+        assert_eq!(fails(&tally(&scattered[..20]), None), None, "two of twenty may be chance");
+        assert_eq!(fails(&new, None), None, "five of sixty: a chance of 0.006");
+        scattered[10] = true;
+        scattered[50] = true;
+        let new = tally(&scattered);
+        assert!(fails(&new, None).is_some());
+        assert_eq!(fails(&new, Some(&new)), None, "the one before was no better");
+    }
+}

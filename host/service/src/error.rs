@@ -1,0 +1,100 @@
+//! Errors.
+
+use std::{io, path::PathBuf};
+
+use thiserror::Error;
+
+/// A result with this crate's error.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why the server can't start, or what it could not do. Each is one line: what, where, what to do.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] tilewright_config::Error),
+    /// A policy can't be put in force.
+    #[error(transparent)]
+    Rollout(#[from] tilewright_rollout::Error),
+    /// A model's file, a latent or a device does not serve.
+    #[error(transparent)]
+    Decode(#[from] tilewright_decode::Error),
+    /// An output can't be written.
+    #[error(transparent)]
+    Media(#[from] tilewright_media::Error),
+    /// What is kept can't be read or written.
+    #[error("{}: {source}", path.display())]
+    Store {
+        /// The database.
+        path: PathBuf,
+        /// Why.
+        source: rusqlite::Error,
+    },
+    /// A file or folder can't be read or written.
+    #[error("{}: can't be {verb}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// `read`, `written` …
+        verb: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another server works in the data folder.
+    #[error("{}: another server works here: stop it, or give [server] another data folder", .0.display())]
+    InUse(PathBuf),
+    /// Nobody can be listened to there.
+    #[error("can't listen on {address}: choose another [server] listen")]
+    Listen {
+        /// Where.
+        address: std::net::SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// A certificate, key or token does not serve.
+    #[error("{}: {reason}", path.display())]
+    Credential {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what is expected.
+        reason: String,
+    },
+    /// There is no folder to keep anything in.
+    #[error("there is no home folder to keep jobs in: give [server] data")]
+    Homeless,
+    /// Traces can't be sent.
+    #[error("traces can't be sent to {endpoint}: {reason}")]
+    Traces {
+        /// Where to.
+        endpoint: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// Whether what was configured is wrong, rather than the machine.
+    pub fn is_input(&self) -> bool {
+        match self {
+            Error::Config(_) | Error::Credential { .. } | Error::Homeless | Error::Traces { .. } => true,
+            Error::Rollout(error) => error.is_input(),
+            Error::Decode(tilewright_decode::Error::Engine(error)) => error.is_input(),
+            Error::Decode(_) => true,
+            Error::Media(error) => error.is_input(),
+            Error::Store { .. } | Error::File { .. } | Error::InUse(_) | Error::Listen { .. } => false,
+        }
+    }
+}
+
+/// An error and its causes, in one line.
+pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text.push_str(": ");
+        text.push_str(&source.to_string());
+        cause = source.source();
+    }
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines.join(": ").chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}

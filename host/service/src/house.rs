@@ -1,0 +1,146 @@
+//! Everything that the server has, in one place: what requests, workers and watchers share.
+
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Instant, SystemTime},
+};
+
+use arc_swap::ArcSwap;
+use tilewright_config::{Config, Place};
+use tilewright_rollout::{Assignment, Rollout};
+
+use crate::{
+    Result, clock,
+    device::Device,
+    jobs::{Kept, State, files::Files, live::Live, store::Store},
+    metrics::Metrics,
+    models::Models,
+    story::Stories,
+};
+
+/// What the server has.
+pub struct House {
+    /// Where the configuration stands.
+    pub place: Place,
+    /// What it says, as far as it is in force.
+    pub config: ArcSwap<Config>,
+    /// Policies and routes.
+    pub rollout: Arc<Rollout>,
+    /// Jobs.
+    pub store: Store,
+    /// Their files.
+    pub files: Files,
+    /// Those that have not ended.
+    pub live: Live,
+    /// What is known of jobs beyond their records.
+    pub stories: Stories,
+    /// Devices, by name.
+    pub devices: Vec<Arc<Device>>,
+    /// Models, by name.
+    pub models: ArcSwap<Models>,
+    /// What Prometheus is told.
+    pub metrics: Arc<Metrics>,
+    /// Who decides for the jobs that wait.
+    pub assignments: Mutex<HashMap<String, Assignment>>,
+    /// Where dumps are.
+    pub dumps: PathBuf,
+    /// When it was started.
+    pub started: SystemTime,
+    /// No new jobs: the server is about to end.
+    pub draining: AtomicBool,
+    /// What is wrong with a newer configuration, where one is.
+    pub config_fault: Mutex<Option<String>>,
+}
+
+impl House {
+    /// Nothing new is accepted.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// One of the devices.
+    pub fn device(&self, name: &str) -> Option<&Arc<Device>> {
+        self.devices.iter().find(|device| device.name == name)
+    }
+
+    /// Who decides for the jobs that wait.
+    pub fn assignments(&self) -> MutexGuard<'_, HashMap<String, Assignment>> {
+        self.assignments.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is wrong with a newer configuration.
+    pub fn config_fault(&self) -> MutexGuard<'_, Option<String>> {
+        self.config_fault.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends a job that has not ended: written, told, and counted once, whoever says it first.
+    ///
+    /// # Errors
+    /// It can't be written; the job has not ended then, and ends after a restart.
+    pub fn end(&self, kept: &mut Kept, state: State, error: Option<String>, record: Option<&str>) -> Result<bool> {
+        let now = clock::now_ms();
+        kept.job.state = state;
+        kept.job.error = error;
+        kept.job.finished = Some(clock::text(now));
+        (kept.job.position, kept.job.progress) = (None, None);
+        let first = self.store.update(kept, record, Some(now))?;
+        self.assignments().remove(&kept.job.id);
+        if first {
+            self.metrics.ended(state);
+            self.files.forget_latent(&kept.job.id);
+            self.live.end(&kept.job);
+            tracing::info!(job = kept.job.id, state = state.name(), error = kept.job.error, "the job ended");
+        }
+        Ok(first)
+    }
+
+    /// Puts the jobs back into their queues that had not ended when the server did.
+    ///
+    /// # Errors
+    /// The store can't be read.
+    pub fn restore(&self) -> Result<()> {
+        for mut kept in self.store.unfinished()? {
+            let id = kept.job.id.clone();
+            let Some(device) = self.device(&kept.job.device).or(self.devices.first()) else { continue };
+            if kept.job.device != device.name || kept.job.state == State::Running {
+                kept.job.device = device.name.clone();
+                kept.job.state = State::Queued;
+                self.store.update(&kept, None, None)?;
+            }
+            self.live.add(&id);
+            device.queue.restore(kept.job.tag.as_deref().unwrap_or_default(), &id);
+        }
+        Ok(())
+    }
+
+    /// Removes what is no longer kept: results past their time, files of nobody, modules that nothing needs.
+    ///
+    /// # Errors
+    /// The store can't be read or written.
+    pub fn clean(&self) -> Result<()> {
+        let started = Instant::now();
+        let keep = self.config.load().server.limits.keep_results.as_millis() as u64;
+        for id in self.store.forget_before(clock::now_ms().saturating_sub(keep))? {
+            self.files.forget(&id);
+        }
+        let needed: Vec<String> = self.store.unfinished()?.iter().map(|kept| kept.pinned.digest().to_owned()).collect();
+        self.rollout.forget_modules(&needed);
+        tracing::debug!(elapsed_ms = started.elapsed().as_millis() as u64, "cleaned");
+        Ok(())
+    }
+
+    /// Removes folders of jobs that were never accepted; only before any job can be.
+    ///
+    /// # Errors
+    /// The store can't be read.
+    pub fn forget_strays(&self) -> Result<()> {
+        let known: std::collections::HashSet<String> = self.store.ids()?.into_iter().collect();
+        self.files.ids().iter().filter(|id| !known.contains(*id)).for_each(|id| self.files.forget(id));
+        Ok(())
+    }
+}

@@ -1,0 +1,244 @@
+//! Jobs in SQLite: accepted ones are there after any end of the server, and each ends once.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use rusqlite::{Connection, OptionalExtension, params, params_from_iter, types::Value};
+
+use super::{Kept, State};
+use crate::{Error, Result};
+
+const SCHEMA: &str = "
+    CREATE TABLE IF NOT EXISTS job (
+        id TEXT PRIMARY KEY,
+        state TEXT NOT NULL,
+        idempotency TEXT UNIQUE,
+        tag TEXT,
+        route TEXT NOT NULL,
+        policy TEXT NOT NULL,
+        ended_ms INTEGER,
+        kept TEXT NOT NULL,
+        record TEXT
+    ) STRICT;
+    CREATE INDEX IF NOT EXISTS job_by_state ON job (state, id);
+    CREATE INDEX IF NOT EXISTS job_by_end ON job (ended_ms) WHERE ended_ms IS NOT NULL;
+    PRAGMA user_version = 1;
+";
+
+/// The version of the schema that this program writes.
+const VERSION: i64 = 1;
+
+/// Jobs.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+    connection: Mutex<Connection>,
+}
+
+/// Which jobs are listed; newest first.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    pub state: Option<State>,
+    pub tag: Option<String>,
+    pub policy: Option<String>,
+    pub route: Option<String>,
+    /// Only those that have a record.
+    pub decided: bool,
+    /// Only those before this one.
+    pub before: Option<String>,
+    pub limit: u32,
+}
+
+/// A job that is accepted.
+#[derive(Debug)]
+pub enum Accepted {
+    /// It is new.
+    New,
+    /// The same key was used before: that job.
+    Before(Box<Kept>),
+}
+
+impl Store {
+    /// Opens the database, made where there is none.
+    ///
+    /// # Errors
+    /// [`Error::Store`]; [`Error::InUse`] where another server has it open.
+    pub fn open(path: &Path) -> Result<Self> {
+        let failed = |source| Error::Store { path: path.to_owned(), source };
+        let connection = Connection::open(path).map_err(failed)?;
+        connection.busy_timeout(Duration::from_millis(200)).map_err(failed)?;
+        let set_up = || -> rusqlite::Result<i64> {
+            // What was accepted has to outlast the machine's power, too.
+            connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+            connection.pragma_update(None, "journal_mode", "WAL")?;
+            connection.pragma_update(None, "synchronous", "FULL")?;
+            let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+            if version <= VERSION {
+                connection.execute_batch(SCHEMA)?;
+            }
+            Ok(version)
+        };
+        let version = set_up().map_err(|source| match source.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => Error::InUse(path.to_owned()),
+            _ => failed(source),
+        })?;
+        if version > VERSION {
+            return Err(Error::Credential { path: path.to_owned(), reason: format!("was written by a newer Tilewright (version {version} of its tables, {VERSION} is known): update this one, or give [server] another data folder") });
+        }
+        Ok(Self { path: path.to_owned(), connection: Mutex::new(connection) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Connection> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Connection) -> rusqlite::Result<T>) -> Result<T> {
+        work(&mut self.lock()).map_err(|source| Error::Store { path: self.path.clone(), source })
+    }
+
+    /// Accepts a job: from now on it outlives the server.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub fn accept(&self, kept: &Kept, key: Option<&str>) -> Result<Accepted> {
+        let text = text_of(kept);
+        let id = &kept.job.id;
+        let before = self.with(|connection| {
+            let transaction = connection.transaction()?;
+            let values = params![id, kept.job.state.name(), key, kept.job.tag, kept.job.route, kept.job.policy, text];
+            let insert = "INSERT INTO job (id, state, idempotency, tag, route, policy, kept) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (idempotency) DO NOTHING";
+            let before = match transaction.execute(insert, values)? {
+                0 => transaction.query_row("SELECT kept FROM job WHERE idempotency = ?1", [key], |row| row.get::<_, String>(0)).optional()?,
+                _ => None,
+            };
+            transaction.commit()?;
+            Ok(before)
+        })?;
+        Ok(before.as_deref().and_then(kept_of).map_or(Accepted::New, |kept| Accepted::Before(Box::new(kept))))
+    }
+
+    /// The job that was accepted with a key.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub fn with_key(&self, key: &str) -> Result<Option<Kept>> {
+        let select = "SELECT kept FROM job WHERE idempotency = ?1";
+        let found = self.with(|connection| connection.prepare_cached(select)?.query_row([key], |row| row.get::<_, String>(0)).optional())?;
+        Ok(found.as_deref().and_then(kept_of))
+    }
+
+    /// Writes how far a job is; nothing where it has ended before. Whether it was written.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub fn update(&self, kept: &Kept, record: Option<&str>, ended_ms: Option<u64>) -> Result<bool> {
+        let text = text_of(kept);
+        let update = "UPDATE job SET state = ?2, kept = ?3, record = coalesce(?4, record), ended_ms = ?5 WHERE id = ?1 AND ended_ms IS NULL";
+        let ended_ms = ended_ms.map(|ms| ms as i64);
+        let values = params![kept.job.id, kept.job.state.name(), text, record, ended_ms];
+        Ok(self.with(|connection| connection.prepare_cached(update)?.execute(values))? > 0)
+    }
+
+    /// One job.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub fn get(&self, id: &str) -> Result<Option<Kept>> {
+        let select = "SELECT kept FROM job WHERE id = ?1";
+        let found = self.with(|connection| connection.prepare_cached(select)?.query_row([id], |row| row.get::<_, String>(0)).optional())?;
+        Ok(found.as_deref().and_then(kept_of))
+    }
+
+    /// A job's record, as JSON.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub fn record(&self, id: &str) -> Result<Option<String>> {
+        let select = "SELECT record FROM job WHERE id = ?1";
+        let found = self.with(|connection| connection.prepare_cached(select)?.query_row([id], |row| row.get::<_, Option<String>>(0)).optional())?;
+        Ok(found.flatten())
+    }
+
+    /// Jobs, newest first, with their records where those are asked for.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub fn list(&self, filter: &Filter) -> Result<Vec<(Kept, Option<String>)>> {
+        let columns = if filter.decided { "kept, record" } else { "kept, NULL" };
+        let mut query = format!("SELECT {columns} FROM job WHERE 1");
+        let mut values: Vec<Value> = Vec::new();
+        let conditions = [
+            ("state = ?", filter.state.map(|state| state.name().to_owned())),
+            ("tag = ?", filter.tag.clone()),
+            ("policy = ?", filter.policy.clone()),
+            ("route = ?", filter.route.clone()),
+            ("id < ?", filter.before.clone()),
+        ];
+        for (condition, value) in conditions {
+            if let Some(value) = value {
+                query = format!("{query} AND {condition}");
+                values.push(value.into());
+            }
+        }
+        if filter.decided {
+            query.push_str(" AND record IS NOT NULL");
+        }
+        query.push_str(" ORDER BY id DESC LIMIT ?");
+        values.push(i64::from(filter.limit).into());
+        let rows = self.with(|connection| {
+            let mut statement = connection.prepare_cached(&query)?;
+            let rows = statement.query_map(params_from_iter(values), |row| Ok((row.get::<_, String>(0)?, row.get::<_, Option<String>>(1)?)))?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()
+        })?;
+        Ok(rows.into_iter().filter_map(|(kept, record)| Some((kept_of(&kept)?, record))).collect())
+    }
+
+    /// Jobs that have not ended, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub fn unfinished(&self) -> Result<Vec<Kept>> {
+        let rows = self.with(|connection| {
+            let mut statement = connection.prepare("SELECT kept FROM job WHERE ended_ms IS NULL ORDER BY id")?;
+            let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()
+        })?;
+        Ok(rows.iter().filter_map(|text| kept_of(text)).collect())
+    }
+
+    /// Forgets jobs that ended before a time; their ids.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub fn forget_before(&self, ended_ms: u64) -> Result<Vec<String>> {
+        self.with(|connection| {
+            let mut statement = connection.prepare_cached("DELETE FROM job WHERE ended_ms < ?1 RETURNING id")?;
+            let rows = statement.query_map([ended_ms as i64], |row| row.get::<_, String>(0))?;
+            rows.collect()
+        })
+    }
+
+    /// Every job's id, to tell which files are nobody's.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub fn ids(&self) -> Result<Vec<String>> {
+        self.with(|connection| {
+            let mut statement = connection.prepare("SELECT id FROM job")?;
+            let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+            rows.collect()
+        })
+    }
+}
+
+fn text_of(kept: &Kept) -> String {
+    // Plain data with text keys: there is nothing that JSON can't hold.
+    serde_json::to_string(kept).unwrap_or_default()
+}
+
+fn kept_of(text: &str) -> Option<Kept> {
+    serde_json::from_str(text).inspect_err(|error| tracing::error!(%error, "a job can't be read back")).ok()
+}

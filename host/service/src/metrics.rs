@@ -1,0 +1,221 @@
+//! What Prometheus is told.
+
+use std::time::Duration;
+
+use prometheus::{
+    Encoder, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
+};
+use tilewright_plan::{FallbackReason, Record};
+use tilewright_rollout::Event;
+
+use crate::{device::Device, jobs::State};
+
+/// Seconds: from a quarter of a microsecond, for decisions.
+const DECISION: [f64; 18] = [
+    2.5e-7, 5e-7, 1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 0.1, 0.25,
+];
+
+/// Seconds: from ten milliseconds to an hour, for work.
+const WORK: [f64; 14] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0];
+
+/// Which revision decided on which route.
+const DECIDED: [&str; 4] = ["route", "policy", "revision", "canary"];
+
+/// Every metric.
+pub struct Metrics {
+    registry: Registry,
+    decisions: HistogramVec,
+    fallbacks: IntCounterVec,
+    decodes: HistogramVec,
+    peaks: GaugeVec,
+    waits: Histogram,
+    jobs: IntCounterVec,
+    refused: IntCounterVec,
+    requests: HistogramVec,
+    events: IntCounterVec,
+    swaps: Histogram,
+    running: IntGaugeVec,
+    queued: IntGaugeVec,
+    memory: IntGaugeVec,
+    pool: IntCounterVec,
+    in_force: IntGaugeVec,
+    followers: IntGauge,
+    rate_limited: IntCounter,
+}
+
+impl Metrics {
+    /// Metrics that nothing was counted in yet.
+    ///
+    /// # Errors
+    /// Two have the same name, which a test would have found.
+    pub fn new() -> prometheus::Result<Self> {
+        let registry = Registry::new();
+        let histogram = |name: &str, help: &str, buckets: &[f64], labels: &[&str]| {
+            let metric = HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok::<_, prometheus::Error>(metric)
+        };
+        let plain = |name: &str, help: &str, buckets: &[f64]| {
+            let metric = Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec()))?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok::<_, prometheus::Error>(metric)
+        };
+        let counter = |name: &str, help: &str, labels: &[&str]| {
+            let metric = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok::<_, prometheus::Error>(metric)
+        };
+        let gauge = |name: &str, help: &str, labels: &[&str]| {
+            let metric = IntGaugeVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok::<_, prometheus::Error>(metric)
+        };
+        let peaks = GaugeVec::new(Opts::new("tilewright_decode_peak_bytes", "Peak memory of the last decode, weights aside."), &DECIDED)?;
+        registry.register(Box::new(peaks.clone()))?;
+        let followers = IntGauge::new("tilewright_followers", "Connections that follow a job or the dashboard.")?;
+        registry.register(Box::new(followers.clone()))?;
+        let rate_limited = IntCounter::new("tilewright_requests_rate_limited_total", "Requests that came too fast from one address.")?;
+        registry.register(Box::new(rate_limited.clone()))?;
+        Ok(Self {
+            decisions: histogram("tilewright_decision_seconds", "Time that a policy took to decide, checks included.", &DECISION, &DECIDED)?,
+            fallbacks: counter("tilewright_fallbacks_total", "Decisions that the native default stood in for.", &["route", "policy", "revision", "reason"])?,
+            decodes: histogram("tilewright_decode_seconds", "Time of decodes that ended well, loading weights aside.", &WORK, &DECIDED)?,
+            peaks,
+            waits: plain("tilewright_queue_wait_seconds", "Time from a job's acceptance to its start.", &WORK)?,
+            jobs: counter("tilewright_jobs_total", "Jobs by how they ended, and those accepted.", &["state"])?,
+            refused: counter("tilewright_jobs_refused_total", "Jobs that were not accepted, by why.", &["reason"])?,
+            requests: histogram("tilewright_http_request_seconds", "Time to the beginning of a response.", &WORK, &["method", "path", "status"])?,
+            events: counter("tilewright_policy_events_total", "What happened to policies.", &["policy", "what"])?,
+            swaps: plain("tilewright_swap_seconds", "Time from a swap's call until the revision was in force.", &WORK)?,
+            running: gauge("tilewright_jobs_running", "Jobs at work.", &["device"])?,
+            queued: gauge("tilewright_jobs_queued", "Jobs that wait.", &["device"])?,
+            memory: gauge("tilewright_memory_bytes", "Memory of a device: in use, pooled for later, and the last job's peak.", &["device", "kind"])?,
+            pool: counter("tilewright_pool_requests_total", "Requests for memory, by whether the pool had it.", &["device", "result"])?,
+            in_force: gauge("tilewright_policy_revision", "The revision in force.", &["policy"])?,
+            followers,
+            rate_limited,
+            registry,
+        })
+    }
+
+    /// The text that Prometheus reads.
+    pub fn text(&self, devices: &[std::sync::Arc<Device>], in_force: &[(String, u64)]) -> String {
+        for device in devices {
+            let (waiting, running) = device.queue.load();
+            self.queued.with_label_values(&[&device.name]).set(waiting as i64);
+            self.running.with_label_values(&[&device.name]).set(i64::from(running));
+            let held = device.held();
+            for (kind, bytes) in [("in_use", held.in_use), ("pooled", held.pooled), ("peak", held.peak)] {
+                self.memory.with_label_values(&[device.name.as_str(), kind]).set(bytes as i64);
+            }
+        }
+        for (policy, revision) in in_force {
+            self.in_force.with_label_values(&[policy]).set(*revision as i64);
+        }
+        let mut text = Vec::new();
+        if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
+            tracing::error!(%error, "the metrics can't be written");
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// A decision was made.
+    pub fn decided(&self, route: &str, policy: &str, revision: u64, canary: bool, elapsed: Duration, fallback: Option<FallbackReason>) {
+        let revision = revision.to_string();
+        let canary = if canary { "true" } else { "false" };
+        self.decisions.with_label_values(&[route, policy, &revision, canary]).observe(elapsed.as_secs_f64());
+        if let Some(reason) = fallback {
+            self.fallbacks.with_label_values(&[route, policy, &revision, &reason.to_string()]).inc();
+        }
+    }
+
+    /// A decode ended well.
+    pub fn decoded(&self, route: &str, policy: &str, revision: u64, canary: bool, device: &str, record: &Record) {
+        let Some(outcome) = &record.outcome else { return };
+        let revision = revision.to_string();
+        let labels = [route, policy, revision.as_str(), if canary { "true" } else { "false" }];
+        self.decodes.with_label_values(&labels).observe(outcome.elapsed.as_secs_f64());
+        self.peaks.with_label_values(&labels).set(outcome.peak_bytes as f64);
+        self.pool.with_label_values(&[device, "hit"]).inc_by(outcome.pool.hits);
+        self.pool.with_label_values(&[device, "miss"]).inc_by(outcome.pool.misses);
+    }
+
+    /// A job was accepted.
+    pub fn accepted(&self) {
+        self.jobs.with_label_values(&["accepted"]).inc();
+    }
+
+    /// A job was not accepted.
+    pub fn refused(&self, reason: &str) {
+        self.refused.with_label_values(&[reason]).inc();
+    }
+
+    /// A job has begun after a time.
+    pub fn waited(&self, waited: Duration) {
+        self.waits.observe(waited.as_secs_f64());
+    }
+
+    /// A job has ended.
+    pub fn ended(&self, state: State) {
+        self.jobs.with_label_values(&[state.name()]).inc();
+    }
+
+    /// A request was answered; `path` is the route's, not the caller's.
+    pub fn answered(&self, method: &str, path: &str, status: u16, elapsed: Duration) {
+        self.requests.with_label_values(&[method, path, &status.to_string()]).observe(elapsed.as_secs_f64());
+    }
+
+    /// Something happened to a policy.
+    pub fn happened(&self, event: &Event) {
+        let what = serde_json::to_value(event.what).ok();
+        let what = what.as_ref().and_then(|what| what.as_str()).unwrap_or_default();
+        self.events.with_label_values(&[event.policy.as_deref().unwrap_or_default(), what]).inc();
+    }
+
+    /// A swap was carried out.
+    pub fn swapped(&self, elapsed: Duration) {
+        self.swaps.observe(elapsed.as_secs_f64());
+    }
+
+    /// Somebody came too fast.
+    pub fn rate_limited(&self) {
+        self.rate_limited.inc();
+    }
+
+    /// Somebody follows, until the guard is dropped.
+    pub fn follower(&self) -> Follower {
+        self.followers.inc();
+        Follower(self.followers.clone())
+    }
+}
+
+/// Somebody who follows.
+pub struct Follower(IntGauge);
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_their_own_and_the_text_has_help_and_types() {
+        let metrics = Metrics::new().unwrap();
+        metrics.decided("default", "adaptive", 1, false, Duration::from_nanos(700), Some(FallbackReason::Trap));
+        metrics.ended(State::Done);
+        let text = metrics.text(&[], &[("adaptive".into(), 3)]);
+        for line in [
+            "# TYPE tilewright_decision_seconds histogram",
+            "tilewright_decision_seconds_bucket{canary=\"false\",policy=\"adaptive\",revision=\"1\",route=\"default\",le=\"0.000001\"} 1",
+            "tilewright_jobs_total{state=\"done\"} 1",
+            "tilewright_policy_revision{policy=\"adaptive\"} 3",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+    }
+}
