@@ -98,7 +98,10 @@ def read(span, scope, resource):
         "end_ns": span.end_time_unix_nano,
         "status": {"code": Status.StatusCode.Name(span.status.code).removeprefix("STATUS_CODE_").lower(), "message": span.status.message},
         "attributes": attributes(span.attributes, where),
-        "events": [{"name": event.name, "time_ns": event.time_unix_nano, "attributes": attributes(event.attributes, where)} for event in span.events],
+        "events": [
+            {"name": event.name, "time_ns": event.time_unix_nano, "attributes": attributes(event.attributes, where)}
+            for event in span.events
+        ],
         "links": links,
         "scope": {"name": scope.name, "version": scope.version},
         "resource": resource,

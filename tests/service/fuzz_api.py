@@ -71,7 +71,10 @@ def main():
         command += ["--seed", str(options.seed)] if options.seed is not None else []
         if options.report:
             command += ["--report", "junit,ndjson", "--report-dir", str(options.report.resolve())]
-        environment = {**os.environ, "FUZZ_TOKEN": token or "", "FUZZ_MODEL": options.model or "", "FUZZ_LATENT": options.latent or ""}
+        # It runs in another folder, where relative ones lead elsewhere.
+        packages = os.pathsep.join(str(Path(folder).resolve()) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder)
+        environment = {**os.environ, "PYTHONPATH": packages, "FUZZ_TOKEN": token or ""}
+        environment |= {"FUZZ_MODEL": options.model or "", "FUZZ_LATENT": options.latent or ""}
         try:
             status = subprocess.run(command, cwd=scratch, env=environment, timeout=options.limit).returncode
         except subprocess.TimeoutExpired:

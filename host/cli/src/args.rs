@@ -5,6 +5,7 @@ mod encode;
 mod policy;
 mod recording;
 mod replay;
+mod serve;
 mod signing;
 
 use std::{path::PathBuf, time::SystemTime};
@@ -22,6 +23,7 @@ pub use encode::Encode;
 pub use policy::{BenchPolicy, Check, Diff, Policy, PolicyGrants};
 pub use recording::Recording;
 pub use replay::{Replay, Simulate, Table};
+pub use serve::{Rollback, Serve, ServerArguments, Swap};
 pub use signing::{ConfigCommand, Connection, Keygen, Password, Pull, Push, Sign, Verify};
 
 /// In help, options of every command come after the command's own, however many commands there are.
@@ -74,6 +76,8 @@ pub enum Command {
     /// Check the configuration, or print where it is
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Take jobs over HTTP, keep models loaded, and let policies come and go; --config says which
+    Serve(Serve),
     /// Print a completion script for a shell
     Completions {
         /// The shell

@@ -24,7 +24,8 @@ pub fn choose(file: Option<PathBuf>) {
     let _ = PLACE.set(named.map_or(Place::User, Place::At));
 }
 
-fn place() -> &'static Place {
+/// Where the configuration stands.
+pub fn place() -> &'static Place {
     PLACE.get().unwrap_or(&Place::User)
 }
 

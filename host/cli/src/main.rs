@@ -20,6 +20,7 @@ mod overlay;
 mod policy;
 mod progress;
 mod report;
+mod serve;
 mod table;
 mod tell;
 
@@ -41,7 +42,10 @@ fn main() -> ExitCode {
         Err(error) if error.use_stderr() => return refuse(&error),
         Err(help_or_version) => help_or_version.exit(),
     };
-    log_to_standard_error(arguments.global.verbose);
+    // A server logs as its configuration says.
+    if !matches!(arguments.command, Command::Serve(_)) {
+        log_to_standard_error(arguments.global.verbose);
+    }
     match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
@@ -61,6 +65,7 @@ fn run(arguments: Arguments) -> Outcome {
         libtorch::run_with(folder)?;
     }
     config::choose(arguments.global.config);
+    let verbose = arguments.global.verbose;
     match arguments.command {
         Command::Decode(decode) => decode::run(&decode),
         Command::Encode(encode) => encode::run(&encode),
@@ -70,6 +75,7 @@ fn run(arguments: Arguments) -> Outcome {
         Command::Policy(policy) => policy::run(&policy),
         Command::History(history) => history::run(&history),
         Command::Config(config) => config::run(&config),
+        Command::Serve(serve) => serve::run(&serve, verbose),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "tilewright", &mut io::stdout());
             Ok(())

@@ -11,6 +11,7 @@ mod list;
 mod new;
 mod pull;
 mod push;
+mod remote;
 mod replay;
 mod sign;
 mod simulate;
@@ -100,6 +101,8 @@ pub fn run(command: &args::Policy) -> Outcome {
         args::Policy::Verify(arguments) => verify::run(arguments),
         args::Policy::Push(arguments) => push::run(arguments),
         args::Policy::Pull(arguments) => pull::run(arguments),
+        args::Policy::Swap(arguments) => remote::swap(arguments),
+        args::Policy::Rollback(arguments) => remote::roll_back(arguments),
     }
 }
 

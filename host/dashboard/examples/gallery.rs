@@ -41,7 +41,9 @@ fn main() -> std::io::Result<()> {
     ];
     for (name, html) in pages {
         // Files have no root to be below of, and nobody answers.
-        let html = html.replace("\"/assets/", "\"assets/").replace("src=\"/v1/jobs/0199a2f0-job/result?sample=0\"", "src=\"picture.svg\"");
+        let html = html
+            .replace("\"/assets/", "\"assets/")
+            .replace("src=\"/v1/jobs/0199a2f0-job/result?sample=0\"", "src=\"picture.svg\"");
         fs::write(folder.join(format!("{name}.html")), html)?;
     }
     Ok(())

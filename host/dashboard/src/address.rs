@@ -32,7 +32,9 @@ pub(crate) fn id(kind: &str, name: &str) -> String {
 
 /// Whether it is a path of this service: nothing that browsers could take for another host or a script.
 pub(crate) fn is_local(path: &str) -> bool {
-    path.starts_with('/') && !path.starts_with("//") && !path.contains(|letter: char| letter == '\\' || letter.is_control())
+    path.starts_with('/')
+        && !path.starts_with("//")
+        && !path.contains(|letter: char| letter == '\\' || letter.is_control())
 }
 
 pub(crate) fn job(id: &str) -> String {
@@ -62,7 +64,9 @@ mod tests {
     #[test]
     fn only_own_paths_are_linked() {
         assert!(is_local("/policies/fast?x=1"));
-        for path in ["", "x", "//evil.example", "/\\evil.example", "/\t/evil.example", "javascript:alert(1)", "https://x"] {
+        for path in
+            ["", "x", "//evil.example", "/\\evil.example", "/\t/evil.example", "javascript:alert(1)", "https://x"]
+        {
             assert!(!is_local(path), "{path}");
         }
     }

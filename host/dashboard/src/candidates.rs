@@ -55,7 +55,10 @@ pub(crate) fn candidates(story: &Story) -> Markup {
         @if rows.is_empty() {
             p.quiet { "The policy asked for no prices." }
         } @else {
-            p { (counted(story.candidates.len() as u64, "plan", "plans")) " priced: the time and memory predicted, against a limit of " (size(limit)) "." }
+            p {
+                (counted(story.candidates.len() as u64, "plan", "plans"))
+                " priced: the time and memory predicted, against a limit of " (size(limit)) "."
+            }
             (table("Plans that the policy asked the price of", &COLUMNS, &rows))
             @if story.candidates.len() > MOST { p.quiet { "The first " (MOST) " are shown." } }
         }
@@ -64,7 +67,8 @@ pub(crate) fn candidates(story: &Story) -> Markup {
 
 /// A share of the most there is, with a mark at the limit.
 fn bar(share: f64, limit: Option<f64>) -> Markup {
-    let wide = |share: f64| if share.is_finite() { format!("{:.1}", share.clamp(0.0, 1.0) * 100.0) } else { "0".into() };
+    let wide =
+        |share: f64| if share.is_finite() { format!("{:.1}", share.clamp(0.0, 1.0) * 100.0) } else { "0".into() };
     html! {
         svg.bar viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true" {
             rect.rest width="100" height="4" {}

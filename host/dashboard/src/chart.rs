@@ -27,14 +27,23 @@ fn shortened(text: &str, most: usize) -> String {
     }
 }
 
-/// A chart with its title, or what to wait for where it has no points.
-fn figure(title: &str, unit: &str, body: Option<Markup>, empty: &str) -> Markup {
+/// What stands above a chart, or in its place.
+#[derive(Clone, Copy)]
+pub(crate) struct Title {
+    pub(crate) name: &'static str,
+    pub(crate) unit: &'static str,
+    /// What is said where there are no points.
+    pub(crate) empty: &'static str,
+}
+
+/// A chart with its title.
+fn figure(title: Title, body: Option<Markup>) -> Markup {
     html! {
         figure.chart {
-            figcaption { (title) " " span.quiet { (unit) } }
+            figcaption { (title.name) " " span.quiet { (title.unit) } }
             @match body {
                 Some(body) => (body),
-                None => p.empty { (empty) },
+                None => p.empty { (title.empty) },
             }
         }
     }

@@ -19,7 +19,8 @@ pub(crate) fn devices(devices: &[Device]) -> Markup {
 }
 
 fn card(device: &Device) -> Markup {
-    let share = |bytes: u64| if device.total_bytes == 0 { 0.0 } else { (bytes as f64 / device.total_bytes as f64).min(1.0) };
+    let share =
+        |bytes: u64| if device.total_bytes == 0 { 0.0 } else { (bytes as f64 / device.total_bytes as f64).min(1.0) };
     let used = share(device.used_bytes);
     let words = format!("{} of {} in use", size(device.used_bytes), size(device.total_bytes));
     html! {

@@ -3,15 +3,12 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tilewright_plan::{
-    Backend, Candidate, Cost, Device as Hardware, Dtype, FailedAttempt, Failure, Hint, Layout, LogLevel, LogLine, Model,
-    Objective, Outcome, Plan, PolicyIdentity, PoolStatistics, Precision, Record, Release, Request, Space, Tile, Time,
-    Value,
-};
+use tilewright_plan::{Dtype, Layout, Plan, Precision, Release, Space, Tile, Time};
 
 use super::facts::*;
 
-const MIB: u64 = 1 << 20;
+#[path = "fixture/stories.rs"]
+mod stories;
 
 /// How texts are written.
 pub struct Fixture(pub fn(&str) -> String);
@@ -82,7 +79,15 @@ impl Fixture {
 
     pub fn job(&self, id: &str, state: State, share: f64) -> Job {
         let is_started = state != State::Queued;
-        let grid = Grid { rows: 4, columns: 6, steps: 1, unit: Unit::Tile, done: (share * 24.0) as u32, total: 24, together: 1 };
+        let grid = Grid {
+            rows: 4,
+            columns: 6,
+            steps: 1,
+            unit: Unit::Tile,
+            done: (share * 24.0) as u32,
+            total: 24,
+            together: 1,
+        };
         Job {
             id: self.text(id),
             state,
@@ -92,7 +97,8 @@ impl Fixture {
             route: is_started.then(|| self.text("pictures")),
             policy: is_started.then(|| self.text("fast")),
             revision: is_started.then_some(7),
-            digest: is_started.then(|| self.text("sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")),
+            digest: is_started
+                .then(|| self.text("sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")),
             canary: false,
             format: self.text("png"),
             batch: 1,
@@ -104,7 +110,9 @@ impl Fixture {
             finished: (!state.is_open()).then(|| before(12.0)),
             position: (state == State::Queued).then_some(1),
             progress: is_started.then_some(share),
-            error: (state == State::Failed).then(|| self.text("out of memory three times (412 MiB more were needed): lower the limit, or choose the objective leanest")),
+            error: (state == State::Failed).then(|| {
+                self.text("out of memory three times (412 MiB more were needed): choose the objective leanest")
+            }),
             plan: is_started.then(|| self.plan(Self::blended(512), Dtype::Bf16)),
             grid: is_started.then_some(grid),
             results: match state {
@@ -118,7 +126,8 @@ impl Fixture {
         let mut job = self.job(id, State::Running, f64::from(done) / 42.0);
         job.model = self.text("wan-14b");
         (job.frames, job.height, job.width, job.format) = (81, 480, 832, self.text("mp4"));
-        (job.route, job.policy, job.revision, job.canary) = (Some(self.text("video")), Some(self.text("candidate")), Some(2), true);
+        (job.route, job.policy, job.revision, job.canary) =
+            (Some(self.text("video")), Some(self.text("candidate")), Some(2), true);
         job.tag = None;
         job.grid = Some(Grid { rows: 2, columns: 1, steps: 21, unit: Unit::Band, done, total: 42, together: 1 });
         job.plan = Some(Plan {
@@ -254,7 +263,12 @@ impl Fixture {
             standing: Standing::Poor,
             why: String::new(),
         };
-        let stopped = Canary { standing: Standing::Stopped, psnr: Some(38.9), why: self.text("38.9 dB is below 45 dB"), ..canary.clone() };
+        let stopped = Canary {
+            standing: Standing::Stopped,
+            psnr: Some(38.9),
+            why: self.text("38.9 dB is below 45 dB"),
+            ..canary.clone()
+        };
         vec![
             Route { canary: Some(canary), at_chunks: true, ..route("video", video, "fast") },
             Route { shadow: Some(shadow), canary: Some(stopped), ..route("pictures", pictures, "fast") },
@@ -267,7 +281,8 @@ impl Fixture {
             number,
             name: self.text("fast"),
             version: self.text("1.4.0"),
-            digest: self.text(&format!("sha256:{number:02x}86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")),
+            digest: self
+                .text(&format!("sha256:{number:02x}86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")),
             settings: vec![(self.text("tile"), self.text("512")), (self.text("precision"), self.text("f32"))],
             origin: self.text("oci://registry.example/team/fast:1.4"),
             place,
@@ -321,7 +336,9 @@ impl Fixture {
 
     fn latency(&self, policy: &str, revision: u64, middle: f64) -> Latency {
         let samples = noise(revision).zip(noise(revision + 99)).take(800);
-        let spread = samples.map(|(one, other)| middle * 10_f64.powf((one + other - 1.0) * 0.5 + if other > 0.985 { 1.1 } else { 0.0 }));
+        let spread = samples.map(|(one, other)| {
+            middle * 10_f64.powf((one + other - 1.0) * 0.5 + if other > 0.985 { 1.1 } else { 0.0 })
+        });
         Latency { policy: self.text(policy), revision, samples_us: spread.collect() }
     }
 
@@ -335,186 +352,40 @@ impl Fixture {
                 .collect(),
         };
         Charts {
-            latency: vec![self.latency("fast", 7, 5.2), self.latency("fast", 6, 19.0), self.latency("adaptive", 1, 140.0)],
-            decode: vec![series("video", 1, 95_000.0, 0.5), series("pictures", 2, 2900.0, 0.9), series("default", 3, 480.0, 0.7)],
+            latency: vec![
+                self.latency("fast", 7, 5.2),
+                self.latency("fast", 6, 19.0),
+                self.latency("adaptive", 1, 140.0),
+            ],
+            decode: vec![
+                series("video", 1, 95_000.0, 0.5),
+                series("pictures", 2, 2900.0, 0.9),
+                series("default", 3, 480.0, 0.7),
+            ],
             regret: vec![series("video", 4, 0.21, 1.2), series("pictures", 5, 0.05, 1.9)],
         }
     }
 
     fn events(&self) -> Vec<Event> {
-        let event = |seconds: f64, kind: &str, what: &str| Event { time: before(seconds), kind: self.text(kind), what: self.text(what) };
+        let event = |seconds: f64, kind: &str, what: &str| Event {
+            time: before(seconds),
+            kind: self.text(kind),
+            what: self.text(what),
+        };
         vec![
             event(300.0, "stopped", "pictures: the canary candidate r2 was stopped, 38.9 dB is below 45 dB"),
             event(2000.0, "refused", "fast: ./mine.wasm imports wasi:clocks/wall-clock, which policies may not have"),
-            event(4000.0, "swapped", "fast: revision 7 took over from revision 6, from oci://registry.example/team/fast:1.4"),
-            event(90_000.0, "rolled back", "fast: revision 4 took over again from revision 5, which failed 4 of 20 decisions"),
+            event(
+                4000.0,
+                "swapped",
+                "fast: revision 7 took over from revision 6, from oci://registry.example/team/fast:1.4",
+            ),
+            event(
+                90_000.0,
+                "rolled back",
+                "fast: revision 4 took over again from revision 5, which failed 4 of 20 decisions",
+            ),
             event(266_000.0, "reloaded", "the configuration was read again"),
         ]
-    }
-
-    pub fn job_page(&self) -> JobPage {
-        JobPage { frame: self.frame(), job: self.job("0199a2f0-job", State::Done, 1.0), story: Some(self.story()) }
-    }
-
-    fn story(&self) -> Story {
-        let answer = self.plan(Self::blended(512), Dtype::Bf16);
-        let cost = |mib: u64, ms: u64| Cost {
-            peak_bytes: mib * MIB,
-            elapsed: Duration::from_millis(ms),
-            tiles: 24,
-            shapes: 3,
-            rework: 1.27,
-        };
-        let priced = |space: Space, dtype: Dtype, mib: u64, ms: u64| Candidate {
-            plan: Plan { reason: String::new(), ..self.plan(space, dtype) },
-            cost: Ok(cost(mib, ms)),
-        };
-        let record = self.record(answer, cost(1880, 3100));
-        Story {
-            chosen: Chosen {
-                route: self.text("pictures"),
-                conditions: self.routes().remove(1).conditions,
-                policy: self.text("fast"),
-                revision: 7,
-                canary: Some(0.1),
-                paused: false,
-            },
-            json: self.text("{\n  \"tilewright\": \"0.1.0\",\n  \"decision_ms\": 0.0041,\n  \"fuel\": 5532\n}"),
-            record,
-            candidates: vec![
-                priced(Space::Whole, Dtype::Bf16, 9200, 2400),
-                priced(Self::blended(1024), Dtype::Bf16, 4900, 2700),
-                priced(Self::blended(768), Dtype::Bf16, 3200, 2900),
-                priced(Self::blended(512), Dtype::Bf16, 1880, 3100),
-                priced(Self::blended(512), Dtype::F32, 3560, 6400),
-                Candidate { plan: self.plan(Self::blended(96), Dtype::F16), cost: Err(self.text("tiles have at least 128 pixels")) },
-            ],
-            log: vec![
-                LogLine { level: LogLevel::Debug, message: self.text("asked for 6 prices") },
-                LogLine { level: LogLevel::Info, message: self.text("trials say ×1.08 of the estimate") },
-                LogLine { level: LogLevel::Warn, message: self.text("the last plan of this size ran out of memory") },
-            ],
-            comparisons: vec![Comparison {
-                role: self.text("shadow"),
-                policy: self.text("gfx1151"),
-                revision: 1,
-                plan: Some(self.plan(Self::blended(768), Dtype::Bf16)),
-                estimate: Some(cost(3200, 2900)),
-                outcome: None,
-                psnr: Some(51.2),
-                remark: self.text("answers 6 % quicker, over the limit by 12 MiB"),
-            }],
-        }
-    }
-
-    fn record(&self, answer: Plan, estimate: Cost) -> Record {
-        let plan = Plan { space: Space::Blended(Tile { height: 512, width: 512, overlap: 96 }), ..answer.clone() };
-        Record {
-            tilewright: self.text("0.1.0"),
-            time: self.text("2026-09-21T13:32:39Z"),
-            request: Request {
-                model: Model {
-                    family: self.text("flux"),
-                    stored: Dtype::Bf16,
-                    quantized: false,
-                    parameter_bytes: 168 * MIB,
-                    spatial_scale: 8,
-                    temporal_scale: 1,
-                },
-                batch: 1,
-                frames: 1,
-                height: 1088,
-                width: 1920,
-                memory_limit: 4096 * MIB,
-                objective: Objective::Balanced,
-                hints: vec![Hint { name: self.text("offer.exact"), value: self.text("true") }],
-            },
-            device: Hardware {
-                backend: Backend::Rocm,
-                name: self.text("AMD Radeon 8060S"),
-                arch: self.text("gfx1151"),
-                compute_units: 40,
-                total_bytes: 96 << 30,
-                free_bytes: 55 << 30,
-                unified: true,
-                fast_dtypes: vec![Dtype::Bf16],
-            },
-            policy: PolicyIdentity {
-                name: self.text("fast"),
-                version: self.text("1.4.0"),
-                digest: self.text("sha256:0786d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"),
-                settings: [(self.text("tile"), Value::Integer(512)), (self.text("mode"), Value::Text(self.text("quick")))].into(),
-            },
-            answer: Some(answer),
-            attempts: vec![FailedAttempt {
-                plan: self.plan(Space::Whole, Dtype::Bf16),
-                failure: Failure::OutOfMemory { bytes: 412 * MIB },
-                answer: None,
-                adjusted: vec![],
-                fallback: None,
-                fuel: 9120,
-            }],
-            plan,
-            adjusted: vec![self.text("overlap 64 → 96: at least the model’s reach")],
-            fallback: None,
-            decision: Duration::from_nanos(4100),
-            fuel: 5532,
-            estimate: Some(estimate),
-            outcome: Some(Outcome {
-                elapsed: Duration::from_millis(3410),
-                load: Duration::from_millis(820),
-                peak_bytes: 1710 * MIB,
-                attempts: 2,
-                pool: PoolStatistics { hits: 5120, misses: 31, held_bytes: 1900 * MIB, fragmentation: 0.1 },
-            }),
-            resumed_frames: 0,
-            exchange: None,
-        }
-    }
-
-    pub fn policy_page(&self) -> PolicyPage {
-        let reading = |what: &str, value: f64, limit: Option<f64>, unit: &str| Reading { what: self.text(what), value, limit, unit: self.text(unit) };
-        PolicyPage {
-            frame: Frame {
-                notice: Some(Notice { tone: Tone::Good, text: self.text("Revision 7 is in force.\nRevision 6 stays at hand.") }),
-                health: Health::Degraded(self.text("spare is out of order")),
-                ..self.frame()
-            },
-            policy: self.policy("fast"),
-            sources: self.texts(&["adaptive", "comfyui"]),
-            latency: vec![self.latency("fast", 7, 5.2), self.latency("fast", 6, 19.0)],
-            watchdog: Some(Watchdog {
-                rule: self.text("Rolls back where more than 3 of the last 20 decisions failed, or where jobs take half as long again as under revision 6."),
-                standing: Standing::Good,
-                why: self.text("No failure in 20 decisions."),
-                readings: vec![
-                    reading("Failures among the last 20 decisions", 0.0, Some(3.0), ""),
-                    reading("Time against revision 6", 88.4, Some(150.0), "%"),
-                    reading("Decisions seen", 1241.0, None, ""),
-                ],
-            }),
-            dumps: vec![
-                Dump { time: before(90_000.0), what: self.text("Decisions of revision 5 before it was rolled back"), path: self.text("/v1/decisions?policy=fast"), bytes: 48_213 },
-                Dump { time: before(90_000.0), what: self.text("elsewhere"), path: self.text("javascript:alert(1)"), bytes: 1 },
-            ],
-        }
-    }
-
-    pub fn login(&self) -> Login {
-        Login {
-            version: self.text("0.1.0"),
-            form_token: self.text("b7e1c0ffee"),
-            next: self.text("/jobs/1"),
-            error: Some(self.text("That is not the token.")),
-        }
-    }
-
-    pub fn problem(&self) -> Problem {
-        Problem {
-            version: self.text("0.1.0"),
-            status: 404,
-            title: self.text("No such job"),
-            detail: self.text("The job 0199a2f0 is not known here: it may have ended long ago."),
-        }
     }
 }

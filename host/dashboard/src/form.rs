@@ -26,6 +26,9 @@ pub(crate) fn act(frame: &Frame, action: &str, words: &str, about: &str) -> Mark
 
 /// A button that is asked about first: it opens a second one beside it, which acts. Works by keyboard and without scripts.
 pub(crate) fn confirm(frame: &Frame, id: &str, action: &str, words: &str, about: &str) -> Markup {
+    let answer = html! {
+        button.danger type="submit" aria-label={ "Yes: " (about) } { "Yes, " (words.to_lowercase()) }
+    };
     html! {
         details.confirm id=(id) {
             summary title=(about) {
@@ -33,7 +36,7 @@ pub(crate) fn confirm(frame: &Frame, id: &str, action: &str, words: &str, about:
                 span.keep { "Don’t" }
                 span.unseen { ": " (about) }
             }
-            (post(&frame.form_token, action, "act", html! { button.danger type="submit" aria-label={ "Yes: " (about) } { "Yes, " (words.to_lowercase()) } }))
+            (post(&frame.form_token, action, "act", answer))
         }
     }
 }

@@ -38,6 +38,7 @@ pub(crate) fn document(title: &str, live: Option<&str>, body: Markup) -> Markup 
 
 /// A page with the header that all but the sign-in have.
 pub(crate) fn page(frame: &Frame, title: &str, path: &str, content: Markup) -> Markup {
+    let sign_out = html! { button.plain type="submit" { "Sign out" } };
     let body = html! {
         a.skip href="#main" { "Skip to the content" }
         header.top {
@@ -48,7 +49,7 @@ pub(crate) fn page(frame: &Frame, title: &str, path: &str, content: Markup) -> M
             div.state {
                 p #connection role="status" data-live="live" data-lost="connection lost, retrying" {}
                 (status(frame))
-                @if frame.has_token { (form::post(&frame.form_token, "/actions/logout", "act", html! { button.plain type="submit" { "Sign out" } })) }
+                @if frame.has_token { (form::post(&frame.form_token, "/actions/logout", "act", sign_out)) }
             }
         }
         main #main tabindex="-1" {

@@ -194,7 +194,8 @@ mod tests {
         assert_eq!(counts(pieces(2, 2, 1, Unit::Tile, 50, 100), State::Failed), [2, 0, 2]);
         assert_eq!(counts(pieces(2, 2, 1, Unit::Tile, 9, 4), State::Failed), [4, 0, 0]);
         assert_eq!(counts(pieces(0, 0, 0, Unit::Tile, 0, 0), State::Failed), [0, 0, 1]);
-        let [done, now, todo] = counts(pieces(u32::MAX, u32::MAX, u32::MAX, Unit::Tile, 1 << 31, u32::MAX), State::Running);
+        let [done, now, todo] =
+            counts(pieces(u32::MAX, u32::MAX, u32::MAX, Unit::Tile, 1 << 31, u32::MAX), State::Running);
         assert_eq!(done + now + todo, (FINEST * (FINEST + STRIP)) as usize);
         let [done, now, todo] = counts(pieces(1, 1, 1, Unit::Chunk, 5000, 10_000), State::Running);
         assert_eq!([done, now, todo], [480, 1, 479]);

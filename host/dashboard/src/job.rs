@@ -18,7 +18,8 @@ const SHOWN_MOST: usize = 16;
 
 /// The page at `/jobs/{id}`.
 pub fn job(facts: &JobPage) -> String {
-    let title = format!("{} {}", facts.job.model, extent(facts.job.width, facts.job.height, facts.job.frames, facts.job.batch));
+    let title =
+        format!("{} {}", facts.job.model, extent(facts.job.width, facts.job.height, facts.job.frames, facts.job.batch));
     page(&facts.frame, &title, &address::job(&facts.job.id), part(facts)).into_string()
 }
 

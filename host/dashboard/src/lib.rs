@@ -4,7 +4,8 @@
 //! A page is whole: [`overview`], [`job`], [`policy`], [`login`], [`problem`]. The first three have parts that change while one looks,
 //! elements with an id: [`Part`], [`job_part`], [`policy_part`], [`status_part`]. Their script asks for `/live?page=PATH`, where `PATH` is
 //! the page's own (`/`, `/jobs/ID`, `/policies/NAME`), and is sent events whose data is JSON, `{"id": …, "html": …}`; a part that did not
-//! change may be sent again. What pages load is in [`ASSETS`], and they are written for [`CONTENT_SECURITY_POLICY`].
+//! change may be sent again, and each new connection is to be sent all of them, since the page may be older than it. What pages load is in
+//! [`ASSETS`], and they are written for [`CONTENT_SECURITY_POLICY`].
 
 #![forbid(unsafe_code)]
 
@@ -30,6 +31,8 @@ mod routes;
 mod story;
 mod submit;
 mod table;
+#[cfg(test)]
+mod tests;
 mod units;
 mod words;
 

@@ -59,7 +59,9 @@ fn card(frame: &Frame, job: &Job) -> Markup {
                 }
                 p.times {
                     @if let Some(elapsed) = elapsed { (coarse(elapsed)) " so far" }
-                    @if let Some(left) = elapsed.zip(share).and_then(|(elapsed, share)| left(elapsed, share)) { ", about " (coarse(left)) " left" }
+                    @if let Some(left) = elapsed.zip(share).and_then(|(elapsed, share)| left(elapsed, share)) {
+                        ", about " (coarse(left)) " left"
+                    }
                 }
                 dl {
                     dt { "Policy" }

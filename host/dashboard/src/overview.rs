@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use maud::{Markup, html};
 
-use crate::chart::{DURATIONS, SHARES, latency, over_time};
+use crate::chart::{DURATIONS, SHARES, Title, latency, over_time};
 use crate::facts::{Charts, Overview};
 use crate::frame::{page, section, status};
 use crate::{devices, events, lists, policies, routes, submit};
@@ -104,12 +104,20 @@ pub fn overview(facts: &Overview) -> String {
     page(&facts.frame, "Overview", "/", content).into_string()
 }
 
+const DECODE: Title = Title { name: "Decode time", unit: "per route", empty: "No job has been decoded yet." };
+
+const REGRET: Title = Title {
+    name: "Shadow regret",
+    unit: "predicted, against the best plan",
+    empty: "No shadow has been compared yet.",
+};
+
 fn charts(charts: &Charts, now: SystemTime) -> Markup {
     let body = html! {
         div.charts {
             (latency(&charts.latency))
-            (over_time("Decode time", "per route", "No job has been decoded yet.", now, &charts.decode, DURATIONS))
-            (over_time("Shadow regret", "predicted, against the best plan", "No shadow has been compared yet.", now, &charts.regret, SHARES))
+            (over_time(DECODE, now, &charts.decode, DURATIONS))
+            (over_time(REGRET, now, &charts.regret, SHARES))
         }
     };
     section("charts", "Charts", None, body)

@@ -107,7 +107,9 @@ pub(crate) fn refusals(frame: &Frame, policy: &Policy, most: usize) -> Markup {
                     }
                 }
             }
-            @if policy.refused.len() > most { p.quiet { "and " (counted((policy.refused.len() - most) as u64, "refusal", "refusals")) " before" } }
+            @if policy.refused.len() > most {
+                p.quiet { "and " (counted((policy.refused.len() - most) as u64, "refusal", "refusals")) " before" }
+            }
         }
     }
 }

@@ -41,7 +41,7 @@ fn part(facts: &PolicyPage) -> Markup {
             }
             section.panel aria-labelledby="watchdog-title" {
                 h2 #watchdog-title { "Watchdog" }
-                @match &facts.watchdog { Some(held) => (watchdog(held)), None => p.empty { "Nothing watches this policy: it is in force nowhere, or it is what others fall back to." } }
+                @match &facts.watchdog { Some(held) => (watchdog(held)), None => p.empty { "Nothing watches this policy." } }
             }
             section.panel.charts aria-labelledby="latency-title" {
                 h2 #latency-title { "Latency" }
@@ -53,7 +53,7 @@ fn part(facts: &PolicyPage) -> Markup {
             }
             section.panel aria-labelledby="dumps-title" {
                 h2 #dumps-title { "Dumps" }
-                @if facts.dumps.is_empty() { p.empty { "None. Where the watchdog acts, what it saw is kept here." } } @else { (dumps(facts)) }
+                @if facts.dumps.is_empty() { p.empty { "None. What the watchdog acts on is kept here." } } @else { (dumps(facts)) }
             }
         }
     }
@@ -63,7 +63,7 @@ fn in_force(facts: &PolicyPage) -> Markup {
     html! {
         @match facts.policy.at(Place::InForce) {
             Some(revision) => dl {
-                dt { "Revision" } dd { (revision.number) ", " (since(facts.frame.now, revision.since)) }
+                dt { "Revision" } dd { (revision.number) ", took over " (since(facts.frame.now, revision.since)) }
                 dt { "Module" } dd { (revision.name) " " (revision.version) }
                 dt { "Digest" } dd { (digest(&revision.digest)) }
                 dt { "Origin" } dd { code { (revision.origin) } }
@@ -81,7 +81,11 @@ fn in_force(facts: &PolicyPage) -> Markup {
 fn watchdog(watchdog: &Watchdog) -> Markup {
     const COLUMNS: [Column; 3] = [Column::Text("Watched"), Column::Number("Now"), Column::Number("Acts at")];
     let told = |value: f64, reading: &Reading| {
-        if value.is_finite() { format!("{}\u{a0}{}", number(value), reading.unit).trim_end().to_owned() } else { NONE.into() }
+        if value.is_finite() {
+            format!("{}\u{a0}{}", number(value), reading.unit).trim_end().to_owned()
+        } else {
+            NONE.into()
+        }
     };
     let row = |(place, reading): (usize, &Reading)| Row {
         id: address::id("reading", &place.to_string()),

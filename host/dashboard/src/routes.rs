@@ -34,9 +34,13 @@ pub(crate) fn routes(facts: &Overview) -> Markup {
     };
     let body = html! {
         @if facts.routes.is_empty() {
-            p.empty { "No route is set up, so " code { "adaptive" } " decides for every job. Name one in the configuration, under " code { "[[routes]]" } "." }
+            p.empty {
+                "No route is set up, so " code { "adaptive" } " decides for every job. Name one in the configuration, under "
+                code { "[[routes]]" } "."
+            }
         } @else {
-            (table("Routes, the first that matches a job takes it", &COLUMNS, &facts.routes.iter().enumerate().map(row).collect::<Vec<_>>()))
+            @let rows: Vec<Row> = facts.routes.iter().enumerate().map(row).collect();
+            (table("Routes, the first that matches a job takes it", &COLUMNS, &rows))
         }
     };
     section("routes", "Routes", None, body)

@@ -45,14 +45,18 @@ fn asked(record: &Record) -> Markup {
     let (request, model, device) = (&record.request, &record.request.model, &record.device);
     html! {
         dl {
-            dt { "Work" } dd { (extent(request.width, request.height, request.frames, request.batch)) ", " (words::objective(request.objective)) }
+            dt { "Work" }
+            dd { (extent(request.width, request.height, request.frames, request.batch)) ", " (words::objective(request.objective)) }
             dt { "Model" }
             dd {
                 (model.family) ", " (model.stored) @if model.quantized { ", quantized" }
                 ", " (size(model.parameter_bytes)) " of weights"
             }
             dt { "Device" }
-            dd { (device.name) ", " (device.arch) ", " (size(device.free_bytes)) " of " (size(device.total_bytes)) " free" @if device.unified { ", shared with the host" } }
+            dd {
+                (device.name) ", " (device.arch) ", " (size(device.free_bytes)) " of " (size(device.total_bytes)) " free"
+                @if device.unified { ", shared with the host" }
+            }
             dt { "Memory limit" } dd { (size(request.memory_limit)) }
             @if !request.hints.is_empty() {
                 dt { "Hints" }
@@ -132,7 +136,9 @@ fn attempts(attempts: &[FailedAttempt]) -> Markup {
                 li {
                     span.plan { (words::plan(&attempt.plan)) }
                     span.below.fault { (attempt.failure) }
-                    @if let Some(fallback) = &attempt.fallback { span.below { "by the native default (" (fallback.reason) "): " (fallback.detail) } }
+                    @if let Some(fallback) = &attempt.fallback {
+                        span.below { "by the native default (" (fallback.reason) "): " (fallback.detail) }
+                    }
                     @for line in &attempt.adjusted { span.below { (line) } }
                 }
             }
@@ -145,7 +151,11 @@ fn measured(record: &Record) -> Markup {
     const COLUMNS: [Column; 4] =
         [Column::Text("What"), Column::Number("Estimated"), Column::Number("Measured"), Column::Number("Ratio")];
     let ratio = |measured: f64, estimated: f64| {
-        if estimated > 0.0 && measured.is_finite() { format!("×{}", number(measured / estimated)) } else { NONE.into() }
+        if estimated > 0.0 && measured.is_finite() {
+            format!("×{}", number(measured / estimated))
+        } else {
+            NONE.into()
+        }
     };
     let (cost, outcome) = (record.estimate.as_ref(), record.outcome.as_ref());
     let row = |what: &str, estimated: Option<(String, f64)>, found: Option<(String, f64)>| Row {
@@ -177,8 +187,9 @@ fn measured(record: &Record) -> Markup {
             }
             @match outcome {
                 Some(outcome) => p.quiet {
-                    "Weights were read in " (span(outcome.load)) ". The pool served " (count(outcome.pool.hits)) " requests and asked the system for "
-                    (count(outcome.pool.misses)) "; it held " (size(outcome.pool.held_bytes)) " at the end."
+                    "Weights were read in " (span(outcome.load)) ". The pool served " (count(outcome.pool.hits))
+                    " requests and asked the system for " (count(outcome.pool.misses)) "; it held "
+                    (size(outcome.pool.held_bytes)) " at the end."
                     @if record.measured().is_none() { " The time is not this plan’s alone." }
                 },
                 None => p.quiet { "Not measured." },

@@ -44,7 +44,9 @@ pub(crate) fn submit(facts: &Overview) -> Markup {
     };
     let body = html! {
         @if facts.models.is_empty() {
-            p.empty { "No model is set up. Name one in the configuration, under " code { "[models.NAME]" } ", with its " code { "vae" } "." }
+            p.empty {
+                "No model is set up. Name one in the configuration, under " code { "[models.NAME]" } ", with its " code { "vae" } "."
+            }
         } @else {
             (form::upload(&facts.frame.form_token, "/actions/submit", "fields", fields))
         }

@@ -82,7 +82,13 @@ impl Model {
                 (vae.config.spatial_scale(), vae.config.frames(extents.frames), vae.config.image_channels)
             }
         };
-        Size { samples: extents.samples, frames, height: extents.height * scale, width: extents.width * scale, channels }
+        Size {
+            samples: extents.samples,
+            frames,
+            height: extents.height * scale,
+            width: extents.width * scale,
+            channels,
+        }
     }
 
     fn scaling(&self) -> (Option<Scaling>, &'static str) {

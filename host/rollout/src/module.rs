@@ -4,12 +4,18 @@ use std::{
     fs,
     io::{self, Write},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
+use tilewright_signing::signature_path;
+
 use crate::{Error, Result};
+
+/// How long a module is kept that nothing needs.
+const UNUSED: Duration = Duration::from_secs(24 * 3600);
 
 /// A folder of modules.
 #[derive(Clone, Debug)]
@@ -65,11 +71,18 @@ impl Modules {
         is_hex.then(|| self.folder.join(format!("{hex}.wasm")))
     }
 
-    /// Removes every module that is not among these digests.
+    /// Removes every module that is not among these digests, once it has been there for a day.
     pub fn retain(&self, digests: &[String]) {
         let kept: Vec<PathBuf> = digests.iter().filter_map(|digest| self.path(digest)).collect();
+        let is_kept = |path: &PathBuf| kept.iter().any(|module| path == module || *path == signature_path(module));
+        // What was uploaded a while ago and never put in force.
+        let is_old = |path: &Path| {
+            let modified = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+            modified.and_then(|time| time.elapsed().ok()).is_some_and(|age| age > UNUSED)
+        };
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
-            if !kept.contains(&entry.path())
+            if !is_kept(&entry.path())
+                && is_old(&entry.path())
                 && let Err(error) = fs::remove_file(entry.path())
             {
                 tracing::warn!(%error, path = %entry.path().display(), "a module that nothing needs can't be removed");
@@ -90,6 +103,8 @@ fn written(path: &Path, source: io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
 
     #[test]
@@ -104,7 +119,12 @@ mod tests {
         }
         fs::write(modules.path(&digest).unwrap(), b"two").unwrap();
         assert!(modules.get(&digest).is_err(), "damaged");
+        let (old, new) = (modules.keep(b"old").unwrap(), modules.keep(b"new").unwrap());
+        let long_ago = SystemTime::now() - 2 * UNUSED;
+        fs::File::options().write(true).open(modules.path(&old).unwrap()).unwrap().set_modified(long_ago).unwrap();
+        modules.retain(std::slice::from_ref(&old));
+        assert!(modules.get(&old).is_ok(), "needed");
         modules.retain(&[]);
-        assert_eq!(fs::read_dir(folder.path().join("modules")).unwrap().count(), 0);
+        assert!(modules.get(&old).is_err() && modules.get(&new).is_ok());
     }
 }

@@ -657,6 +657,18 @@ impl Rollout {
         Ok(Checked { digest, verdict })
     }
 
+    /// Keeps a signature beside a stored module; whose it is counts when the module is put in force.
+    ///
+    /// # Errors
+    /// No such module; no signature at all.
+    pub fn sign(&self, digest: &str, signature: &str) -> Result<()> {
+        tilewright_signing::key_of(signature)
+            .map_err(|refusal| Error::Unsigned { policy: digest.chars().take(80).collect(), refusal })?;
+        self.sources.modules.get(digest)?;
+        let path = self.sources.modules.path(digest).ok_or_else(|| Error::UnknownModule { digest: digest.into() })?;
+        Ok(tilewright_signing::write_signature(&tilewright_signing::signature_path(&path), signature)?)
+    }
+
     /// What the gate says of a replacement for a policy, with its settings and grants.
     ///
     /// # Errors

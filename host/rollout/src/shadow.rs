@@ -7,6 +7,7 @@ use std::{
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
     thread,
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use serde::Serialize;
@@ -23,8 +24,8 @@ const KEPT: usize = 256;
 /// One decision's regrets: what each one's plan is predicted to take over the better of the two, less one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Regret {
-    /// Decisions compared before, counted from the shadow's beginning.
-    pub decision: u64,
+    /// When, in milliseconds since 1970.
+    pub time_ms: u64,
     /// Mean of the incumbent's regrets so far.
     pub incumbent: f64,
     /// Mean of the shadow's.
@@ -119,6 +120,10 @@ impl Shadows {
     }
 }
 
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
+}
+
 fn think(questions: &Receiver<Asked>) {
     for Asked { shadow, revision, request, device, offer, facts, plan } in questions {
         let decision = revision.instance().planner().decide(&request, &device, &offer, facts.clone());
@@ -145,11 +150,7 @@ fn think(questions: &Receiver<Asked>) {
             let Sums { compared, gain, incumbent, shadow } = *sums;
             let count = compared as f64;
             known.predicted_gain = Some(gain / count);
-            known.regrets.push_back(Regret {
-                decision: compared,
-                incumbent: incumbent / count,
-                shadow: shadow / count,
-            });
+            known.regrets.push_back(Regret { time_ms: now_ms(), incumbent: incumbent / count, shadow: shadow / count });
             if known.regrets.len() > KEPT {
                 known.regrets.pop_front();
             }

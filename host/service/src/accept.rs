@@ -218,7 +218,8 @@ impl House {
             None => self.devices.iter().min_by_key(load),
         };
         let known = || self.devices.iter().map(|device| device.name.clone()).collect::<Vec<_>>().join(", ");
-        let missing = || wrong(format!("device: no '{}' is configured: there are {}", shown(name.unwrap_or_default()), known()));
+        let missing =
+            || wrong(format!("device: no '{}' is configured: there are {}", shown(name.unwrap_or_default()), known()));
         found.map(|device| &**device).ok_or_else(missing)
     }
 
@@ -277,7 +278,11 @@ fn check_words(request: &JobRequest) -> Result<(), Refusal> {
 fn looked_at(model: &Opened, request: &JobRequest, latent: &Path) -> Result<(Size, OutputFormat), Refusal> {
     let named = |error: &dyn std::error::Error| {
         // The file's name is ours and says nothing to anybody.
-        wrong(one_line(error).replace(&format!("{}: ", latent.display()), "latent: ").replace(&latent.display().to_string(), "latent"))
+        wrong(
+            one_line(error)
+                .replace(&format!("{}: ", latent.display()), "latent: ")
+                .replace(&latent.display().to_string(), "latent"),
+        )
     };
     let latent = Latent::read(latent, request.tensor.as_deref()).map_err(|error| named(&error))?;
     model.model.check(&latent).map_err(|error| named(&error))?;
@@ -292,7 +297,9 @@ fn looked_at(model: &Opened, request: &JobRequest, latent: &Path) -> Result<(Siz
     // A name in a folder that can be written: what counts is the ending.
     let probe = std::env::temp_dir().join(format!("result.{}", format.ending()));
     let checked = Output::new(&probe, kind).and_then(|output| output.check(&shape(&size)));
-    checked.map_err(|error| wrong(format!("format: {}", one_line(&error).replace(&format!("{}: ", probe.display()), ""))))?;
+    checked.map_err(|error| {
+        wrong(format!("format: {}", one_line(&error).replace(&format!("{}: ", probe.display()), "")))
+    })?;
     Ok((size, format))
 }
 
@@ -322,4 +329,3 @@ pub fn rate(asked: Option<&str>, family: &str) -> Result<Rate, String> {
 fn shown(text: &str) -> String {
     text.chars().take(64).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
-

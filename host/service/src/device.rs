@@ -104,7 +104,8 @@ pub fn open(config: &Config) -> Result<Vec<Ready>> {
                 }
             }
         };
-        let failed = |source| Error::File { path: format!("the thread of device {name}").into(), verb: "started", source };
+        let failed =
+            |source| Error::File { path: format!("the thread of device {name}").into(), verb: "started", source };
         let thread = thread::Builder::new().name(format!("device {name}")).spawn(body).map_err(failed)?;
         let device = finding.recv().map_err(|_| failed(io::Error::other("it ended")))??;
         Ok(Ready { device, begin, thread })

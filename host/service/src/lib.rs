@@ -1,16 +1,38 @@
-//! The host as a service. Under way.
+//! The host as a service: models stay loaded, jobs come in over HTTP and outlive the server, and policies come and go under them. What a
+//! policy may do and who decides for which job is `tilewright_rollout`'s, what the pages look like `tilewright_dashboard`'s.
+//!
+//! [`serve`] is all of it: from a configuration to a server that ends when it is told to.
 
 #![forbid(unsafe_code)]
 
 mod accept;
+mod api;
 mod clock;
 mod device;
+mod door;
 mod error;
 mod house;
 mod jobs;
+mod listen;
 mod metrics;
 mod models;
+mod pages;
+mod problem;
+mod server;
 mod story;
+mod telemetry;
+mod watch;
 mod work;
 
+use std::sync::Arc;
+
 pub use error::{Error, Result};
+pub use server::{Options, serve};
+pub use telemetry::{Telemetered, begin as begin_telemetry};
+
+/// What every request can reach.
+#[derive(Clone)]
+struct App {
+    house: Arc<house::House>,
+    door: Arc<door::Door>,
+}

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use prometheus::{
-    Encoder, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    Encoder, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
 };
 use tilewright_plan::{FallbackReason, Record};
 use tilewright_rollout::Event;
@@ -13,7 +13,8 @@ use crate::{device::Device, jobs::State};
 
 /// Seconds: from a quarter of a microsecond, for decisions.
 const DECISION: [f64; 18] = [
-    2.5e-7, 5e-7, 1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 0.1, 0.25,
+    2.5e-7, 5e-7, 1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 0.1,
+    0.25,
 ];
 
 /// Seconds: from ten milliseconds to an hour, for work.
@@ -71,27 +72,58 @@ impl Metrics {
             registry.register(Box::new(metric.clone()))?;
             Ok::<_, prometheus::Error>(metric)
         };
-        let peaks = GaugeVec::new(Opts::new("tilewright_decode_peak_bytes", "Peak memory of the last decode, weights aside."), &DECIDED)?;
+        let peaks = GaugeVec::new(
+            Opts::new("tilewright_decode_peak_bytes", "Peak memory of the last decode, weights aside."),
+            &DECIDED,
+        )?;
         registry.register(Box::new(peaks.clone()))?;
         let followers = IntGauge::new("tilewright_followers", "Connections that follow a job or the dashboard.")?;
         registry.register(Box::new(followers.clone()))?;
-        let rate_limited = IntCounter::new("tilewright_requests_rate_limited_total", "Requests that came too fast from one address.")?;
+        let rate_limited =
+            IntCounter::new("tilewright_requests_rate_limited_total", "Requests that came too fast from one address.")?;
         registry.register(Box::new(rate_limited.clone()))?;
         Ok(Self {
-            decisions: histogram("tilewright_decision_seconds", "Time that a policy took to decide, checks included.", &DECISION, &DECIDED)?,
-            fallbacks: counter("tilewright_fallbacks_total", "Decisions that the native default stood in for.", &["route", "policy", "revision", "reason"])?,
-            decodes: histogram("tilewright_decode_seconds", "Time of decodes that ended well, loading weights aside.", &WORK, &DECIDED)?,
+            decisions: histogram(
+                "tilewright_decision_seconds",
+                "Time that a policy took to decide, checks included.",
+                &DECISION,
+                &DECIDED,
+            )?,
+            fallbacks: counter(
+                "tilewright_fallbacks_total",
+                "Decisions that the native default stood in for.",
+                &["route", "policy", "revision", "reason"],
+            )?,
+            decodes: histogram(
+                "tilewright_decode_seconds",
+                "Time of decodes that ended well, loading weights aside.",
+                &WORK,
+                &DECIDED,
+            )?,
             peaks,
             waits: plain("tilewright_queue_wait_seconds", "Time from a job's acceptance to its start.", &WORK)?,
             jobs: counter("tilewright_jobs_total", "Jobs by how they ended, and those accepted.", &["state"])?,
             refused: counter("tilewright_jobs_refused_total", "Jobs that were not accepted, by why.", &["reason"])?,
-            requests: histogram("tilewright_http_request_seconds", "Time to the beginning of a response.", &WORK, &["method", "path", "status"])?,
+            requests: histogram(
+                "tilewright_http_request_seconds",
+                "Time to the beginning of a response.",
+                &WORK,
+                &["method", "path", "status"],
+            )?,
             events: counter("tilewright_policy_events_total", "What happened to policies.", &["policy", "what"])?,
             swaps: plain("tilewright_swap_seconds", "Time from a swap's call until the revision was in force.", &WORK)?,
             running: gauge("tilewright_jobs_running", "Jobs at work.", &["device"])?,
             queued: gauge("tilewright_jobs_queued", "Jobs that wait.", &["device"])?,
-            memory: gauge("tilewright_memory_bytes", "Memory of a device: in use, pooled for later, and the last job's peak.", &["device", "kind"])?,
-            pool: counter("tilewright_pool_requests_total", "Requests for memory, by whether the pool had it.", &["device", "result"])?,
+            memory: gauge(
+                "tilewright_memory_bytes",
+                "Memory of a device: in use, pooled for later, and the last job's peak.",
+                &["device", "kind"],
+            )?,
+            pool: counter(
+                "tilewright_pool_requests_total",
+                "Requests for memory, by whether the pool had it.",
+                &["device", "result"],
+            )?,
             in_force: gauge("tilewright_policy_revision", "The revision in force.", &["policy"])?,
             followers,
             rate_limited,
@@ -121,7 +153,15 @@ impl Metrics {
     }
 
     /// A decision was made.
-    pub fn decided(&self, route: &str, policy: &str, revision: u64, canary: bool, elapsed: Duration, fallback: Option<FallbackReason>) {
+    pub fn decided(
+        &self,
+        route: &str,
+        policy: &str,
+        revision: u64,
+        canary: bool,
+        elapsed: Duration,
+        fallback: Option<FallbackReason>,
+    ) {
         let revision = revision.to_string();
         let canary = if canary { "true" } else { "false" };
         self.decisions.with_label_values(&[route, policy, &revision, canary]).observe(elapsed.as_secs_f64());

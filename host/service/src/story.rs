@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::{Mutex, PoisonError},
+    time::SystemTime,
 };
 
 use tilewright_plan::{Candidate, LogLine, Record};
@@ -12,6 +13,9 @@ const KEPT: usize = 200;
 
 /// Decision times that are kept of a revision.
 const TIMES: usize = 512;
+
+/// Decodes that the times are kept of.
+const DECODES: usize = 400;
 
 /// Revisions that decision times are kept of.
 const REVISIONS: usize = 12;
@@ -36,6 +40,7 @@ struct Inner {
     stories: HashMap<String, Story>,
     order: VecDeque<String>,
     times: VecDeque<((String, u64), VecDeque<f64>)>,
+    decodes: VecDeque<(String, SystemTime, f64)>,
 }
 
 impl Stories {
@@ -76,6 +81,20 @@ impl Stories {
                 times.pop_front();
             }
         }
+    }
+
+    /// Keeps the time of a decode, in seconds.
+    pub fn decoded(&self, route: &str, seconds: f64) {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.decodes.push_back((route.to_owned(), SystemTime::now(), seconds));
+        if inner.decodes.len() > DECODES {
+            inner.decodes.pop_front();
+        }
+    }
+
+    /// Times of decodes, oldest first: route, when, seconds.
+    pub fn decodes(&self) -> Vec<(String, SystemTime, f64)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).decodes.iter().cloned().collect()
     }
 
     /// Times of decisions in seconds, per policy and revision, the oldest revision first.

@@ -68,7 +68,11 @@ fn ended_badly(house: &House, id: &str, why: &str) {
         None => Ok(false),
     });
     if let Err(error) = ended {
-        tracing::error!(job = id, error = one_line(&error), "a job's end can't be written: it begins anew after a restart");
+        tracing::error!(
+            job = id,
+            error = one_line(&error),
+            "a job's end can't be written: it begins anew after a restart"
+        );
     }
 }
 
@@ -82,8 +86,14 @@ fn one(house: &Arc<House>, worker: &Worker, history: &mut Trials, id: &str) {
         }
     };
     let span = tracing::info_span!(
-        "job", job = id, model = kept.job.model, device = kept.job.device, route = kept.job.route,
-        policy = kept.job.policy, revision = kept.job.revision, state = tracing::field::Empty
+        "job",
+        job = id,
+        model = kept.job.model,
+        device = kept.job.device,
+        route = kept.job.route,
+        policy = kept.job.policy,
+        revision = kept.job.revision,
+        state = tracing::field::Empty
     );
     let _entered = span.enter();
     if let Err(error) = carried(house, worker, history, kept, &span) {
@@ -92,7 +102,13 @@ fn one(house: &Arc<House>, worker: &Worker, history: &mut Trials, id: &str) {
 }
 
 /// From the queue to the end.
-fn carried(house: &Arc<House>, worker: &Worker, history: &mut Trials, mut kept: Kept, span: &tracing::Span) -> crate::Result<()> {
+fn carried(
+    house: &Arc<House>,
+    worker: &Worker,
+    history: &mut Trials,
+    mut kept: Kept,
+    span: &tracing::Span,
+) -> crate::Result<()> {
     let id = kept.job.id.clone();
     let seen = house.live.get(&id).unwrap_or_else(|| house.live.add(&id));
     let now = clock::now_ms();
@@ -124,7 +140,8 @@ fn carried(house: &Arc<House>, worker: &Worker, history: &mut Trials, mut kept: 
     let mut decider = Decider::new(house.rollout.clone(), assignment.clone());
     let why = Why::new(seen.clone(), kept.deadline_ms);
     let mut observing = Observing::new(house, &assignment, seen.clone(), why.clone(), decider.successor());
-    let Outcome { record, output, end } = picture_and_clip::decoded(house, worker, history, &kept, &mut decider, &mut observing);
+    let Outcome { record, output, end } =
+        picture_and_clip::decoded(house, worker, history, &kept, &mut decider, &mut observing);
     let Observing { candidates, log, .. } = observing;
     let mut story = Story { candidates, log, incumbent: None };
     let is_mixed = decider.is_mixed();
@@ -142,6 +159,9 @@ fn carried(house: &Arc<House>, worker: &Worker, history: &mut Trials, mut kept: 
     {
         let (policy, revision) = (assignment.revision.policy.as_str(), assignment.revision.number);
         house.metrics.decoded(&assignment.route, policy, revision, assignment.canary, &kept.job.device, record);
+        if let Some(outcome) = &record.outcome {
+            house.stories.decoded(&assignment.route, outcome.elapsed.as_secs_f64());
+        }
         if !is_mixed {
             history.keep(record);
         }
@@ -178,7 +198,9 @@ pub(crate) struct Trials {
 impl Trials {
     fn open(house: &House, fingerprint: &str) -> Self {
         let path = house.dumps.with_file_name("history.sqlite");
-        let history = History::open(&path).inspect_err(|error| tracing::warn!(error = one_line(error), "working without history")).ok();
+        let history = History::open(&path)
+            .inspect_err(|error| tracing::warn!(error = one_line(error), "working without history"))
+            .ok();
         Self { history, device: fingerprint.to_owned() }
     }
 
@@ -211,4 +233,3 @@ pub(crate) fn memory_limit(worker: &Worker, kept: &Kept, assignment: &Assignment
     let limits = [Some(worker.device.memory_limit), assignment.memory_limit, kept.request.memory_limit_bytes];
     limits.into_iter().flatten().min().unwrap_or(worker.device.memory_limit)
 }
-

@@ -15,7 +15,7 @@ pub use check::Check;
 pub use diff::Diff;
 pub use grants::PolicyGrants;
 
-use super::{Keygen, Pull, Push, Replay, Sign, Simulate, Table, Verify};
+use super::{Keygen, Pull, Push, Replay, Rollback, Sign, Simulate, Swap, Table, Verify};
 
 /// `tilewright policy …`
 #[derive(Debug, Subcommand)]
@@ -89,4 +89,8 @@ pub enum Policy {
     Push(Push),
     /// Get a policy, and its signature if it has one, from an OCI registry
     Pull(Pull),
+    /// Put another revision of a policy in force on a server, through its gate, while jobs run
+    Swap(Swap),
+    /// Put a policy's previous revision in force again on a server
+    Rollback(Rollback),
 }

@@ -2,9 +2,11 @@
 
 use maud::{Markup, html};
 
-use super::{LOOKS, WIDTH, at, figure, shortened};
+use super::{LOOKS, Title, WIDTH, at, figure, shortened};
 use crate::facts::Latency;
 use crate::units::{count, milliseconds};
+
+const TITLE: Title = Title { name: "Decision latency", unit: "log scale", empty: "No policy has decided yet." };
 
 /// Bars per power of ten.
 const PER_DECADE: f64 = 8.0;
@@ -43,7 +45,7 @@ impl Row<'_> {
 pub(crate) fn latency(rows: &[Latency]) -> Markup {
     let rows: Vec<Row<'_>> = rows.iter().filter_map(row).collect();
     let body = (!rows.is_empty()).then(|| drawn(&rows));
-    figure("Decision latency", "log scale", body, "No policy has decided yet.")
+    figure(TITLE, body)
 }
 
 fn row(of: &Latency) -> Option<Row<'_>> {
@@ -89,7 +91,10 @@ fn bars(index: usize, row: &Row<'_>, top: f64, least: f64, place: impl Fn(f64) -
     let label = shortened(&format!("{} r{}", row.of.policy, row.of.revision), 26);
     let median = at(place(row.at(0.5)));
     html! {
-        text.lane x="0" y=(at(top + 11.0)) { (label) title { (row.of.policy) " r" (row.of.revision) ": " (count(row.sorted.len() as u64)) " decisions" } }
+        text.lane x="0" y=(at(top + 11.0)) {
+            (label)
+            title { (row.of.policy) " r" (row.of.revision) ": " (count(row.sorted.len() as u64)) " decisions" }
+        }
         text.tick x=(WIDTH) y=(at(top + 11.0)) text-anchor="end" { (row.words()) }
         path.axis d=(format!("M0 {0}H{WIDTH}", at(floor))) {}
         @for (bucket, held) in buckets.iter().enumerate().filter(|(_, held)| **held > 0) {

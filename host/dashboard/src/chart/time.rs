@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use maud::{Markup, html};
 
-use super::{LOOKS, WIDTH, at, figure, mark, shortened};
+use super::{LOOKS, Title, WIDTH, at, figure, mark, shortened};
 use crate::facts::Series;
 use crate::units::{between, coarse, milliseconds, percent};
 
@@ -21,8 +21,7 @@ const MARKED: usize = 48;
 const POINTS: usize = 240;
 
 /// The seconds that ticks across may be apart.
-const APART: [u64; 15] =
-    [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 10_800, 21_600, 43_200, 86_400, 259_200, 604_800];
+const APART: [u64; 15] = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 10_800, 21_600, 43_200, 86_400, 259_200, 604_800];
 
 /// How values are told, and how they are placed where they differ by more than [`FAR`].
 #[derive(Clone, Copy)]
@@ -54,13 +53,18 @@ struct Axis {
 
 impl Axis {
     fn of(values: &[f64], scale: Scale) -> Self {
-        let (least, most) =
-            values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), value| (least.min(*value), most.max(*value)));
+        let (least, most) = values
+            .iter()
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), value| (least.min(*value), most.max(*value)));
         if !scale.logarithmic.is_empty() && least > 0.0 && most / least > FAR {
             return Self { from: least.log10() - 0.1, to: most.log10() + 0.1, is_logarithmic: true };
         }
         let (least, most) = (least.min(0.0), most.max(0.0));
-        Self { from: least, to: if most > least { most + (most - least) * 0.06 } else { least + 1.0 }, is_logarithmic: false }
+        Self {
+            from: least,
+            to: if most > least { most + (most - least) * 0.06 } else { least + 1.0 },
+            is_logarithmic: false,
+        }
     }
 
     fn up(&self, value: f64) -> f64 {
@@ -87,7 +91,7 @@ fn even(step: f64) -> f64 {
 }
 
 /// The chart.
-pub(crate) fn over_time(title: &str, unit: &str, empty: &str, now: SystemTime, series: &[Series], scale: Scale) -> Markup {
+pub(crate) fn over_time(title: Title, now: SystemTime, series: &[Series], scale: Scale) -> Markup {
     // Beyond these, differences are lost to rounding.
     let is_placed = |value: f64| value == 0.0 || (1e-12..1e15).contains(&value.abs());
     let lines: Vec<(&str, Vec<(f64, f64)>)> = series
@@ -95,12 +99,15 @@ pub(crate) fn over_time(title: &str, unit: &str, empty: &str, now: SystemTime, s
         .map(|series| {
             let skipped = series.points.len().saturating_sub(POINTS);
             let newest = series.points[skipped..].iter().filter(|(_, value)| is_placed(*value));
-            (series.name.as_str(), newest.map(|(time, value)| (between(*time, now).as_secs_f64(), *value)).collect::<Vec<_>>())
+            (
+                series.name.as_str(),
+                newest.map(|(time, value)| (between(*time, now).as_secs_f64(), *value)).collect::<Vec<_>>(),
+            )
         })
         .filter(|(_, points)| !points.is_empty())
         .collect();
     let body = (!lines.is_empty()).then(|| drawn(&lines, scale));
-    figure(title, unit, body, empty)
+    figure(title, body)
 }
 
 fn drawn(lines: &[(&str, Vec<(f64, f64)>)], scale: Scale) -> Markup {

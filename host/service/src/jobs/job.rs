@@ -115,10 +115,6 @@ impl OutputFormat {
         Self::ALL.iter().find(|(format, ..)| *format == self).map_or("application/octet-stream", |(.., media)| media)
     }
 
-    /// By its ending.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(_, ending, _)| *ending == name).map(|(format, ..)| *format)
-    }
 }
 
 /// How far a job is.
@@ -155,10 +151,6 @@ impl State {
         Self::ALL.iter().find(|(state, _)| *state == self).map_or("", |(_, name)| name)
     }
 
-    /// By its name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(_, known)| *known == name).map(|(state, _)| *state)
-    }
 
     /// Nothing more happens to it.
     pub fn is_end(self) -> bool {

@@ -219,7 +219,11 @@ impl Live {
 
     /// A job was accepted.
     pub fn add(&self, id: &str) -> Arc<Seen> {
-        let seen = Arc::new(Seen { sender: broadcast::Sender::new(BEHIND), cancelled: AtomicBool::new(false), now: Mutex::default() });
+        let seen = Arc::new(Seen {
+            sender: broadcast::Sender::new(BEHIND),
+            cancelled: AtomicBool::new(false),
+            now: Mutex::default(),
+        });
         self.lock().insert(id.to_owned(), seen.clone());
         self.touch();
         seen

@@ -82,11 +82,18 @@ impl Store {
             Ok(version)
         };
         let version = set_up().map_err(|source| match source.sqlite_error_code() {
-            Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => Error::InUse(path.to_owned()),
+            Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => {
+                Error::InUse(path.to_owned())
+            }
             _ => failed(source),
         })?;
         if version > VERSION {
-            return Err(Error::Credential { path: path.to_owned(), reason: format!("was written by a newer Tilewright (version {version} of its tables, {VERSION} is known): update this one, or give [server] another data folder") });
+            return Err(Error::Credential {
+                path: path.to_owned(),
+                reason: format!(
+                    "was written by a newer Tilewright (version {version} of its tables, {VERSION} is known): update this one, or give [server] another data folder"
+                ),
+            });
         }
         Ok(Self { path: path.to_owned(), connection: Mutex::new(connection) })
     }
@@ -126,7 +133,9 @@ impl Store {
     /// [`Error::Store`]
     pub fn with_key(&self, key: &str) -> Result<Option<Kept>> {
         let select = "SELECT kept FROM job WHERE idempotency = ?1";
-        let found = self.with(|connection| connection.prepare_cached(select)?.query_row([key], |row| row.get::<_, String>(0)).optional())?;
+        let found = self.with(|connection| {
+            connection.prepare_cached(select)?.query_row([key], |row| row.get::<_, String>(0)).optional()
+        })?;
         Ok(found.as_deref().and_then(kept_of))
     }
 
@@ -148,7 +157,9 @@ impl Store {
     /// [`Error::Store`]
     pub fn get(&self, id: &str) -> Result<Option<Kept>> {
         let select = "SELECT kept FROM job WHERE id = ?1";
-        let found = self.with(|connection| connection.prepare_cached(select)?.query_row([id], |row| row.get::<_, String>(0)).optional())?;
+        let found = self.with(|connection| {
+            connection.prepare_cached(select)?.query_row([id], |row| row.get::<_, String>(0)).optional()
+        })?;
         Ok(found.as_deref().and_then(kept_of))
     }
 
@@ -158,7 +169,9 @@ impl Store {
     /// [`Error::Store`]
     pub fn record(&self, id: &str) -> Result<Option<String>> {
         let select = "SELECT record FROM job WHERE id = ?1";
-        let found = self.with(|connection| connection.prepare_cached(select)?.query_row([id], |row| row.get::<_, Option<String>>(0)).optional())?;
+        let found = self.with(|connection| {
+            connection.prepare_cached(select)?.query_row([id], |row| row.get::<_, Option<String>>(0)).optional()
+        })?;
         Ok(found.flatten())
     }
 
@@ -190,7 +203,9 @@ impl Store {
         values.push(i64::from(filter.limit).into());
         let rows = self.with(|connection| {
             let mut statement = connection.prepare_cached(&query)?;
-            let rows = statement.query_map(params_from_iter(values), |row| Ok((row.get::<_, String>(0)?, row.get::<_, Option<String>>(1)?)))?;
+            let rows = statement.query_map(params_from_iter(values), |row| {
+                Ok((row.get::<_, String>(0)?, row.get::<_, Option<String>>(1)?))
+            })?;
             rows.collect::<rusqlite::Result<Vec<_>>>()
         })?;
         Ok(rows.into_iter().filter_map(|(kept, record)| Some((kept_of(&kept)?, record))).collect())

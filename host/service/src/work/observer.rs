@@ -10,7 +10,11 @@ use tilewright_plan::{Candidate, Decision, FailedAttempt, LogLine, Request};
 use tilewright_rollout::Assignment;
 
 use super::End;
-use crate::{clock, house::House, jobs::live::{Seen, Update}};
+use crate::{
+    clock,
+    house::House,
+    jobs::live::{Seen, Update},
+};
 
 /// Whether a job is to end, and why.
 #[derive(Clone, Debug)]
@@ -129,4 +133,3 @@ impl Observer for Quiet<'_> {
         self.0.goes_on()
     }
 }
-

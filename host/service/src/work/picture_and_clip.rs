@@ -131,7 +131,8 @@ impl Work<'_> {
             Err(error) => return failed(error),
         };
         let none_done = vec![0; self.kept.job.batch as usize];
-        let finished = tracing::info_span!("decode").in_scope(|| job.run(decider, observing, &mut delivery, &none_done));
+        let finished =
+            tracing::info_span!("decode").in_scope(|| job.run(decider, observing, &mut delivery, &none_done));
         let record = match finished {
             Ok(finished) => Some(Box::new(finished.record)),
             Err(unfinished) => return given_up(unfinished, observing),
@@ -179,7 +180,12 @@ struct Delivery {
 }
 
 impl Sink for Delivery {
-    fn frames(&mut self, sample: u32, first: u32, frames: &Tensor) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    fn frames(
+        &mut self,
+        sample: u32,
+        first: u32,
+        frames: &Tensor,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         for index in 0..frames.size()[0] {
             let frame = frame(&frames.f_get(index)?)?;
             self.writer.frame(sample as usize, first as usize + index as usize, &frame)?;

@@ -68,7 +68,8 @@ fn decoded(
             Ok((finished.record, finished.pictures))
         }
         Model::Clip(vae) => {
-            let job = ClipJob::new(&worker.machine, vae, &latent.values, limit, objective).map_err(|error| one_line(&error))?;
+            let job = ClipJob::new(&worker.machine, vae, &latent.values, limit, objective)
+                .map_err(|error| one_line(&error))?;
             let mut held = Held::default();
             let none_done = vec![0; kept.job.batch as usize];
             let finished = job.run(&mut planner, &mut Quiet(why), &mut held, &none_done);
@@ -91,7 +92,7 @@ impl Held {
 
 impl Sink for Held {
     fn frames(&mut self, _: u32, _: u32, frames: &Tensor) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        self.0.push(frames.f_clone(None)?);
+        self.0.push(frames.f_clamp(-1.0, 1.0)?);
         Ok(())
     }
 }

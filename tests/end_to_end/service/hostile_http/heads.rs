@@ -28,7 +28,7 @@ const HOSTS: [&str; 12] = [
     "localhost@evil.example",
     "",
     "[::1",
-    "localhost:99999",
+    "localhost:7590:evil.example",
     "localhost, evil.example",
     "evil.example\r\nHost: localhost",
     "localhost\r\nHost: evil.example",

@@ -1,0 +1,207 @@
+//! `tilewright policy swap` and `rollback`: what a server is asked to do with its policies.
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use serde_json::{Map, Value, json};
+use tilewright_policy::{PolicyHost, shipped_names};
+use ureq::{
+    Agent, Body,
+    http::{Method, Request, Response},
+    tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem},
+};
+
+use super::admission;
+use crate::{
+    args::{PolicyGrants, Rollback, ServerArguments, Swap},
+    config,
+    failure::{Failure, Outcome},
+    table,
+    tell::shown,
+};
+
+/// For everything that a request takes: a module may have to be compiled.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Bytes of an answer.
+const ANSWER: u64 = 16 << 20;
+
+/// Bytes of a file with a certificate or token.
+const CREDENTIAL: usize = 1 << 20;
+
+/// Puts another revision in force.
+pub fn swap(arguments: &Swap) -> Outcome {
+    let server = Server::new(&arguments.server)?;
+    let mut body = Map::new();
+    match arguments.module.as_deref() {
+        None => {}
+        Some(digest) if digest.starts_with("sha256:") => drop(body.insert("digest".into(), digest.into())),
+        Some(reference) if reference.starts_with("oci://") => drop(body.insert("source".into(), reference.into())),
+        Some(file) if PolicyHost::names_file(file) => {
+            drop(body.insert("digest".into(), server.uploaded(Path::new(file))?.into()));
+        }
+        Some(name) if shipped_names().any(|shipped| shipped == name) => drop(body.insert("source".into(), name.into())),
+        Some(name) => {
+            let known = shipped_names().collect::<Vec<_>>().join(", ");
+            return Err(Failure::input(format!(
+                "unknown policy '{name}': give a file that ends in .wasm, sha256:…, oci://…, or one of {known}"
+            )));
+        }
+    }
+    if !arguments.set.is_empty() {
+        let settings: Map<String, Value> =
+            arguments.set.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
+        body.insert("settings".into(), settings.into());
+    }
+    let path = format!("/v1/policies/{}/swap", segment(&arguments.name)?);
+    let policy = server.ask(Method::POST, &path, "application/json", json!(body).to_string().as_bytes())?;
+    tell(&policy, arguments.server.json)
+}
+
+/// Puts the previous revision in force again.
+pub fn roll_back(arguments: &Rollback) -> Outcome {
+    let server = Server::new(&arguments.server)?;
+    let path = format!("/v1/policies/{}/rollback", segment(&arguments.name)?);
+    tell(&server.ask(Method::POST, &path, "application/json", b"{}")?, arguments.server.json)
+}
+
+fn tell(policy: &Value, as_json: bool) -> Outcome {
+    if as_json {
+        return super::print(policy);
+    }
+    let text = |value: &Value| match value {
+        Value::String(text) => shown(text, 200),
+        other => other.to_string(),
+    };
+    let revision = |revision: &Value| {
+        format!(
+            "{}: {} {} from {}",
+            text(&revision["number"]),
+            text(&revision["name"]),
+            text(&revision["version"]),
+            text(&revision["origin"])
+        )
+    };
+    let mut rows = vec![("policy", text(&policy["name"])), ("in force", revision(&policy["in_force"]))];
+    if !policy["previous"].is_null() {
+        rows.push(("previous", revision(&policy["previous"])));
+    }
+    if policy["paused"] == true {
+        rows.push(("paused", "the native default decides".into()));
+    }
+    Ok(writeln!(io::stdout().lock(), "{}", table::facts(rows))?)
+}
+
+/// A name that stays within its part of an address.
+fn segment(name: &str) -> Outcome<&str> {
+    let sound = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    sound
+        .then_some(name)
+        .ok_or_else(|| Failure::input(format!("'{name}' is no policy's name: expected letters, digits, - and _")))
+}
+
+/// A server, as one user speaks to it.
+struct Server {
+    agent: Agent,
+    url: String,
+    token: Option<String>,
+}
+
+impl Server {
+    fn new(arguments: &ServerArguments) -> Outcome<Self> {
+        let configured = config::current()?.server;
+        let scheme = if configured.tls.is_some() { "https" } else { "http" };
+        let url = arguments.server.clone().unwrap_or_else(|| format!("{scheme}://{}", configured.listen));
+        let is_local = arguments.server.is_none();
+        let url = url.trim_end_matches('/').to_owned();
+        if !url.starts_with("http://") && !url.starts_with("https://") {
+            return Err(Failure::input(format!("--server {url}: expected http://… or https://…")));
+        }
+        // The configuration's token is for the configuration's server.
+        let file = arguments.token_file.clone().or(configured.token_file.filter(|_| is_local));
+        let token = file.map(|file| {
+            Ok::<_, Failure>(String::from_utf8_lossy(&super::bounded(&file, CREDENTIAL)?).trim().to_owned())
+        });
+        let config = Agent::config_builder()
+            .tls_config(tls(arguments)?)
+            .timeout_global(Some(PATIENCE))
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .build();
+        Ok(Self { agent: config.new_agent(), url, token: token.transpose()? })
+    }
+
+    /// Sends a module and its signature; its digest.
+    fn uploaded(&self, file: &Path) -> Outcome<String> {
+        let bytes = super::host(PolicyGrants::default())?.read_file(file)?;
+        let signature = admission::signature(file)?;
+        let stored = self.ask(Method::POST, "/v1/modules", "application/wasm", &bytes)?;
+        let digest = stored["digest"].as_str().unwrap_or_default().to_owned();
+        if let Some(signature) = signature {
+            self.ask(Method::PUT, &format!("/v1/modules/{digest}/signature"), "text/plain", signature.as_bytes())?;
+        }
+        Ok(digest)
+    }
+
+    fn ask(&self, method: Method, path: &str, media: &str, body: &[u8]) -> Outcome<Value> {
+        let mut request =
+            Request::builder().method(method).uri(format!("{}{path}", self.url)).header("content-type", media);
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request.body(body.to_vec()).map_err(|error| Failure::input(format!("{}: {error}", self.url)))?;
+        let unreachable =
+            |error: ureq::Error| Failure::work(format!("{}: {error}: is 'tilewright serve' running there?", self.url));
+        let mut response = self.agent.run(request).map_err(unreachable)?;
+        let text = response.body_mut().with_config().limit(ANSWER).read_to_string().map_err(unreachable)?;
+        self.answered(&response, &text)
+    }
+
+    fn answered(&self, response: &Response<Body>, text: &str) -> Outcome<Value> {
+        let status = response.status();
+        let value: Value = serde_json::from_str(text).unwrap_or(Value::Null);
+        if status.is_success() {
+            return Ok(value);
+        }
+        let detail =
+            value["detail"].as_str().map_or_else(|| format!("it answered {status}"), |detail| shown(detail, 2000));
+        let line = format!("{}: {detail}", self.url);
+        Err(if status.is_client_error() { Failure::input(line) } else { Failure::work(line) })
+    }
+}
+
+/// ring for the mathematics; the certificates that the system trusts, and those that the user does.
+fn tls(arguments: &ServerArguments) -> Outcome<TlsConfig> {
+    let read = |path: &Path| {
+        fs::read(path).map_err(|error| Failure::input(format!("{}: can't be read: {error}", path.display())))
+    };
+    let wrong = |path: &Path, what: &str| Failure::input(format!("{}: expected {what} in PEM", path.display()));
+    let system = rustls_native_certs::load_native_certs().certs;
+    let mut roots: Vec<Certificate<'static>> =
+        system.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect();
+    if let Some(path) = &arguments.ca {
+        let trusted = Certificate::from_pem(&read(path)?).map_err(|_| wrong(path, "a certificate"))?;
+        roots.push(trusted.to_owned());
+    }
+    let mut config = TlsConfig::builder()
+        .root_certs(RootCerts::from(roots))
+        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()));
+    if let Some(path) = &arguments.certificate {
+        let (mut chain, mut key): (Vec<Certificate<'static>>, Option<PrivateKey<'static>>) = (Vec::new(), None);
+        for item in parse_pem(&read(path)?).flatten() {
+            match item {
+                PemItem::Certificate(certificate) => chain.push(certificate),
+                PemItem::PrivateKey(private) => key = Some(private),
+                _ => {}
+            }
+        }
+        let key = key.filter(|_| !chain.is_empty()).ok_or_else(|| wrong(path, "a certificate and its key"))?;
+        config = config.client_cert(Some(ClientCert::new_with_certs(&chain, key)));
+    }
+    Ok(config.build())
+}

@@ -1,0 +1,343 @@
+//! What holds of every page, whatever its facts say.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::facts::{Charts, Health, JobPage, Latency, Login, Notice, Overview, Series, State, Tone};
+use crate::fixture::{Fixture, now};
+use crate::{Part, job, job_part, login, overview, policy, policy_part, problem, status_part};
+
+const PLAIN: Fixture = Fixture(str::to_owned);
+const HOSTILE: Fixture = Fixture(hostile);
+
+fn hostile(text: &str) -> String {
+    format!(
+        "{text}\"'><script>alert(1)</script><img src=x onerror=alert(1)>&lt;</td></form>\u{202e}\n//evil.example/{{{{"
+    )
+}
+
+/// An element as it begins or ends.
+struct Tag<'a> {
+    name: &'a str,
+    is_end: bool,
+    attributes: BTreeMap<&'a str, &'a str>,
+    /// Names of the elements that it is in.
+    within: Vec<(&'a str, usize)>,
+}
+
+impl<'a> Tag<'a> {
+    fn attribute(&self, name: &str) -> Option<&'a str> {
+        self.attributes.get(name).copied()
+    }
+
+    /// The place of the element that it is in.
+    fn inside(&self, name: &str) -> Option<usize> {
+        self.within.iter().rev().find(|(outer, _)| *outer == name).map(|(_, place)| *place)
+    }
+}
+
+const VOID: [&str; 5] = ["!DOCTYPE", "input", "img", "link", "meta"];
+
+/// Every tag of a page. In what is escaped throughout, `<` and `>` are tags' own, and quotes are attributes'.
+fn tags(html: &str) -> Vec<Tag<'_>> {
+    let mut tags: Vec<Tag<'_>> = Vec::new();
+    let mut open: Vec<(&str, usize)> = Vec::new();
+    for piece in html.split('<').skip(1) {
+        let (inside, text) = piece.split_once('>').expect("a tag ends");
+        assert!(!text.contains('>'), "a bare > in {text}");
+        let (is_end, inside) = inside.strip_prefix('/').map_or((false, inside), |inside| (true, inside));
+        let (name, mut rest) = inside.split_once(' ').unwrap_or((inside, ""));
+        let mut attributes = BTreeMap::new();
+        while !rest.is_empty() {
+            let end = rest.find(['=', ' ']).unwrap_or(rest.len());
+            let key = &rest[..end];
+            let value =
+                rest[end..].strip_prefix("=\"").map_or("", |value| value.split_once('"').expect("a quoted value").0);
+            rest =
+                rest[end..].strip_prefix("=\"").map_or(&rest[end..], |_| &rest[end + 3 + value.len()..]).trim_start();
+            assert!(attributes.insert(key, value).is_none(), "{key} twice in {inside}");
+        }
+        if is_end {
+            assert_eq!(open.pop().map(|(name, _)| name), Some(name), "elements end where they began");
+        }
+        tags.push(Tag { name, is_end, attributes, within: open.clone() });
+        if !is_end && !VOID.contains(&name) {
+            open.push((name, tags.len() - 1));
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+    tags
+}
+
+/// Every kind of page, and pages in several states.
+fn pages(fixture: &Fixture) -> Vec<(&'static str, String)> {
+    let running = JobPage { job: fixture.job("one", State::Running, 0.4), ..fixture.job_page() };
+    let waiting = JobPage { job: fixture.job("one", State::Queued, 0.0), story: None, ..fixture.job_page() };
+    let failed = JobPage { job: fixture.job("one", State::Failed, 0.0), ..fixture.job_page() };
+    let mut noticed = fixture.overview();
+    noticed.frame.notice = Some(Notice { tone: Tone::Bad, text: (fixture.0)("refused:\nnot signed") });
+    noticed.frame.health = Health::Degraded((fixture.0)("disk full"));
+    let bare = Overview { models: vec![], devices: vec![], policies: vec![], ..fixture.empty() };
+    vec![
+        ("overview", overview(&fixture.overview())),
+        ("noticed", overview(&noticed)),
+        ("empty", overview(&fixture.empty())),
+        ("bare", overview(&bare)),
+        ("job", job(&fixture.job_page())),
+        ("running", job(&running)),
+        ("waiting", job(&waiting)),
+        ("failed", job(&failed)),
+        ("policy", policy(&fixture.policy_page())),
+        ("login", login(&fixture.login())),
+        ("problem", problem(&fixture.problem())),
+    ]
+}
+
+fn each_page(check: impl Fn(&str, &str, Vec<Tag<'_>>)) {
+    for fixture in [PLAIN, HOSTILE] {
+        for (name, html) in pages(&fixture) {
+            check(name, &html, tags(&html));
+        }
+    }
+}
+
+#[test]
+fn hostile_texts_make_no_markup() {
+    // The same elements with the same attributes come out, whatever the texts say.
+    for ((name, plain), (_, hostile)) in pages(&PLAIN).into_iter().zip(pages(&HOSTILE)) {
+        assert!(hostile.contains("&lt;script&gt;alert(1)"), "{name}");
+        // Lines of a text are paragraphs of their own, and names that are none in a configuration make no links.
+        let shape = |html: &str| -> BTreeSet<String> {
+            let shape = |tag: &Tag<'_>| format!("{} {:?}", tag.name, tag.attributes.keys().collect::<Vec<_>>());
+            tags(html).iter().map(shape).collect()
+        };
+        let (plain, hostile) = (shape(&plain), shape(&hostile));
+        assert!(hostile.is_subset(&plain), "{name}: {:?}", hostile.difference(&plain));
+    }
+}
+
+#[test]
+fn nothing_is_inline_and_nothing_comes_from_elsewhere() {
+    each_page(|name, html, tags| {
+        for tag in &tags {
+            for (key, value) in &tag.attributes {
+                assert!(*key != "style" && !key.starts_with("on") && *key != "srcdoc", "{name}: {key}");
+                if ["href", "src", "action", "formaction", "data-page"].contains(key) {
+                    let is_own = (value.starts_with('/') && !value.starts_with("//")) || value.starts_with('#');
+                    assert!(is_own && !value.contains(char::is_control), "{name}: {key}={value}");
+                }
+            }
+            assert!(tag.name != "style" && tag.name != "iframe" && tag.name != "base", "{name}");
+            assert!(tag.name != "script" || tag.is_end || tag.attribute("src").is_some(), "{name}: an inline script");
+        }
+        assert!(!["http-equiv", "http:", "https:"].iter().any(|outside| html.contains(outside)), "{name}");
+    });
+}
+
+#[test]
+fn ids_are_unique_and_what_refers_to_them_finds_them() {
+    each_page(|name, _, tags| {
+        let mut ids = BTreeSet::new();
+        for id in tags.iter().filter_map(|tag| tag.attribute("id")) {
+            assert!(!id.is_empty() && !id.contains(char::is_whitespace), "{name}: '{id}'");
+            assert!(ids.insert(id), "{name}: {id} twice");
+        }
+        for tag in &tags {
+            for key in ["for", "list", "aria-labelledby", "aria-describedby"] {
+                if let Some(id) = tag.attribute(key) {
+                    assert!(ids.contains(id), "{name}: {key}={id}");
+                }
+            }
+            if let Some(id) = tag.attribute("href").and_then(|address| address.strip_prefix('#')) {
+                assert!(ids.contains(id), "{name}: #{id}");
+            }
+        }
+    });
+}
+
+#[test]
+fn every_field_has_a_label_and_every_button_a_form_with_its_token() {
+    each_page(|name, _, tags| {
+        let labelled: BTreeSet<_> =
+            tags.iter().filter(|tag| tag.name == "label").filter_map(|tag| tag.attribute("for")).collect();
+        let tokens: BTreeSet<usize> = tags
+            .iter()
+            .filter(|tag| tag.attribute("name") == Some("form") && tag.attribute("type") == Some("hidden"))
+            .filter(|tag| tag.attribute("value").is_some_and(|token| token.starts_with("b7e1c0ffee")))
+            .filter_map(|tag| tag.inside("form"))
+            .collect();
+        for (place, tag) in tags.iter().enumerate().filter(|(_, tag)| !tag.is_end) {
+            let is_hidden = tag.attribute("type") == Some("hidden");
+            match tag.name {
+                "input" | "select" | "textarea" if !is_hidden => {
+                    let id = tag.attribute("id").unwrap_or_else(|| panic!("{name}: a field without an id"));
+                    assert!(labelled.contains(id), "{name}: no label for {id}");
+                    assert!(tag.inside("form").is_some() && tag.attribute("name").is_some(), "{name}: {id}");
+                }
+                "button" => {
+                    let form = tag.inside("form").unwrap_or_else(|| panic!("{name}: a button without a form"));
+                    assert!(tokens.contains(&form), "{name}: a form without its token");
+                    assert_eq!(tag.attribute("type"), Some("submit"), "{name}");
+                }
+                "form" => {
+                    assert!(tokens.contains(&place), "{name}: a form without its token");
+                    assert_eq!((tag.attribute("method"), tag.inside("form")), (Some("post"), None), "{name}");
+                }
+                "img" | "svg" => assert!(
+                    tag.attributes.keys().any(|key| ["alt", "aria-label", "aria-hidden"].contains(key)),
+                    "{name}: a picture without words"
+                ),
+                _ => {}
+            }
+        }
+    });
+}
+
+#[test]
+fn forms_lead_to_what_the_service_answers() {
+    const JOB: [&str; 1] = ["cancel"];
+    const POLICY: [&str; 4] = ["swap", "rollback", "pause", "resume"];
+    const ROUTE: [&str; 2] = ["promote", "stop"];
+    let mut found = BTreeSet::new();
+    for (name, html) in pages(&PLAIN) {
+        for action in tags(&html).iter().filter(|tag| tag.name == "form").filter_map(|tag| tag.attribute("action")) {
+            let is_known = match action.split('/').skip(1).collect::<Vec<_>>()[..] {
+                ["login"] | ["actions", "submit" | "logout"] => true,
+                ["actions", "jobs", _, what] => JOB.contains(&what),
+                ["actions", "policies", _, what] => POLICY.contains(&what),
+                ["actions", "routes", _, what] => ROUTE.contains(&what),
+                _ => false,
+            };
+            assert!(is_known, "{name}: {action}");
+            found.insert(action.rsplit('/').next().unwrap_or_default().to_owned());
+        }
+    }
+    let all = [&["login", "submit", "logout"][..], &JOB, &POLICY, &ROUTE].concat();
+    assert_eq!(found, all.into_iter().map(str::to_owned).collect(), "each is reached from some page");
+    assert!(!overview(&PLAIN.empty()).contains("/actions/logout"), "nothing to sign out of without a token");
+}
+
+#[test]
+fn parts_are_elements_with_their_ids_and_as_they_stand_in_their_page() {
+    for fixture in [PLAIN, HOSTILE] {
+        for facts in [fixture.overview(), fixture.empty()] {
+            let page = overview(&facts);
+            for part in Part::ALL {
+                let html = part.html(&facts);
+                let outer = tags(&html);
+                assert_eq!(outer[0].attribute("id"), Some(part.id()));
+                assert!(
+                    outer.iter().skip(1).all(|tag| !tag.within.is_empty() || tag.is_end),
+                    "{part:?} is one element"
+                );
+                assert!(page.contains(&html), "{part:?}");
+            }
+        }
+        let (held, kept) = (fixture.job_page(), fixture.policy_page());
+        assert!(job(&held).contains(&job_part(&held)) && job_part(&held).starts_with("<div id=\"job\">"));
+        assert!(policy(&kept).contains(&policy_part(&kept)) && policy_part(&kept).starts_with("<div id=\"policy\">"));
+        assert!(
+            status_part(&held.frame).starts_with("<p id=\"status\">") && job(&held).contains(&status_part(&held.frame))
+        );
+    }
+}
+
+#[test]
+fn pages_name_themselves_for_live_updates() {
+    let page = |html: &str| {
+        tags(html).iter().find(|tag| tag.name == "body").and_then(|tag| tag.attribute("data-page")).map(str::to_owned)
+    };
+    assert_eq!(page(&overview(&PLAIN.overview())).as_deref(), Some("/"));
+    assert_eq!(page(&job(&PLAIN.job_page())).as_deref(), Some("/jobs/0199a2f0-job"));
+    assert_eq!(page(&policy(&PLAIN.policy_page())).as_deref(), Some("/policies/fast"));
+    assert_eq!(page(&login(&PLAIN.login())), None);
+}
+
+#[test]
+fn sign_in_leads_only_to_own_pages() {
+    let next = |next: &str| login(&Login { next: next.into(), ..PLAIN.login() });
+    assert!(next("/jobs/1").contains("name=\"next\" value=\"/jobs/1\""));
+    for elsewhere in ["//evil.example", "javascript:alert(1)", "", "/\\evil.example"] {
+        assert!(next(elsewhere).contains("name=\"next\" value=\"/\""), "{elsewhere}");
+    }
+    assert!(!policy(&PLAIN.policy_page()).contains("javascript"), "a dump from elsewhere is not linked");
+}
+
+#[test]
+fn lines_to_copy_hold_no_strangers_names() {
+    let mut facts = PLAIN.empty();
+    assert!(overview(&facts).contains("{&quot;model&quot;:&quot;flux&quot;}") && !overview(&facts).contains("Bearer"));
+    facts.models = vec!["x\"}'; rm -rf ~; '".into()];
+    facts.frame.has_token = true;
+    let html = overview(&facts);
+    assert!(html.contains("{&quot;model&quot;:&quot;MODEL&quot;}") && html.contains("Bearer $TOKEN"));
+}
+
+#[test]
+fn charts_survive_any_numbers() {
+    let odd =
+        [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -1.0, f64::MAX, f64::MIN_POSITIVE, 5e-324, 1e-300, 1e14, 3.0];
+    let mut samples: Vec<Vec<f64>> = odd.iter().map(|value| vec![*value]).collect();
+    samples.extend([vec![], vec![3.0, 3.0, 3.0], vec![0.001, 1e11], odd.to_vec(), (0..5000).map(f64::from).collect()]);
+    for values in samples {
+        let points = |time: std::time::SystemTime| values.iter().map(|value| (time, *value)).collect::<Vec<_>>();
+        for time in [now(), std::time::UNIX_EPOCH, now() + std::time::Duration::from_secs(60)] {
+            let series = vec![
+                Series { name: "one".into(), points: points(time) },
+                Series { name: "none".into(), points: vec![] },
+                Series { name: "two".into(), points: points(now()) },
+            ];
+            let latency = Latency { policy: "p".into(), revision: 1, samples_us: values.clone() };
+            let charts = Charts { latency: vec![latency; 9], decode: series.clone(), regret: series };
+            let html = Part::Charts.html(&Overview { charts, ..PLAIN.empty() });
+            tags(&html);
+            assert!(!html.contains("NaN") && !html.contains("inf"), "{values:?}: {html}");
+        }
+    }
+    let empty = Part::Charts.html(&PLAIN.empty());
+    assert!(!empty.contains("<svg") && empty.matches("class=\"empty\"").count() == 3);
+    let full = Part::Charts.html(&PLAIN.overview());
+    assert_eq!(full.matches("class=\"plot\"").count(), 3);
+    assert_eq!(full.matches("class=\"median\"").count(), 3, "a row per revision");
+    assert_eq!(full.matches("<li>").count(), 5, "a line per route is in the legends");
+}
+
+#[test]
+fn a_storys_chapters_follow_its_facts() {
+    let mut facts = PLAIN.job_page();
+    let html = job(&facts);
+    for words in [
+        "Tried and failed",
+        "out of memory (412 MiB more were needed)",
+        "overlap 64 → 96",
+        "over the limit",
+        "quickest that fits",
+        "tiles have at least 128 pixels",
+        "×1.1",
+        "4.1\u{a0}µs",
+        "the last plan of this size",
+        "51.2\u{a0}dB",
+        "canary’s share of 10\u{a0}%",
+    ] {
+        assert!(html.contains(words), "{words}");
+    }
+    assert_eq!(html.matches("class=\"taken\"").count(), 1);
+    let story = facts.story.as_mut().unwrap();
+    (story.record.answer, story.record.estimate, story.record.outcome) = (None, None, None);
+    story.record.fallback =
+        Some(tilewright_plan::Fallback { reason: tilewright_plan::FallbackReason::Trap, detail: "unreachable".into() });
+    (story.record.attempts, story.candidates, story.log, story.comparisons) = Default::default();
+    let html = job(&facts);
+    for words in [
+        "gave no answer",
+        "The native default stood in (trap): unreachable",
+        "asked for no prices",
+        "nothing was measured",
+    ] {
+        assert!(html.contains(words), "{words}");
+    }
+    for words in ["Tried and failed", "Logged by the policy", "class=\"taken\"", "Compared"] {
+        assert!(!html.contains(words), "{words}");
+    }
+    facts.story = None;
+    assert!(job(&facts).contains("no longer kept"));
+}

@@ -1,0 +1,115 @@
+//! The HTTP interface, version 1. Each handler carries its own description; the whole of it is at `/openapi.json`.
+
+mod bodies;
+mod decisions;
+mod events;
+mod follow;
+mod health;
+mod jobs;
+mod policies;
+mod routes;
+
+use axum::{
+    Json, Router,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use utoipa::{
+    Modify, OpenApi,
+    openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::{App, problem::Problem};
+
+pub use jobs::submitted;
+pub use policies::{ReplacementBody, carried_out, changed, uploaded};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Tilewright",
+        description = "Decodes latents of diffusion models under WebAssembly policies that come and go while it works. Times are RFC 3339 in UTC, sizes bytes. \
+                       Errors are problem details (RFC 9457). Any request may be answered with 401 where a token is asked for, 421 for a Host header that \
+                       the server does not go by, and 429 where an address asks too fast."
+    ),
+    modifiers(&Token),
+    security((), ("token" = []))
+)]
+struct Description;
+
+struct Token;
+
+impl Modify for Token {
+    fn modify(&self, description: &mut utoipa::openapi::OpenApi) {
+        let scheme =
+            HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("Where one is configured.")).build();
+        description.components.get_or_insert_default().add_security_scheme("token", SecurityScheme::Http(scheme));
+    }
+}
+
+/// Every route of the interface, with its description.
+pub fn router() -> Router<App> {
+    let (router, description) = described();
+    router.route("/openapi.json", axum::routing::get(|| async move { Json(description) }))
+}
+
+fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
+    let router = OpenApiRouter::with_openapi(Description::openapi())
+        .routes(routes!(jobs::submit, jobs::list))
+        .routes(routes!(jobs::get, jobs::cancel))
+        .routes(routes!(follow::events))
+        .routes(routes!(jobs::result))
+        .routes(routes!(decisions::of_job))
+        .routes(routes!(decisions::list))
+        .routes(routes!(routes::models))
+        .routes(routes!(routes::devices))
+        .routes(routes!(routes::list))
+        .routes(routes!(routes::promote))
+        .routes(routes!(routes::stop))
+        .routes(routes!(policies::list))
+        .routes(routes!(policies::get))
+        .routes(routes!(policies::upload))
+        .routes(routes!(policies::sign))
+        .routes(routes!(policies::check))
+        .routes(routes!(policies::swap))
+        .routes(routes!(policies::roll_back))
+        .routes(routes!(policies::pause))
+        .routes(routes!(policies::resume))
+        .routes(routes!(events::list))
+        .routes(routes!(health::alive))
+        .routes(routes!(health::ready))
+        .routes(routes!(health::metrics));
+    router.split_for_parts()
+}
+
+/// There is nothing here.
+pub async fn nowhere() -> Problem {
+    Problem::not_found("there is nothing here: see /openapi.json")
+}
+
+/// There is something, but not to be asked so.
+pub async fn not_so() -> Response {
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this can't be asked for so: see Allow").into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_operation_says_what_it_does_and_how_it_fails() {
+        let description = serde_json::to_value(described().1).unwrap();
+        let mut operations = 0;
+        for (path, methods) in description["paths"].as_object().unwrap() {
+            for (method, operation) in methods.as_object().unwrap() {
+                operations += 1;
+                let (summary, responses) = (operation["summary"].as_str(), operation["responses"].as_object().unwrap());
+                assert!(summary.is_some_and(|summary| summary.len() > 3), "{method} {path}");
+                assert!(responses.keys().any(|status| status.starts_with('2')), "{method} {path}");
+                assert!(path.starts_with("/healthz") || responses.contains_key("429"), "{method} {path}");
+            }
+        }
+        assert_eq!(operations, 26);
+    }
+}

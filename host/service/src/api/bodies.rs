@@ -1,0 +1,86 @@
+//! Bodies of requests and parts of paths, read whole or refused with a line.
+
+use axum::{
+    extract::{FromRequest, FromRequestParts, Path, Query, Request},
+    http::{StatusCode, request::Parts},
+};
+use serde::de::DeserializeOwned;
+
+use crate::problem::Problem;
+
+/// Bytes of a JSON body.
+const JSON: usize = 64 << 10;
+
+/// A JSON body.
+pub struct ReadBody<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for ReadBody<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        let is_json = parts.headers.get("content-type").and_then(|value| value.to_str().ok()).is_some_and(is_json);
+        if !is_json {
+            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "expected Content-Type: application/json"));
+        }
+        let bytes = axum::body::to_bytes(body, JSON).await.map_err(|error| cut_off(&error, JSON as u64))?;
+        parsed(&bytes).map(ReadBody)
+    }
+}
+
+/// Whether a media type is JSON's.
+pub fn is_json(media: &str) -> bool {
+    media.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json"))
+}
+
+/// JSON, or a line that says where it is wrong.
+pub fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        let status = if error.is_data() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::BAD_REQUEST };
+        Problem::new(status, format!("the body: {error}"))
+    })
+}
+
+/// A body that did not come whole.
+pub fn cut_off(error: &axum::Error, most: u64) -> Problem {
+    let mut cause: Option<&dyn std::error::Error> = Some(error);
+    while let Some(error) = cause {
+        if error.is::<http_body_util::LengthLimitError>() {
+            let most = tilewright_plan::bytes::display(most);
+            return Problem::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("the body is larger than the {most} that are taken"),
+            );
+        }
+        cause = error.source();
+    }
+    Problem::new(StatusCode::BAD_REQUEST, "the body was cut off, or took too long")
+}
+
+/// The query of a request.
+pub struct Asked<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let asked = Query::<T>::from_request_parts(parts, state).await;
+        asked
+            .map(|Query(asked)| Asked(asked))
+            .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, format!("the query: {}", error.body_text())))
+    }
+}
+
+/// The name in a path.
+pub struct Named(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        match Path::<String>::from_request_parts(parts, state).await {
+            Ok(Path(name)) => Ok(Named(name)),
+            Err(_) => Err(Problem::not_found("there is nothing of that name")),
+        }
+    }
+}

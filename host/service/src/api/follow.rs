@@ -1,0 +1,91 @@
+//! A job as it goes on, as server-sent events.
+
+use std::{convert::Infallible, time::Duration};
+
+use axum::{
+    extract::State,
+    response::{
+        Sse,
+        sse::{Event, KeepAlive},
+    },
+};
+use futures_util::{Stream, StreamExt, stream};
+use serde::Serialize;
+use tokio::{sync::broadcast::error::RecvError, task::spawn_blocking};
+
+use super::{bodies::Named, jobs::no_job};
+use crate::{
+    App,
+    jobs::live::{Now, Update},
+    problem::{Outcome, Problem},
+};
+
+/// So that whoever is between does not take the connection for dead.
+const ALIVE: Duration = Duration::from_secs(15);
+
+fn event(name: &str, data: &impl Serialize) -> Event {
+    // Plain data: there is nothing that JSON can't hold.
+    Event::default().event(name).json_data(data).unwrap_or_default()
+}
+
+fn told(update: &Update) -> Event {
+    match update {
+        Update::Job(job) => event("job", job),
+        Update::Plan(planned) => event("plan", planned),
+        Update::Progress(progress) => event("progress", progress),
+        Update::Failed(failed) => event("failed", &serde_json::json!({ "plan": failed.0, "failure": failed.1 })),
+        Update::End(job) => event("end", job),
+    }
+}
+
+/// Follow a job
+///
+/// Server-sent events: `job` (the job), `plan` (what is carried out, and how it divides the work), `progress` (tiles, bands, chunks or passes done), `failed` (an
+/// attempt; another follows), `end` (the job; the last).
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}/events", params(("id" = String, Path, description = "The job's id")),
+    responses(
+        (status = 200, description = "The events", body = String, content_type = "text/event-stream"),
+        (status = 401, body = Problem, content_type = "application/problem+json"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 429, body = Problem, content_type = "application/problem+json")
+    )
+)]
+pub async fn events(
+    State(app): State<App>,
+    Named(id): Named,
+) -> Outcome<Sse<impl Stream<Item = Result<Event, Infallible>>>> {
+    let house = app.house.clone();
+    // Followed first and looked at afterwards: nothing is missed in between.
+    let followed = house.live.get(&id).map(|seen| seen.follow());
+    let job =
+        spawn_blocking(move || Ok::<_, crate::Error>(house.store.get(&id)?.map(|kept| house.told(kept)))).await??;
+    let job = job.ok_or_else(no_job)?;
+    let follower = app.house.metrics.follower();
+    let (first, updates) = match followed {
+        Some((now, updates)) if !job.state.is_end() => {
+            let Now { planned, progress, .. } = now;
+            let mut first = vec![event("job", &job)];
+            first.extend(planned.map(|planned| event("plan", &planned)));
+            first.extend(progress.map(|progress| event("progress", &progress)));
+            (first, Some(updates))
+        }
+        _ => (vec![event("end", &job)], None),
+    };
+    let rest = stream::unfold((updates, follower), |(updates, follower)| async move {
+        let mut updates = updates?;
+        loop {
+            match updates.recv().await {
+                Ok(update) => {
+                    let ends = matches!(update, Update::End(_));
+                    return Some((told(&update), ((!ends).then_some(updates), follower)));
+                }
+                // Whoever lags is told what is newest.
+                Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => return None,
+            }
+        }
+    });
+    let events = stream::iter(first).chain(rest).map(Ok);
+    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(ALIVE)))
+}

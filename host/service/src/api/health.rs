@@ -1,0 +1,61 @@
+//! Whether the server lives, whether it takes work, and its metrics.
+
+use axum::{
+    Json,
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::{App, problem::Problem};
+
+/// That the server lives.
+#[derive(Serialize, ToSchema)]
+pub struct Alive {
+    /// Always `alive`.
+    status: &'static str,
+    /// Of the program.
+    version: &'static str,
+}
+
+/// Whether the server takes work.
+#[derive(Serialize, ToSchema)]
+pub struct Ready {
+    /// It does.
+    ready: bool,
+    /// What keeps it from it, or what is wrong otherwise, in a line.
+    detail: Option<String>,
+}
+
+/// Whether the server lives
+#[utoipa::path(get, path = "/healthz", responses((status = 200, body = Alive)), security(()))]
+pub async fn alive() -> Json<Alive> {
+    Json(Alive { status: "alive", version: env!("CARGO_PKG_VERSION") })
+}
+
+/// Whether the server takes work
+#[utoipa::path(
+    get, path = "/readyz", security(()),
+    responses((status = 200, body = Ready), (status = 503, description = "Not now", body = Ready), (status = 429, body = Problem, content_type = "application/problem+json"))
+)]
+pub async fn ready(State(app): State<App>) -> Response {
+    let ready = !app.house.is_draining();
+    let fault = app.house.config_fault().clone();
+    let detail = if ready { fault } else { Some("the server is about to end".into()) };
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(Ready { ready, detail })).into_response()
+}
+
+/// Metrics, as Prometheus reads them
+#[utoipa::path(
+    get, path = "/metrics",
+    responses((status = 200, body = String, content_type = "text/plain"), (status = 429, body = Problem, content_type = "application/problem+json"), (status = 401, body = Problem, content_type = "application/problem+json"))
+)]
+pub async fn metrics(State(app): State<App>) -> Response {
+    let in_force: Vec<(String, u64)> =
+        app.house.rollout.policies().into_iter().map(|policy| (policy.name, policy.in_force.number)).collect();
+    let text = app.house.metrics.text(&app.house.devices, &in_force);
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}

@@ -1,0 +1,368 @@
+//! Jobs: submitted, listed, fetched, cancelled.
+
+use axum::{
+    Json,
+    body::Body,
+    extract::{FromRequest, Multipart, Request, State, multipart::Field},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
+use tokio::{io::AsyncWriteExt, task::spawn_blocking};
+use tokio_util::io::ReaderStream;
+use utoipa::{IntoParams, ToSchema};
+
+use super::bodies::{Asked, Named, cut_off, is_json, parsed};
+use crate::{
+    App,
+    accept::Refusal,
+    jobs::{Job, JobRequest, State as JobState, store::Filter},
+    problem::{Outcome, Problem},
+};
+
+/// Bytes of the request beside the latent.
+const REQUEST: u64 = 64 << 10;
+
+/// Parts of a form, and bytes of it that are neither the latent nor the request.
+const PARTS: usize = 8;
+
+/// A job to submit, with its latent.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "describes the form's parts")]
+pub struct Submission {
+    /// What the decode is asked with; without `latent_path`.
+    request: JobRequest,
+    /// A ComfyUI .latent, or a .safetensors with one tensor.
+    #[schema(value_type = String, format = Binary)]
+    latent: Vec<u8>,
+}
+
+/// Submit a decode
+///
+/// Either with the path of a latent on the server, or with the latent itself. The job is kept before the answer is given: it outlives the server.
+#[utoipa::path(
+    post, path = "/v1/jobs",
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same key gives the same job, however often it is sent: 1 to 128 printable ASCII characters", min_length = 1, max_length = 128, pattern = "^[!-~]+$")),
+    request_body(content((JobRequest = "application/json"), (Submission = "multipart/form-data"))),
+    responses(
+        (status = 202, description = "Accepted", body = Job, headers(("Location" = String, description = "The job"))),
+        (status = 400, description = "No such body", body = Problem, content_type = "application/problem+json"),
+        (status = 401, body = Problem, content_type = "application/problem+json"),
+        (status = 413, description = "The latent is too large", body = Problem, content_type = "application/problem+json"),
+        (status = 415, body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "What is asked for makes no sense", body = Problem, content_type = "application/problem+json"),
+        (status = 429, description = "The queue is full, or too many requests", body = Problem, content_type = "application/problem+json", headers(("Retry-After" = u64, description = "Seconds"))),
+        (status = 503, description = "The server is about to end", body = Problem, content_type = "application/problem+json")
+    )
+)]
+pub async fn submit(State(app): State<App>, request: Request) -> Outcome<Response> {
+    let key = key(request.headers())?;
+    let job = submitted(&app, request, key).await?;
+    let location = HeaderValue::from_str(&format!("/v1/jobs/{}", job.id)).map_err(|error| Problem::unable(&error))?;
+    Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], Json(job)).into_response())
+}
+
+fn key(headers: &HeaderMap) -> Outcome<Option<String>> {
+    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    let sound = value
+        .to_str()
+        .ok()
+        .filter(|key| (1..=128).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic()));
+    let wrong = || {
+        Problem::new(
+            StatusCode::BAD_REQUEST,
+            "Idempotency-Key: expected 1 to 128 printable ASCII characters without blanks",
+        )
+    };
+    sound.map(|key| Some(key.to_owned())).ok_or_else(wrong)
+}
+
+/// Reads a submission of either kind and accepts it.
+pub async fn submitted(app: &App, request: Request, key: Option<String>) -> Outcome<Job> {
+    let house = app.house.clone();
+    if let Some(key) = key.clone() {
+        let house = house.clone();
+        if let Some(before) =
+            spawn_blocking(move || house.store.with_key(&key).map(|kept| kept.map(|kept| house.told(kept)))).await??
+        {
+            return Ok(before);
+        }
+    }
+    if house.is_draining() {
+        return Err(Refusal::Ending.into());
+    }
+    // Before the body is read: whoever comes too much is told at once.
+    if let Some(seconds) = house.is_full() {
+        house.metrics.refused("full");
+        return Err(Refusal::Full(seconds).into());
+    }
+    let media = request
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default()
+        .to_owned();
+    let is_form = media.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("multipart/form-data"));
+    let (job, latent) = if is_json(&media) {
+        let bytes = axum::body::to_bytes(request.into_body(), REQUEST as usize)
+            .await
+            .map_err(|error| cut_off(&error, REQUEST))?;
+        let job: JobRequest = parsed(&bytes)?;
+        let Some(path) = job.latent_path.clone() else {
+            return Err(Problem::wrong(
+                "latent_path: expected the path of a latent on the server, or the latent itself in a multipart form",
+            ));
+        };
+        let house = house.clone();
+        let latent = spawn_blocking(move || house.copied(&path)).await??;
+        (job, latent)
+    } else if is_form {
+        form(app, request).await?
+    } else {
+        return Err(Problem::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "expected application/json or multipart/form-data",
+        ));
+    };
+    Ok(spawn_blocking(move || house.accept(job, latent, key.as_deref())).await??)
+}
+
+fn broken(error: &axum::extract::multipart::MultipartError) -> Problem {
+    let status = if error.status() == StatusCode::PAYLOAD_TOO_LARGE { error.status() } else { StatusCode::BAD_REQUEST };
+    Problem::new(status, format!("the form: {}", error.body_text()))
+}
+
+async fn form(app: &App, request: Request) -> Outcome<(JobRequest, NamedTempFile)> {
+    let most = app.house.config.load().server.limits.upload_bytes;
+    let mut form = Multipart::from_request(request, &())
+        .await
+        .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, format!("the form: {}", error.body_text())))?;
+    let (mut job, mut latent) = (None, None);
+    let mut fields: Vec<(String, String)> = Vec::new();
+    for _ in 0..PARTS {
+        let Some(field) = form.next_field().await.map_err(|error| broken(&error))? else { break };
+        let name = field.name().unwrap_or_default().to_owned();
+        match name.as_str() {
+            "latent" if latent.is_none() => latent = Some(received(app, field, most).await?),
+            "request" if job.is_none() => job = Some(parsed::<JobRequest>(&small(field, REQUEST).await?)?),
+            "latent" | "request" => return Err(Problem::wrong(format!("the form: two parts are named {name}"))),
+            // What the dashboard's form has, one by one.
+            "model" | "format" | "tag" | "objective" | "form" => {
+                let text = String::from_utf8(small(field, 256).await?)
+                    .map_err(|_| Problem::wrong(format!("{name}: not UTF-8")))?;
+                fields.push((name, text));
+            }
+            _ => return Err(Problem::wrong("the form: expected parts named request and latent")),
+        }
+    }
+    let latent = latent.ok_or_else(|| Problem::wrong("the form: no part named latent"))?;
+    let job = match job {
+        Some(job) => job,
+        None if fields.iter().any(|(name, _)| name == "model") => simple(&fields)?,
+        None => return Err(Problem::wrong("the form: no part named request")),
+    };
+    if job.latent_path.is_some() {
+        return Err(Problem::wrong("latent_path: the form has the latent itself: leave one of them out"));
+    }
+    Ok((job, latent))
+}
+
+/// A request as the dashboard's form has it: empty fields are left out.
+fn simple(fields: &[(String, String)]) -> Outcome<JobRequest> {
+    let given = fields.iter().filter(|(name, text)| name != "form" && !text.is_empty());
+    let object: serde_json::Map<_, _> = given.map(|(name, text)| (name.clone(), text.clone().into())).collect();
+    serde_json::from_value(object.into()).map_err(|error| Problem::wrong(format!("the form: {error}")))
+}
+
+/// A part that is a short text.
+async fn small(mut field: Field<'_>, most: u64) -> Outcome<Vec<u8>> {
+    let mut bytes = Vec::new();
+    while let Some(chunk) = field.chunk().await.map_err(|error| broken(&error))? {
+        bytes.extend_from_slice(&chunk);
+        if bytes.len() as u64 > most {
+            return Err(Problem::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("the form: a text of at most {most} bytes is taken"),
+            ));
+        }
+    }
+    Ok(bytes)
+}
+
+/// A part that is a file, written as it comes.
+async fn received(app: &App, mut field: Field<'_>, most: u64) -> Outcome<NamedTempFile> {
+    let house = app.house.clone();
+    let file = spawn_blocking(move || house.upload()).await??;
+    let again = file.reopen().map_err(|error| Problem::unable(&error))?;
+    let mut writing = tokio::fs::File::from_std(again);
+    let mut bytes = 0;
+    while let Some(chunk) = field.chunk().await.map_err(|error| broken(&error))? {
+        bytes += chunk.len() as u64;
+        if bytes > most {
+            app.house.metrics.refused("too_large");
+            return Err(Refusal::TooLarge(most).into());
+        }
+        writing.write_all(&chunk).await.map_err(|error| Problem::unable(&error))?;
+    }
+    writing.flush().await.map_err(|error| Problem::unable(&error))?;
+    Ok(file)
+}
+
+/// Which jobs.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Listed {
+    /// In this state.
+    state: Option<JobState>,
+    /// With this tag.
+    #[param(max_length = 64)]
+    tag: Option<String>,
+    /// At most so many.
+    #[serde(default = "fifty")]
+    #[param(minimum = 1, maximum = 500, default = 50)]
+    limit: u32,
+    /// Accepted before this one: `next` of the page before.
+    #[param(max_length = 64)]
+    before: Option<String>,
+}
+
+fn fifty() -> u32 {
+    50
+}
+
+/// The page that a limit allows.
+pub fn page(limit: u32) -> Outcome<u32> {
+    match limit {
+        1..=500 => Ok(limit),
+        _ => Err(Problem::new(StatusCode::BAD_REQUEST, "limit: expected 1 to 500")),
+    }
+}
+
+/// Jobs, newest first.
+#[derive(Serialize, ToSchema)]
+pub struct Jobs {
+    jobs: Vec<Job>,
+    /// Where the next page begins; null on the last.
+    next: Option<String>,
+}
+
+/// List jobs, newest first
+#[utoipa::path(
+    get, path = "/v1/jobs", params(Listed),
+    responses(
+        (status = 200, body = Jobs),
+        (status = 400, body = Problem, content_type = "application/problem+json"),
+        (status = 401, body = Problem, content_type = "application/problem+json"),
+        (status = 429, body = Problem, content_type = "application/problem+json")
+    )
+)]
+pub async fn list(State(app): State<App>, Asked(listed): Asked<Listed>) -> Outcome<Json<Jobs>> {
+    let Listed { state, tag, limit, before } = listed;
+    let limit = page(limit)?;
+    let filter = Filter { state, tag, limit, before, ..Filter::default() };
+    let jobs = spawn_blocking(move || {
+        let found = app.house.store.list(&filter)?;
+        Ok::<Vec<Job>, crate::Error>(found.into_iter().map(|(kept, _)| app.house.told(kept)).collect())
+    });
+    let jobs = jobs.await??;
+    let next = jobs.last().filter(|_| jobs.len() == limit as usize).map(|job| job.id.clone());
+    Ok(Json(Jobs { jobs, next }))
+}
+
+/// No job of that id.
+pub fn no_job() -> Problem {
+    Problem::not_found("no job of that id: it never was, or is no longer kept")
+}
+
+/// One job
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}", params(("id" = String, Path, description = "The job's id")),
+    responses(
+        (status = 200, body = Job),
+        (status = 401, body = Problem, content_type = "application/problem+json"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 429, body = Problem, content_type = "application/problem+json")
+    )
+)]
+pub async fn get(State(app): State<App>, Named(id): Named) -> Outcome<Json<Job>> {
+    let job = spawn_blocking(move || Ok::<_, crate::Error>(app.house.store.get(&id)?.map(|kept| app.house.told(kept))))
+        .await??;
+    job.map(Json).ok_or_else(no_job)
+}
+
+/// Cancel a job
+///
+/// One that waits ends at once, one at work at its next tile.
+#[utoipa::path(
+    delete, path = "/v1/jobs/{id}", params(("id" = String, Path, description = "The job's id")),
+    responses(
+        (status = 200, description = "It ends, or has", body = Job),
+        (status = 401, body = Problem, content_type = "application/problem+json"),
+        (status = 403, description = "Asked for by a page of another site", body = Problem, content_type = "application/problem+json"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "It has ended already", body = Problem, content_type = "application/problem+json"),
+        (status = 429, body = Problem, content_type = "application/problem+json")
+    )
+)]
+pub async fn cancel(State(app): State<App>, Named(id): Named) -> Outcome<Json<Job>> {
+    match spawn_blocking(move || app.house.cancel(&id)).await?? {
+        None => Err(no_job()),
+        Some((job, true)) => Ok(Json(job)),
+        Some((job, false)) => Err(Problem::conflict(format!("the job has ended already: it is {}", job.state.name()))),
+    }
+}
+
+/// Which of the batch.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Sampled {
+    /// From 0.
+    #[serde(default)]
+    #[param(default = 0)]
+    sample: u32,
+}
+
+/// Fetch a result
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}/result", params(("id" = String, Path, description = "The job's id"), Sampled),
+    responses(
+        (status = 200, description = "The file", content(("image/png"), ("image/jpeg"), ("image/webp"), ("image/gif"), ("video/mp4"), ("video/webm"), ("video/x-matroska"), ("application/octet-stream"))),
+        (status = 400, body = Problem, content_type = "application/problem+json"),
+        (status = 401, body = Problem, content_type = "application/problem+json"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "It has not ended, or ended without a result", body = Problem, content_type = "application/problem+json"),
+        (status = 410, description = "It is no longer there", body = Problem, content_type = "application/problem+json"),
+        (status = 429, body = Problem, content_type = "application/problem+json")
+    )
+)]
+pub async fn result(
+    State(app): State<App>,
+    Named(id): Named,
+    Asked(Sampled { sample }): Asked<Sampled>,
+) -> Outcome<Response> {
+    let house = app.house.clone();
+    let kept = spawn_blocking(move || house.store.get(&id)).await??;
+    let job = kept.map(|kept| kept.job).ok_or_else(no_job)?;
+    if job.state != JobState::Done {
+        let why = job.error.map_or_else(String::new, |error| format!(": {error}"));
+        return Err(Problem::conflict(format!("there is no result: the job is {}{why}", job.state.name())));
+    }
+    let Some(result) = job.results.get(sample as usize) else {
+        return Err(Problem::not_found(format!("sample: the job has {}", job.results.len())));
+    };
+    let paths = app.house.files.results(&job.id, job.format.ending(), job.batch);
+    let gone = || Problem::new(StatusCode::GONE, "the result is no longer there");
+    let path = paths.into_iter().nth(sample as usize).ok_or_else(gone)?;
+    let file = tokio::fs::File::open(&path).await.map_err(|_| gone())?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let headers = [
+        (header::CONTENT_TYPE, result.content_type.clone()),
+        (header::CONTENT_LENGTH, result.bytes.to_string()),
+        (header::CONTENT_DISPOSITION, format!("inline; filename=\"{}-{name}\"", job.id)),
+        (header::CACHE_CONTROL, "private, max-age=3600, immutable".to_owned()),
+    ];
+    Ok((headers, Body::from_stream(ReaderStream::new(file))).into_response())
+}

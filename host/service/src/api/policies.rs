@@ -1,0 +1,415 @@
+//! Policies: listed, uploaded, checked, swapped, rolled back, paused.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use axum::{
+    Json,
+    body::to_bytes,
+    extract::{Request, State},
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::{Deserialize, Serialize};
+use tilewright_config::Source;
+use tilewright_policy::{Limits, Verdict};
+use tilewright_rollout::{Replacement, Revision, SlotFacts};
+use tokio::task::spawn_blocking;
+use utoipa::ToSchema;
+
+use super::bodies::{Named, ReadBody, cut_off};
+use crate::{
+    App,
+    house::House,
+    problem::{Outcome, Problem},
+};
+
+/// Bytes of a signature's file.
+const SIGNATURE: usize = 4096;
+
+/// Characters of a source, and of a setting.
+const TEXT: usize = 1024;
+
+/// Settings of a policy.
+const SETTINGS: usize = 64;
+
+/// A version of a policy.
+#[derive(Serialize, ToSchema)]
+pub struct RevisionBody {
+    /// Counted from 1, restarts included.
+    number: u64,
+    /// As the module describes itself.
+    name: String,
+    /// As the module describes itself.
+    version: String,
+    digest: String,
+    /// What it was configured with, defaults included.
+    #[schema(value_type = Object)]
+    settings: BTreeMap<String, tilewright_plan::Value>,
+    /// Where it came from, in words.
+    origin: String,
+    /// When it took over first.
+    since: String,
+    /// Jobs that ended under it.
+    jobs: u64,
+    /// Decisions, those after failed attempts included.
+    decisions: u64,
+    /// Decisions that the native default had to stand in for.
+    failures: u64,
+}
+
+impl From<&Revision> for RevisionBody {
+    fn from(revision: &Revision) -> Self {
+        let tally = revision.tally();
+        Self {
+            number: revision.number,
+            name: revision.identity.name.clone(),
+            version: revision.identity.version.clone(),
+            digest: revision.identity.digest.clone(),
+            settings: revision.identity.settings.clone(),
+            origin: revision.origin.clone(),
+            since: revision.since.clone(),
+            jobs: tally.jobs,
+            decisions: tally.decisions,
+            failures: tally.failures,
+        }
+    }
+}
+
+/// A module that was not let in, or was taken back.
+#[derive(Serialize, ToSchema)]
+pub struct RefusedBody {
+    time: String,
+    /// Where it came from, in words.
+    origin: String,
+    /// In a line.
+    why: String,
+}
+
+/// A policy in service.
+#[derive(Serialize, ToSchema)]
+pub struct PolicyBody {
+    name: String,
+    /// Where the configuration has it from.
+    source: String,
+    /// Not asked: the native default decides.
+    paused: bool,
+    in_force: RevisionBody,
+    /// The one before, which a rollback puts in force again.
+    previous: Option<RevisionBody>,
+    /// Older ones that jobs still hold.
+    draining: Vec<RevisionBody>,
+    /// Newest first.
+    refused: Vec<RefusedBody>,
+}
+
+impl From<SlotFacts> for PolicyBody {
+    fn from(facts: SlotFacts) -> Self {
+        let refused = facts.refused.into_iter().map(|refused| {
+            let tilewright_rollout::Refused { time, origin, why } = refused;
+            RefusedBody { time, origin, why }
+        });
+        Self {
+            name: facts.name,
+            source: facts.source,
+            paused: facts.paused,
+            in_force: (&*facts.in_force).into(),
+            previous: facts.previous.as_deref().map(Into::into),
+            draining: facts.draining.iter().map(|revision| (&**revision).into()).collect(),
+            refused: refused.collect(),
+        }
+    }
+}
+
+/// Policies in service.
+#[derive(Serialize, ToSchema)]
+pub struct PolicyList {
+    policies: Vec<PolicyBody>,
+}
+
+/// The policies in service
+#[utoipa::path(get, path = "/v1/policies", responses((status = 200, body = PolicyList), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 429, body = Problem, content_type = "application/problem+json")))]
+pub async fn list(State(app): State<App>) -> Json<PolicyList> {
+    Json(PolicyList { policies: app.house.rollout.policies().into_iter().map(Into::into).collect() })
+}
+
+/// One policy
+#[utoipa::path(
+    get, path = "/v1/policies/{name}", params(("name" = String, Path, description = "The policy's name in the configuration")),
+    responses(
+        (status = 200, body = PolicyBody),
+        (status = 401, body = Problem, content_type = "application/problem+json"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 429, body = Problem, content_type = "application/problem+json")
+    )
+)]
+pub async fn get(State(app): State<App>, Named(name): Named) -> Outcome<Json<PolicyBody>> {
+    Ok(Json(app.house.rollout.policy(&name)?.into()))
+}
+
+/// A module that is stored now.
+#[derive(Serialize, ToSchema)]
+pub struct ModuleBody {
+    pub digest: String,
+    /// As the module describes itself.
+    name: String,
+    /// As the module describes itself.
+    version: String,
+    /// Everything that the load gate found, as `tilewright policy check --json` prints it.
+    #[schema(value_type = Object)]
+    verdict: Verdict,
+}
+
+/// Upload a module
+///
+/// It is stored under its digest and checked; a swap can name it then. Modules that nothing needs are removed after a while.
+#[utoipa::path(
+    post, path = "/v1/modules", request_body(content = Vec<u8>, content_type = "application/wasm"),
+    responses(
+        (status = 201, body = ModuleBody),
+        (status = 400, body = Problem, content_type = "application/problem+json"),
+        (status = 401, body = Problem, content_type = "application/problem+json"),
+        (status = 403, body = Problem, content_type = "application/problem+json"),
+        (status = 413, body = Problem, content_type = "application/problem+json"),
+        (status = 415, body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "It can't be loaded", body = Problem, content_type = "application/problem+json"),
+        (status = 429, body = Problem, content_type = "application/problem+json")
+    )
+)]
+pub async fn upload(State(app): State<App>, request: Request) -> Outcome<Response> {
+    let media = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if !media.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("application/wasm")) {
+        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "expected Content-Type: application/wasm"));
+    }
+    let most = Limits::default().granting(tilewright_policy::Wasi::Inert, None).file_bytes;
+    let bytes = to_bytes(request.into_body(), most).await.map_err(|error| cut_off(&error, most as u64))?;
+    let checked = uploaded(&app, bytes.to_vec()).await?;
+    Ok((StatusCode::CREATED, Json(checked)).into_response())
+}
+
+/// Stores and checks a module.
+pub async fn uploaded(app: &App, bytes: Vec<u8>) -> Outcome<ModuleBody> {
+    let house = app.house.clone();
+    let checked = spawn_blocking(move || house.rollout.upload(bytes)).await??;
+    let (name, version) = (checked.verdict.name.clone(), checked.verdict.version.clone());
+    Ok(ModuleBody { digest: checked.digest, name, version, verdict: checked.verdict })
+}
+
+/// Upload a module's signature, as minisign writes it
+#[utoipa::path(
+    put, path = "/v1/modules/{digest}/signature", params(("digest" = String, Path, description = "sha256: and 64 hexadecimal digits")),
+    request_body(content = String, content_type = "text/plain"),
+    responses(
+        (status = 204, description = "Kept beside the module; whose it is counts when the module is put in force"),
+        (status = 400, body = Problem, content_type = "application/problem+json"),
+        (status = 401, body = Problem, content_type = "application/problem+json"),
+        (status = 403, body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "No such module is stored", body = Problem, content_type = "application/problem+json"),
+        (status = 413, body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "It is no signature", body = Problem, content_type = "application/problem+json"),
+        (status = 429, body = Problem, content_type = "application/problem+json")
+    )
+)]
+pub async fn sign(State(app): State<App>, Named(digest): Named, request: Request) -> Outcome<StatusCode> {
+    let bytes = to_bytes(request.into_body(), SIGNATURE).await.map_err(|error| cut_off(&error, SIGNATURE as u64))?;
+    let text = String::from_utf8(bytes.to_vec())
+        .map_err(|_| Problem::new(StatusCode::BAD_REQUEST, "the signature: not UTF-8"))?;
+    spawn_blocking(move || app.house.rollout.sign(&digest, &text)).await??;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What to put in force: a module that is stored, or one from elsewhere.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplacementBody {
+    /// A stored module, `sha256:…`; or `source`, not both. Neither: what the configuration says, as it is now.
+    #[serde(default)]
+    #[schema(pattern = "^sha256:[0-9a-f]{64}$")]
+    digest: Option<String>,
+    /// A policy that ships, by its name, or `oci://REGISTRY/NAME:TAG`.
+    #[serde(default)]
+    #[schema(min_length = 1, max_length = 1024)]
+    source: Option<String>,
+    /// Settings by name; the configured ones where they are left out.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    settings: Option<BTreeMap<String, serde_json::Value>>,
+}
+
+type Settings = Vec<(String, String)>;
+
+impl ReplacementBody {
+    /// One that somebody names: a digest, or a source.
+    pub fn of(digest: Option<String>, source: Option<String>) -> Self {
+        Self { digest, source, settings: None }
+    }
+
+    fn read(self) -> Outcome<(Replacement, Option<Settings>)> {
+        let replacement = match (self.digest, self.source) {
+            (Some(_), Some(_)) => return Err(Problem::wrong("give digest or source, not both")),
+            (Some(digest), None) => Replacement::Stored { digest },
+            (None, None) => Replacement::Configured,
+            (None, Some(source)) => {
+                if source.len() > TEXT || source.contains(char::is_control) {
+                    return Err(Problem::wrong(
+                        "source: expected the name of a policy that ships, or oci://REGISTRY/NAME:TAG",
+                    ));
+                }
+                let Ok(source) = source.parse::<Source>();
+                if let Source::File(_) = source {
+                    // What lies on the server is the configuration's to name.
+                    return Err(Problem::wrong(
+                        "source: files of the server are named in its configuration: upload the module to /v1/modules instead",
+                    ));
+                }
+                Replacement::From(source)
+            }
+        };
+        Ok((replacement, self.settings.map(plain).transpose()?))
+    }
+}
+
+/// Settings as texts, as they are on command lines.
+fn plain(settings: BTreeMap<String, serde_json::Value>) -> Outcome<Settings> {
+    if settings.len() > SETTINGS {
+        return Err(Problem::wrong(format!("settings: at most {SETTINGS}")));
+    }
+    let text = |(name, value): (String, serde_json::Value)| {
+        let text = match value {
+            serde_json::Value::String(text) => text,
+            plain @ (serde_json::Value::Bool(_) | serde_json::Value::Number(_)) => plain.to_string(),
+            _ => return Err(Problem::wrong("settings: expected texts, numbers, true or false")),
+        };
+        if name.len() > TEXT || text.len() > TEXT || name.contains(char::is_control) {
+            return Err(Problem::wrong(format!("settings: names and values of at most {TEXT} characters")));
+        }
+        Ok((name, text))
+    };
+    settings.into_iter().map(text).collect()
+}
+
+/// Ask the load gate about a replacement, with the policy's settings and grants; nothing is put in force
+#[utoipa::path(
+    post, path = "/v1/policies/{name}/check", params(("name" = String, Path, description = "The policy's name in the configuration")),
+    request_body = ReplacementBody,
+    responses(
+        (status = 200, description = "The verdict, as `tilewright policy check --json` prints it", body = Object),
+        (status = 400, body = Problem, content_type = "application/problem+json"),
+        (status = 401, body = Problem, content_type = "application/problem+json"),
+        (status = 403, body = Problem, content_type = "application/problem+json"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 413, body = Problem, content_type = "application/problem+json"),
+        (status = 415, body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "It can't be had, or not be loaded", body = Problem, content_type = "application/problem+json"),
+        (status = 429, body = Problem, content_type = "application/problem+json")
+    )
+)]
+pub async fn check(
+    State(app): State<App>,
+    Named(name): Named,
+    ReadBody(body): ReadBody<ReplacementBody>,
+) -> Outcome<Json<Verdict>> {
+    app.house.rollout.policy(&name)?;
+    let (replacement, settings) = body.read()?;
+    let verdict = spawn_blocking(move || app.house.rollout.check(&name, &replacement, settings.as_deref()));
+    Ok(Json(verdict.await??))
+}
+
+/// Put another revision in force
+///
+/// It passes the load gate, is compiled and warmed beside the one in force, and takes over at once: jobs that were accepted before keep theirs. Where it
+/// is not let in, nothing changes.
+#[utoipa::path(
+    post, path = "/v1/policies/{name}/swap", params(("name" = String, Path, description = "The policy's name in the configuration")),
+    request_body = ReplacementBody,
+    responses(
+        (status = 200, body = PolicyBody),
+        (status = 400, body = Problem, content_type = "application/problem+json"),
+        (status = 401, body = Problem, content_type = "application/problem+json"),
+        (status = 403, body = Problem, content_type = "application/problem+json"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 413, body = Problem, content_type = "application/problem+json"),
+        (status = 415, body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "The gate refuses it", body = Problem, content_type = "application/problem+json"),
+        (status = 429, body = Problem, content_type = "application/problem+json")
+    )
+)]
+pub async fn swap(
+    State(app): State<App>,
+    Named(name): Named,
+    ReadBody(body): ReadBody<ReplacementBody>,
+) -> Outcome<Json<PolicyBody>> {
+    app.house.rollout.policy(&name)?;
+    carried_out(&app, &name, body).await.map(Json)
+}
+
+/// Swaps, and says what is in force then.
+pub async fn carried_out(app: &App, name: &str, body: ReplacementBody) -> Outcome<PolicyBody> {
+    let (replacement, settings) = body.read()?;
+    changed(app, name, move |house, name| {
+        let started = Instant::now();
+        house.rollout.swap(name, &replacement, settings.as_deref())?;
+        house.metrics.swapped(started.elapsed());
+        Ok(())
+    })
+    .await
+}
+
+/// Changes a policy, and says what is in force then.
+pub async fn changed(
+    app: &App,
+    name: &str,
+    change: impl FnOnce(&House, &str) -> tilewright_rollout::Result<()> + Send + 'static,
+) -> Outcome<PolicyBody> {
+    let (house, name) = (app.house.clone(), name.to_owned());
+    let policy = spawn_blocking(move || {
+        change(&house, &name)?;
+        house.rollout.policy(&name)
+    });
+    Ok(policy.await??.into())
+}
+
+/// Put the previous revision in force again
+#[utoipa::path(
+    post, path = "/v1/policies/{name}/rollback", params(("name" = String, Path, description = "The policy's name in the configuration")),
+    responses(
+        (status = 200, body = PolicyBody),
+        (status = 401, body = Problem, content_type = "application/problem+json"),
+        (status = 403, body = Problem, content_type = "application/problem+json"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "There is none", body = Problem, content_type = "application/problem+json"),
+        (status = 429, body = Problem, content_type = "application/problem+json")
+    )
+)]
+pub async fn roll_back(State(app): State<App>, Named(name): Named) -> Outcome<Json<PolicyBody>> {
+    changed(&app, &name, |house, name| house.rollout.roll_back(name).map(drop)).await.map(Json)
+}
+
+/// Ask a policy no more: the native default decides in its place
+#[utoipa::path(
+    post, path = "/v1/policies/{name}/pause", params(("name" = String, Path, description = "The policy's name in the configuration")),
+    responses(
+        (status = 200, body = PolicyBody),
+        (status = 401, body = Problem, content_type = "application/problem+json"),
+        (status = 403, body = Problem, content_type = "application/problem+json"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 429, body = Problem, content_type = "application/problem+json")
+    )
+)]
+pub async fn pause(State(app): State<App>, Named(name): Named) -> Outcome<Json<PolicyBody>> {
+    changed(&app, &name, |house, name| house.rollout.pause(name, true)).await.map(Json)
+}
+
+/// Ask a policy again
+#[utoipa::path(
+    post, path = "/v1/policies/{name}/resume", params(("name" = String, Path, description = "The policy's name in the configuration")),
+    responses(
+        (status = 200, body = PolicyBody),
+        (status = 401, body = Problem, content_type = "application/problem+json"),
+        (status = 403, body = Problem, content_type = "application/problem+json"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 429, body = Problem, content_type = "application/problem+json")
+    )
+)]
+pub async fn resume(State(app): State<App>, Named(name): Named) -> Outcome<Json<PolicyBody>> {
+    changed(&app, &name, |house, name| house.rollout.pause(name, false)).await.map(Json)
+}

@@ -1,0 +1,229 @@
+//! The dashboard: pages, their live parts, and what their forms do.
+
+mod actions;
+mod facts;
+
+use std::{
+    collections::{HashMap, hash_map::DefaultHasher},
+    convert::Infallible,
+    hash::{Hash, Hasher},
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Router,
+    extract::{Path, Query, State},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{
+        Html, IntoResponse, Response, Sse,
+        sse::{Event, KeepAlive},
+    },
+    routing::{get, post},
+};
+use futures_util::{Stream, stream};
+use serde::Deserialize;
+use tilewright_dashboard::{ASSETS, Part, job, job_part, login, overview, policy, policy_part, status_part};
+use tokio::{sync::watch, task::spawn_blocking};
+
+use crate::{
+    App,
+    problem::{Outcome, Problem},
+};
+
+/// Between two looks at what has changed.
+const PACE: Duration = Duration::from_millis(250);
+
+/// Times that are told relative to now are told anew this often.
+const ANYWAY: Duration = Duration::from_secs(5);
+
+/// Every page, its parts and its forms.
+pub fn router(end: watch::Receiver<bool>) -> Router<App> {
+    Router::new()
+        .route("/", get(overview_page))
+        .route("/jobs/{id}", get(job_page))
+        .route("/policies/{name}", get(policy_page))
+        .route("/live", get(move |state, query| live(state, query, end.clone())))
+        .route("/assets/{name}", get(asset))
+        .route("/login", get(login_page).post(actions::sign_in))
+        .route("/actions/logout", post(actions::sign_out))
+        .route("/actions/submit", post(actions::submit))
+        .route("/actions/jobs/{id}/cancel", post(actions::cancel))
+        .route("/actions/policies/{name}/swap", post(actions::swap))
+        .route("/actions/policies/{name}/{what}", post(actions::policy))
+        .route("/actions/routes/{name}/{what}", post(actions::route))
+}
+
+/// What pages are asked with.
+#[derive(Debug, Default, Deserialize)]
+struct Told {
+    /// What became of the last action, by its number.
+    notice: Option<String>,
+    next: Option<String>,
+    page: Option<String>,
+}
+
+async fn overview_page(State(app): State<App>, Query(told): Query<Told>, headers: HeaderMap) -> Outcome<Html<String>> {
+    let html =
+        spawn_blocking(move || facts::overview(&app, &headers, told.notice.as_deref()).map(|facts| overview(&facts)));
+    Ok(Html(html.await??))
+}
+
+async fn job_page(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Query(told): Query<Told>,
+    headers: HeaderMap,
+) -> Response {
+    let page = spawn_blocking(move || {
+        facts::job_page(&app, &headers, &id, told.notice.as_deref()).map(|facts| facts.map(|facts| job(&facts)))
+    });
+    found(page.await, "no job of that id: it never was, or is no longer kept")
+}
+
+async fn policy_page(
+    State(app): State<App>,
+    Path(name): Path<String>,
+    Query(told): Query<Told>,
+    headers: HeaderMap,
+) -> Response {
+    let page = spawn_blocking(move || {
+        facts::policy_page(&app, &headers, &name, told.notice.as_deref()).map(|facts| facts.map(|facts| policy(&facts)))
+    });
+    found(page.await, "no policy of that name is in service")
+}
+
+fn found(page: Result<crate::Result<Option<String>>, tokio::task::JoinError>, missing: &str) -> Response {
+    match page {
+        Ok(Ok(Some(html))) => Html(html).into_response(),
+        Ok(Ok(None)) => problem_page(&Problem::not_found(missing)),
+        Ok(Err(error)) => problem_page(&Problem::unable(&error)),
+        Err(error) => problem_page(&Problem::unable(&error)),
+    }
+}
+
+/// A problem, as a page.
+fn problem_page(problem: &Problem) -> Response {
+    let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    (status, Html(tilewright_dashboard::problem(&facts::problem(problem)))).into_response()
+}
+
+async fn login_page(State(app): State<App>, Query(told): Query<Told>) -> Html<String> {
+    Html(login(&facts::login(&app, told.next.as_deref(), None)))
+}
+
+async fn asset(Path(name): Path<String>) -> Response {
+    match ASSETS.iter().find(|asset| asset.name == name) {
+        // Pages name them with their digest.
+        Some(asset) => {
+            let kept = HeaderValue::from_static("public, max-age=31536000, immutable");
+            (
+                [(header::CONTENT_TYPE, HeaderValue::from_static(asset.content_type)), (header::CACHE_CONTROL, kept)],
+                asset.body,
+            )
+                .into_response()
+        }
+        None => Problem::not_found("there is no such file").into_response(),
+    }
+}
+
+/// A page's parts, as they are now: ids and elements.
+fn parts(app: &App, headers: &HeaderMap, page: &str) -> crate::Result<Vec<(&'static str, String)>> {
+    if let Some(id) = page.strip_prefix("/jobs/") {
+        let facts = facts::job_page(app, headers, id, None)?;
+        return Ok(
+            facts.map_or_else(Vec::new, |facts| vec![("status", status_part(&facts.frame)), ("job", job_part(&facts))])
+        );
+    }
+    if let Some(name) = page.strip_prefix("/policies/") {
+        let facts = facts::policy_page(app, headers, name, None)?;
+        return Ok(facts.map_or_else(Vec::new, |facts| {
+            vec![("status", status_part(&facts.frame)), ("policy", policy_part(&facts))]
+        }));
+    }
+    let facts = facts::overview(app, headers, None)?;
+    Ok(Part::ALL.iter().map(|part| (part.id(), part.html(&facts))).collect())
+}
+
+/// A page's parts as they change.
+async fn live(
+    State(app): State<App>,
+    Query(told): Query<Told>,
+    end: watch::Receiver<bool>,
+) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+    let page = told.page.unwrap_or_default();
+    let follower = app.house.metrics.follower();
+    let changes = app.house.live.changes();
+    let start = Following { app, page, end, changes, sent: HashMap::new(), waiting: Vec::new(), looked: None };
+    let events = stream::unfold((start, follower), |(mut following, follower)| async move {
+        let event = following.next().await?;
+        Some((Ok(event), (following, follower)))
+    });
+    Sse::new(events).keep_alive(KeepAlive::new().interval(Duration::from_secs(15)))
+}
+
+/// Somebody who looks at a page.
+struct Following {
+    app: App,
+    page: String,
+    end: watch::Receiver<bool>,
+    changes: watch::Receiver<u64>,
+    /// Hashes of the parts as they were sent.
+    sent: HashMap<&'static str, u64>,
+    waiting: Vec<(&'static str, String)>,
+    looked: Option<Instant>,
+}
+
+impl Following {
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some((id, html)) = self.waiting.pop() {
+                return Event::default().json_data(serde_json::json!({ "id": id, "html": html })).ok();
+            }
+            if let Some(looked) = self.looked {
+                tokio::time::sleep_until((looked + PACE).into()).await;
+                tokio::select! {
+                    ends = self.end.wait_for(|ends| *ends) => { drop(ends); return None; }
+                    changed = self.changes.changed() => changed.ok()?,
+                    () = tokio::time::sleep_until((looked + ANYWAY).into()) => {}
+                }
+            }
+            self.looked = Some(Instant::now());
+            self.changes.mark_unchanged();
+            let (app, page) = (self.app.clone(), self.page.clone());
+            let parts = spawn_blocking(move || parts(&app, &HeaderMap::new(), &page)).await.ok()?.ok()?;
+            for (id, html) in parts.into_iter().rev() {
+                let mut hasher = DefaultHasher::new();
+                html.hash(&mut hasher);
+                let hash = hasher.finish();
+                if self.sent.insert(id, hash) != Some(hash) {
+                    self.waiting.push((id, html));
+                }
+            }
+        }
+    }
+}
+
+/// The query's text of a notice.
+pub fn with_notice(path: &str, good: bool, text: &str) -> String {
+    let tone = if good { "good" } else { "bad" };
+    let mut encoded = String::new();
+    for byte in text.bytes().take(600) {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => encoded.push(byte.into()),
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    format!("{path}?notice={tone}%3A{encoded}")
+}
+
+/// Whatever a form asks for is ours.
+fn is_ours(app: &App, token: Option<&str>) -> bool {
+    token.is_some_and(|token| {
+        bool::from(subtle::ConstantTimeEq::ct_eq(token.as_bytes(), app.door.form_token.as_bytes()))
+    })
+}
+
+/// A page of another site, or one of a server that has ended since.
+fn strange() -> Response {
+    problem_page(&Problem::new(StatusCode::FORBIDDEN, "this form is out of date: load its page again and repeat it"))
+}

@@ -1,0 +1,205 @@
+//! What the dashboard's forms do. Each leads back to a page that says what became of it.
+
+use axum::{
+    Form,
+    body::to_bytes,
+    extract::{FromRequest, Multipart, Path, Request, State},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{Html, IntoResponse, Response},
+};
+use serde::Deserialize;
+use tokio::task::spawn_blocking;
+
+use super::{facts, is_ours, strange, with_notice};
+use crate::{
+    App, api,
+    problem::{Outcome, Problem},
+};
+
+/// Bytes of a form without files.
+const FORM: usize = 16 << 10;
+
+/// Bytes of a module.
+const MODULE: usize = 64 << 20;
+
+/// The token that every form carries, and what the sign-in form has.
+#[derive(Debug, Deserialize)]
+pub struct Carried {
+    form: Option<String>,
+    token: Option<String>,
+    next: Option<String>,
+}
+
+/// Leads to a page.
+fn see(location: &str) -> Response {
+    let location = HeaderValue::from_str(location).unwrap_or(HeaderValue::from_static("/"));
+    (StatusCode::SEE_OTHER, [(header::LOCATION, location)]).into_response()
+}
+
+fn told<T>(path: &str, outcome: Outcome<T>, good: impl FnOnce(T) -> String) -> Response {
+    match outcome {
+        Ok(value) => see(&with_notice(path, true, &good(value))),
+        Err(problem) => see(&with_notice(path, false, &problem.detail)),
+    }
+}
+
+async fn carried(request: Request) -> Option<Carried> {
+    let (parts, body) = request.into_parts();
+    let bytes = to_bytes(body, FORM).await.ok()?;
+    let request = Request::from_parts(parts, bytes.into());
+    Form::<Carried>::from_request(request, &()).await.ok().map(|Form(carried)| carried)
+}
+
+/// A path of ours, whatever was sent.
+fn local(next: Option<&str>) -> &str {
+    let sound = |next: &&str| {
+        next.starts_with('/')
+            && !next.starts_with("//")
+            && next.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\')
+    };
+    next.filter(sound).unwrap_or("/")
+}
+
+/// Signs in with the token.
+pub async fn sign_in(State(app): State<App>, request: Request) -> Response {
+    let Some(Carried { form, token, next }) = carried(request).await else { return strange() };
+    if !is_ours(&app, form.as_deref()) {
+        return strange();
+    }
+    if !token.is_some_and(|token| app.door.is_token(token.trim().as_bytes())) {
+        let page = tilewright_dashboard::login(&facts::login(&app, next.as_deref(), Some("that is not the token")));
+        return (StatusCode::UNAUTHORIZED, Html(page)).into_response();
+    }
+    let mut response = see(local(next.as_deref()));
+    if let Ok(cookie) = HeaderValue::from_str(&app.door.begin_session()) {
+        response.headers_mut().insert(header::SET_COOKIE, cookie);
+    }
+    response
+}
+
+/// Signs out.
+pub async fn sign_out(State(app): State<App>, headers: HeaderMap, request: Request) -> Response {
+    if !carried(request).await.is_some_and(|carried| is_ours(&app, carried.form.as_deref())) {
+        return strange();
+    }
+    let mut response = see("/login");
+    if let Ok(cookie) = HeaderValue::from_str(&app.door.end_session(&headers)) {
+        response.headers_mut().insert(header::SET_COOKIE, cookie);
+    }
+    response
+}
+
+/// Submits a decode. The form's token is among its parts, and looked at with them.
+pub async fn submit(State(app): State<App>, request: Request) -> Response {
+    match api::submitted(&app, request, None).await {
+        Ok(job) => see(&format!("/jobs/{}", job.id)),
+        Err(problem) => see(&with_notice("/", false, &problem.detail)),
+    }
+}
+
+/// Cancels a job.
+pub async fn cancel(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
+    if !carried(request).await.is_some_and(|carried| is_ours(&app, carried.form.as_deref())) {
+        return strange();
+    }
+    let of = id.clone();
+    let outcome = async {
+        match spawn_blocking(move || app.house.cancel(&of)).await?? {
+            None => Err(Problem::not_found("no job of that id")),
+            Some((_, true)) => Ok("the job ends"),
+            Some((job, false)) => {
+                Err(Problem::conflict(format!("the job has ended already: it is {}", job.state.name())))
+            }
+        }
+    };
+    let outcome = outcome.await;
+    let path = if outcome.is_ok() { format!("/jobs/{}", plain(&id)) } else { "/".to_owned() };
+    told(&path, outcome, str::to_owned)
+}
+
+/// What of a name can stand in an address; ours are made of nothing else.
+fn plain(name: &str) -> String {
+    name.chars().filter(|c| c.is_ascii_alphanumeric() || "-_".contains(*c)).collect()
+}
+
+/// Swaps: a module that is uploaded, or a digest or source that is named.
+pub async fn swap(State(app): State<App>, Path(name): Path<String>, request: Request) -> Response {
+    let Ok(form) = Multipart::from_request(request, &()).await else { return strange() };
+    let Some((token, module, source)) = swap_form(form).await else { return strange() };
+    if !is_ours(&app, token.as_deref()) {
+        return strange();
+    }
+    let outcome = async {
+        let body = match (module, source) {
+            (Some(module), _) => api::ReplacementBody::of(Some(api::uploaded(&app, module).await?.digest), None),
+            (None, Some(source)) if source.starts_with("sha256:") => api::ReplacementBody::of(Some(source), None),
+            (None, Some(source)) => api::ReplacementBody::of(None, Some(source)),
+            (None, None) => {
+                return Err(Problem::wrong(
+                    "choose a file, or name a policy that ships, a digest or oci://REGISTRY/NAME:TAG",
+                ));
+            }
+        };
+        app.house.rollout.policy(&name)?;
+        api::carried_out(&app, &name, body).await
+    };
+    let outcome = outcome.await.map(drop);
+    told("/", outcome, |()| format!("{} was swapped", plain(&name)))
+}
+
+async fn swap_form(mut form: Multipart) -> Option<(Option<String>, Option<Vec<u8>>, Option<String>)> {
+    let (mut token, mut module, mut source) = (None, None, None);
+    while let Some(mut field) = form.next_field().await.ok()? {
+        let name = field.name().unwrap_or_default().to_owned();
+        let most = if name == "module" { MODULE } else { FORM };
+        let mut bytes = Vec::new();
+        while let Some(chunk) = field.chunk().await.ok()? {
+            bytes.extend_from_slice(&chunk);
+            if bytes.len() > most {
+                return None;
+            }
+        }
+        let text = || String::from_utf8(bytes.clone()).ok().map(|text| text.trim().to_owned());
+        match name.as_str() {
+            "form" => token = text(),
+            "source" => source = text().filter(|text| !text.is_empty()),
+            "module" if !bytes.is_empty() => module = Some(bytes),
+            _ => {}
+        }
+    }
+    Some((token, module, source))
+}
+
+/// Rolls back, pauses, resumes.
+pub async fn policy(State(app): State<App>, Path((name, what)): Path<(String, String)>, request: Request) -> Response {
+    if !carried(request).await.is_some_and(|carried| is_ours(&app, carried.form.as_deref())) {
+        return strange();
+    }
+    let said = format!("{}: done", plain(&name));
+    let outcome = api::changed(&app, &name, move |house, name| match what.as_str() {
+        "rollback" => house.rollout.roll_back(name).map(drop),
+        "pause" => house.rollout.pause(name, true),
+        "resume" => house.rollout.pause(name, false),
+        // Nothing else is among the pages' forms.
+        _ => Ok(()),
+    });
+    told("/", outcome.await.map(drop), |()| said)
+}
+
+/// Promotes or stops a canary.
+pub async fn route(State(app): State<App>, Path((name, what)): Path<(String, String)>, request: Request) -> Response {
+    if !carried(request).await.is_some_and(|carried| is_ours(&app, carried.form.as_deref())) {
+        return strange();
+    }
+    let said = format!("{}: done", plain(&name));
+    let outcome = async {
+        spawn_blocking(move || match what.as_str() {
+            "promote" => app.house.rollout.promote(&name).map(drop),
+            "stop" => app.house.rollout.stop(&name),
+            _ => Ok(()),
+        })
+        .await??;
+        Ok(())
+    };
+    told("/", outcome.await, |()| said)
+}

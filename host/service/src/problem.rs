@@ -1,0 +1,126 @@
+//! Errors as everybody gets them over HTTP: problem details (RFC 9457), one line each.
+
+use axum::{
+    Json,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::{accept::Refusal, error::one_line};
+
+/// What is wrong with a request, or what the server could not do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Problem {
+    /// Always `about:blank`: the status says which kind it is.
+    #[serde(rename = "type")]
+    #[schema(example = "about:blank")]
+    kind: &'static str,
+    /// The status in words.
+    pub title: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// What, where, and what to do, in a line.
+    pub detail: String,
+    #[serde(skip)]
+    retry_after: Option<u64>,
+}
+
+/// A response, or a problem.
+pub type Outcome<T> = Result<T, Problem>;
+
+impl Problem {
+    /// A status and a line.
+    pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        let title = status.canonical_reason().unwrap_or_default().to_owned();
+        let detail = detail.into().chars().map(|c| if c.is_control() { ' ' } else { c }).take(2000).collect();
+        Self { kind: "about:blank", title, status: status.as_u16(), detail, retry_after: None }
+    }
+
+    /// Nothing of that name.
+    pub fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, detail)
+    }
+
+    /// What is asked for makes no sense.
+    pub fn wrong(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
+    }
+
+    /// Not as things are now.
+    pub fn conflict(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, detail)
+    }
+
+    /// The server is not able to; why is for its log alone.
+    pub fn unable(error: &dyn std::error::Error) -> Self {
+        tracing::error!(error = one_line(error), "a request can't be served");
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "the server could not do that: its log says why")
+    }
+
+    /// Too much, with seconds to wait.
+    pub fn busy(detail: impl Into<String>, seconds: u64) -> Self {
+        Self { retry_after: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, detail) }
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Wrong(line) => Problem::wrong(line),
+            Refusal::Full(seconds) => Problem::busy("the queue is full: come again after Retry-After", seconds),
+            Refusal::TooLarge(most) => {
+                let most = tilewright_plan::bytes::display(most);
+                Problem::new(
+                    StatusCode::PAYLOAD_TOO_LARGE,
+                    format!("a latent of at most {most} is taken ([server.limits] upload)"),
+                )
+            }
+            Refusal::Ending => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the server is about to end"),
+            Refusal::Unable(line) => {
+                tracing::error!(error = line, "a job can't be accepted");
+                Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the server could not do that: its log says why")
+            }
+        }
+    }
+}
+
+impl From<crate::Error> for Problem {
+    fn from(error: crate::Error) -> Self {
+        Problem::unable(&error)
+    }
+}
+
+impl From<tilewright_rollout::Error> for Problem {
+    fn from(error: tilewright_rollout::Error) -> Self {
+        use tilewright_rollout::Error;
+        let line = one_line(&error);
+        match error {
+            Error::UnknownPolicy { .. } | Error::UnknownRoute { .. } => Problem::not_found(line),
+            Error::NoPrevious { .. } | Error::NoCanary { .. } => Problem::conflict(line),
+            error if error.is_input() => Problem::wrong(line),
+            error => Problem::unable(&error),
+        }
+    }
+}
+
+impl From<tokio::task::JoinError> for Problem {
+    fn from(error: tokio::task::JoinError) -> Self {
+        Problem::unable(&error)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let retry_after = self.retry_after;
+        let mut response = (status, Json(self)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(seconds) = retry_after {
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        response
+    }
+}

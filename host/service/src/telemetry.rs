@@ -1,0 +1,125 @@
+//! Logs, as text or JSON lines, and traces over OTLP.
+
+use std::{fmt, io, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use opentelemetry::trace::TracerProvider;
+use opentelemetry_http::{HttpClient, HttpError};
+use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
+use tilewright_config::{LogFormat, Telemetry};
+use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, util::SubscriberInitExt};
+use ureq::{
+    Agent,
+    tls::{Certificate, RootCerts, TlsConfig},
+};
+
+use crate::{Error, Result};
+
+/// What others' crates have to say is for their authors.
+const QUIET: &str = "cranelift=warn,wasmtime=warn,regalloc2=warn,hyper=warn,opentelemetry=warn,ureq=warn,rustls=warn";
+
+/// For sending spans once.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Traces under way; the last ones are sent when it is dropped.
+pub struct Telemetered(Option<SdkTracerProvider>);
+
+impl Drop for Telemetered {
+    fn drop(&mut self) {
+        if let Some(provider) = self.0.take()
+            && let Err(error) = provider.shutdown()
+        {
+            tracing::debug!(%error, "the last traces can't be sent");
+        }
+    }
+}
+
+/// Begins to log and to trace. `level` is for our own crates: warn, info, debug or trace.
+///
+/// # Errors
+/// Traces can't be sent as configured.
+pub fn begin(telemetry: &Telemetry, level: &str) -> Result<Telemetered> {
+    let filter = || {
+        let environment = EnvFilter::try_from_env("TILEWRIGHT_LOG").ok();
+        environment.unwrap_or_else(|| EnvFilter::new(format!("{level},{QUIET}")))
+    };
+    let log = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    let log = match telemetry.log {
+        LogFormat::Text => log.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).log_internal_errors(false).boxed(),
+        LogFormat::Json => log
+            .json()
+            .flatten_event(true)
+            .with_current_span(true)
+            .with_span_list(false)
+            .log_internal_errors(false)
+            .boxed(),
+    };
+    let provider = telemetry.otlp.as_deref().map(provider).transpose()?;
+    let traces = provider.as_ref().map(|provider| {
+        let tracer = provider.tracer("tilewright");
+        let filter = EnvFilter::new(format!("info,{QUIET}"));
+        tracing_opentelemetry::layer().with_tracer(tracer).with_location(false).with_threads(false).with_filter(filter)
+    });
+    // A program that has one already, as a test does, keeps it.
+    let _ = tracing_subscriber::registry().with(log.with_filter(filter())).with(traces).try_init();
+    Ok(Telemetered(provider))
+}
+
+fn provider(endpoint: &str) -> Result<SdkTracerProvider> {
+    let url = format!("{}/v1/traces", endpoint.trim_end_matches('/'));
+    let exporter = SpanExporter::builder()
+        .with_http()
+        .with_http_client(Sender::new())
+        .with_endpoint(url)
+        .with_timeout(PATIENCE)
+        .build();
+    let exporter = exporter.map_err(|error| Error::Traces { endpoint: endpoint.into(), reason: error.to_string() })?;
+    let resource = Resource::builder()
+        .with_service_name("tilewright")
+        .with_attribute(opentelemetry::KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
+        .build();
+    Ok(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build())
+}
+
+/// Sends spans; on the exporter's own thread, which may wait.
+struct Sender(Agent);
+
+impl Sender {
+    fn new() -> Self {
+        // The certificates that the system trusts.
+        let system = rustls_native_certs::load_native_certs().certs;
+        let roots = system.iter().map(|certificate| Certificate::from_der(certificate).to_owned());
+        let tls = TlsConfig::builder()
+            .root_certs(RootCerts::from(roots.collect::<Vec<_>>()))
+            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .build();
+        let config = Agent::config_builder()
+            .tls_config(tls)
+            .timeout_global(Some(PATIENCE))
+            .http_status_as_error(false)
+            .max_redirects(0);
+        Self(config.build().new_agent())
+    }
+}
+
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sender")
+    }
+}
+
+#[async_trait::async_trait]
+impl HttpClient for Sender {
+    async fn send_bytes(
+        &self,
+        request: opentelemetry_http::Request<Bytes>,
+    ) -> std::result::Result<opentelemetry_http::Response<Bytes>, HttpError> {
+        let (parts, body) = request.into_parts();
+        let request = opentelemetry_http::Request::from_parts(parts, body.to_vec());
+        let mut response = self.0.run(request)?;
+        let body = response.body_mut().with_config().limit(1 << 20).read_to_vec()?;
+        let (parts, _) = response.into_parts();
+        Ok(opentelemetry_http::Response::from_parts(parts, body.into()))
+    }
+}

@@ -1,0 +1,130 @@
+//! Files that change: policies take over through the gate, and the configuration is read anew.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
+
+use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use tilewright_config::{Config, Place};
+
+use crate::{error::one_line, house::House, models};
+
+/// Editors and builds write in several steps: what has changed is looked at once nothing has for so long.
+const QUIET: Duration = Duration::from_millis(150);
+
+/// Where there is no word from the system, files are looked at this often.
+const ANYWAY: Duration = Duration::from_secs(5);
+
+/// What the watcher is told.
+pub enum Told {
+    /// A file or its folder has changed.
+    Changed,
+    /// Somebody asked for the configuration to be read anew.
+    Reload,
+    /// The server ends.
+    End,
+}
+
+/// Watches until it is told to end.
+pub fn begin(house: Arc<House>) -> (mpsc::Sender<Told>, Option<thread::JoinHandle<()>>) {
+    let (sender, receiver) = mpsc::channel();
+    let telling = sender.clone();
+    let watching = thread::Builder::new().name("watch".into()).spawn(move || watch(&house, &telling, &receiver));
+    let watching = watching.inspect_err(|error| tracing::error!(%error, "files can't be watched")).ok();
+    (sender, watching)
+}
+
+fn watch(house: &House, telling: &mpsc::Sender<Told>, told: &mpsc::Receiver<Told>) {
+    let telling = telling.clone();
+    let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        if event.is_ok_and(|event| !matches!(event.kind, EventKind::Access(_))) {
+            let _ = telling.send(Told::Changed);
+        }
+    });
+    let mut watcher =
+        watcher.inspect_err(|error| tracing::warn!(%error, "looking at files every few seconds instead")).ok();
+    let mut folders = BTreeSet::new();
+    let mut text = configured(&house.place);
+    loop {
+        follow(house, watcher.as_mut(), &mut folders);
+        let mut asked = false;
+        match told.recv_timeout(ANYWAY) {
+            Ok(Told::End) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            Ok(Told::Reload) => asked = true,
+            Ok(Told::Changed) | Err(mpsc::RecvTimeoutError::Timeout) => {}
+        }
+        loop {
+            match told.recv_timeout(QUIET) {
+                Ok(Told::Changed) => {}
+                Ok(Told::Reload) => asked = true,
+                Ok(Told::End) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
+                Err(mpsc::RecvTimeoutError::Timeout) => break,
+            }
+        }
+        let now = configured(&house.place);
+        if asked || now != text {
+            text = now;
+            reload(house);
+        }
+        for (_, policy) in house.rollout.watched() {
+            house.rollout.refresh(&policy);
+        }
+        house.live.touch();
+    }
+}
+
+fn configured(place: &Place) -> Option<Vec<u8>> {
+    std::fs::read(place.path()?).ok()
+}
+
+/// Watches the folders of all files: a file that is replaced is another one, under the same name.
+fn follow(house: &House, watcher: Option<&mut RecommendedWatcher>, folders: &mut BTreeSet<PathBuf>) {
+    let Some(watcher) = watcher else { return };
+    let files = house.rollout.watched().into_iter().map(|(path, _)| path).chain(house.place.path());
+    let folder = |path: PathBuf| {
+        Some(path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned())
+    };
+    let wanted: BTreeSet<PathBuf> = files.filter_map(folder).collect();
+    for gone in folders.difference(&wanted) {
+        let _ = watcher.unwatch(gone);
+    }
+    let mut followed: BTreeSet<PathBuf> = folders.intersection(&wanted).cloned().collect();
+    for new in wanted.difference(folders) {
+        match watcher.watch(new, RecursiveMode::NonRecursive) {
+            Ok(()) => drop(followed.insert(new.clone())),
+            Err(error) => tracing::debug!(%error, folder = %new.display(), "can't be watched"),
+        }
+    }
+    *folders = followed;
+}
+
+/// Reads the configuration anew. A wrong one changes nothing, and is said to be wrong everywhere until it is mended.
+pub fn reload(house: &House) {
+    let fault = match read(house) {
+        Ok(restart) if restart.is_empty() => None,
+        Ok(restart) => Some(format!("{} changed: that takes a restart", restart.join(", "))),
+        Err(line) => {
+            tracing::error!(error = line, "the new configuration is wrong: the one before stays in force");
+            house.rollout.reload_refused(&line);
+            Some(line)
+        }
+    };
+    *house.config_fault() = fault;
+    house.live.touch();
+}
+
+fn read(house: &House) -> Result<Vec<&'static str>, String> {
+    let config = Config::load(&house.place).map_err(|error| one_line(&error))?;
+    let shipped: Vec<&str> = tilewright_policy::shipped_names().collect();
+    config.check(&shipped).map_err(|error| one_line(&error))?;
+    let models = models::open(&config, &house.models.load()).map_err(|error| one_line(&error))?;
+    let restart = house.config.load().changed_at_restart_only(&config);
+    house.rollout.reload(&config).map_err(|error| one_line(&error))?;
+    house.models.store(Arc::new(models));
+    house.config.store(Arc::new(config));
+    Ok(restart)
+}
