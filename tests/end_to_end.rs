@@ -32,6 +32,8 @@ mod projects;
 mod registry;
 #[path = "end_to_end/replay.rs"]
 mod replay;
+#[path = "end_to_end/service.rs"]
+mod service;
 #[path = "end_to_end/signing.rs"]
 mod signing;
 #[path = "end_to_end/video.rs"]

@@ -5,6 +5,15 @@ use crate::program::{Place, fixture};
 
 /// A policy as a core module: healthy answers are whole, f32, batch 1. `describe` and `decide` run before them.
 pub fn guest(describe: &str, decide: &str) -> Vec<u8> {
+    module(describe, decide, "(call $decide (local.get 0))")
+}
+
+/// One that passes the load gate where `decide` does well: after a failure it knows no better, and says so.
+pub fn careful(decide: &str) -> Vec<u8> {
+    module("", decide, "(i32.const 2048)")
+}
+
+fn module(describe: &str, decide: &str, recover: &str) -> Vec<u8> {
     let text = format!(
         r#"(module
   (import "tilewright:policy/decoding-host@0.1.0" "trials" (func $trials (param i32 i32)))
@@ -14,6 +23,7 @@ pub fn guest(describe: &str, decide: &str) -> Vec<u8> {
   (data (i32.const 512) "guest")
   (data (i32.const 528) "1.0.0")
   (data (i32.const 1056) "\01\00\00\00")
+  (data (i32.const 2048) "\01\00\00\00\00\02\00\00\05\00\00\00\00\00\00\00")
   (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
     (global.set $heap (i32.and (i32.add (global.get $heap) (i32.const 7)) (i32.const -8)))
     (global.get $heap)
@@ -21,7 +31,7 @@ pub fn guest(describe: &str, decide: &str) -> Vec<u8> {
   (func (export "tilewright:policy/lifecycle@0.1.0#describe") (result i32) {describe} (i32.const 256))
   (func (export "tilewright:policy/lifecycle@0.1.0#configure") (param i32 i32) (result i32) (i32.const 384))
   (func $decide (export "tilewright:policy/decoding-policy@0.1.0#decide") (param i32) (result i32) {decide} (i32.const 1024))
-  (func (export "tilewright:policy/decoding-policy@0.1.0#recover") (param i32) (result i32) (call $decide (local.get 0)))
+  (func (export "tilewright:policy/decoding-policy@0.1.0#recover") (param i32) (result i32) {recover})
   (func (export "tilewright:policy/decoding-policy@0.1.0#learn") (param i32)))"#
     );
     wat::parse_str(text).unwrap()

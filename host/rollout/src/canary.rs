@@ -146,7 +146,7 @@ mod tests {
         assert!(matches!(canary.ended(sample(100), None, Some(44.9), 45.0, true), Some(Finding::Stop(_))));
         assert!(matches!(canary.ended(sample(100), None, Some(f64::NAN), 45.0, true), Some(Finding::Stop(_))));
         let mut canary = Canary::begin("new", 1);
-        let mut ends = |canary: &mut Canary, psnr| {
+        let ends = |canary: &mut Canary, psnr| {
             (0..200).find_map(|_| canary.ended(sample(100), Some(sample(100)), psnr, 45.0, true))
         };
         assert!(matches!(ends(&mut canary, Some(f64::INFINITY)), Some(Finding::Promote(_))));

@@ -134,10 +134,15 @@ impl Door {
         bearer.map_or_else(|| session() == Some(true), |given| self.is_token(given))
     }
 
-    /// Names of strangers are refused: a page of theirs could have been given our address (DNS rebinding).
-    fn is_ours(&self, headers: &HeaderMap) -> bool {
+    /// Names of strangers are refused: a page of theirs could have been given our address (DNS rebinding). The one in the request's first line
+    /// counts, too.
+    fn is_ours(&self, headers: &HeaderMap, line: Option<&str>) -> bool {
         let mut hosts = headers.get_all(header::HOST).iter();
         let (Some(host), None) = (hosts.next().and_then(|host| host.to_str().ok()), hosts.next()) else { return false };
+        self.is_name(host) && line.is_none_or(|line| self.is_name(line))
+    }
+
+    fn is_name(&self, host: &str) -> bool {
         let name = match host.strip_prefix('[') {
             Some(rest) => rest.split_once(']').map_or("", |(name, _)| name),
             None => host.rsplit_once(':').map_or(host, |(name, _)| name),
@@ -173,7 +178,7 @@ pub async fn guard(
     let refused = if path != "/healthz" && door.pace.check_key(&address.ip()).is_err() {
         app.house.metrics.rate_limited();
         Some(Problem::busy("too many requests from this address: slow down", 1))
-    } else if !door.is_ours(headers) {
+    } else if !door.is_ours(headers, request.uri().authority().map(|authority| authority.as_str())) {
         let line = "the Host header names a server that this one is not: add the name to [server] hosts";
         Some(Problem::new(StatusCode::MISDIRECTED_REQUEST, line))
     } else if !request.method().is_safe() && !is_same_site(headers) {
@@ -315,9 +320,10 @@ mod tests {
             ("localhost.evil.example", false),
             ("", false),
         ] {
-            assert_eq!(door.is_ours(&headers(&[("host", host)])), ours, "{host}");
+            assert_eq!(door.is_ours(&headers(&[("host", host)]), None), ours, "{host}");
         }
-        assert!(!door.is_ours(&HeaderMap::new()));
+        assert!(!door.is_ours(&HeaderMap::new(), None));
+        assert!(!door.is_ours(&headers(&[("host", "localhost")]), Some("evil.example")));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod accept;
 mod api;
+mod bodies;
 mod clock;
 mod device;
 mod door;

@@ -14,7 +14,7 @@ use arc_swap::ArcSwap;
 use axum::{
     Router,
     extract::{DefaultBodyLimit, MatchedPath, Request, State},
-    middleware::{Next, from_fn_with_state},
+    middleware::{Next, from_fn_with_state, map_request},
     response::Response,
 };
 use tilewright_config::{Config, Place};
@@ -29,7 +29,7 @@ use tower_http::timeout::RequestBodyTimeoutLayer;
 use tracing::Instrument;
 
 use crate::{
-    App, Error, Result, api, device,
+    App, Error, Result, api, bodies, device,
     door::{Door, guard},
     error::one_line,
     house::House,
@@ -174,6 +174,7 @@ fn router(app: App, end: watched::Receiver<bool>) -> Router {
         // Bodies are limited where they are read, each by what it is.
         .layer(DefaultBodyLimit::disable())
         .layer(RequestBodyTimeoutLayer::new(BODY))
+        .layer(map_request(bodies::paced))
         .layer(from_fn_with_state(app.clone(), measured))
         .layer(from_fn_with_state(app.clone(), guard))
         .with_state(app)

@@ -48,11 +48,13 @@ fn watch(house: &House, telling: &mpsc::Sender<Told>, told: &mpsc::Receiver<Told
     let mut watcher =
         watcher.inspect_err(|error| tracing::warn!(%error, "looking at files every few seconds instead")).ok();
     let mut folders = BTreeSet::new();
-    let mut text = configured(&house.place);
+    // The file may have changed since it was read for the start.
+    let mut text = None;
+    let mut patience = Duration::ZERO;
     loop {
         follow(house, watcher.as_mut(), &mut folders);
         let mut asked = false;
-        match told.recv_timeout(ANYWAY) {
+        match told.recv_timeout(std::mem::replace(&mut patience, ANYWAY)) {
             Ok(Told::End) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
             Ok(Told::Reload) => asked = true,
             Ok(Told::Changed) | Err(mpsc::RecvTimeoutError::Timeout) => {}
@@ -68,7 +70,9 @@ fn watch(house: &House, telling: &mpsc::Sender<Told>, told: &mpsc::Receiver<Told
         let now = configured(&house.place);
         if asked || now != text {
             text = now;
-            reload(house);
+            if asked || !is_in_force(house) {
+                reload(house);
+            }
         }
         for (_, policy) in house.rollout.watched() {
             house.rollout.refresh(&policy);
@@ -79,6 +83,16 @@ fn watch(house: &House, telling: &mpsc::Sender<Told>, told: &mpsc::Receiver<Told
 
 fn configured(place: &Place) -> Option<Vec<u8>> {
     std::fs::read(place.path()?).ok()
+}
+
+/// Whether the file says what is in force; where to listen may have been said on the command line.
+fn is_in_force(house: &House) -> bool {
+    let in_force = house.config.load();
+    let said = Config::load(&house.place).map(|mut said| {
+        said.server.listen = in_force.server.listen;
+        said == **in_force
+    });
+    said.unwrap_or(false)
 }
 
 /// Watches the folders of all files: a file that is replaced is another one, under the same name.

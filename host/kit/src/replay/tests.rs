@@ -379,7 +379,7 @@ fn no_number_in_a_record_ends_the_program() {
     }
 }
 
-fn recorded_of(planner: Box<dyn Planner>) -> Record {
+fn recorded_of(planner: Box<dyn Planner + Send>) -> Record {
     let identity = planner.identity().clone();
     let mut recorder = Recorder::new(planner, true);
     let facts: Arc<dyn Facts> = Arc::new(Prices);

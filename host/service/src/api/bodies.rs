@@ -2,7 +2,7 @@
 
 use axum::{
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
-    http::{StatusCode, request::Parts},
+    http::{HeaderMap, StatusCode, header, request::Parts},
 };
 use serde::de::DeserializeOwned;
 
@@ -23,6 +23,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for ReadBody<T> {
         if !is_json {
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "expected Content-Type: application/json"));
         }
+        check_length(&parts.headers, JSON as u64)?;
         let bytes = axum::body::to_bytes(body, JSON).await.map_err(|error| cut_off(&error, JSON as u64))?;
         parsed(&bytes).map(ReadBody)
     }
@@ -41,16 +42,23 @@ pub fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     })
 }
 
+/// Refuses a body that says itself that it is too large, before any of it is read.
+pub fn check_length(headers: &HeaderMap, most: u64) -> Result<(), Problem> {
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if length.is_some_and(|length| length > most) { Err(too_large(most)) } else { Ok(()) }
+}
+
+fn too_large(most: u64) -> Problem {
+    let most = tilewright_plan::bytes::display(most);
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than the {most} that are taken"))
+}
+
 /// A body that did not come whole.
 pub fn cut_off(error: &axum::Error, most: u64) -> Problem {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = cause {
         if error.is::<http_body_util::LengthLimitError>() {
-            let most = tilewright_plan::bytes::display(most);
-            return Problem::new(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                format!("the body is larger than the {most} that are taken"),
-            );
+            return too_large(most);
         }
         cause = error.source();
     }

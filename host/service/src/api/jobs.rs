@@ -13,7 +13,7 @@ use tokio::{io::AsyncWriteExt, task::spawn_blocking};
 use tokio_util::io::ReaderStream;
 use utoipa::{IntoParams, ToSchema};
 
-use super::bodies::{Asked, Named, cut_off, is_json, parsed};
+use super::bodies::{Asked, Named, check_length, cut_off, is_json, parsed};
 use crate::{
     App,
     accept::Refusal,
@@ -105,6 +105,7 @@ pub async fn submitted(app: &App, request: Request, key: Option<String>) -> Outc
         .to_owned();
     let is_form = media.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("multipart/form-data"));
     let (job, latent) = if is_json(&media) {
+        check_length(request.headers(), REQUEST)?;
         let bytes = axum::body::to_bytes(request.into_body(), REQUEST as usize)
             .await
             .map_err(|error| cut_off(&error, REQUEST))?;
@@ -118,6 +119,8 @@ pub async fn submitted(app: &App, request: Request, key: Option<String>) -> Outc
         let latent = spawn_blocking(move || house.copied(&path)).await??;
         (job, latent)
     } else if is_form {
+        let most = house.config.load().server.limits.upload_bytes;
+        check_length(request.headers(), most.saturating_add(2 * REQUEST))?;
         form(app, request).await?
     } else {
         return Err(Problem::new(

@@ -16,7 +16,7 @@ use tilewright_rollout::{Replacement, Revision, SlotFacts};
 use tokio::task::spawn_blocking;
 use utoipa::ToSchema;
 
-use super::bodies::{Named, ReadBody, cut_off};
+use super::bodies::{Named, ReadBody, check_length, cut_off};
 use crate::{
     App,
     house::House,
@@ -180,7 +180,10 @@ pub async fn upload(State(app): State<App>, request: Request) -> Outcome<Respons
     if !media.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("application/wasm")) {
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "expected Content-Type: application/wasm"));
     }
-    let most = Limits::default().granting(tilewright_policy::Wasi::Inert, None).file_bytes;
+    let file = Limits::default().granting(tilewright_policy::Wasi::Inert, None).file_bytes;
+    let upload = usize::try_from(app.house.config.load().server.limits.upload_bytes).unwrap_or(usize::MAX);
+    let most = file.min(upload);
+    check_length(request.headers(), most as u64)?;
     let bytes = to_bytes(request.into_body(), most).await.map_err(|error| cut_off(&error, most as u64))?;
     let checked = uploaded(&app, bytes.to_vec()).await?;
     Ok((StatusCode::CREATED, Json(checked)).into_response())
@@ -210,6 +213,7 @@ pub async fn uploaded(app: &App, bytes: Vec<u8>) -> Outcome<ModuleBody> {
     )
 )]
 pub async fn sign(State(app): State<App>, Named(digest): Named, request: Request) -> Outcome<StatusCode> {
+    check_length(request.headers(), SIGNATURE as u64)?;
     let bytes = to_bytes(request.into_body(), SIGNATURE).await.map_err(|error| cut_off(&error, SIGNATURE as u64))?;
     let text = String::from_utf8(bytes.to_vec())
         .map_err(|_| Problem::new(StatusCode::BAD_REQUEST, "the signature: not UTF-8"))?;

@@ -114,7 +114,6 @@ impl OutputFormat {
     pub fn content_type(self) -> &'static str {
         Self::ALL.iter().find(|(format, ..)| *format == self).map_or("application/octet-stream", |(.., media)| media)
     }
-
 }
 
 /// How far a job is.
@@ -150,7 +149,6 @@ impl State {
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(state, _)| *state == self).map_or("", |(_, name)| name)
     }
-
 
     /// Nothing more happens to it.
     pub fn is_end(self) -> bool {

@@ -173,6 +173,8 @@ impl Seen {
     pub fn progress(&self, share: f64) -> bool {
         let mut now = self.lock();
         let Some(grid) = now.planned.as_ref().map(|planned| planned.grid) else { return false };
+        // A clip's is worked out anew with each chunk: it may seem to go back.
+        let share = now.progress.map_or(share, |known| share.max(known.share));
         let progress = Progress { share, done: grid.done(share), total: grid.total, unit: grid.unit };
         let further = now.progress.is_none_or(|known| known.done != progress.done || share - known.share >= 0.02);
         if further {

@@ -203,7 +203,6 @@ pub fn modules(caller: &Caller) -> Vec<Attack> {
         attack("module: a section past its end", wasm(b"\0asm\x0d\0\x01\0\x01\xff\xff\xff\xff\x0f"), REFUSED),
         attack("module: too large", wasm(&vec![0; UPLOAD + (64 << 10)]), LARGE),
         attack("module: JSON", caller.send("POST /v1/modules", "application/json", "{}"), &[400, 415, 422]),
-        attack("swap: nothing", swap("{}"), UNKNOWN),
         attack("swap: both", swap(r#"{"source":"fixed","digest":"sha256:00"}"#), UNKNOWN),
         attack("swap: a digest that leads out", swap(r#"{"digest":"sha256:../../../../etc/passwd"}"#), UNKNOWN),
         attack("swap: a digest of nothing", swap(&nothing), UNKNOWN),

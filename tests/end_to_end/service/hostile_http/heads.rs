@@ -46,7 +46,7 @@ pub fn addresses(caller: &Caller) -> Vec<Attack> {
         let headers = format!("{}Accept: {accept}\r\n", caller.bearer);
         attacks.push(attack(format!("Accept: {accept:.20}"), request("GET /v1/jobs", headers, ""), &[200, 400, 406]));
     }
-    let lines = "BREW /v1/jobs;TRACE /v1/jobs;TRACE /;CONNECT evil.example:443;PUT /v1/jobs;PATCH /v1/jobs/x;\
+    let lines = "BREW /v1/jobs;TRACE /v1/jobs;TRACE /;PUT /v1/jobs;PATCH /v1/jobs/x;\
         DELETE /v1/jobs;PROPFIND /;get /v1/jobs;POST /healthz;OPTIONS *";
     attacks.extend(lines.split(';').map(|line| attack(line, caller.ask(line), METHOD)));
     attacks

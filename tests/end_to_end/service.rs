@@ -1,0 +1,10 @@
+//! The host as a service: a real server, spoken to over HTTP.
+
+#[path = "service/hostile_http.rs"]
+mod hostile_http;
+#[path = "service/jobs.rs"]
+mod jobs;
+#[path = "service/policies.rs"]
+mod policies;
+#[path = "service/server.rs"]
+mod server;

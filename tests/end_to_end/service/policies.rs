@@ -1,0 +1,279 @@
+//! Policies come and go under the server: swapped by hand, by file and by configuration, rolled back by hand and by the watchdog.
+
+use std::{collections::BTreeSet, fs};
+
+use serde_json::{Value, json};
+
+use super::{
+    jobs::{config, small},
+    server::Server,
+};
+use crate::{
+    hostile::{careful, guest},
+    program::{Place, root},
+};
+
+/// A guest that does well but for pictures of this width, which it traps on: it looks for the number among the words of the request.
+pub fn trapping_at(width: u32) -> Vec<u8> {
+    let decide = format!(
+        "(local $word i32) (local.set $word (local.get 0))
+         (loop $next
+           (if (i32.eq (i32.load (local.get $word)) (i32.const {width})) (then (unreachable)))
+           (local.set $word (i32.add (local.get $word) (i32.const 4)))
+           (br_if $next (i32.lt_u (local.get $word) (i32.add (local.get 0) (i32.const 256)))))"
+    );
+    careful(&decide)
+}
+
+/// A policy of the project's, as a file: what ships is known by name and passes no gate.
+fn shipped_file(name: &str) -> Vec<u8> {
+    fs::read(root().join(format!("target/policies/{name}.wasm"))).unwrap()
+}
+
+fn with_route(route: &str) -> String {
+    config("") + route
+}
+
+fn kinds(server: &Server) -> Vec<String> {
+    let events = server.get("/v1/events?limit=500").with(200);
+    events["events"].as_array().unwrap().iter().map(|event| event["what"].as_str().unwrap().to_owned()).collect()
+}
+
+fn decoded(server: &Server, model: &str, latent: &[u8]) -> Value {
+    let id = server.accepted(&json!({ "model": model, "format": "safetensors" }), latent);
+    let job = server.ended(&id);
+    assert_eq!(job["state"], "done", "{job}");
+    job
+}
+
+#[test]
+fn a_policy_is_swapped_and_rolled_back_from_the_command_line() {
+    let place = Place::new();
+    let server = Server::start(&place, &with_route("[[routes]]\npolicy = \"adaptive\"\n"));
+    let first = decoded(&server, "picture", &small(4, 4));
+    assert_eq!((first["policy"].as_str(), first["revision"].as_u64()), (Some("adaptive"), Some(1)));
+    let policy = |arguments: &[&str]| place.run(&[&["policy"], arguments, &["--server", &server.url()]].concat());
+    let swapped =
+        policy(&["swap", "adaptive", "fixed", "--set", "tile=64", "--set", "space=blended", "--set", "overlap=16"]);
+    let text = swapped.succeeded().stdout();
+    assert!(text.contains("in force") && text.contains("2: fixed") && text.contains("previous"), "{text}");
+    let second = decoded(&server, "picture", &small(16, 16));
+    assert_eq!(second["revision"], 2);
+    let record = server.get(&format!("/v1/jobs/{}/decision", second["id"].as_str().unwrap())).with(200);
+    assert_eq!(
+        (record["policy"]["name"].as_str(), record["plan"]["space"]["height"].as_u64()),
+        (Some("fixed"), Some(64)),
+        "{record}"
+    );
+    // A file is uploaded, and passes the gate there.
+    let file = place.write("own.wasm", careful(""));
+    assert_eq!(policy(&["swap", "adaptive", &file, "--json"]).json()["in_force"]["number"], 3);
+    assert_eq!(policy(&["rollback", "adaptive", "--json"]).json()["in_force"]["number"], 2);
+    policy(&["rollback", "adaptive"]).failed(2, "no previous revision");
+    policy(&["swap", "adaptive", "nonsense"]).failed(2, "unknown policy 'nonsense'");
+    policy(&["swap", "nobody", "fixed"]).failed(2, "no policy 'nobody' is in service: there are adaptive");
+    let broken = place.write("broken.wasm", b"\0asm\x01\0\0\0rubbish");
+    policy(&["swap", "adaptive", &broken]).failed(2, "not a module that can be run here");
+    let trapping = place.write("trap.wasm", guest("", "(unreachable)"));
+    policy(&["swap", "adaptive", &trapping]).failed(2, "fails");
+    policy(&["swap", "adaptive", "fixed", "--set", "tile=none"]).failed(2, "tile");
+    assert_eq!(server.in_force("adaptive"), 2);
+    assert_eq!(kinds(&server)[..1], ["refused"]);
+}
+
+#[test]
+fn a_file_that_changes_takes_over_through_the_gate_and_a_broken_one_never_does() {
+    let place = Place::new();
+    place.write("own.wasm", careful(""));
+    let server =
+        Server::start(&place, &with_route("[policies.own]\nsource = \"./own.wasm\"\n[[routes]]\npolicy = \"own\"\n"));
+    assert_eq!(decoded(&server, "picture", &small(4, 4))["revision"], 1);
+    place.write("next.wasm", trapping_at(424_242));
+    fs::rename(place.path("next.wasm"), place.path("own.wasm")).unwrap();
+    server.until(|| (server.in_force("own") == 2).then_some(()));
+    place.write("own.wasm", b"\0asm\x01\0\0\0rubbish");
+    server.until(|| kinds(&server).contains(&"refused".to_owned()).then_some(()));
+    let policy = server.get("/v1/policies/own").with(200);
+    assert_eq!((policy["in_force"]["number"].as_u64(), policy["previous"]["number"].as_u64()), (Some(2), Some(1)));
+    assert!(policy["refused"][0]["why"].as_str().unwrap().contains("own.wasm"), "{policy}");
+    assert_eq!(decoded(&server, "picture", &small(4, 4))["revision"], 2);
+    // After a restart what was in force is in force, and the file that was refused is not.
+    server.kill();
+    let server =
+        Server::start(&place, &with_route("[policies.own]\nsource = \"./own.wasm\"\n[[routes]]\npolicy = \"own\"\n"));
+    assert_eq!(server.in_force("own"), 2);
+    assert_eq!(server.get("/v1/policies/own").with(200)["previous"]["number"], 1);
+}
+
+#[test]
+fn the_configuration_is_read_anew_and_a_broken_one_changes_nothing() {
+    let place = Place::new();
+    let text = |route: &str| with_route(route);
+    let server = Server::start(&place, &text("[[routes]]\npolicy = \"adaptive\"\n"));
+    place.write(
+        "tilewright.toml",
+        text("[[routes]]\ntag = \"mine\"\npolicy = \"comfyui\"\n[[routes]]\npolicy = \"fixed\"\n"),
+    );
+    server.until(|| (server.get("/v1/routes").with(200)["routes"].as_array().unwrap().len() == 2).then_some(()));
+    let tagged = server.accepted(&json!({ "model": "picture", "tag": "mine" }), &small(4, 4));
+    let tagged = server.ended(&tagged);
+    assert_eq!((tagged["route"].as_str(), tagged["policy"].as_str()), (Some("route-1"), Some("comfyui")));
+    assert_eq!(decoded(&server, "picture", &small(4, 4))["policy"], "fixed");
+    place.write("tilewright.toml", text("[[routes]]\npolicy = \"nobody\"\n"));
+    let ready = server.until(|| Some(server.get("/readyz").with(200)).filter(|ready| !ready["detail"].is_null()));
+    assert!(ready["detail"].as_str().unwrap().contains("'nobody'"), "{ready}");
+    assert!(kinds(&server).contains(&"reload-refused".to_owned()));
+    assert!(String::from_utf8(server.get("/").body).unwrap().contains("nobody"), "the dashboard says so, too");
+    assert_eq!(decoded(&server, "picture", &small(4, 4))["policy"], "fixed");
+    place.write("tilewright.toml", text("[[routes]]\npolicy = \"gfx1151\"\n"));
+    server.until(|| server.get("/readyz").with(200)["detail"].is_null().then_some(()));
+    assert_eq!(decoded(&server, "picture", &small(4, 4))["policy"], "gfx1151");
+}
+
+#[test]
+fn a_paused_policy_is_not_asked() {
+    let place = Place::new();
+    let server = Server::start(&place, &with_route("[[routes]]\npolicy = \"adaptive\"\n"));
+    let reason = || {
+        let id = decoded(&server, "picture", &small(4, 4))["id"].as_str().unwrap().to_owned();
+        server.get(&format!("/v1/jobs/{id}/decision")).with(200)["fallback"]["detail"].as_str().map(str::to_owned)
+    };
+    assert_eq!(reason(), None);
+    assert_eq!(server.post("/v1/policies/adaptive/pause", &json!({})).with(200)["paused"], true);
+    assert_eq!(reason().as_deref(), Some("policy adaptive is paused"));
+    server.post("/v1/policies/adaptive/resume", &json!({})).with(200);
+    assert_eq!(reason(), None);
+}
+
+#[test]
+fn the_watchdog_takes_back_what_fails_with_a_dump_that_can_be_replayed() {
+    let place = Place::new();
+    let server = Server::start(&place, &with_route("[[routes]]\npolicy = \"fixed\"\n"));
+    let module = place.write("trap.wasm", trapping_at(328));
+    place.run(&["policy", "swap", "fixed", &module, "--server", &server.url()]).succeeded();
+    assert_eq!(server.in_force("fixed"), 2);
+    // It does well for others, and every job gets its picture.
+    decoded(&server, "picture", &small(4, 4));
+    for _ in 0..3 {
+        assert_eq!(server.in_force("fixed"), 2);
+        decoded(&server, "picture", &small(4, 41));
+    }
+    server.until(|| (server.in_force("fixed") == 1).then_some(()));
+    assert_eq!(kinds(&server)[0], "watchdog-rolled-back");
+    let events = server.get("/v1/events").with(200);
+    let detail = events["events"][0]["detail"].as_str().unwrap();
+    assert!(detail.contains("3 failed or invalid answers in a row"), "{detail}");
+    let dump = fs::read_dir(place.path("data/dumps")).unwrap().next().unwrap().unwrap().path();
+    let replayed = place.run(&["policy", "replay", dump.to_str().unwrap(), "--policy", &module, "--json"]);
+    assert!(!replayed.stdout().is_empty(), "{}", replayed.stderr());
+    let report: Value = serde_json::from_str(&replayed.stdout()).unwrap();
+    assert!(report.to_string().contains("trap"), "{report}");
+}
+
+#[test]
+fn the_watchdog_takes_back_what_is_clearly_slower() {
+    let place = Place::new();
+    let server =
+        Server::start(&place, &with_route("[policies.own]\nsource = \"fixed\"\n[[routes]]\npolicy = \"own\"\n"));
+    let latent = small(16, 16);
+    for _ in 0..8 {
+        decoded(&server, "picture", &latent);
+    }
+    // A sixteenth of the picture at a time, each with as much overlap as there may be.
+    let slow = json!({ "source": "fixed", "settings": { "space": "blended", "tile": 64, "overlap": 16, "batch": 1 } });
+    assert_eq!(server.post("/v1/policies/own/swap", &slow).with(200)["in_force"]["number"], 2);
+    for _ in 0..40 {
+        decoded(&server, "picture", &latent);
+        if server.in_force("own") == 1 {
+            break;
+        }
+    }
+    assert_eq!(server.in_force("own"), 1, "{}", server.get("/v1/policies/own").with(200));
+    let why = server.get("/v1/events").with(200)["events"][0]["detail"].as_str().unwrap().to_owned();
+    assert!(why.contains("worse than the revision before"), "{why}");
+}
+
+#[test]
+fn a_canary_takes_its_share_and_is_promoted_or_stopped_by_the_rule() {
+    let route = |psnr: &str, set: &str| {
+        format!(
+            "[policies.new]\nsource = \"fixed\"\nset = {{ {set} }}\n\
+             [[routes]]\npolicy = \"fixed\"\ncanary = {{ policy = \"new\", share = 0.5, sample = 0.5, psnr = {psnr} }}\n"
+        )
+    };
+    let canary = |server: &Server| server.get("/v1/routes").with(200)["routes"][0]["canary"].clone();
+    let place = Place::new();
+    // Its pictures are the incumbent's but for rounding.
+    let server =
+        Server::start(&place, &with_route(&route("45.0", "space = \"exact\", tile = 128, precision = \"f32\"")));
+    let mut taken = BTreeSet::new();
+    for job in 0..200 {
+        let job = (job, decoded(&server, "picture", &small(16, 16)));
+        if job.1["canary"] == true {
+            assert_eq!(job.1["policy"], "new");
+            taken.insert(job.0);
+        }
+        if canary(&server)["state"] != "trial" {
+            break;
+        }
+    }
+    let ended = canary(&server);
+    assert!(ended["state"] != "trial" && taken.len() >= 10, "{ended}");
+    assert!(ended["least_psnr"].is_null() || ended["least_psnr"].as_f64().unwrap() > 60.0, "{ended}");
+    assert!(taken.iter().all(|job| job % 2 == 1), "every other job: {taken:?}");
+    let promoted = ended["state"] == "promoted";
+    assert_eq!(server.in_force("fixed"), if promoted { 2 } else { 1 });
+
+    // Nothing is that exact: the first sample stops it.
+    let place = Place::new();
+    let server = Server::start(&place, &with_route(&route("300.0", "space = \"blended\", tile = 64, overlap = 16")));
+    decoded(&server, "picture", &small(16, 16));
+    assert_eq!(decoded(&server, "picture", &small(16, 16))["canary"], true);
+    let ended = canary(&server);
+    assert_eq!(ended["state"], "stopped", "{ended}");
+    assert!(ended["why"].as_str().unwrap().contains("of 300 dB at least"), "{ended}");
+    assert!((0..4).all(|_| decoded(&server, "picture", &small(4, 4))["canary"] == false));
+    // It stays stopped after a restart.
+    let text = fs::read_to_string(place.path("tilewright.toml")).unwrap();
+    server.kill();
+    let server = Server::start(&place, &text);
+    assert_eq!(canary(&server)["state"], "stopped");
+    server.post("/v1/routes/route-1/canary/promote", &json!({})).problem(409);
+}
+
+#[test]
+fn a_shadow_is_asked_beside_and_changes_nothing() {
+    let place = Place::new();
+    let server = Server::start(&place, &with_route("[[routes]]\npolicy = \"fixed\"\nshadow = \"adaptive\"\n"));
+    for _ in 0..5 {
+        assert_eq!(decoded(&server, "picture", &small(16, 16))["policy"], "fixed");
+    }
+    let shadow = server.until(|| {
+        let shadow = server.get("/v1/routes").with(200)["routes"][0]["shadow"].clone();
+        (shadow["asked"].as_u64() == Some(5)).then_some(shadow)
+    });
+    assert_eq!((shadow["policy"].as_str(), shadow["failed"].as_u64()), (Some("adaptive"), Some(0)), "{shadow}");
+    assert!(
+        shadow["predicted_gain"].as_f64().unwrap() > 0.0 && shadow["regrets"].as_array().unwrap().len() == 5,
+        "{shadow}"
+    );
+}
+
+#[test]
+fn modules_are_stored_checked_and_never_taken_for_what_they_are_not() {
+    let place = Place::new();
+    let server = Server::start(&place, &with_route("[[routes]]\npolicy = \"adaptive\"\n"));
+    let upload = |bytes: &[u8]| server.ask("POST", "/v1/modules", &[("content-type", "application/wasm")], bytes);
+    let stored = upload(&shipped_file("comfyui")).with(201);
+    assert_eq!((stored["name"].as_str(), stored["verdict"]["passes"].as_bool()), (Some("comfyui"), Some(true)));
+    let digest = stored["digest"].as_str().unwrap();
+    let verdict = server.post("/v1/policies/adaptive/check", &json!({ "digest": digest })).with(200);
+    assert_eq!(verdict["passes"], true);
+    assert_eq!(server.in_force("adaptive"), 1, "asked about is not put in force");
+    let failing = upload(&guest("", "(unreachable)")).with(201);
+    assert_eq!(failing["verdict"]["passes"], false);
+    server.post("/v1/policies/adaptive/swap", &json!({ "digest": failing["digest"] })).problem(422);
+    upload(b"(module)").problem(422);
+    server.ask("POST", "/v1/modules", &[("content-type", "text/plain")], b"\0asm").problem(415);
+    assert_eq!(server.in_force("adaptive"), 1);
+}

@@ -1,0 +1,242 @@
+//! Starts a server in a folder of its own, speaks to it, and ends it.
+
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader, Read},
+    net::SocketAddr,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use ureq::{Agent, http::Request};
+
+use crate::program::{Place, Run};
+
+/// For whatever is waited for: the machine may be busy.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A server at work; killed when it is dropped.
+pub struct Server {
+    child: Child,
+    address: SocketAddr,
+    token: Option<String>,
+    agent: Agent,
+}
+
+/// What a server answered.
+pub struct Answer {
+    pub status: u16,
+    pub headers: ureq::http::HeaderMap,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&self.body)))
+    }
+
+    /// The body, which has to have come with this status.
+    #[track_caller]
+    pub fn with(&self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
+        if self.body.is_empty() { Value::Null } else { self.json() }
+    }
+
+    /// The problem's line, which has to have come with this status.
+    #[track_caller]
+    pub fn problem(&self, status: u16) -> String {
+        let problem = self.with(status);
+        assert_eq!(self.headers["content-type"], "application/problem+json");
+        assert_eq!(problem["status"], status);
+        problem["detail"].as_str().unwrap().to_owned()
+    }
+}
+
+impl Server {
+    /// Starts with this configuration, which has to listen on a port of the system's choice, and waits until it listens.
+    pub fn start(place: &Place, config: &str) -> Self {
+        Self::started(place, config, &[])
+    }
+
+    /// With further environment.
+    pub fn started(place: &Place, config: &str, environment: &[(&str, &str)]) -> Self {
+        place.write("tilewright.toml", config);
+        let mut command = Self::command(place);
+        command.envs(environment.iter().copied());
+        let log = File::options().create(true).append(true).open(place.path("server.log")).unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let said = || fs::read_to_string(place.path("server.log")).unwrap_or_default();
+        let address = line.trim().rsplit_once("://").unwrap_or_else(|| panic!("{line}{}", said())).1.parse().unwrap();
+        let token =
+            config.contains("token-file").then(|| fs::read_to_string(place.path("token")).unwrap().trim().to_owned());
+        let agent = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .timeout_global(Some(PATIENCE))
+            .build()
+            .new_agent();
+        Self { child, address, token, agent }
+    }
+
+    /// The program about to serve.
+    pub fn command(place: &Place) -> Command {
+        place.command(&["serve", "--config", "tilewright.toml"])
+    }
+
+    /// Runs a server that can't start.
+    pub fn refused(place: &Place, config: &str) -> Run {
+        place.write("tilewright.toml", config);
+        Run(Self::command(place).output().unwrap())
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn token(&self) -> Option<&str> {
+        self.token.as_deref()
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Asks; with the token, where there is one.
+    pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        self.try_ask(method, path, headers, body).unwrap()
+    }
+
+    /// The same, of a server that may be gone.
+    pub fn try_ask(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<Answer, ureq::Error> {
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.url()));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let mut response = self.agent.run(request.body(body.to_vec()).unwrap())?;
+        let body = response.body_mut().with_config().limit(1 << 30).read_to_vec()?;
+        Ok(Answer { status: response.status().as_u16(), headers: response.headers().clone(), body })
+    }
+
+    pub fn get(&self, path: &str) -> Answer {
+        self.ask("GET", path, &[], b"")
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Answer {
+        self.ask("POST", path, &[("content-type", "application/json")], body.to_string().as_bytes())
+    }
+
+    /// Submits a latent; the answer.
+    pub fn submit(&self, request: &Value, latent: &[u8], headers: &[(&str, &str)]) -> Answer {
+        let (media, body) = form(request, latent);
+        let headers: Vec<_> = headers.iter().copied().chain([("content-type", media)]).collect();
+        self.ask("POST", "/v1/jobs", &headers, &body)
+    }
+
+    /// Submits a latent that is to be accepted; the job's id.
+    #[track_caller]
+    pub fn accepted(&self, request: &Value, latent: &[u8]) -> String {
+        self.submit(request, latent, &[]).with(202)["id"].as_str().unwrap().to_owned()
+    }
+
+    pub fn job(&self, id: &str) -> Value {
+        self.get(&format!("/v1/jobs/{id}")).with(200)
+    }
+
+    /// Waits for a job's end.
+    #[track_caller]
+    pub fn ended(&self, id: &str) -> Value {
+        let job = self.until(|| {
+            Some(self.job(id)).filter(|job| !["queued", "running"].contains(&job["state"].as_str().unwrap()))
+        });
+        assert!(!job["finished"].is_null(), "{job}");
+        job
+    }
+
+    /// Waits until something is found.
+    #[track_caller]
+    pub fn until<T>(&self, find: impl Fn() -> Option<T>) -> T {
+        let started = Instant::now();
+        loop {
+            if let Some(found) = find() {
+                return found;
+            }
+            assert!(started.elapsed() < PATIENCE, "waited too long");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The revision of a policy that is in force.
+    pub fn in_force(&self, policy: &str) -> u64 {
+        self.get(&format!("/v1/policies/{policy}")).with(200)["in_force"]["number"].as_u64().unwrap()
+    }
+
+    /// Ends it as a power failure would.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Asks it to end; its exit status.
+    pub fn end(mut self) -> i32 {
+        assert!(Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap().success());
+        self.child.wait().unwrap().code().unwrap_or(-1)
+    }
+
+    /// Bytes of memory that it has in use.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    }
+
+    /// What follows a job until its end: events' names and data.
+    pub fn followed(&self, id: &str) -> Vec<(String, Value)> {
+        let mut request = Request::builder().uri(format!("{}/v1/jobs/{id}/events", self.url()));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let mut response = self.agent.run(request.body(()).unwrap()).unwrap();
+        assert_eq!(response.status(), 200);
+        let mut text = String::new();
+        response.body_mut().as_reader().read_to_string(&mut text).unwrap();
+        let field = |event: &str, name: &str| {
+            event.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned()
+        };
+        let events = text.split("\n\n").filter(|event| event.contains("data:"));
+        events.map(|event| (field(event, "event:"), serde_json::from_str(&field(event, "data:")).unwrap())).collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A form as browsers send it: its media type and its bytes.
+pub fn form(request: &Value, latent: &[u8]) -> (&'static str, Vec<u8>) {
+    let head = format!(
+        "--limit\r\nContent-Disposition: form-data; name=\"request\"\r\nContent-Type: application/json\r\n\r\n{request}\r\n\
+         --limit\r\nContent-Disposition: form-data; name=\"latent\"; filename=\"a.latent\"\r\nContent-Type: application/octet-stream\r\n\r\n"
+    );
+    ("multipart/form-data; boundary=limit", [head.as_bytes(), latent, b"\r\n--limit--\r\n"].concat())
+}
