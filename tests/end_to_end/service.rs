@@ -1,5 +1,7 @@
 //! The host as a service: a real server, spoken to over HTTP.
 
+#[path = "service/endurance.rs"]
+mod endurance;
 #[path = "service/hostile_http.rs"]
 mod hostile_http;
 #[path = "service/jobs.rs"]

@@ -289,23 +289,9 @@ impl Rollout {
         self.shadows.ask(asked);
     }
 
-    /// Counts a decision; the watchdog looks at failures at once.
-    pub(crate) fn decided(&self, revision: &Arc<Revision>, failed: bool) {
-        let mut judged = revision.judged();
-        judged.tally.decided(failed);
-        if !failed || judged.is_out {
-            return;
-        }
-        let Some(slot) = self.slots.load().get(&revision.policy).cloned() else { return };
-        let previous = slot.forces.load().previous.clone().filter(|previous| !Arc::ptr_eq(previous, revision));
-        let why = match &previous {
-            Some(previous) => watchdog::fails(&judged.tally, Some(&previous.judged().tally)),
-            None => watchdog::fails(&judged.tally, None),
-        };
-        drop(judged);
-        if let Some(why) = why {
-            self.take_back(&slot, revision, &why);
-        }
+    /// Counts a decision; the watchdog looks at it when the job has ended, and its record is there to be dumped.
+    pub(crate) fn decided(&self, revision: &Revision, failed: bool) {
+        revision.judged().tally.decided(failed);
     }
 
     /// Hears what came of a job: counts it, and acts on what that shows.
@@ -337,8 +323,14 @@ impl Rollout {
         if assignment.canary {
             self.canary_ended(assignment, &kind, sample, psnr);
         }
-        if let (Some(why), Some(slot)) = (why, slot) {
-            self.take_back(&slot, revision, &why);
+        let Some(slot) = slot else { return };
+        // A clip may have gone on under the revision that is in force now.
+        let in_force = slot.forces.load().in_force.clone();
+        for decided in [revision, &in_force] {
+            let why = why.take().or_else(|| failing(&slot, decided));
+            if let Some(why) = why {
+                self.take_back(&slot, decided, &why);
+            }
         }
     }
 
@@ -784,6 +776,19 @@ impl Rollout {
     fn write(&self) -> Result<()> {
         let _writing = lock(&self.writing);
         self.state.write(&self.kept())
+    }
+}
+
+/// Why a revision fails too often, where it does.
+fn failing(slot: &Slot, revision: &Arc<Revision>) -> Option<String> {
+    let previous = slot.forces.load().previous.clone().filter(|previous| !Arc::ptr_eq(previous, revision));
+    let judged = revision.judged();
+    if judged.is_out {
+        return None;
+    }
+    match previous {
+        Some(previous) => watchdog::fails(&judged.tally, Some(&previous.judged().tally)),
+        None => watchdog::fails(&judged.tally, None),
     }
 }
 

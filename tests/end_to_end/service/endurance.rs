@@ -1,0 +1,301 @@
+//! What the server goes through in a day, in little: crashes, too many callers, and policies that come and go under load. At full size with
+//! `TILEWRIGHT_ENDURANCE=full`.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    env, fs,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use super::{
+    jobs::{config, small},
+    server::Server,
+};
+use crate::{
+    hostile::guest,
+    program::{Place, root},
+};
+
+fn is_full() -> bool {
+    env::var("TILEWRIGHT_ENDURANCE").is_ok_and(|size| size == "full")
+}
+
+/// At full size, or as small as every run of the tests can bear.
+fn sized(full: usize, small: usize) -> usize {
+    if is_full() { full } else { small }
+}
+
+fn quantile(times: &mut [f64], share: f64) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(((times.len() as f64 * share) as usize).min(times.len().saturating_sub(1))).copied().unwrap_or_default()
+}
+
+#[test]
+fn every_accepted_job_ends_once_whatever_kills_the_server() {
+    let (kills, jobs) = (sized(10, 3), sized(100, 24));
+    let place = Place::new();
+    let text = config("queue = 1000") + "[[routes]]\npolicy = \"fixed\"\n";
+    let request = json!({ "model": "picture", "format": "safetensors" });
+    let mut server = Server::start(&place, &text);
+    // The right results, by their size.
+    let sizes = [4, 8, 12];
+    let right: Vec<Vec<u8>> = sizes
+        .iter()
+        .map(|&size| {
+            let id = server.accepted(&request, &small(size, size));
+            assert_eq!(server.ended(&id)["state"], "done");
+            server.get(&format!("/v1/jobs/{id}/result")).body
+        })
+        .collect();
+    let mut accepted: BTreeMap<usize, String> = BTreeMap::new();
+    let mut killed = 0;
+    for job in 0..jobs {
+        let latent = small(sizes[job % 3], sizes[job % 3]);
+        // Whoever hears nothing asks again with the same key, and has one job.
+        let key = format!("job-{job}");
+        loop {
+            let (media, body) = super::server::form(&request, &latent);
+            let headers = [("content-type", media), ("idempotency-key", key.as_str())];
+            match server.try_ask("POST", "/v1/jobs", &headers, &body) {
+                Ok(answer) => {
+                    accepted.insert(job, answer.with(202)["id"].as_str().unwrap().to_owned());
+                    break;
+                }
+                Err(_) => server = Server::start(&place, &text),
+            }
+        }
+        if job * kills / jobs >= killed && job > 0 {
+            killed += 1;
+            // At another moment of a job's life each time.
+            thread::sleep(Duration::from_millis(7 * (killed as u64 % 5)));
+            server.kill();
+            server = Server::start(&place, &text);
+        }
+    }
+    assert!(killed >= kills, "{killed}");
+    for (job, id) in &accepted {
+        let ended = server.ended(id);
+        assert_eq!(ended["state"], "done", "{ended}");
+        let result = server.get(&format!("/v1/jobs/{id}/result"));
+        assert!(result.status == 200 && result.body == right[job % 3], "job {job} came out otherwise");
+    }
+    let listed = server.get("/v1/jobs?limit=500").with(200)["jobs"].as_array().unwrap().len();
+    assert_eq!(listed, jobs + sizes.len(), "each was accepted once");
+    let folders = fs::read_dir(place.path("data/jobs")).unwrap().count();
+    assert_eq!(folders, listed, "and nothing else was left");
+}
+
+#[test]
+fn too_many_callers_are_told_at_once_and_accepted_jobs_end() {
+    let seconds = sized(60, 4);
+    let place = Place::new();
+    let server = Server::start(&place, &(config("queue = 8") + "[[routes]]\npolicy = \"fixed\"\n"));
+    let request = json!({ "model": "picture", "format": "safetensors" });
+    let latent = small(16, 16);
+    let started = Instant::now();
+    server.ended(&server.accepted(&request, &latent));
+    let job = started.elapsed();
+    // Ten times as many as it can do: each caller would fill it alone.
+    let until = Instant::now() + Duration::from_secs(seconds as u64);
+    let accepted = Mutex::new(Vec::new());
+    let (refused, slowest_refusal) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let health = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..10 {
+            scope.spawn(|| {
+                while Instant::now() < until {
+                    let asked = Instant::now();
+                    let answer = server.submit(&request, &latent, &[]);
+                    match answer.status {
+                        202 => accepted.lock().unwrap().push(answer.json()["id"].as_str().unwrap().to_owned()),
+                        429 => {
+                            assert!(answer.headers.contains_key("retry-after"));
+                            refused.fetch_add(1, Ordering::Relaxed);
+                            slowest_refusal.lock().unwrap().push(asked.elapsed().as_secs_f64());
+                        }
+                        other => panic!("{other}: {}", String::from_utf8_lossy(&answer.body)),
+                    }
+                    thread::sleep(job.mul_f64(0.5).min(Duration::from_millis(100)));
+                }
+            });
+        }
+        scope.spawn(|| {
+            while Instant::now() < until {
+                let asked = Instant::now();
+                server.get("/healthz").with(200);
+                health.lock().unwrap().push(asked.elapsed().as_secs_f64());
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+    });
+    let accepted = accepted.into_inner().unwrap();
+    for id in &accepted {
+        assert_eq!(server.ended(id)["state"], "done");
+    }
+    let (mut health, mut refusals) = (health.into_inner().unwrap(), slowest_refusal.into_inner().unwrap());
+    println!(
+        "{} accepted, {} refused; refusals p99 {:.1} ms, health p50 {:.1} ms, p99 {:.1} ms of {}",
+        accepted.len(),
+        refused.load(Ordering::Relaxed),
+        1e3 * quantile(&mut refusals, 0.99),
+        1e3 * quantile(&mut health, 0.5),
+        1e3 * quantile(&mut health, 0.99),
+        health.len()
+    );
+    assert!(refused.load(Ordering::Relaxed) > accepted.len() && !accepted.is_empty());
+}
+
+/// Changes of the revision in force: when each was asked for, when it was answered, and the revision that was in force then.
+#[derive(Default)]
+struct InForce(Mutex<Vec<(Instant, Instant, u64)>>);
+
+impl InForce {
+    /// Whether a revision may have been in force at some moment between two: from when it was asked for until the next was answered.
+    fn may_have_been(&self, revision: u64, from: Instant, to: Instant) -> bool {
+        let changes = self.0.lock().unwrap();
+        changes.iter().enumerate().any(|(place, (asked, _, number))| {
+            let until = changes.get(place + 1).map(|(_, answered, _)| *answered);
+            *number == revision && *asked <= to && until.is_none_or(|until| until >= from)
+        })
+    }
+}
+
+#[test]
+fn policies_come_and_go_under_load_and_no_job_is_lost() {
+    let (jobs, clients, swaps) = (sized(10_000, 160), sized(16, 4), sized(200, 24));
+    let place = Place::new();
+    let server = Server::start(
+        &place,
+        &(config("queue = 1000") + "[policies.own]\nsource = \"fixed\"\n[[routes]]\npolicy = \"own\"\n"),
+    );
+    let request = json!({ "model": "picture", "format": "safetensors" });
+    let latent = small(2, 2);
+    let decision_us = |ids: &[String]| -> Vec<f64> {
+        ids.iter()
+            .map(|id| 1e3 * server.get(&format!("/v1/jobs/{id}/decision")).with(200)["decision_ms"].as_f64().unwrap())
+            .collect()
+    };
+    let quiet: Vec<String> = (0..sized(500, 40))
+        .map(|_| {
+            let id = server.accepted(&request, &latent);
+            server.ended(&id);
+            id
+        })
+        .collect();
+    let mut quiet_us = decision_us(&quiet);
+    let resident_before = server.resident_bytes();
+
+    let broken =
+        [b"\0asm\x01\0\0\0rubbish".to_vec(), guest("", "(unreachable)"), fs::read(root().join("Cargo.toml")).unwrap()];
+    let sources = ["fixed", "adaptive", "comfyui", "diffusers", "gfx1151"];
+    let (in_force, done) = (InForce::default(), AtomicBool::new(false));
+    in_force.0.lock().unwrap().push((Instant::now(), Instant::now(), server.in_force("own")));
+    let (left, found) = (AtomicUsize::new(jobs), Mutex::new(Vec::new()));
+    let mut swap_ms = Vec::new();
+    let (mut swapped, mut refused, mut rolled_back) = (0, 0, 0);
+    thread::scope(|scope| {
+        for client in 0..clients {
+            let (server, request, latent, left, found) = (&server, &request, &latent, &left, &found);
+            scope.spawn(move || {
+                let request = {
+                    let mut request = request.clone();
+                    request["tag"] = format!("client-{client}").into();
+                    request
+                };
+                while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok() {
+                    let sent = Instant::now();
+                    let answer = server.submit(&request, latent, &[]).with(202);
+                    let id = answer["id"].as_str().unwrap().to_owned();
+                    found.lock().unwrap().push((
+                        sent,
+                        Instant::now(),
+                        id.clone(),
+                        answer["revision"].as_u64().unwrap(),
+                    ));
+                    assert_eq!(server.ended(&id)["state"], "done");
+                }
+            });
+        }
+        let changing = scope.spawn(|| {
+            let change = |path: &str, body: &Value| {
+                let asked = Instant::now();
+                let answer = server.post(path, body);
+                if answer.status == 200 {
+                    in_force.0.lock().unwrap().push((
+                        asked,
+                        Instant::now(),
+                        answer.json()["in_force"]["number"].as_u64().unwrap(),
+                    ));
+                }
+                (answer.status, asked.elapsed())
+            };
+            for turn in 0..swaps {
+                let pause = Duration::from_millis(sized(40, 15) as u64);
+                thread::sleep(pause);
+                match turn % 20 {
+                    3 | 8 | 13 | 18 | 19 => {
+                        let module = &broken[turn % broken.len()];
+                        let stored = server.ask("POST", "/v1/modules", &[("content-type", "application/wasm")], module);
+                        let refusal = match stored.status {
+                            201 => change("/v1/policies/own/swap", &json!({ "digest": stored.json()["digest"] })).0,
+                            status => status,
+                        };
+                        assert_eq!(refusal, 422);
+                        refused += 1;
+                    }
+                    6 | 16 => {
+                        assert_eq!(change("/v1/policies/own/rollback", &json!({})).0, 200);
+                        rolled_back += 1;
+                    }
+                    _ => {
+                        let (status, took) =
+                            change("/v1/policies/own/swap", &json!({ "source": sources[turn % sources.len()] }));
+                        assert_eq!(status, 200);
+                        swap_ms.push(1e3 * took.as_secs_f64());
+                        swapped += 1;
+                    }
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        changing.join().unwrap();
+    });
+    let found = found.into_inner().unwrap();
+    assert_eq!(found.len(), jobs, "every job was accepted");
+    // A rollback of the watchdog's would be told of, and counts like any other.
+    let events = server.get("/v1/events?limit=500").with(200);
+    let taken_back = events["events"].as_array().unwrap().iter().any(|event| event["what"] == "watchdog-rolled-back");
+    let mut wrong = 0;
+    for (sent, answered, _, revision) in &found {
+        wrong += usize::from(!in_force.may_have_been(*revision, *sent, *answered));
+    }
+    assert!(wrong == 0 || taken_back, "{wrong} of {jobs} were given a revision that was not in force");
+    let mut names: HashMap<String, usize> = HashMap::new();
+    let ids: Vec<String> = found.iter().map(|(_, _, id, _)| id.clone()).collect();
+    for id in &ids {
+        let job = server.job(id);
+        assert_eq!(job["state"], "done");
+        *names.entry(job["digest"].as_str().unwrap().to_owned()).or_default() += 1;
+    }
+    assert!(names.len() <= sources.len(), "no broken module was ever in force: {names:?}");
+    let resident_after = server.resident_bytes();
+    let mut loaded_us = decision_us(&ids);
+    let growth = resident_after.saturating_sub(resident_before) as f64 / f64::from(1 << 20);
+    println!(
+        "{jobs} jobs, {clients} clients, {swapped} swaps, {refused} broken, {rolled_back} rollbacks; decision p99 quiet {:.1} µs, under load {:.1} µs; \
+         swap p50 {:.1} ms, p99 {:.1} ms; resident {growth:+.1} MiB",
+        quantile(&mut quiet_us, 0.99),
+        quantile(&mut loaded_us, 0.99),
+        quantile(&mut swap_ms, 0.5),
+        quantile(&mut swap_ms, 0.99)
+    );
+    assert!(growth < 160.0, "{growth:.1} MiB more than before");
+    assert_eq!(fs::read_dir(place.path("data/incoming")).unwrap().count(), 0);
+}
