@@ -147,8 +147,13 @@ def at_home(value):
 
 
 def hook():
-    """What Schemathesis loads this file for: a look at each request before it is sent."""
+    """What Schemathesis loads this file for: a look at each request before it is sent, and bytes that are sent as they are."""
     import schemathesis
+
+    @schemathesis.serializer("application/wasm")
+    def module(context, value):
+        del context
+        return bytes(value) if isinstance(value, bytes | bytearray) else str(value).encode()
 
     model, latent = os.environ["FUZZ_MODEL"], os.environ["FUZZ_LATENT"]
 

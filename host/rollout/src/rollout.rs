@@ -17,7 +17,7 @@ use crate::{
     canary::{Canary, Finding},
     shadow::{Asked, Shadow, Shadows},
     slot::{Changing, Forces, Refused, Slot},
-    source::{Fetched, Prepared, Sources, Wanted},
+    source::{Fetched, Prepared, Settings, Sources, Wanted},
     state::{Kept, KeptCanary, KeptPolicy, KeptRevision, State},
     tally, watchdog,
 };
@@ -149,7 +149,7 @@ impl Rollout {
         let prepared = self.sources.prepare(
             fetched?,
             wanted.digest.as_deref(),
-            &wanted.settings,
+            Settings::Given(&wanted.settings),
             wanted.grants,
             &config.policies,
         )?;
@@ -159,8 +159,13 @@ impl Rollout {
     }
 
     fn revive(&self, policy: &str, kept: &KeptRevision, policies: &Policies) -> Result<Revision> {
-        let mut prepared =
-            self.sources.prepare(self.sources.stored(&kept.digest)?, None, &kept.settings, kept.grants, policies)?;
+        let mut prepared = self.sources.prepare(
+            self.sources.stored(&kept.digest)?,
+            None,
+            Settings::Given(&kept.settings),
+            kept.grants,
+            policies,
+        )?;
         prepared.origin = kept.origin.clone();
         Ok(Revision::new(policy, kept.number, kept.since.clone(), prepared))
     }
@@ -420,7 +425,8 @@ impl Rollout {
         let _swapping = lock(&slot.swapping);
         let wanted = slot.changing().wanted.clone();
         let policies = self.config.load().policies.clone();
-        let settings = settings.unwrap_or(&wanted.settings);
+        let in_force = slot.forces.load().in_force.clone();
+        let settings = settings_for(replacement, settings, &wanted, &in_force);
         let digest = wanted.digest.as_deref().filter(|_| *replacement == Replacement::Configured);
         let fetched = self.replacement(replacement, &wanted);
         let (origin, seen) = match &fetched {
@@ -543,7 +549,8 @@ impl Rollout {
         let slot = self.find(&taking.route.policy)?;
         let fetched = self.sources.stored(&candidate.digest)?;
         let policies = self.config.load().policies.clone();
-        let mut prepared = self.sources.prepare(fetched, None, &candidate.settings, candidate.grants, &policies)?;
+        let mut prepared =
+            self.sources.prepare(fetched, None, Settings::Given(&candidate.settings), candidate.grants, &policies)?;
         prepared.origin = format!("{}, canary of route {}", candidate.origin, taking.route.name);
         if !self.end_trial(taking, CanaryState::Promoted, why) {
             return Err(Error::NoCanary { name: taking.route.name.clone() });
@@ -645,7 +652,7 @@ impl Rollout {
         let digest = crate::module::digest(&bytes);
         let origin = format!("modules/{}.wasm", digest.trim_start_matches("sha256:"));
         let fetched = Fetched { bytes, origin, shipped: None, signature: None };
-        let verdict = self.sources.check(&fetched, &[], Default::default())?;
+        let verdict = self.sources.check(&fetched, Settings::Given(&[]), Default::default())?;
         Ok(Checked { digest, verdict })
     }
 
@@ -671,9 +678,11 @@ impl Rollout {
         replacement: &Replacement,
         settings: Option<&[(String, String)]>,
     ) -> Result<Verdict> {
-        let wanted = self.find(name)?.changing().wanted.clone();
+        let slot = self.find(name)?;
+        let wanted = slot.changing().wanted.clone();
         let fetched = self.replacement(replacement, &wanted)?;
-        self.sources.check(&fetched, settings.unwrap_or(&wanted.settings), wanted.grants)
+        let in_force = slot.forces.load().in_force.clone();
+        self.sources.check(&fetched, settings_for(replacement, settings, &wanted, &in_force), wanted.grants)
     }
 
     fn find(&self, name: &str) -> Result<Arc<Slot>> {
@@ -776,6 +785,20 @@ impl Rollout {
     fn write(&self) -> Result<()> {
         let _writing = lock(&self.writing);
         self.state.write(&self.kept())
+    }
+}
+
+/// What a replacement is configured with: what is given, what is configured where that is asked for, or else what is in force.
+fn settings_for<'a>(
+    replacement: &Replacement,
+    given: Option<&'a [(String, String)]>,
+    wanted: &'a Wanted,
+    in_force: &'a Revision,
+) -> Settings<'a> {
+    match (given, replacement) {
+        (Some(given), _) => Settings::Given(given),
+        (None, Replacement::Configured) => Settings::Given(&wanted.settings),
+        (None, _) => Settings::InForce { name: &in_force.identity.name, settings: &in_force.settings },
     }
 }
 

@@ -89,6 +89,26 @@ pub struct Prepared {
     pub digest: String,
 }
 
+/// What a policy is configured with.
+#[derive(Clone, Copy)]
+pub enum Settings<'a> {
+    /// These.
+    Given(&'a [(String, String)]),
+    /// Those of the revision in force, where the module describes itself by the same name; another policy has other settings, and gets its
+    /// own defaults.
+    InForce { name: &'a str, settings: &'a [(String, String)] },
+}
+
+impl<'a> Settings<'a> {
+    fn of(self, loaded: &LoadedPolicy) -> &'a [(String, String)] {
+        match self {
+            Settings::Given(settings) => settings,
+            Settings::InForce { name, settings } if loaded.description().name == name => settings,
+            Settings::InForce { .. } => &[],
+        }
+    }
+}
+
 /// Fetches, loads and admits.
 pub struct Sources {
     pub modules: Modules,
@@ -156,7 +176,7 @@ impl Sources {
         &self,
         fetched: Fetched,
         wanted_digest: Option<&str>,
-        settings: &[(String, String)],
+        settings: Settings<'_>,
         grants: Grants,
         policies: &Policies,
     ) -> Result<Prepared> {
@@ -172,6 +192,7 @@ impl Sources {
         let host = self.host(grants)?;
         let name = shipped.as_deref().unwrap_or(&origin);
         let loaded = host.load(name, &bytes)?;
+        let settings = settings.of(&loaded);
         let admitted = host.admit(name, &loaded, settings, Admission { require_checked: true })?;
         let digest = self.modules.keep(&bytes)?;
         let (settings, policy) = (settings.to_vec(), admitted.policy);
@@ -179,10 +200,11 @@ impl Sources {
     }
 
     /// What the gate says of a module; keeps it where it can be loaded at all.
-    pub fn check(&self, fetched: &Fetched, settings: &[(String, String)], grants: Grants) -> Result<Verdict> {
+    pub fn check(&self, fetched: &Fetched, settings: Settings<'_>, grants: Grants) -> Result<Verdict> {
         let host = self.host(grants)?;
         let name = fetched.shipped.as_deref().unwrap_or(&fetched.origin);
-        host.load(name, &fetched.bytes)?;
+        let loaded = host.load(name, &fetched.bytes)?;
+        let settings = settings.of(&loaded);
         let digest = self.modules.keep(&fetched.bytes)?;
         let path = self.modules.path(&digest).ok_or_else(|| Error::UnknownModule { digest: digest.clone() })?;
         Ok(host

@@ -111,5 +111,9 @@ mod tests {
             }
         }
         assert_eq!(operations, 26);
+        let text = description.to_string();
+        let ids: std::collections::BTreeSet<&str> =
+            text.split("\"operationId\":\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        assert_eq!(ids.len(), operations, "each has a name of its own: {ids:?}");
     }
 }

@@ -21,7 +21,7 @@ use subtle::ConstantTimeEq;
 use tilewright_config::Server;
 use uuid::Uuid;
 
-use crate::{App, Error, Result, problem::Problem};
+use crate::{App, Error, Result, pages, problem::Problem};
 
 /// The cookie of a session.
 const COOKIE: &str = "tilewright";
@@ -193,6 +193,7 @@ pub async fn guard(
         None
     };
     let mut response = match refused {
+        Some(problem) if wants_page(headers) => pages::problem_page(&problem),
         Some(problem) => problem.into_response(),
         None => next.run(request).await,
     };
@@ -202,7 +203,8 @@ pub async fn guard(
     let headers = response.headers_mut();
     for (name, value) in [
         ("x-content-type-options", "nosniff"),
-        ("referrer-policy", "no-referrer"),
+        // With no referrer at all, browsers send forms on behalf of nobody: Origin: null.
+        ("referrer-policy", "same-origin"),
         ("cross-origin-resource-policy", "same-origin"),
         ("content-security-policy", tilewright_dashboard::CONTENT_SECURITY_POLICY),
     ] {

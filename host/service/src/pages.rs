@@ -102,7 +102,7 @@ fn found(page: Result<crate::Result<Option<String>>, tokio::task::JoinError>, mi
 }
 
 /// A problem, as a page.
-fn problem_page(problem: &Problem) -> Response {
+pub fn problem_page(problem: &Problem) -> Response {
     let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     (status, Html(tilewright_dashboard::problem(&facts::problem(problem)))).into_response()
 }

@@ -44,7 +44,7 @@ pub struct Swap {
     /// oci://REGISTRY/NAME:TAG [default: what the server's configuration says, as it is now]
     #[arg(value_name = "FILE.wasm|NAME|DIGEST|REFERENCE")]
     pub module: Option<String>,
-    /// A setting of the policy, repeatable [default: the configured ones]
+    /// A setting of the policy, repeatable [default: those in force, for a module of the same name; for another its own defaults]
     #[arg(long, value_name = "KEY=VALUE", value_parser = tilewright_policy::key_value)]
     pub set: Vec<(String, String)>,
     /// Which server.

@@ -8,6 +8,9 @@ use serde::de::DeserializeOwned;
 
 use crate::problem::Problem;
 
+/// Characters of the longest name.
+const NAME: usize = 64;
+
 /// Bytes of a JSON body.
 const JSON: usize = 64 << 10;
 
@@ -36,6 +39,10 @@ pub fn is_json(media: &str) -> bool {
 
 /// JSON, or a line that says where it is wrong.
 pub fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    // A list with the fields in order would be taken, too.
+    if bytes.trim_ascii_start().first() == Some(&b'[') {
+        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "the body: expected an object"));
+    }
     serde_json::from_slice(bytes).map_err(|error| {
         let status = if error.is_data() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::BAD_REQUEST };
         Problem::new(status, format!("the body: {error}"))
@@ -76,6 +83,19 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
         asked
             .map(|Query(asked)| Asked(asked))
             .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, format!("the query: {}", error.body_text())))
+    }
+}
+
+/// Texts of a query that are compared with names: none of those is longer.
+///
+/// # Errors
+/// One that is.
+pub fn check_names(names: &[(&str, &Option<String>)]) -> Result<(), Problem> {
+    match names.iter().find(|(_, text)| text.as_ref().is_some_and(|text| text.chars().count() > NAME)) {
+        Some((name, _)) => {
+            Err(Problem::new(StatusCode::BAD_REQUEST, format!("{name}: expected at most {NAME} characters")))
+        }
+        None => Ok(()),
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    bodies::{Asked, Named},
+    bodies::{Asked, Named, check_names},
     jobs::{no_job, page},
 };
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
 
 /// A job's decision record
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}/decision", params(("id" = String, Path, description = "The job's id")),
+    get, path = "/v1/jobs/{id}/decision", operation_id = "getDecision", params(("id" = String, Path, description = "The job's id")),
     responses(
         (status = 200, description = "The record, as `tilewright decode --json` prints it", body = Object),
         (status = 401, body = Problem, content_type = "application/problem+json"),
@@ -92,7 +92,7 @@ pub struct Decisions {
 
 /// Decisions, newest first
 #[utoipa::path(
-    get, path = "/v1/decisions", params(Decided),
+    get, path = "/v1/decisions", operation_id = "listDecisions", params(Decided),
     responses(
         (status = 200, body = Decisions),
         (status = 400, body = Problem, content_type = "application/problem+json"),
@@ -103,6 +103,7 @@ pub struct Decisions {
 pub async fn list(State(app): State<App>, Asked(decided): Asked<Decided>) -> Outcome<Json<Decisions>> {
     let Decided { policy, route, limit, before } = decided;
     let limit = page(limit)?;
+    check_names(&[("policy", &policy), ("route", &route), ("before", &before)])?;
     let filter = Filter { policy, route, limit, before, decided: true, ..Filter::default() };
     let found = spawn_blocking(move || app.house.store.list(&filter)).await??;
     let decisions: Vec<DecisionBody> = found

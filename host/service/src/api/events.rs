@@ -50,7 +50,7 @@ pub struct Events {
 
 /// What happened to policies, newest first
 #[utoipa::path(
-    get, path = "/v1/events", params(Page),
+    get, path = "/v1/events", operation_id = "listEvents", params(Page),
     responses(
         (status = 200, body = Events),
         (status = 400, body = Problem, content_type = "application/problem+json"),

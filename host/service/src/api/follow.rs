@@ -12,6 +12,7 @@ use axum::{
 use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
 use tokio::{sync::broadcast::error::RecvError, task::spawn_blocking};
+use utoipa::ToSchema;
 
 use super::{bodies::Named, jobs::no_job};
 use crate::{
@@ -38,14 +39,25 @@ fn told(update: &Update) -> Event {
     }
 }
 
+/// An event as it is sent.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "describes what the stream is made of")]
+pub struct FollowEvent {
+    /// `job`, `plan`, `progress`, `failed` or `end`.
+    #[schema(pattern = "^(job|plan|progress|failed|end)$")]
+    event: String,
+    /// JSON, by the event.
+    data: String,
+}
+
 /// Follow a job
 ///
 /// Server-sent events: `job` (the job), `plan` (what is carried out, and how it divides the work), `progress` (tiles, bands, chunks or passes done), `failed` (an
 /// attempt; another follows), `end` (the job; the last).
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}/events", params(("id" = String, Path, description = "The job's id")),
+    get, path = "/v1/jobs/{id}/events", operation_id = "followJob", params(("id" = String, Path, description = "The job's id")),
     responses(
-        (status = 200, description = "The events", body = String, content_type = "text/event-stream"),
+        (status = 200, description = "The events", body = FollowEvent, content_type = "text/event-stream"),
         (status = 401, body = Problem, content_type = "application/problem+json"),
         (status = 404, body = Problem, content_type = "application/problem+json"),
         (status = 429, body = Problem, content_type = "application/problem+json")

@@ -30,14 +30,14 @@ pub struct Ready {
 }
 
 /// Whether the server lives
-#[utoipa::path(get, path = "/healthz", responses((status = 200, body = Alive)), security(()))]
+#[utoipa::path(get, path = "/healthz", operation_id = "isAlive", responses((status = 200, body = Alive)), security(()))]
 pub async fn alive() -> Json<Alive> {
     Json(Alive { status: "alive", version: env!("CARGO_PKG_VERSION") })
 }
 
 /// Whether the server takes work
 #[utoipa::path(
-    get, path = "/readyz", security(()),
+    get, path = "/readyz", operation_id = "isReady", security(()),
     responses((status = 200, body = Ready), (status = 503, description = "Not now", body = Ready), (status = 429, body = Problem, content_type = "application/problem+json"))
 )]
 pub async fn ready(State(app): State<App>) -> Response {
@@ -50,7 +50,7 @@ pub async fn ready(State(app): State<App>) -> Response {
 
 /// Metrics, as Prometheus reads them
 #[utoipa::path(
-    get, path = "/metrics",
+    get, path = "/metrics", operation_id = "getMetrics",
     responses((status = 200, body = String, content_type = "text/plain"), (status = 429, body = Problem, content_type = "application/problem+json"), (status = 401, body = Problem, content_type = "application/problem+json"))
 )]
 pub async fn metrics(State(app): State<App>) -> Response {

@@ -13,7 +13,7 @@ use tokio::{io::AsyncWriteExt, task::spawn_blocking};
 use tokio_util::io::ReaderStream;
 use utoipa::{IntoParams, ToSchema};
 
-use super::bodies::{Asked, Named, check_length, cut_off, is_json, parsed};
+use super::bodies::{Asked, Named, check_length, check_names, cut_off, is_json, parsed};
 use crate::{
     App,
     accept::Refusal,
@@ -42,7 +42,7 @@ pub struct Submission {
 ///
 /// Either with the path of a latent on the server, or with the latent itself. The job is kept before the answer is given: it outlives the server.
 #[utoipa::path(
-    post, path = "/v1/jobs",
+    post, path = "/v1/jobs", operation_id = "submitJob",
     params(("Idempotency-Key" = Option<String>, Header, description = "The same key gives the same job, however often it is sent: 1 to 128 printable ASCII characters", min_length = 1, max_length = 128, pattern = "^[!-~]+$")),
     request_body(content((JobRequest = "application/json"), (Submission = "multipart/form-data"))),
     responses(
@@ -253,7 +253,7 @@ pub struct Jobs {
 
 /// List jobs, newest first
 #[utoipa::path(
-    get, path = "/v1/jobs", params(Listed),
+    get, path = "/v1/jobs", operation_id = "listJobs", params(Listed),
     responses(
         (status = 200, body = Jobs),
         (status = 400, body = Problem, content_type = "application/problem+json"),
@@ -264,6 +264,7 @@ pub struct Jobs {
 pub async fn list(State(app): State<App>, Asked(listed): Asked<Listed>) -> Outcome<Json<Jobs>> {
     let Listed { state, tag, limit, before } = listed;
     let limit = page(limit)?;
+    check_names(&[("tag", &tag), ("before", &before)])?;
     let filter = Filter { state, tag, limit, before, ..Filter::default() };
     let jobs = spawn_blocking(move || {
         let found = app.house.store.list(&filter)?;
@@ -281,7 +282,7 @@ pub fn no_job() -> Problem {
 
 /// One job
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}", params(("id" = String, Path, description = "The job's id")),
+    get, path = "/v1/jobs/{id}", operation_id = "getJob", params(("id" = String, Path, description = "The job's id")),
     responses(
         (status = 200, body = Job),
         (status = 401, body = Problem, content_type = "application/problem+json"),
@@ -299,7 +300,7 @@ pub async fn get(State(app): State<App>, Named(id): Named) -> Outcome<Json<Job>>
 ///
 /// One that waits ends at once, one at work at its next tile.
 #[utoipa::path(
-    delete, path = "/v1/jobs/{id}", params(("id" = String, Path, description = "The job's id")),
+    delete, path = "/v1/jobs/{id}", operation_id = "cancelJob", params(("id" = String, Path, description = "The job's id")),
     responses(
         (status = 200, description = "It ends, or has", body = Job),
         (status = 401, body = Problem, content_type = "application/problem+json"),
@@ -330,7 +331,7 @@ pub struct Sampled {
 
 /// Fetch a result
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}/result", params(("id" = String, Path, description = "The job's id"), Sampled),
+    get, path = "/v1/jobs/{id}/result", operation_id = "getResult", params(("id" = String, Path, description = "The job's id"), Sampled),
     responses(
         (status = 200, description = "The file", content(("image/png"), ("image/jpeg"), ("image/webp"), ("image/gif"), ("video/mp4"), ("video/webm"), ("video/x-matroska"), ("application/octet-stream"))),
         (status = 400, body = Problem, content_type = "application/problem+json"),

@@ -127,14 +127,14 @@ pub struct PolicyList {
 }
 
 /// The policies in service
-#[utoipa::path(get, path = "/v1/policies", responses((status = 200, body = PolicyList), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 429, body = Problem, content_type = "application/problem+json")))]
+#[utoipa::path(get, path = "/v1/policies", operation_id = "listPolicies", responses((status = 200, body = PolicyList), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 429, body = Problem, content_type = "application/problem+json")))]
 pub async fn list(State(app): State<App>) -> Json<PolicyList> {
     Json(PolicyList { policies: app.house.rollout.policies().into_iter().map(Into::into).collect() })
 }
 
 /// One policy
 #[utoipa::path(
-    get, path = "/v1/policies/{name}", params(("name" = String, Path, description = "The policy's name in the configuration")),
+    get, path = "/v1/policies/{name}", operation_id = "getPolicy", params(("name" = String, Path, description = "The policy's name in the configuration")),
     responses(
         (status = 200, body = PolicyBody),
         (status = 401, body = Problem, content_type = "application/problem+json"),
@@ -145,6 +145,12 @@ pub async fn list(State(app): State<App>) -> Json<PolicyList> {
 pub async fn get(State(app): State<App>, Named(name): Named) -> Outcome<Json<PolicyBody>> {
     Ok(Json(app.house.rollout.policy(&name)?.into()))
 }
+
+/// A module's file.
+#[derive(ToSchema)]
+#[schema(value_type = String, format = Binary)]
+#[allow(dead_code, reason = "describes a body of bytes")]
+pub struct ModuleFile(Vec<u8>);
 
 /// A module that is stored now.
 #[derive(Serialize, ToSchema)]
@@ -163,7 +169,7 @@ pub struct ModuleBody {
 ///
 /// It is stored under its digest and checked; a swap can name it then. Modules that nothing needs are removed after a while.
 #[utoipa::path(
-    post, path = "/v1/modules", request_body(content = Vec<u8>, content_type = "application/wasm"),
+    post, path = "/v1/modules", operation_id = "uploadModule", request_body(content = ModuleFile, content_type = "application/wasm"),
     responses(
         (status = 201, body = ModuleBody),
         (status = 400, body = Problem, content_type = "application/problem+json"),
@@ -199,7 +205,7 @@ pub async fn uploaded(app: &App, bytes: Vec<u8>) -> Outcome<ModuleBody> {
 
 /// Upload a module's signature, as minisign writes it
 #[utoipa::path(
-    put, path = "/v1/modules/{digest}/signature", params(("digest" = String, Path, description = "sha256: and 64 hexadecimal digits")),
+    put, path = "/v1/modules/{digest}/signature", operation_id = "signModule", params(("digest" = String, Path, description = "sha256: and 64 hexadecimal digits")),
     request_body(content = String, content_type = "text/plain"),
     responses(
         (status = 204, description = "Kept beside the module; whose it is counts when the module is put in force"),
@@ -233,7 +239,7 @@ pub struct ReplacementBody {
     #[serde(default)]
     #[schema(min_length = 1, max_length = 1024)]
     source: Option<String>,
-    /// Settings by name; the configured ones where they are left out.
+    /// Settings by name. Where they are left out: those in force, for a module that describes itself by the same name; for another its defaults.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     settings: Option<BTreeMap<String, serde_json::Value>>,
@@ -293,7 +299,7 @@ fn plain(settings: BTreeMap<String, serde_json::Value>) -> Outcome<Settings> {
 
 /// Ask the load gate about a replacement, with the policy's settings and grants; nothing is put in force
 #[utoipa::path(
-    post, path = "/v1/policies/{name}/check", params(("name" = String, Path, description = "The policy's name in the configuration")),
+    post, path = "/v1/policies/{name}/check", operation_id = "checkReplacement", params(("name" = String, Path, description = "The policy's name in the configuration")),
     request_body = ReplacementBody,
     responses(
         (status = 200, description = "The verdict, as `tilewright policy check --json` prints it", body = Object),
@@ -323,7 +329,7 @@ pub async fn check(
 /// It passes the load gate, is compiled and warmed beside the one in force, and takes over at once: jobs that were accepted before keep theirs. Where it
 /// is not let in, nothing changes.
 #[utoipa::path(
-    post, path = "/v1/policies/{name}/swap", params(("name" = String, Path, description = "The policy's name in the configuration")),
+    post, path = "/v1/policies/{name}/swap", operation_id = "swapPolicy", params(("name" = String, Path, description = "The policy's name in the configuration")),
     request_body = ReplacementBody,
     responses(
         (status = 200, body = PolicyBody),
@@ -374,7 +380,7 @@ pub async fn changed(
 
 /// Put the previous revision in force again
 #[utoipa::path(
-    post, path = "/v1/policies/{name}/rollback", params(("name" = String, Path, description = "The policy's name in the configuration")),
+    post, path = "/v1/policies/{name}/rollback", operation_id = "rollBackPolicy", params(("name" = String, Path, description = "The policy's name in the configuration")),
     responses(
         (status = 200, body = PolicyBody),
         (status = 401, body = Problem, content_type = "application/problem+json"),
@@ -390,7 +396,7 @@ pub async fn roll_back(State(app): State<App>, Named(name): Named) -> Outcome<Js
 
 /// Ask a policy no more: the native default decides in its place
 #[utoipa::path(
-    post, path = "/v1/policies/{name}/pause", params(("name" = String, Path, description = "The policy's name in the configuration")),
+    post, path = "/v1/policies/{name}/pause", operation_id = "pausePolicy", params(("name" = String, Path, description = "The policy's name in the configuration")),
     responses(
         (status = 200, body = PolicyBody),
         (status = 401, body = Problem, content_type = "application/problem+json"),
@@ -405,7 +411,7 @@ pub async fn pause(State(app): State<App>, Named(name): Named) -> Outcome<Json<P
 
 /// Ask a policy again
 #[utoipa::path(
-    post, path = "/v1/policies/{name}/resume", params(("name" = String, Path, description = "The policy's name in the configuration")),
+    post, path = "/v1/policies/{name}/resume", operation_id = "resumePolicy", params(("name" = String, Path, description = "The policy's name in the configuration")),
     responses(
         (status = 200, body = PolicyBody),
         (status = 401, body = Problem, content_type = "application/problem+json"),

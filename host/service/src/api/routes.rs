@@ -35,7 +35,7 @@ pub struct ModelList {
 }
 
 /// The configured models
-#[utoipa::path(get, path = "/v1/models", responses((status = 200, body = ModelList), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 429, body = Problem, content_type = "application/problem+json")))]
+#[utoipa::path(get, path = "/v1/models", operation_id = "listModels", responses((status = 200, body = ModelList), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 429, body = Problem, content_type = "application/problem+json")))]
 pub async fn models(State(app): State<App>) -> Json<ModelList> {
     let models = app.house.models.load();
     let bodies = models.values().map(|opened| {
@@ -80,7 +80,7 @@ pub struct DeviceList {
 }
 
 /// The devices, their memory and their queues
-#[utoipa::path(get, path = "/v1/devices", responses((status = 200, body = DeviceList), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 429, body = Problem, content_type = "application/problem+json")))]
+#[utoipa::path(get, path = "/v1/devices", operation_id = "listDevices", responses((status = 200, body = DeviceList), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 429, body = Problem, content_type = "application/problem+json")))]
 pub async fn devices(State(app): State<App>) -> Json<DeviceList> {
     let queue = app.house.config.load().server.limits.queue;
     let bodies = app.house.devices.iter().map(|device| {
@@ -137,7 +137,7 @@ fn body((route, shadow, canary): (Route, Option<ShadowFacts>, Option<CanaryFacts
 }
 
 /// The routes in order, with their shadows and canaries
-#[utoipa::path(get, path = "/v1/routes", responses((status = 200, body = RouteList), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 429, body = Problem, content_type = "application/problem+json")))]
+#[utoipa::path(get, path = "/v1/routes", operation_id = "listRoutes", responses((status = 200, body = RouteList), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 429, body = Problem, content_type = "application/problem+json")))]
 pub async fn list(State(app): State<App>) -> Json<RouteList> {
     Json(RouteList { routes: app.house.rollout.routes().into_iter().map(body).collect() })
 }
@@ -155,7 +155,7 @@ pub struct TrialBody {
 
 /// Promote a route's canary, whatever its trial has shown so far
 #[utoipa::path(
-    post, path = "/v1/routes/{name}/canary/promote", params(("name" = String, Path, description = "The route's name")),
+    post, path = "/v1/routes/{name}/canary/promote", operation_id = "promoteCanary", params(("name" = String, Path, description = "The route's name")),
     responses(
         (status = 200, body = TrialBody),
         (status = 401, body = Problem, content_type = "application/problem+json"),
@@ -174,7 +174,7 @@ pub async fn promote(State(app): State<App>, Named(route): Named) -> Outcome<Jso
 
 /// Stop a route's canary: it gets no more jobs
 #[utoipa::path(
-    post, path = "/v1/routes/{name}/canary/stop", params(("name" = String, Path, description = "The route's name")),
+    post, path = "/v1/routes/{name}/canary/stop", operation_id = "stopCanary", params(("name" = String, Path, description = "The route's name")),
     responses(
         (status = 200, body = TrialBody),
         (status = 401, body = Problem, content_type = "application/problem+json"),
