@@ -133,6 +133,15 @@ impl Config {
             ("server.listen", old_server.listen != new_server.listen),
             ("server.data", old_server.data != new_server.data),
             ("server.tls", old_server.tls != new_server.tls),
+            ("server.token-file", old_server.token_file != new_server.token_file),
+            ("server.hosts", old_server.hosts != new_server.hosts),
+            ("server.behind-proxy", old_server.behind_proxy != new_server.behind_proxy),
+            ("server.limits.queue", old_server.limits.queue != new_server.limits.queue),
+            ("server.limits.connections", old_server.limits.connections != new_server.limits.connections),
+            (
+                "server.limits.requests-per-second",
+                old_server.limits.requests_per_second != new_server.limits.requests_per_second,
+            ),
             ("server.telemetry", old_server.telemetry != new_server.telemetry),
             ("devices", self.devices != new.devices),
         ];

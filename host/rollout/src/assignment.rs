@@ -79,6 +79,8 @@ pub struct Ended {
     pub record: Record,
     /// More than one revision decided for it: its outcome is nobody's.
     pub is_mixed: bool,
+    /// It ended without a result, and how it was run has to do with it: no plan could be carried out, or not in time.
+    pub is_lost: bool,
     /// The PSNR between its picture and the one of the incumbent's plan, in dB, where that was looked at.
     pub psnr: Option<f64>,
 }

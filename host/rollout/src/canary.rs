@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    comparison::{Comparison, Rule},
+    comparison::{Comparison, LOOKS, Rule},
     tally::Sample,
 };
 
@@ -56,14 +56,16 @@ pub(crate) enum Finding {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Canary {
     pub facts: CanaryFacts,
+    /// The module on trial.
+    pub digest: String,
     due: f64,
     sample_due: f64,
 }
 
 impl Canary {
-    pub fn begin(policy: &str, revision: u64) -> Self {
+    pub fn begin(policy: &str, revision: u64, digest: &str) -> Self {
         let facts = CanaryFacts { policy: policy.into(), revision, ..CanaryFacts::default() };
-        Self { facts, ..Self::default() }
+        Self { facts, digest: digest.into(), ..Self::default() }
     }
 
     /// Whether the next job is the canary's: exactly its share of them, evenly spread.
@@ -104,7 +106,10 @@ impl Canary {
         let words = self.facts.comparison.words();
         match found {
             Rule::Worse => Some(Finding::Stop(format!("worse than the incumbent: {words}"))),
-            Rule::NotWorse if samples && self.facts.samples == 0 => None,
+            Rule::NotWorse if samples && self.facts.samples == 0 => {
+                let is_last = LOOKS.last() == Some(&self.facts.comparison.jobs);
+                is_last.then(|| Finding::Stop(format!("no sample of it could be compared: {words}")))
+            }
             Rule::NotWorse => Some(Finding::Promote(format!("not worse than the incumbent: {words}"))),
             Rule::Undecided => Some(Finding::Stop(format!("not shown to be as good as the incumbent: {words}"))),
         }
@@ -133,31 +138,31 @@ mod tests {
 
     #[test]
     fn it_takes_exactly_its_share_evenly() {
-        let mut canary = Canary::begin("new", 1);
+        let mut canary = Canary::begin("new", 1, "sha256:00");
         let taken: Vec<usize> = (1..=100).filter(|_| canary.takes(0.1)).collect();
         assert_eq!(taken, (10..=100).step_by(10).collect::<Vec<_>>());
-        assert_eq!((0..100).filter(|_| Canary::begin("new", 1).takes(1.0)).count(), 100);
+        assert_eq!((0..100).filter(|_| Canary::begin("new", 1, "sha256:00").takes(1.0)).count(), 100);
     }
 
     #[test]
     fn one_bad_picture_stops_it_and_good_jobs_promote_it() {
-        let mut canary = Canary::begin("new", 1);
+        let mut canary = Canary::begin("new", 1, "sha256:00");
         assert_eq!(canary.ended(sample(100), None, Some(50.0), 45.0, true), None);
         assert!(matches!(canary.ended(sample(100), None, Some(44.9), 45.0, true), Some(Finding::Stop(_))));
         assert!(matches!(canary.ended(sample(100), None, Some(f64::NAN), 45.0, true), Some(Finding::Stop(_))));
-        let mut canary = Canary::begin("new", 1);
+        let mut canary = Canary::begin("new", 1, "sha256:00");
         let ends = |canary: &mut Canary, psnr| {
             (0..200).find_map(|_| canary.ended(sample(100), Some(sample(100)), psnr, 45.0, true))
         };
         assert!(matches!(ends(&mut canary, Some(f64::INFINITY)), Some(Finding::Promote(_))));
         assert_eq!(canary.facts.comparison.jobs, 20);
-        let mut unseen = Canary::begin("new", 1);
+        let mut unseen = Canary::begin("new", 1, "sha256:00");
         assert!(matches!(ends(&mut unseen, None), Some(Finding::Stop(_)) | None), "never promoted without a sample");
     }
 
     #[test]
     fn after_the_end_nothing_counts() {
-        let mut canary = Canary::begin("new", 1);
+        let mut canary = Canary::begin("new", 1, "sha256:00");
         canary.facts.state = CanaryState::Stopped;
         assert!(!canary.takes(1.0));
         assert_eq!(canary.ended(sample(900), Some(sample(1)), Some(1.0), 45.0, true), None);

@@ -1,7 +1,10 @@
 //! The planner of one job: asks the revision that the job was given, lets the watchdog and the shadow hear, and changes over between the
 //! chunks of a clip where the route says so.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use tilewright_plan::{
     Attempt, Decision, Device, Exchange, Facts, Fallback, FallbackReason, Learnt, Offer, Outcome, Planner,
@@ -21,8 +24,10 @@ pub struct Decider {
     rollout: Arc<Rollout>,
     assignment: Assignment,
     instance: Instance,
-    /// Revisions that decided, the first one aside.
-    successors: Vec<u64>,
+    /// Another decision was made in the middle: what is measured is nobody's.
+    is_mixed: bool,
+    /// The number of the revision that decides now, for those who listen.
+    current: Arc<AtomicU64>,
     identity: PolicyIdentity,
 }
 
@@ -31,7 +36,8 @@ impl Decider {
     pub fn new(rollout: Arc<Rollout>, assignment: Assignment) -> Self {
         let instance = assignment.revision.instance();
         let identity = assignment.revision.identity.clone();
-        Self { rollout, assignment, instance, successors: Vec::new(), identity }
+        let current = Arc::new(AtomicU64::new(assignment.revision.number));
+        Self { rollout, assignment, instance, is_mixed: false, current, identity }
     }
 
     /// Who decides for the job.
@@ -44,19 +50,24 @@ impl Decider {
         &self.instance.revision
     }
 
-    /// More than one revision decided.
+    /// More than one plan had a part in it.
     pub fn is_mixed(&self) -> bool {
-        !self.successors.is_empty()
+        self.is_mixed
+    }
+
+    /// The number of the revision that decides now, from anywhere.
+    pub fn current(&self) -> Arc<AtomicU64> {
+        self.current.clone()
     }
 
     /// Tells, from anywhere, whether a new revision waits to take over at the next chunk.
     pub fn successor(&self) -> impl Fn() -> bool + Send + Sync + 'static {
         let (slot, takes_over) = (self.assignment.slot.clone(), self.assignment.takes_over && !self.assignment.canary);
         let first = self.assignment.revision.number;
-        let last = std::sync::atomic::AtomicU64::new(first);
+        let last = AtomicU64::new(first);
         move || {
             let now = slot.forces.load().in_force.number;
-            takes_over && last.swap(now, std::sync::atomic::Ordering::Relaxed) != now
+            takes_over && last.swap(now, Ordering::Relaxed) != now
         }
     }
 
@@ -92,11 +103,12 @@ impl Planner for Decider {
             return standby.decide(request, device, offer, facts);
         }
         let mut note = None;
+        self.is_mixed |= offer.running.is_some();
         let current = self.assignment.slot.forces.load().in_force.clone();
         if offer.running.is_some() && self.assignment.takes_over && current.number != self.instance.revision.number {
             let (old, new) = (self.instance.revision.number, current.number);
             note = Some(format!("revision {new} took over from {old} in the middle of the clip"));
-            self.successors.push(new);
+            self.current.store(new, Ordering::Release);
             self.instance = current.instance();
             self.identity = current.identity.clone();
         }
@@ -134,7 +146,8 @@ impl Planner for Decider {
     }
 
     fn learn(&mut self, request: &Request, device: &Device, plan: &tilewright_plan::Plan, outcome: &Outcome) {
-        if !self.assignment.slot.is_paused() {
+        // What a clip took that several plans had a part in is none's.
+        if !self.assignment.slot.is_paused() && !self.is_mixed {
             self.instance.planner().learn(request, device, plan, outcome);
         }
     }

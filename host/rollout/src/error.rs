@@ -67,6 +67,12 @@ pub enum Error {
         /// As asked for.
         digest: String,
     },
+    /// One swap comes after the other.
+    #[error("policy {name}: another revision is being brought in: try again when it is in force")]
+    Busy {
+        /// The policy.
+        name: String,
+    },
     /// There is nothing to go back to.
     #[error("policy {name}: has no previous revision to roll back to")]
     NoPrevious {

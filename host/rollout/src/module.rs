@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{self, Write},
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use sha2::{Digest, Sha256};
@@ -40,7 +40,9 @@ impl Modules {
     pub fn keep(&self, bytes: &[u8]) -> Result<String> {
         let digest = digest(bytes);
         let path = self.path(&digest).ok_or_else(|| Error::UnknownModule { digest: digest.clone() })?;
-        if path.exists() {
+        if let Ok(file) = fs::File::options().write(true).open(&path) {
+            // Whoever keeps it now is going to need it.
+            let _ = file.set_modified(SystemTime::now());
             return Ok(digest);
         }
         let write = || -> io::Result<()> {
@@ -103,8 +105,6 @@ fn written(path: &Path, source: io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
     use super::*;
 
     #[test]

@@ -85,12 +85,26 @@ impl Revision {
     /// A warm instance, made anew where all are at work.
     pub(crate) fn instance(self: &Arc<Self>) -> Instance {
         let warm = self.idle().pop();
-        let recorder = warm.unwrap_or_else(|| match self.loaded.configure(&self.settings) {
-            Ok(policy) => Recorder::new(Box::new(policy), true),
+        if let Some(recorder) = warm {
+            return Instance { revision: self.clone(), recorder: Some(recorder), is_sound: true };
+        }
+        let (recorder, is_sound) = match self.loaded.configure(&self.settings) {
+            Ok(policy) => (Recorder::new(Box::new(policy), true), true),
             // It has been configured before: the machine is short of something.
-            Err(error) => Recorder::new(Box::new(Standby::new(self.identity.clone(), error.to_string())), true),
-        });
-        Instance { revision: self.clone(), recorder: Some(recorder) }
+            Err(error) => {
+                (Recorder::new(Box::new(Standby::new(self.identity.clone(), error.to_string())), true), false)
+            }
+        };
+        Instance { revision: self.clone(), recorder: Some(recorder), is_sound }
+    }
+
+    /// Forgets how it did, with the instances that did so.
+    pub(crate) fn begin_anew(&self) {
+        self.idle().clear();
+        let mut judged = self.judged();
+        let facts = judged.tally.facts;
+        *judged = Judged::default();
+        judged.tally.facts = facts;
     }
 }
 
@@ -104,6 +118,7 @@ impl std::fmt::Debug for Revision {
 pub(crate) struct Instance {
     pub revision: Arc<Revision>,
     recorder: Option<Recorder>,
+    is_sound: bool,
 }
 
 impl Instance {
@@ -120,7 +135,11 @@ impl Drop for Instance {
         if let Some(mut recorder) = self.recorder.take() {
             // What was said belongs to a record, and this one is not written.
             drop(recorder.take());
-            self.revision.idle().push(recorder);
+            // One that has failed a few times in a row is no longer asked, and never again would be.
+            let is_failing = self.revision.judged().tally.in_a_row > 0;
+            if self.is_sound && !is_failing {
+                self.revision.idle().push(recorder);
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, atomic::Ordering},
     time::SystemTime,
 };
 
@@ -61,7 +61,8 @@ pub struct Checked {
 struct InForce {
     route: Route,
     shadow: Arc<Shadow>,
-    canary: Mutex<Canary>,
+    /// Shared with the same route of the configuration before.
+    canary: Arc<Mutex<Canary>>,
 }
 
 type Listener = Box<dyn Fn(&Event) + Send + Sync>;
@@ -117,42 +118,43 @@ impl Rollout {
         rollout.slots.store(Arc::new(slots));
         rollout.routes.store(Arc::new(rollout.in_force(config, &kept)));
         rollout.write()?;
+        for name in kept.policies.keys() {
+            let Ok(slot) = rollout.find(name) else { continue };
+            let (source, seen) = {
+                let changing = slot.changing();
+                (changing.wanted.source.clone(), changing.seen.clone())
+            };
+            // A registry is asked where the configuration says something new; it may take long, or be away.
+            if seen.is_none() || !matches!(source, Source::Oci(_)) {
+                rollout.refresh(name);
+            }
+        }
         Ok(Arc::new(rollout))
     }
 
-    /// A policy's slot, with what was in force before where the configuration says nothing new.
+    /// A policy's slot, with what was in force before. Whether its source says something else by now is looked at afterwards: what is broken
+    /// then keeps nobody from starting.
     fn slot(&self, name: &str, wanted: Wanted, kept: Option<&KeptPolicy>, config: &Config) -> Result<Slot> {
-        let next = kept.map_or(1, |kept| kept.next);
-        let fetched = self.sources.fetch(&wanted.source, wanted.grants);
-        let seen = fetched.as_ref().ok().map(|fetched| crate::module::digest(&fetched.bytes));
-        // A registry that can't be reached now says nothing new, either.
-        let restorable =
-            kept.filter(|kept| kept.configured == configured(&wanted) && (kept.seen == seen || seen.is_none()));
-        if let Some(kept) = restorable {
+        if let Some(kept) = kept {
             match self.revive(name, &kept.in_force, &config.policies) {
                 Ok(in_force) => {
                     let revive = |kept: &KeptRevision| self.revive(name, kept, &config.policies).ok();
                     let previous = kept.previous.as_ref().and_then(revive).map(Arc::new);
-                    let changing = Changing { next, wanted, seen: seen.or(kept.seen.clone()) };
-                    return Ok(Slot::new(
-                        name,
-                        Forces { in_force: Arc::new(in_force), previous },
-                        changing,
-                        kept.paused,
-                    ));
+                    let seen = kept.seen.clone().filter(|_| kept.configured == configured(&wanted));
+                    let forces = Forces { in_force: Arc::new(in_force), previous };
+                    return Ok(Slot::new(name, forces, Changing { next: kept.next, wanted, seen }, kept.paused));
                 }
                 Err(error) => {
                     tracing::warn!(%error, policy = name, "what was in force can't be put in force again: beginning from the configuration")
                 }
             }
         }
-        let prepared = self.sources.prepare(
-            fetched?,
-            wanted.digest.as_deref(),
-            Settings::Given(&wanted.settings),
-            wanted.grants,
-            &config.policies,
-        )?;
+        let next = kept.map_or(1, |kept| kept.next);
+        let fetched = self.sources.fetch(&wanted.source, wanted.grants)?;
+        let seen = Some(fetched.fingerprint());
+        let settings = Settings::Given(&wanted.settings);
+        let (digest, policies) = (wanted.digest.as_deref(), &config.policies);
+        let prepared = self.sources.prepare(fetched, digest, settings, wanted.grants, policies)?;
         let in_force = Arc::new(Revision::new(name, next, now(), prepared));
         let paused = kept.is_some_and(|kept| kept.paused);
         Ok(Slot::new(name, Forces { in_force, previous: None }, Changing { next: next + 1, wanted, seen }, paused))
@@ -178,10 +180,10 @@ impl Rollout {
             let same = |old: &&Arc<InForce>| {
                 old.route.canary.as_ref().map(|c| &c.policy) == route.canary.as_ref().map(|c| &c.policy)
             };
-            let canary = old.filter(same).map(|old| lock(&old.canary).clone());
-            let canary = canary.unwrap_or_else(|| self.trial(&route, kept));
+            let canary = old.filter(same).map(|old| old.canary.clone());
+            let canary = canary.unwrap_or_else(|| Arc::new(Mutex::new(self.trial(&route, kept))));
             let shadow = old.filter(|old| old.route.shadow == route.shadow).map(|old| old.shadow.clone());
-            Arc::new(InForce { shadow: shadow.unwrap_or_default(), canary: Mutex::new(canary), route })
+            Arc::new(InForce { shadow: shadow.unwrap_or_default(), canary, route })
         });
         routes.collect()
     }
@@ -191,7 +193,7 @@ impl Rollout {
         let Some(CanaryRoute { policy, .. }) = &route.canary else { return Canary::default() };
         let Some(slot) = self.slots.load().get(policy).cloned() else { return Canary::default() };
         let candidate = slot.forces.load().in_force.clone();
-        let mut canary = Canary::begin(policy, candidate.number);
+        let mut canary = Canary::begin(policy, candidate.number, &candidate.digest);
         let ended =
             kept.canaries.get(&route.name).filter(|kept| kept.policy == *policy && kept.digest == candidate.digest);
         if let Some(kept) = ended {
@@ -219,7 +221,7 @@ impl Rollout {
             let mut canary = lock(canary);
             if (canary.facts.policy.as_str(), canary.facts.revision) != (trial.policy.as_str(), candidate.number) {
                 // Another revision begins a trial of its own.
-                *canary = Canary::begin(&trial.policy, candidate.number);
+                *canary = Canary::begin(&trial.policy, candidate.number, &candidate.digest);
             }
             if !candidates.is_paused() && canary.takes(trial.share) {
                 compare = canary.samples(trial.sample).then_some(incumbent);
@@ -301,34 +303,33 @@ impl Rollout {
 
     /// Hears what came of a job: counts it, and acts on what that shows.
     pub fn ended(&self, assignment: &Assignment, ended: Ended) {
-        let Ended { record, is_mixed, psnr } = ended;
+        let Ended { record, is_mixed, is_lost, psnr } = ended;
         let revision = &assignment.revision;
-        let outcome = record.measured().copied().filter(|_| !is_mixed && record.fallback.is_none());
         let kind = tally::kind(&record.request, &record.device);
-        let sample = outcome.as_ref().map(tally::Sample::from);
-        let slot = self.slots.load().get(&revision.policy).cloned();
-        let previous = slot
-            .as_ref()
-            .and_then(|slot| slot.forces.load().previous.clone())
-            .filter(|old| !Arc::ptr_eq(old, revision));
+        let measured = record.measured().filter(|_| !is_mixed && record.fallback.is_none()).map(tally::Sample::from);
+        // What never ends well takes the longest of times.
+        let sample = measured.or((is_lost && !is_mixed).then_some(tally::Sample::LOST));
+        let Some(slot) = self.slots.load().get(&revision.policy).cloned() else { return };
+        // Taken before this revision's own counts are locked: two locks at once could wait for each other.
+        let previous = slot.forces.load().previous.clone().filter(|previous| previous.number < revision.number);
+        let median = previous.and_then(|previous| previous.judged().tally.median(&kind));
         let mut why = None;
         {
             let mut judged = revision.judged();
             judged.tally.facts.jobs += 1;
-            if record.exchange.is_some() {
+            if record.exchange.is_some() && !is_mixed {
                 judged.ring.push(record);
             }
             if let Some(sample) = sample {
                 judged.tally.ended(&kind, sample);
-                if let Some(previous) = previous.filter(|_| !judged.is_out) {
-                    why = watchdog::worse(&mut judged.watch, &kind, sample, &previous.judged().tally);
+                if let Some(median) = median.filter(|_| !judged.is_out) {
+                    why = watchdog::worse(&mut judged.watch, sample, median);
                 }
             }
         }
         if assignment.canary {
             self.canary_ended(assignment, &kind, sample, psnr);
         }
-        let Some(slot) = slot else { return };
         // A clip may have gone on under the revision that is in force now.
         let in_force = slot.forces.load().in_force.clone();
         for decided in [revision, &in_force] {
@@ -355,12 +356,7 @@ impl Rollout {
             return;
         };
         let median = incumbent.judged().tally.median(kind);
-        // A canary that never ends well takes the longest of times.
-        let job = sample.unwrap_or(tally::Sample {
-            elapsed: std::time::Duration::MAX,
-            peak_bytes: u64::MAX,
-            attempts: u32::MAX,
-        });
+        let job = sample.unwrap_or(tally::Sample::LOST);
         let mut canary = lock(&taking.canary);
         if canary.facts.revision != assignment.revision.number || canary.facts.policy != assignment.revision.policy {
             return;
@@ -385,18 +381,19 @@ impl Rollout {
         if std::mem::replace(&mut revision.judged().is_out, true) || !Arc::ptr_eq(&forces.in_force, revision) {
             return;
         }
+        slot.refuse(Refused { time: now(), origin: revision.origin.clone(), why: why.into() });
+        let went_back = slot.go_back();
+        if went_back.is_none() {
+            slot.paused.store(true, Ordering::Release);
+            slot.paused_by_watchdog.store(true, Ordering::Release);
+        }
+        let in_force = slot.forces.load().in_force.number;
+        drop(changing);
         let ring = std::mem::take(&mut revision.judged().ring);
         let dump = match ring.write(&self.dumps, &slot.name, revision.number) {
             Ok(path) => format!("; its last decisions: tilewright policy replay {}", path.display()),
             Err(error) => format!("; its last decisions can't be kept: {error}"),
         };
-        slot.refuse(Refused { time: now(), origin: revision.origin.clone(), why: why.into() });
-        let went_back = slot.go_back();
-        if went_back.is_none() {
-            slot.paused.store(true, Ordering::Release);
-        }
-        let in_force = slot.forces.load().in_force.number;
-        drop(changing);
         let number = revision.number;
         let detail = match went_back {
             Some(_) => format!("revision {number} was taken back ({why}); revision {in_force} is in force again{dump}"),
@@ -412,6 +409,8 @@ impl Rollout {
             .filter(|taking| taking.route.canary.as_ref().is_some_and(|canary| canary.policy == slot.name))
         {
             self.stopped(taking, why);
+            // What is in force again was not on trial, and is not now.
+            lock(&taking.canary).facts.revision = in_force;
         }
         self.tell(What::WatchdogRolledBack, Some(&slot.name), None, Some(in_force), detail);
     }
@@ -422,7 +421,11 @@ impl Rollout {
     /// Why it is not let in; nothing has changed then.
     pub fn swap(&self, name: &str, replacement: &Replacement, settings: Option<&[(String, String)]>) -> Result<Change> {
         let slot = self.find(name)?;
-        let _swapping = lock(&slot.swapping);
+        let _swapping = match slot.swapping.try_lock() {
+            Ok(swapping) => swapping,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err(Error::Busy { name: name.into() }),
+        };
         let wanted = slot.changing().wanted.clone();
         let policies = self.config.load().policies.clone();
         let in_force = slot.forces.load().in_force.clone();
@@ -430,7 +433,7 @@ impl Rollout {
         let digest = wanted.digest.as_deref().filter(|_| *replacement == Replacement::Configured);
         let fetched = self.replacement(replacement, &wanted);
         let (origin, seen) = match &fetched {
-            Ok(fetched) => (fetched.origin.clone(), Some(crate::module::digest(&fetched.bytes))),
+            Ok(fetched) => (fetched.origin.clone(), Some(fetched.fingerprint())),
             Err(_) => (wanted.source.to_string(), None),
         };
         if let Some(seen) = seen.filter(|_| *replacement == Replacement::Configured) {
@@ -467,6 +470,10 @@ impl Rollout {
         let revision = Arc::new(Revision::new(&slot.name, changing.next, now(), prepared));
         changing.next += 1;
         slot.take_over(revision.clone());
+        // What the watchdog paused was another revision.
+        if slot.paused_by_watchdog.swap(false, Ordering::AcqRel) {
+            slot.paused.store(false, Ordering::Release);
+        }
         drop(changing);
         let (new, old) = (revision.number, before.in_force.number);
         let detail = format!(
@@ -505,7 +512,12 @@ impl Rollout {
     /// [`Error::UnknownPolicy`]
     pub fn pause(&self, name: &str, paused: bool) -> Result<()> {
         let slot = self.find(name)?;
+        slot.paused_by_watchdog.store(false, Ordering::Release);
         if slot.paused.swap(paused, Ordering::AcqRel) != paused {
+            if !paused {
+                // Whoever asks for it again gives it another chance.
+                slot.forces.load().in_force.begin_anew();
+            }
             let (what, detail) = match paused {
                 true => (What::Paused, "no longer asked: the native default decides"),
                 false => (What::Resumed, "asked again"),
@@ -546,6 +558,10 @@ impl Rollout {
     fn promoted(&self, taking: &InForce, why: &str) -> Result<Change> {
         let trial = taking.route.canary.as_ref().ok_or_else(|| Error::NoCanary { name: taking.route.name.clone() })?;
         let candidate = self.find(&trial.policy)?.forces.load().in_force.clone();
+        // Another one may have taken over since: it begins a trial of its own.
+        if lock(&taking.canary).facts.revision != candidate.number {
+            return Err(Error::NoCanary { name: taking.route.name.clone() });
+        }
         let slot = self.find(&taking.route.policy)?;
         let fetched = self.sources.stored(&candidate.digest)?;
         let policies = self.config.load().policies.clone();
@@ -575,6 +591,8 @@ impl Rollout {
             return false;
         }
         (canary.facts.state, canary.facts.why) = (state, Some(why.into()));
+        drop(canary);
+        self.write_or_say();
         true
     }
 
@@ -582,8 +600,8 @@ impl Rollout {
     ///
     /// # Errors
     /// A policy that is new can't be put in force: the old configuration stays whole. One that was in service before and can't be replaced
-    /// stays as it is, and says so in the events.
-    pub fn reload(&self, config: &Config) -> Result<()> {
+    /// stays as it is: a line for each is given back.
+    pub fn reload(&self, config: &Config) -> Result<Vec<String>> {
         let before = self.slots.load_full();
         let mut slots = BTreeMap::new();
         let mut changed = Vec::new();
@@ -602,16 +620,24 @@ impl Rollout {
             }
         }
         self.config.store(Arc::new(config.clone()));
-        self.slots.store(Arc::new(slots));
+        // Routes of the old configuration decide until those of the new one do: each finds its policies.
+        let mut both = (*before).clone();
+        both.extend(slots.iter().map(|(name, slot)| (name.clone(), slot.clone())));
+        self.slots.store(Arc::new(both));
+        let mut refused = Vec::new();
         for (slot, wanted) in changed {
-            slot.changing().wanted = wanted;
-            // Told of among the events where it is refused.
-            let _ = self.swap(&slot.name, &Replacement::Configured, None);
+            let old = std::mem::replace(&mut slot.changing().wanted, wanted);
+            if let Err(error) = self.swap(&slot.name, &Replacement::Configured, None) {
+                // Told of among the events, too; tried again with the next reload.
+                slot.changing().wanted = old;
+                refused.push(format!("policy {}: {}", slot.name, one_line(&error)));
+            }
         }
         let kept = self.kept();
         self.routes.store(Arc::new(self.in_force(config, &kept)));
+        self.slots.store(Arc::new(slots));
         self.tell(What::Reloaded, None, None, None, "the configuration was read anew".into());
-        Ok(())
+        Ok(refused)
     }
 
     /// Says everywhere that a new configuration is wrong, and the old one stays.
@@ -628,7 +654,7 @@ impl Rollout {
         };
         // A file that is being written, or gone for a moment, will change again.
         let Ok(fetched) = self.sources.fetch(&wanted.source, wanted.grants) else { return };
-        if Some(crate::module::digest(&fetched.bytes)) != seen {
+        if Some(fetched.fingerprint()) != seen {
             // Told of among the events where it is refused.
             let _ = self.swap(name, &Replacement::Configured, None);
         }
@@ -748,8 +774,12 @@ impl Rollout {
             }
         }
         (self.listener)(&event);
+        self.write_or_say();
+    }
+
+    fn write_or_say(&self) {
         if let Err(error) = self.write() {
-            tracing::error!(%error, "what is in force can't be kept: a restart begins from the configuration");
+            tracing::error!(%error, "what is in force can't be kept: a restart begins from what was kept before");
         }
     }
 
@@ -772,7 +802,12 @@ impl Rollout {
         let canaries = routes.iter().filter_map(|taking| {
             let facts = lock(&taking.canary).facts.clone();
             let ended = facts.state != CanaryState::Trial;
-            let digest = policies.get(&facts.policy).filter(|_| ended)?.in_force.digest.clone();
+            let digest = policies.get(&facts.policy).filter(|_| ended)?;
+            let digest = if digest.in_force.number == facts.revision {
+                digest.in_force.digest.clone()
+            } else {
+                lock(&taking.canary).digest.clone()
+            };
             Some((
                 taking.route.name.clone(),
                 KeptCanary { policy: facts.policy, digest, state: facts.state, why: facts.why },
@@ -804,15 +839,10 @@ fn settings_for<'a>(
 
 /// Why a revision fails too often, where it does.
 fn failing(slot: &Slot, revision: &Arc<Revision>) -> Option<String> {
-    let previous = slot.forces.load().previous.clone().filter(|previous| !Arc::ptr_eq(previous, revision));
+    let previous = slot.forces.load().previous.clone().filter(|previous| previous.number < revision.number);
+    let before = previous.map(|previous| previous.judged().tally.recent_failures());
     let judged = revision.judged();
-    if judged.is_out {
-        return None;
-    }
-    match previous {
-        Some(previous) => watchdog::fails(&judged.tally, Some(&previous.judged().tally)),
-        None => watchdog::fails(&judged.tally, None),
-    }
+    if judged.is_out { None } else { watchdog::fails(&judged.tally, before) }
 }
 
 /// Every policy that the configuration names: those declared, and those that ship and a route names.

@@ -41,6 +41,8 @@ pub(crate) struct Slot {
     /// Read by every job; written whole.
     pub forces: ArcSwap<Forces>,
     pub paused: AtomicBool,
+    /// Nobody asked for the pause: the next revision ends it.
+    pub paused_by_watchdog: AtomicBool,
     /// Held by whoever brings another revision, which may take long: one comes after the other.
     pub swapping: Mutex<()>,
     /// Held for moments, by whoever changes something.
@@ -84,6 +86,7 @@ impl Slot {
             name: name.to_owned(),
             forces: ArcSwap::from_pointee(forces),
             paused: AtomicBool::new(paused),
+            paused_by_watchdog: AtomicBool::new(false),
             swapping: Mutex::default(),
             changing: Mutex::new(changing),
             refused: Mutex::default(),

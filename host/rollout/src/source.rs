@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tilewright_config::{self as config, Policies, Source};
 use tilewright_policy::{Admission, CacheDir, Limits, LoadedPolicy, Policy, PolicyHost, Verdict, Wasi, shipped_module};
 use tilewright_registry::{Client, Credentials, Reference};
-use tilewright_signing::{read_text, signature_path};
+use tilewright_signing::{read_text, signature_path, write_signature};
 
 use crate::{Error, Modules, Result, module::digest};
 
@@ -76,6 +76,14 @@ pub struct Fetched {
     /// The name of a policy that ships: it passed its gate when the program was built.
     pub shipped: Option<String>,
     pub signature: Option<String>,
+}
+
+impl Fetched {
+    /// Changes with the module and with its signature.
+    pub fn fingerprint(&self) -> String {
+        let signature = self.signature.as_ref().map(|signature| digest(signature.as_bytes()));
+        format!("{} {}", digest(&self.bytes), signature.as_deref().unwrap_or("unsigned"))
+    }
 }
 
 /// A policy that may take over.
@@ -195,6 +203,10 @@ impl Sources {
         let settings = settings.of(&loaded);
         let admitted = host.admit(name, &loaded, settings, Admission { require_checked: true })?;
         let digest = self.modules.keep(&bytes)?;
+        if let (Some(signature), Some(path)) = (&signature, self.modules.path(&digest)) {
+            // What is put in force again after a restart has to be signed then, too.
+            write_signature(&signature_path(&path), signature)?;
+        }
         let (settings, policy) = (settings.to_vec(), admitted.policy);
         Ok(Prepared { loaded, policy, settings, grants, origin, digest })
     }

@@ -23,10 +23,10 @@ const RECENT: usize = 200;
 /// Requests of one kind can be compared: the same work on the same device for the same end.
 pub type Kind = String;
 
-/// The kind of a request. The memory limit is not part of it: by default it moves with what is free.
+/// The kind of a request.
 pub fn kind(request: &Request, device: &Device) -> Kind {
-    let Request { model, batch, frames, height, width, objective, .. } = request;
-    format!("{model:?} {batch} {frames} {height} {width} {objective:?} {} {}", device.name, device.arch)
+    let Request { model, batch, frames, height, width, memory_limit, objective, .. } = request;
+    format!("{model:?} {batch} {frames} {height} {width} {memory_limit} {objective:?} {} {}", device.name, device.arch)
 }
 
 /// What one job took.
@@ -38,6 +38,11 @@ pub struct Sample {
     pub peak_bytes: u64,
     /// All attempts.
     pub attempts: u32,
+}
+
+impl Sample {
+    /// A job that never ended well: longer, larger and more often tried than any.
+    pub const LOST: Self = Self { elapsed: Duration::MAX, peak_bytes: u64::MAX, attempts: u32::MAX };
 }
 
 impl From<&Outcome> for Sample {

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::{
     binomial,
     comparison::{Comparison, Rule},
-    tally::{Kind, Sample, Tally},
+    tally::{Sample, Tally},
 };
 
 /// Failures in a row that are too many, whatever came before.
@@ -32,21 +32,21 @@ pub struct Watch {
     pub against_previous: Comparison,
 }
 
-/// Whether a revision's failures are too many; why.
-pub fn fails(new: &Tally, old: Option<&Tally>) -> Option<String> {
+/// Whether a revision's failures are too many; why. `before`: failures of the one before it among its last decisions, and how many those are.
+pub fn fails(new: &Tally, before: Option<(u32, u32)>) -> Option<String> {
     if new.in_a_row >= IN_A_ROW {
         return Some(format!("{} failed or invalid answers in a row", new.in_a_row));
     }
     let (failures, decisions) = new.recent_failures();
     let share = |(failures, decisions): (u32, u32)| f64::from(failures) / f64::from(decisions.max(1));
-    let may = old.map_or(0.0, |old| share(old.recent_failures())).max(MAY_FAIL);
+    let may = before.map_or(0.0, share).max(MAY_FAIL);
     let too_many = failures >= LEAST_FAILURES && binomial::at_least(failures, decisions, may) <= CHANCE;
     too_many.then(|| format!("{failures} of the last {decisions} answers failed or were invalid"))
 }
 
-/// Whether a job makes it clear that a revision does worse than the one before it; why.
-pub fn worse(watch: &mut Watch, kind: &Kind, job: Sample, old: &Tally) -> Option<String> {
-    let found = watch.against_previous.add(job, old.median(kind)?)?;
+/// Whether a job makes it clear that a revision does worse than the one before it; why. `median`: of that one's jobs of the same kind.
+pub fn worse(watch: &mut Watch, job: Sample, median: Sample) -> Option<String> {
+    let found = watch.against_previous.add(job, median)?;
     (found == Rule::Worse).then(|| format!("worse than the revision before: {}", watch.against_previous.words()))
 }
 
@@ -79,6 +79,6 @@ mod tests {
         scattered[50] = true;
         let new = tally(&scattered);
         assert!(fails(&new, None).is_some());
-        assert_eq!(fails(&new, Some(&new)), None, "the one before was no better");
+        assert_eq!(fails(&new, Some(new.recent_failures())), None, "the one before was no better");
     }
 }

@@ -2,7 +2,11 @@
 
 use std::{io, path::Path};
 
-use cap_std::{ambient_authority, fs::Dir};
+use cap_std::{
+    ambient_authority,
+    fs::{Dir, OpenOptions, OpenOptionsExt},
+};
+use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
 use tilewright_config::{Case, Stage};
 use tilewright_decode::Size;
@@ -77,14 +81,19 @@ impl House {
             return Err(wrong("latent_path: no [server] roots are configured: upload the latent instead"));
         }
         let outside = || wrong("latent_path: not a file below one of the configured roots");
-        let roots = config.server.roots.iter().filter_map(|root| Some((root, wanted.strip_prefix(root).ok()?)));
+        // As it is written, or as it really is called.
+        let below = |root: &Path| {
+            let real = root.canonicalize().ok();
+            let below = wanted.strip_prefix(root).ok().or_else(|| wanted.strip_prefix(real?).ok());
+            below.map(Path::to_owned)
+        };
+        let roots = config.server.roots.iter().filter_map(|root| Some((root, below(root)?)));
         // Opened below the root and nowhere else, whatever links and dots say and whoever changes them meanwhile.
         let opened = roots.into_iter().find_map(|(root, below)| {
-            let options = cap_std::fs::OpenOptions::new().read(true).clone();
-            let folder = Dir::open_ambient_dir(root, ambient_authority()).ok()?;
             // Opening a pipe would wait for somebody to write.
-            folder.metadata(below).ok().filter(|metadata| metadata.is_file())?;
-            folder.open_with(below, &options).ok()
+            let options = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).clone();
+            let folder = Dir::open_ambient_dir(root, ambient_authority()).ok()?;
+            folder.open_with(&below, &options).ok()
         });
         let mut file = opened.ok_or_else(outside)?.into_std();
         let metadata = file.metadata().map_err(unable)?;
@@ -130,6 +139,9 @@ impl House {
     fn accepted(&self, request: JobRequest, latent: NamedTempFile, key: Option<&str>) -> Result<Job, Refusal> {
         let model = self.model(&request.model)?;
         let device = self.chosen(request.device.as_deref())?;
+        if let Some(before) = key.map(|key| self.store.with_key(key)).transpose()?.flatten() {
+            return self.same(before, &request);
+        }
         let place = device.queue.place().map_err(Refusal::Full)?;
         check_words(&request)?;
         let (size, format) = looked_at(&model, &request, latent.path())?;
@@ -178,23 +190,33 @@ impl House {
         let tag = request.tag.clone().unwrap_or_default();
         let deadline_ms = now.saturating_add(seconds.saturating_mul(1000));
         let kept = Kept { job, request, pinned, deadline_ms, starts: 0 };
-        self.files.adopt(&id, latent)?;
-        match self.store.accept(&kept, key) {
-            Ok(Accepted::New) => {}
-            Ok(Accepted::Before(before)) => {
-                self.files.forget(&id);
-                return Ok(self.told(*before));
-            }
-            Err(error) => {
-                self.files.forget(&id);
-                return Err(error.into());
-            }
-        }
+        // Known before it is there for all: whoever finds it can follow and cancel it.
         self.assignments().insert(id.clone(), assignment);
         self.live.add(&id);
+        let accepted = self.files.adopt(&id, latent).and_then(|()| self.store.accept(&kept, key));
+        if !matches!(accepted, Ok(Accepted::New)) {
+            self.assignments().remove(&id);
+            self.live.forget(&id);
+            self.files.forget(&id);
+        }
+        if let Accepted::Before(before) = accepted? {
+            return self.same(*before, &kept.request);
+        }
+        self.deadlines().insert((deadline_ms, id.clone()));
         self.metrics.accepted();
         place.fill(&tag, &id);
         Ok(self.told(kept))
+    }
+
+    /// The job that a key was used for before, which has to have been the same request.
+    ///
+    /// # Errors
+    /// It was another one.
+    pub fn same(&self, before: Kept, request: &JobRequest) -> Result<Job, Refusal> {
+        match before.request == *request {
+            true => Ok(self.told(before)),
+            false => Err(wrong("Idempotency-Key: was used for another request: take a new one")),
+        }
     }
 
     fn model(&self, name: &str) -> Result<std::sync::Arc<Opened>, Refusal> {
@@ -251,7 +273,12 @@ impl House {
         }
         let waits = self.device(&kept.job.device).is_some_and(|device| device.queue.remove(id));
         if waits {
-            self.end(&mut kept, State::Cancelled, None, None)?;
+            let tag = kept.job.tag.clone().unwrap_or_default();
+            if let Err(error) = self.end(&mut kept, State::Cancelled, None, None) {
+                // It has not ended: it waits on.
+                self.device(&kept.job.device).inspect(|device| device.queue.restore(&tag, id));
+                return Err(error);
+            }
         } else if let Some(seen) = self.live.get(id) {
             // Whoever works on it ends it.
             seen.cancel();

@@ -4,6 +4,7 @@ mod bodies;
 mod decisions;
 mod events;
 mod follow;
+mod forms;
 mod health;
 mod jobs;
 mod policies;
@@ -22,6 +23,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{App, problem::Problem};
 
+pub use forms::Bounded;
 pub use jobs::submitted;
 pub use policies::{ReplacementBody, carried_out, changed, uploaded};
 

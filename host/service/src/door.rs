@@ -82,6 +82,11 @@ impl Door {
         self.token.is_some()
     }
 
+    /// Whether a form is of a page of ours.
+    pub fn is_form_token(&self, given: Option<&str>) -> bool {
+        given.is_some_and(|given| bool::from(given.as_bytes().ct_eq(self.form_token.as_bytes())))
+    }
+
     fn sessions(&self) -> MutexGuard<'_, HashMap<Hash, Instant>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -193,7 +198,7 @@ pub async fn guard(
         None
     };
     let mut response = match refused {
-        Some(problem) if wants_page(headers) => pages::problem_page(&problem),
+        Some(problem) if wants_page(headers) && !path.starts_with("/v1/") => pages::problem_page(&problem),
         Some(problem) => problem.into_response(),
         None => next.run(request).await,
     };

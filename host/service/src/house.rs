@@ -1,13 +1,14 @@
 //! Everything that the server has, in one place: what requests, workers and watchers share.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Instant, SystemTime},
+    thread,
+    time::{Duration, Instant, SystemTime},
 };
 
 use arc_swap::ArcSwap;
@@ -17,11 +18,15 @@ use tilewright_rollout::{Assignment, Rollout};
 use crate::{
     Result, clock,
     device::Device,
+    error::one_line,
     jobs::{Kept, State, files::Files, live::Live, store::Store},
     metrics::Metrics,
     models::Models,
     story::Stories,
 };
+
+/// Between two tries to write.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// What the server has.
 pub struct House {
@@ -47,6 +52,12 @@ pub struct House {
     pub metrics: Arc<Metrics>,
     /// Who decides for the jobs that wait.
     pub assignments: Mutex<HashMap<String, Assignment>>,
+    /// When which job has to have ended, in milliseconds since 1970; those that have not.
+    pub deadlines: Mutex<BTreeSet<(u64, String)>>,
+    /// What it said when the server was started: some of it takes a restart to change.
+    pub config_at_start: Config,
+    /// Where to listen was said on the command line.
+    pub is_listening_elsewhere: bool,
     /// Where dumps are.
     pub dumps: PathBuf,
     /// When it was started.
@@ -73,9 +84,36 @@ impl House {
         self.assignments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// When which job has to have ended.
+    pub fn deadlines(&self) -> MutexGuard<'_, BTreeSet<(u64, String)>> {
+        self.deadlines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What is wrong with a newer configuration.
     pub fn config_fault(&self) -> MutexGuard<'_, Option<String>> {
         self.config_fault.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does what has to be written, again and again where it can't be: a full disk may be emptied, and until then there is nothing better to do.
+    ///
+    /// # Errors
+    /// It still can't be written when the server ends; the job begins anew after the next start then.
+    pub fn persistently<T>(&self, what: &str, mut write: impl FnMut() -> Result<T>) -> Result<T> {
+        loop {
+            match write() {
+                Err(error) if !self.is_draining() => {
+                    tracing::error!(error = one_line(&error), "{what} can't be kept: trying again");
+                    thread::sleep(AGAIN);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// A line without the paths of the server's own folder, which are nobody's business.
+    pub fn plain(&self, line: &str) -> String {
+        let data = format!("{}/", self.files.data().display());
+        line.replace(&data, "")
     }
 
     /// Ends a job that has not ended: written, told, and counted once, whoever says it first.
@@ -85,11 +123,12 @@ impl House {
     pub fn end(&self, kept: &mut Kept, state: State, error: Option<String>, record: Option<&str>) -> Result<bool> {
         let now = clock::now_ms();
         kept.job.state = state;
-        kept.job.error = error;
+        kept.job.error = error.map(|line| self.plain(&line));
         kept.job.finished = Some(clock::text(now));
         (kept.job.position, kept.job.progress) = (None, None);
         let first = self.store.update(kept, record, Some(now))?;
         self.assignments().remove(&kept.job.id);
+        self.deadlines().remove(&(kept.deadline_ms, kept.job.id.clone()));
         if first {
             self.metrics.ended(state);
             self.files.forget_latent(&kept.job.id);
@@ -113,6 +152,7 @@ impl House {
                 self.store.update(&kept, None, None)?;
             }
             self.live.add(&id);
+            self.deadlines().insert((kept.deadline_ms, id.clone()));
             device.queue.restore(kept.job.tag.as_deref().unwrap_or_default(), &id);
         }
         Ok(())
@@ -125,13 +165,37 @@ impl House {
     pub fn clean(&self) -> Result<()> {
         let started = Instant::now();
         let keep = self.config.load().server.limits.keep_results.as_millis() as u64;
-        for id in self.store.forget_before(clock::now_ms().saturating_sub(keep))? {
-            self.files.forget(&id);
-        }
+        // The files first: where the disk is full, nothing else can be written.
+        let old = self.store.ended_before(clock::now_ms().saturating_sub(keep))?;
+        old.iter().for_each(|id| self.files.forget(id));
+        self.store.forget(&old)?;
         let needed: Vec<String> = self.store.unfinished()?.iter().map(|kept| kept.pinned.digest().to_owned()).collect();
         self.rollout.forget_modules(&needed);
         tracing::debug!(elapsed_ms = started.elapsed().as_millis() as u64, "cleaned");
         Ok(())
+    }
+
+    /// Ends jobs whose deadline passes while they wait.
+    ///
+    /// # Errors
+    /// An end can't be written; it is tried again the next time.
+    pub fn expire(&self) -> Result<()> {
+        let now = clock::now_ms();
+        loop {
+            let due = self.deadlines().first().filter(|(deadline, _)| *deadline <= now).cloned();
+            let Some((deadline, id)) = due else { return Ok(()) };
+            if let Some(mut kept) = self.store.get(&id)?
+                && let Some(device) = self.device(&kept.job.device)
+                && device.queue.remove(&id)
+                && let Err(error) =
+                    self.end(&mut kept, State::Expired, Some("its deadline passed while it waited".into()), None)
+            {
+                device.queue.restore(kept.job.tag.as_deref().unwrap_or_default(), &id);
+                return Err(error);
+            }
+            // One at work looks at the clock itself.
+            self.deadlines().remove(&(deadline, id));
+        }
     }
 
     /// Removes folders of jobs that were never accepted; only before any job can be.

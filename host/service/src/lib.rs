@@ -27,6 +27,8 @@ mod work;
 
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
+
 pub use error::{Error, Result};
 pub use server::{Options, serve};
 pub use telemetry::{Telemetered, begin as begin_telemetry};
@@ -36,4 +38,8 @@ pub use telemetry::{Telemetered, begin as begin_telemetry};
 struct App {
     house: Arc<house::House>,
     door: Arc<door::Door>,
+    /// Latents that are read at once, each whole.
+    readings: Arc<Semaphore>,
+    /// Modules that are compiled and checked at once.
+    gates: Arc<Semaphore>,
 }

@@ -1,6 +1,13 @@
 //! Connections: a bounded number of them, encrypted where that is configured, none that may take for ever to say what it wants.
 
-use std::{fs, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    fs, io,
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use axum::{Router, extract::ConnectInfo};
 use hyper::{body::Incoming, server::conn::http1};
@@ -14,7 +21,7 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     server::WebPkiClientVerifier,
 };
-use tilewright_config::Tls;
+use tilewright_config::{Server, Tls};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
@@ -44,6 +51,9 @@ pub struct Listener {
     socket: TcpListener,
     tls: Option<TlsAcceptor>,
     connections: Arc<Semaphore>,
+    /// Of one address.
+    most_of_one: usize,
+    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
 impl Listener {
@@ -51,10 +61,14 @@ impl Listener {
     ///
     /// # Errors
     /// [`Error::Listen`], or [`Error::Credential`] where certificates or keys don't serve.
-    pub async fn bind(address: SocketAddr, tls: Option<&Tls>, connections: usize) -> Result<Self> {
+    pub async fn bind(server: &Server) -> Result<Self> {
+        let (address, tls, connections) = (server.listen, server.tls.as_ref(), server.limits.connections as usize);
         let tls = tls.map(acceptor).transpose()?;
         let socket = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
-        Ok(Self { socket, tls, connections: Arc::new(Semaphore::new(connections)) })
+        // Behind a proxy, and on this machine, all come from one.
+        let all_come_from_one = server.behind_proxy || address.ip().is_loopback();
+        let most_of_one = if all_come_from_one { connections } else { connections.div_ceil(4) };
+        Ok(Self { socket, tls, connections: Arc::new(Semaphore::new(connections)), most_of_one, open: Arc::default() })
     }
 
     /// Where it listens.
@@ -81,10 +95,11 @@ impl Listener {
             };
             // One too many is closed at once: it can't keep the others waiting.
             let Ok(permit) = self.connections.clone().try_acquire_owned() else { continue };
+            let Some(counted) = Counted::new(&self.open, address.ip(), self.most_of_one) else { continue };
             let _ = stream.set_nodelay(true);
             let (router, tls, watcher) = (router.clone(), self.tls.clone(), graceful.watcher());
             tokio::spawn(async move {
-                let _permit = permit;
+                let _held = (permit, counted);
                 match tls {
                     None => talk(stream, address, router, watcher).await,
                     Some(tls) => match timeout(HANDSHAKE, tls.accept(stream)).await {
@@ -97,6 +112,38 @@ impl Listener {
         }
         drop(self.socket);
         let _ = timeout(GRACE, graceful.shutdown()).await;
+    }
+}
+
+/// A connection among those of its address.
+struct Counted {
+    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    address: IpAddr,
+}
+
+impl Counted {
+    /// None where the address has as many as it may.
+    fn new(open: &Arc<Mutex<HashMap<IpAddr, usize>>>, address: IpAddr, most: usize) -> Option<Self> {
+        let mut counts = open.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(address).or_default();
+        if *count >= most {
+            return None;
+        }
+        *count += 1;
+        drop(counts);
+        Some(Self { open: open.clone(), address })
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut counts = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.address);
+            }
+        }
     }
 }
 

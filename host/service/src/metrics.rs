@@ -1,6 +1,10 @@
 //! What Prometheus is told.
 
-use std::time::Duration;
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use prometheus::{
     Encoder, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -23,6 +27,20 @@ const WORK: [f64; 14] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0,
 /// Which revision decided on which route.
 const DECIDED: [&str; 4] = ["route", "policy", "revision", "canary"];
 
+/// Routes and revisions that there are series of.
+const REVISIONS: usize = 64;
+
+/// Every reason of a fallback.
+const REASONS: [FallbackReason; 7] = [
+    FallbackReason::Error,
+    FallbackReason::Nonsense,
+    FallbackReason::Trap,
+    FallbackReason::OutOfFuel,
+    FallbackReason::Timeout,
+    FallbackReason::OutOfMemory,
+    FallbackReason::OutOfService,
+];
+
 /// Every metric.
 pub struct Metrics {
     registry: Registry,
@@ -43,6 +61,8 @@ pub struct Metrics {
     in_force: IntGaugeVec,
     followers: IntGauge,
     rate_limited: IntCounter,
+    /// Revisions that there are series of, the oldest first.
+    revisions: Mutex<VecDeque<[String; 4]>>,
 }
 
 impl Metrics {
@@ -127,6 +147,7 @@ impl Metrics {
             in_force: gauge("tilewright_policy_revision", "The revision in force.", &["policy"])?,
             followers,
             rate_limited,
+            revisions: Mutex::default(),
             registry,
         })
     }
@@ -164,9 +185,32 @@ impl Metrics {
     ) {
         let revision = revision.to_string();
         let canary = if canary { "true" } else { "false" };
+        self.seen([route, policy, &revision, canary]);
         self.decisions.with_label_values(&[route, policy, &revision, canary]).observe(elapsed.as_secs_f64());
         if let Some(reason) = fallback {
             self.fallbacks.with_label_values(&[route, policy, &revision, &reason.to_string()]).inc();
+        }
+    }
+
+    /// Keeps count of the series that there are: with every swap there are more, and the oldest go.
+    fn seen(&self, labels: [&str; 4]) {
+        let mut revisions = self.revisions.lock().unwrap_or_else(PoisonError::into_inner);
+        if revisions.back().is_some_and(|last| *last == labels) || revisions.contains(&labels.map(str::to_owned)) {
+            return;
+        }
+        revisions.push_back(labels.map(str::to_owned));
+        if revisions.len() > REVISIONS
+            && let Some(oldest) = revisions.pop_front()
+        {
+            let labels = oldest.each_ref().map(String::as_str);
+            // Those that were never counted are not there.
+            let _ = self.decisions.remove_label_values(&labels);
+            let _ = self.decodes.remove_label_values(&labels);
+            let _ = self.peaks.remove_label_values(&labels);
+            let [route, policy, revision, _] = labels;
+            for reason in REASONS {
+                let _ = self.fallbacks.remove_label_values(&[route, policy, revision, &reason.to_string()]);
+            }
         }
     }
 
@@ -248,6 +292,10 @@ mod tests {
         let metrics = Metrics::new().unwrap();
         metrics.decided("default", "adaptive", 1, false, Duration::from_nanos(700), Some(FallbackReason::Trap));
         metrics.ended(State::Done);
+        for revision in 2..200 {
+            metrics.decided("default", "other", revision, false, Duration::from_nanos(700), None);
+        }
+        metrics.decided("default", "adaptive", 1, false, Duration::from_nanos(700), Some(FallbackReason::Trap));
         let text = metrics.text(&[], &[("adaptive".into(), 3)]);
         for line in [
             "# TYPE tilewright_decision_seconds histogram",
@@ -257,5 +305,6 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }
+        assert_eq!(text.matches("tilewright_decision_seconds_count").count(), REVISIONS, "the oldest go");
     }
 }

@@ -104,7 +104,11 @@ fn found(page: Result<crate::Result<Option<String>>, tokio::task::JoinError>, mi
 /// A problem, as a page.
 pub fn problem_page(problem: &Problem) -> Response {
     let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    (status, Html(tilewright_dashboard::problem(&facts::problem(problem)))).into_response()
+    let mut response = (status, Html(tilewright_dashboard::problem(&facts::problem(problem)))).into_response();
+    if let Some(seconds) = problem.retry_after {
+        response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+    }
+    response
 }
 
 async fn login_page(State(app): State<App>, Query(told): Query<Told>) -> Html<String> {
@@ -218,9 +222,7 @@ pub fn with_notice(path: &str, good: bool, text: &str) -> String {
 
 /// Whatever a form asks for is ours.
 fn is_ours(app: &App, token: Option<&str>) -> bool {
-    token.is_some_and(|token| {
-        bool::from(subtle::ConstantTimeEq::ct_eq(token.as_bytes(), app.door.form_token.as_bytes()))
-    })
+    app.door.is_form_token(token)
 }
 
 /// A page of another site, or one of a server that has ended since.

@@ -24,7 +24,7 @@ pub struct Problem {
     /// What, where, and what to do, in a line.
     pub detail: String,
     #[serde(skip)]
-    retry_after: Option<u64>,
+    pub retry_after: Option<u64>,
 }
 
 /// A response, or a problem.
@@ -98,7 +98,7 @@ impl From<tilewright_rollout::Error> for Problem {
         let line = one_line(&error);
         match error {
             Error::UnknownPolicy { .. } | Error::UnknownRoute { .. } => Problem::not_found(line),
-            Error::NoPrevious { .. } | Error::NoCanary { .. } => Problem::conflict(line),
+            Error::NoPrevious { .. } | Error::NoCanary { .. } | Error::Busy { .. } => Problem::conflict(line),
             error if error.is_input() => Problem::wrong(line),
             error => Problem::unable(&error),
         }

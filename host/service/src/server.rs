@@ -23,7 +23,7 @@ use tilewright_rollout::Rollout;
 use tokio::{
     runtime,
     signal::unix::{SignalKind, signal},
-    sync::watch as watched,
+    sync::{Semaphore, watch as watched},
 };
 use tower_http::timeout::RequestBodyTimeoutLayer;
 use tracing::Instrument;
@@ -49,8 +49,15 @@ const BODY: Duration = Duration::from_secs(15);
 /// How often what is no longer kept is removed.
 const CLEANING: Duration = Duration::from_secs(60);
 
+/// How often deadlines of jobs that wait are looked at.
+const SWEEPING: Duration = Duration::from_secs(1);
+
 /// For jobs at work when the server ends; they begin anew after the next start.
 const GRACE: Duration = Duration::from_secs(20);
+
+/// Latents that are read, and modules that are compiled and checked, at once.
+const READINGS: usize = 4;
+const GATES: usize = 2;
 
 /// How a server is started.
 pub struct Options {
@@ -74,6 +81,7 @@ pub fn serve(options: Options) -> Result<()> {
     let runtime = runtime::Builder::new_multi_thread().worker_threads(2).thread_name("requests").enable_all().build();
     let runtime = runtime.map_err(|source| Error::File { path: "a thread".into(), verb: "started", source })?;
     let Options { place, mut config, listen, cache, ready } = options;
+    let is_listening_elsewhere = listen.is_some();
     if let Some(listen) = listen {
         config.server.listen = listen;
     }
@@ -82,9 +90,8 @@ pub fn serve(options: Options) -> Result<()> {
     let server = config.server.clone();
     let door = Arc::new(Door::new(&server)?);
     // Before anything that takes long: an address in use is a mistake to be told of at once.
-    let listener =
-        runtime.block_on(Listener::bind(server.listen, server.tls.as_ref(), server.limits.connections as usize))?;
-    let (house, ready_devices) = furnished(place, config, cache)?;
+    let listener = runtime.block_on(Listener::bind(&server))?;
+    let (house, ready_devices) = furnished(place, config, cache, is_listening_elsewhere)?;
     let house = Arc::new(house);
     let workers: Vec<_> = ready_devices
         .into_iter()
@@ -95,7 +102,12 @@ pub fn serve(options: Options) -> Result<()> {
         .collect();
     let (telling, watching) = watch::begin(house.clone());
     let (ending, end) = watched::channel(false);
-    let app = App { house: house.clone(), door };
+    let app = App {
+        house: house.clone(),
+        door,
+        readings: Arc::new(Semaphore::new(READINGS)),
+        gates: Arc::new(Semaphore::new(GATES)),
+    };
     let address = listener.address().map_err(|source| Error::Listen { address: server.listen, source })?;
     runtime.block_on(async {
         let signals = Signals::new()?;
@@ -116,18 +128,25 @@ pub fn serve(options: Options) -> Result<()> {
     if workers.iter().any(|worker| !worker.is_finished()) {
         tracing::warn!("jobs at work are left: they begin anew after the next start");
     }
-    if let Some(watching) = watching {
-        let _ = watching.join();
+    // One that waits for a registry is left.
+    while watching.as_ref().is_some_and(|watching| !watching.is_finished()) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
     }
     runtime.shutdown_timeout(Duration::from_secs(1));
     Ok(())
 }
 
 /// Opens everything: data, models, devices, policies, and the jobs that had not ended.
-fn furnished(place: Place, config: Config, cache: CacheDir) -> Result<(House, Vec<device::Ready>)> {
+fn furnished(
+    place: Place,
+    config: Config,
+    cache: CacheDir,
+    is_listening_elsewhere: bool,
+) -> Result<(House, Vec<device::Ready>)> {
     let data = config.server.data_folder().ok_or(Error::Homeless)?;
+    let store = Files::folder(&data).and_then(|()| Store::open(&data.join("jobs.sqlite")))?;
+    // Now that nobody else works here.
     let files = Files::open(&data)?;
-    let store = Store::open(&data.join("jobs.sqlite"))?;
     let models = models::open(&config, &Models::new())?;
     let metrics =
         Metrics::new().map_err(|error| Error::Traces { endpoint: "/metrics".into(), reason: error.to_string() })?;
@@ -145,6 +164,9 @@ fn furnished(place: Place, config: Config, cache: CacheDir) -> Result<(House, Ve
     let devices = device::open(&config)?;
     let house = House {
         place,
+        config_at_start: config.clone(),
+        is_listening_elsewhere,
+        deadlines: Mutex::default(),
         config: ArcSwap::from_pointee(config),
         rollout,
         store,
@@ -233,14 +255,22 @@ impl Signals {
 async fn cleaned(app: App, end: watched::Receiver<bool>) {
     let ended = ended(end);
     tokio::pin!(ended);
+    let mut cleaned = Instant::now();
     loop {
         tokio::select! {
             () = &mut ended => return,
-            () = tokio::time::sleep(CLEANING) => {}
+            () = tokio::time::sleep(SWEEPING) => {}
         }
-        app.door.forget_idle();
+        let is_due = cleaned.elapsed() >= CLEANING;
+        if is_due {
+            app.door.forget_idle();
+            cleaned = Instant::now();
+        }
         let house = app.house.clone();
-        let done = tokio::task::spawn_blocking(move || house.clean()).await;
+        let done = tokio::task::spawn_blocking(move || {
+            house.expire().and_then(|()| if is_due { house.clean() } else { Ok(()) })
+        })
+        .await;
         if let Ok(Err(error)) = done {
             tracing::warn!(error = one_line(&error), "what is no longer kept can't be removed");
         }

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, mpsc},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
@@ -15,6 +15,9 @@ use crate::{error::one_line, house::House, models};
 
 /// Editors and builds write in several steps: what has changed is looked at once nothing has for so long.
 const QUIET: Duration = Duration::from_millis(150);
+
+/// The longest that is waited for that.
+const LONGEST: Duration = Duration::from_secs(2);
 
 /// Where there is no word from the system, files are looked at this often.
 const ANYWAY: Duration = Duration::from_secs(5);
@@ -59,8 +62,11 @@ fn watch(house: &House, telling: &mpsc::Sender<Told>, told: &mpsc::Receiver<Told
             Ok(Told::Reload) => asked = true,
             Ok(Told::Changed) | Err(mpsc::RecvTimeoutError::Timeout) => {}
         }
+        let until = Instant::now() + LONGEST;
         loop {
             match told.recv_timeout(QUIET) {
+                // Where something is written all the time, as a log beside the configuration may be, it never gets quiet.
+                Ok(Told::Changed) if Instant::now() >= until => break,
                 Ok(Told::Changed) => {}
                 Ok(Told::Reload) => asked = true,
                 Ok(Told::End) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
@@ -70,8 +76,10 @@ fn watch(house: &House, telling: &mpsc::Sender<Told>, told: &mpsc::Receiver<Told
         let now = configured(&house.place);
         if asked || now != text {
             text = now;
-            if asked || !is_in_force(house) {
-                reload(house);
+            match asked || !is_in_force(house) {
+                true => reload(house),
+                // What was wrong is as it was again.
+                false => *house.config_fault() = restart(house),
             }
         }
         for (_, policy) in house.rollout.watched() {
@@ -89,7 +97,9 @@ fn configured(place: &Place) -> Option<Vec<u8>> {
 fn is_in_force(house: &House) -> bool {
     let in_force = house.config.load();
     let said = Config::load(&house.place).map(|mut said| {
-        said.server.listen = in_force.server.listen;
+        if house.is_listening_elsewhere {
+            said.server.listen = in_force.server.listen;
+        }
         said == **in_force
     });
     said.unwrap_or(false)
@@ -119,8 +129,8 @@ fn follow(house: &House, watcher: Option<&mut RecommendedWatcher>, folders: &mut
 /// Reads the configuration anew. A wrong one changes nothing, and is said to be wrong everywhere until it is mended.
 pub fn reload(house: &House) {
     let fault = match read(house) {
-        Ok(restart) if restart.is_empty() => None,
-        Ok(restart) => Some(format!("{} changed: that takes a restart", restart.join(", "))),
+        Ok(refused) if refused.is_empty() => restart(house),
+        Ok(refused) => Some(refused.join("; ")),
         Err(line) => {
             tracing::error!(error = line, "the new configuration is wrong: the one before stays in force");
             house.rollout.reload_refused(&line);
@@ -131,14 +141,23 @@ pub fn reload(house: &House) {
     house.live.touch();
 }
 
-fn read(house: &House) -> Result<Vec<&'static str>, String> {
-    let config = Config::load(&house.place).map_err(|error| one_line(&error))?;
+/// What has changed since the start that takes a restart.
+fn restart(house: &House) -> Option<String> {
+    let changed = house.config_at_start.changed_at_restart_only(&house.config.load());
+    (!changed.is_empty()).then(|| format!("{} changed: that takes a restart", changed.join(", ")))
+}
+
+/// Goes by the file; gives what was refused of it.
+fn read(house: &House) -> Result<Vec<String>, String> {
+    let mut config = Config::load(&house.place).map_err(|error| one_line(&error))?;
     let shipped: Vec<&str> = tilewright_policy::shipped_names().collect();
     config.check(&shipped).map_err(|error| one_line(&error))?;
     let models = models::open(&config, &house.models.load()).map_err(|error| one_line(&error))?;
-    let restart = house.config.load().changed_at_restart_only(&config);
-    house.rollout.reload(&config).map_err(|error| one_line(&error))?;
+    let refused = house.rollout.reload(&config).map_err(|error| one_line(&error))?;
+    if house.is_listening_elsewhere {
+        config.server.listen = house.config_at_start.server.listen;
+    }
     house.models.store(Arc::new(models));
     house.config.store(Arc::new(config));
-    Ok(restart)
+    Ok(refused)
 }

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// How often work on a job begins, servers that ended in the middle of it included.
-const MOST_STARTS: u32 = 3;
+const MOST_STARTS: u32 = 12;
 
 /// The most trials that a policy is told of in one decision.
 const MOST_TRIALS: u32 = 256;
@@ -63,7 +63,7 @@ pub fn run(house: &Arc<House>, worker: &Worker) {
 }
 
 fn ended_badly(house: &House, id: &str, why: &str) {
-    let ended = house.store.get(id).and_then(|kept| match kept {
+    let ended = house.persistently("a job's end", || match house.store.get(id)? {
         Some(mut kept) => house.end(&mut kept, State::Failed, Some(why.into()), None),
         None => Ok(false),
     });
@@ -77,7 +77,7 @@ fn ended_badly(house: &House, id: &str, why: &str) {
 }
 
 fn one(house: &Arc<House>, worker: &Worker, history: &mut Trials, id: &str) {
-    let kept = match house.store.get(id) {
+    let kept = match house.persistently("a job", || house.store.get(id)) {
         Ok(Some(kept)) if !kept.job.state.is_end() => kept,
         Ok(_) => return,
         Err(error) => {
@@ -110,28 +110,31 @@ fn carried(
     span: &tracing::Span,
 ) -> crate::Result<()> {
     let id = kept.job.id.clone();
+    let finish = |kept: &mut Kept, state: State, error: Option<String>, record: Option<&str>| {
+        house.persistently("a job's end", || house.end(kept, state, error.clone(), record)).map(drop)
+    };
     let seen = house.live.get(&id).unwrap_or_else(|| house.live.add(&id));
     let now = clock::now_ms();
     if seen.is_cancelled() {
-        return house.end(&mut kept, State::Cancelled, None, None).map(drop);
+        return finish(&mut kept, State::Cancelled, None, None);
     }
     if now >= kept.deadline_ms {
         let why = "its deadline passed while it waited".to_owned();
-        return house.end(&mut kept, State::Expired, Some(why), None).map(drop);
+        return finish(&mut kept, State::Expired, Some(why), None);
     }
     if kept.starts >= MOST_STARTS {
         let why = format!("the server ended {MOST_STARTS} times in the middle of it");
-        return house.end(&mut kept, State::Failed, Some(why), None).map(drop);
+        return finish(&mut kept, State::Failed, Some(why), None);
     }
     let assignment = house.assignments().get(&id).cloned();
     let assignment = match assignment.map_or_else(|| house.rollout.revived(&kept.pinned), Ok) {
         Ok(assignment) => assignment,
-        Err(error) => return house.end(&mut kept, State::Failed, Some(one_line(&error)), None).map(drop),
+        Err(error) => return finish(&mut kept, State::Failed, Some(one_line(&error)), None),
     };
     kept.starts += 1;
     kept.job.state = State::Running;
     kept.job.started = Some(clock::text(now));
-    house.store.update(&kept, None, None)?;
+    house.persistently("a job's start", || house.store.update(&kept, None, None))?;
     seen.started(now);
     house.metrics.waited(Duration::from_millis(now.saturating_sub(clock::ms_of(&kept.job.created))));
     seen.tell(Update::Job(Box::new(kept.job.clone())));
@@ -139,7 +142,8 @@ fn carried(
 
     let mut decider = Decider::new(house.rollout.clone(), assignment.clone());
     let why = Why::new(seen.clone(), kept.deadline_ms);
-    let mut observing = Observing::new(house, &assignment, seen.clone(), why.clone(), decider.successor());
+    let mut observing =
+        Observing::new(house, &assignment, seen.clone(), why.clone(), decider.successor(), decider.current());
     let Outcome { record, output, end } =
         picture_and_clip::decoded(house, worker, history, &kept, &mut decider, &mut observing);
     let Observing { candidates, log, .. } = observing;
@@ -157,8 +161,10 @@ fn carried(
     if state == State::Done
         && let Some(record) = &record
     {
-        let (policy, revision) = (assignment.revision.policy.as_str(), assignment.revision.number);
-        house.metrics.decoded(&assignment.route, policy, revision, assignment.canary, &kept.job.device, record);
+        if !is_mixed {
+            let (policy, revision) = (assignment.revision.policy.as_str(), assignment.revision.number);
+            house.metrics.decoded(&assignment.route, policy, revision, assignment.canary, &kept.job.device, record);
+        }
         if let Some(outcome) = &record.outcome {
             house.stories.decoded(&assignment.route, outcome.elapsed.as_secs_f64());
         }
@@ -180,13 +186,15 @@ fn carried(
     }
     let text = record.as_ref().and_then(|record| serde_json::to_string(record).ok());
     if let Some(mut record) = record
-        && !matches!(state, State::Cancelled | State::Expired)
+        && state != State::Cancelled
     {
         record.exchange = exchange;
-        house.rollout.ended(&assignment, Ended { record: *record, is_mixed, psnr });
+        // What failed to be written says nothing of the plan.
+        let is_lost = record.outcome.is_none();
+        house.rollout.ended(&assignment, Ended { record: *record, is_mixed, is_lost, psnr });
     }
     house.stories.keep(&id, story);
-    house.end(&mut kept, state, error, text.as_deref()).map(drop)
+    finish(&mut kept, state, error, text.as_deref())
 }
 
 /// What was measured before, for policies. Whatever is wrong with it is said once, and work goes on without.

@@ -105,17 +105,17 @@ pub async fn list(State(app): State<App>, Asked(decided): Asked<Decided>) -> Out
     let limit = page(limit)?;
     check_names(&[("policy", &policy), ("route", &route), ("before", &before)])?;
     let filter = Filter { policy, route, limit, before, decided: true, ..Filter::default() };
-    let found = spawn_blocking(move || app.house.store.list(&filter)).await??;
-    let decisions: Vec<DecisionBody> = found
-        .into_iter()
-        .filter_map(|(kept, record)| {
+    let decisions = spawn_blocking(move || {
+        let found = app.house.store.list(&filter)?.into_iter().filter_map(|(kept, record)| {
             let job = kept.job;
             let record = serde_json::from_str(record.as_deref()?).ok()?;
             let (time, route, policy, revision, canary) =
                 (job.created, job.route, job.policy, job.revision, job.canary);
             Some(DecisionBody { job: job.id, time, route, policy, revision, canary, record })
-        })
-        .collect();
+        });
+        Ok::<Vec<DecisionBody>, crate::Error>(found.collect())
+    });
+    let decisions = decisions.await??;
     let next = decisions.last().filter(|_| decisions.len() == limit as usize).map(|decision| decision.job.clone());
     Ok(Json(Decisions { decisions, next }))
 }

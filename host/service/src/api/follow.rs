@@ -82,7 +82,9 @@ pub async fn events(
             first.extend(progress.map(|progress| event("progress", &progress)));
             (first, Some(updates))
         }
-        _ => (vec![event("end", &job)], None),
+        _ if job.state.is_end() => (vec![event("end", &job)], None),
+        // It ended between the two looks.
+        _ => (vec![event("job", &job)], None),
     };
     let rest = stream::unfold((updates, follower), |(updates, follower)| async move {
         let mut updates = updates?;

@@ -42,8 +42,13 @@ pub async fn alive() -> Json<Alive> {
 )]
 pub async fn ready(State(app): State<App>) -> Response {
     let ready = !app.house.is_draining();
-    let fault = app.house.config_fault().clone();
-    let detail = if ready { fault } else { Some("the server is about to end".into()) };
+    // Everybody may ask this: what is wrong is for the log and the dashboard.
+    let fault = app.house.config_fault().is_some();
+    let detail = match (ready, fault) {
+        (false, _) => Some("the server is about to end".into()),
+        (true, true) => Some("a newer configuration is not in force: the log and the dashboard say why".into()),
+        (true, false) => None,
+    };
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(Ready { ready, detail })).into_response()
 }
@@ -54,8 +59,14 @@ pub async fn ready(State(app): State<App>) -> Response {
     responses((status = 200, body = String, content_type = "text/plain"), (status = 429, body = Problem, content_type = "application/problem+json"), (status = 401, body = Problem, content_type = "application/problem+json"))
 )]
 pub async fn metrics(State(app): State<App>) -> Response {
-    let in_force: Vec<(String, u64)> =
-        app.house.rollout.policies().into_iter().map(|policy| (policy.name, policy.in_force.number)).collect();
-    let text = app.house.metrics.text(&app.house.devices, &in_force);
+    let text = tokio::task::spawn_blocking(move || {
+        let policies = app.house.rollout.policies().into_iter();
+        let in_force: Vec<(String, u64)> = policies.map(|policy| (policy.name, policy.in_force.number)).collect();
+        app.house.metrics.text(&app.house.devices, &in_force)
+    });
+    let text = match text.await {
+        Ok(text) => text,
+        Err(error) => return Problem::unable(&error).into_response(),
+    };
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }

@@ -3,7 +3,7 @@
 use axum::{
     Json,
     body::Body,
-    extract::{FromRequest, Multipart, Request, State, multipart::Field},
+    extract::{Request, State},
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -13,7 +13,10 @@ use tokio::{io::AsyncWriteExt, task::spawn_blocking};
 use tokio_util::io::ReaderStream;
 use utoipa::{IntoParams, ToSchema};
 
-use super::bodies::{Asked, Named, check_length, check_names, cut_off, is_json, parsed};
+use super::{
+    bodies::{Asked, Named, check_length, check_names, cut_off, is_json, parsed},
+    forms::{Bounded, Part},
+};
 use crate::{
     App,
     accept::Refusal,
@@ -58,7 +61,7 @@ pub struct Submission {
 )]
 pub async fn submit(State(app): State<App>, request: Request) -> Outcome<Response> {
     let key = key(request.headers())?;
-    let job = submitted(&app, request, key).await?;
+    let job = submitted(&app, request, key, false).await?;
     let location = HeaderValue::from_str(&format!("/v1/jobs/{}", job.id)).map_err(|error| Problem::unable(&error))?;
     Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], Json(job)).into_response())
 }
@@ -78,22 +81,21 @@ fn key(headers: &HeaderMap) -> Outcome<Option<String>> {
     sound.map(|key| Some(key.to_owned())).ok_or_else(wrong)
 }
 
-/// Reads a submission of either kind and accepts it.
-pub async fn submitted(app: &App, request: Request, key: Option<String>) -> Outcome<Job> {
+/// Reads a submission of either kind and accepts it; one from a page of ours carries the page's token.
+pub async fn submitted(app: &App, request: Request, key: Option<String>, from_page: bool) -> Outcome<Job> {
     let house = app.house.clone();
-    if let Some(key) = key.clone() {
-        let house = house.clone();
-        if let Some(before) =
-            spawn_blocking(move || house.store.with_key(&key).map(|kept| kept.map(|kept| house.told(kept)))).await??
-        {
-            return Ok(before);
+    let is_known = match key.clone() {
+        Some(key) => {
+            let house = house.clone();
+            spawn_blocking(move || house.store.with_key(&key).map(|kept| kept.is_some())).await??
         }
-    }
+        None => false,
+    };
     if house.is_draining() {
         return Err(Refusal::Ending.into());
     }
     // Before the body is read: whoever comes too much is told at once.
-    if let Some(seconds) = house.is_full() {
+    if let Some(seconds) = house.is_full().filter(|_| !is_known) {
         house.metrics.refused("full");
         return Err(Refusal::Full(seconds).into());
     }
@@ -104,7 +106,7 @@ pub async fn submitted(app: &App, request: Request, key: Option<String>) -> Outc
         .unwrap_or_default()
         .to_owned();
     let is_form = media.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("multipart/form-data"));
-    let (job, latent) = if is_json(&media) {
+    let (job, latent) = if is_json(&media) && !from_page {
         check_length(request.headers(), REQUEST)?;
         let bytes = axum::body::to_bytes(request.into_body(), REQUEST as usize)
             .await
@@ -119,43 +121,39 @@ pub async fn submitted(app: &App, request: Request, key: Option<String>) -> Outc
         let latent = spawn_blocking(move || house.copied(&path)).await??;
         (job, latent)
     } else if is_form {
-        let most = house.config.load().server.limits.upload_bytes;
-        check_length(request.headers(), most.saturating_add(2 * REQUEST))?;
-        form(app, request).await?
+        let Form { job, latent, token } = form(app, request).await?;
+        if from_page && !app.door.is_form_token(token.as_deref()) {
+            return Err(Problem::new(
+                StatusCode::FORBIDDEN,
+                "this form is out of date: load its page again and repeat it",
+            ));
+        }
+        (job, latent)
     } else {
         return Err(Problem::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "expected application/json or multipart/form-data",
         ));
     };
+    // A latent is read whole: so many at once.
+    let _reading = app.readings.acquire().await;
     Ok(spawn_blocking(move || house.accept(job, latent, key.as_deref())).await??)
 }
 
-fn broken(error: &axum::extract::multipart::MultipartError) -> Problem {
-    let status = if error.status() == StatusCode::PAYLOAD_TOO_LARGE { error.status() } else { StatusCode::BAD_REQUEST };
-    Problem::new(status, format!("the form: {}", error.body_text()))
-}
-
-async fn form(app: &App, request: Request) -> Outcome<(JobRequest, NamedTempFile)> {
+async fn form(app: &App, request: Request) -> Outcome<Form> {
     let most = app.house.config.load().server.limits.upload_bytes;
-    let mut form = Multipart::from_request(request, &())
-        .await
-        .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, format!("the form: {}", error.body_text())))?;
+    let mut form = Bounded::new(request, most).await?;
     let (mut job, mut latent) = (None, None);
     let mut fields: Vec<(String, String)> = Vec::new();
     for _ in 0..PARTS {
-        let Some(field) = form.next_field().await.map_err(|error| broken(&error))? else { break };
-        let name = field.name().unwrap_or_default().to_owned();
+        let Some(part) = form.next().await? else { break };
+        let name = part.name().to_owned();
         match name.as_str() {
-            "latent" if latent.is_none() => latent = Some(received(app, field, most).await?),
-            "request" if job.is_none() => job = Some(parsed::<JobRequest>(&small(field, REQUEST).await?)?),
+            "latent" if latent.is_none() => latent = Some(received(app, part, most).await?),
+            "request" if job.is_none() => job = Some(parsed::<JobRequest>(&part.whole(REQUEST).await?)?),
             "latent" | "request" => return Err(Problem::wrong(format!("the form: two parts are named {name}"))),
             // What the dashboard's form has, one by one.
-            "model" | "format" | "tag" | "objective" | "form" => {
-                let text = String::from_utf8(small(field, 256).await?)
-                    .map_err(|_| Problem::wrong(format!("{name}: not UTF-8")))?;
-                fields.push((name, text));
-            }
+            "model" | "format" | "tag" | "objective" | "form" => fields.push((name, part.text(256).await?)),
             _ => return Err(Problem::wrong("the form: expected parts named request and latent")),
         }
     }
@@ -168,7 +166,16 @@ async fn form(app: &App, request: Request) -> Outcome<(JobRequest, NamedTempFile
     if job.latent_path.is_some() {
         return Err(Problem::wrong("latent_path: the form has the latent itself: leave one of them out"));
     }
-    Ok((job, latent))
+    let token = fields.into_iter().find(|(name, _)| name == "form").map(|(_, token)| token);
+    Ok(Form { job, latent, token })
+}
+
+/// A submission as it came in a form.
+struct Form {
+    job: JobRequest,
+    latent: NamedTempFile,
+    /// What pages of ours send along.
+    token: Option<String>,
 }
 
 /// A request as the dashboard's form has it: empty fields are left out.
@@ -178,29 +185,14 @@ fn simple(fields: &[(String, String)]) -> Outcome<JobRequest> {
     serde_json::from_value(object.into()).map_err(|error| Problem::wrong(format!("the form: {error}")))
 }
 
-/// A part that is a short text.
-async fn small(mut field: Field<'_>, most: u64) -> Outcome<Vec<u8>> {
-    let mut bytes = Vec::new();
-    while let Some(chunk) = field.chunk().await.map_err(|error| broken(&error))? {
-        bytes.extend_from_slice(&chunk);
-        if bytes.len() as u64 > most {
-            return Err(Problem::new(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                format!("the form: a text of at most {most} bytes is taken"),
-            ));
-        }
-    }
-    Ok(bytes)
-}
-
 /// A part that is a file, written as it comes.
-async fn received(app: &App, mut field: Field<'_>, most: u64) -> Outcome<NamedTempFile> {
+async fn received(app: &App, mut part: Part<'_>, most: u64) -> Outcome<NamedTempFile> {
     let house = app.house.clone();
     let file = spawn_blocking(move || house.upload()).await??;
     let again = file.reopen().map_err(|error| Problem::unable(&error))?;
     let mut writing = tokio::fs::File::from_std(again);
     let mut bytes = 0;
-    while let Some(chunk) = field.chunk().await.map_err(|error| broken(&error))? {
+    while let Some(chunk) = part.chunk().await? {
         bytes += chunk.len() as u64;
         if bytes > most {
             app.house.metrics.refused("too_large");

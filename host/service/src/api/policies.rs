@@ -1,6 +1,9 @@
 //! Policies: listed, uploaded, checked, swapped, rolled back, paused.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use axum::{
     Json,
@@ -13,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tilewright_config::Source;
 use tilewright_policy::{Limits, Verdict};
 use tilewright_rollout::{Replacement, Revision, SlotFacts};
-use tokio::task::spawn_blocking;
+use tokio::{sync::SemaphorePermit, task::spawn_blocking, time::timeout};
 use utoipa::ToSchema;
 
 use super::bodies::{Named, ReadBody, check_length, cut_off};
@@ -25,6 +28,9 @@ use crate::{
 
 /// Bytes of a signature's file.
 const SIGNATURE: usize = 4096;
+
+/// The longest wait for a turn to compile and check.
+const TURN: Duration = Duration::from_secs(20);
 
 /// Characters of a source, and of a setting.
 const TEXT: usize = 1024;
@@ -128,8 +134,9 @@ pub struct PolicyList {
 
 /// The policies in service
 #[utoipa::path(get, path = "/v1/policies", operation_id = "listPolicies", responses((status = 200, body = PolicyList), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 429, body = Problem, content_type = "application/problem+json")))]
-pub async fn list(State(app): State<App>) -> Json<PolicyList> {
-    Json(PolicyList { policies: app.house.rollout.policies().into_iter().map(Into::into).collect() })
+pub async fn list(State(app): State<App>) -> Outcome<Json<PolicyList>> {
+    let policies = spawn_blocking(move || app.house.rollout.policies()).await?;
+    Ok(Json(PolicyList { policies: policies.into_iter().map(Into::into).collect() }))
 }
 
 /// One policy
@@ -143,7 +150,7 @@ pub async fn list(State(app): State<App>) -> Json<PolicyList> {
     )
 )]
 pub async fn get(State(app): State<App>, Named(name): Named) -> Outcome<Json<PolicyBody>> {
-    Ok(Json(app.house.rollout.policy(&name)?.into()))
+    Ok(Json(spawn_blocking(move || app.house.rollout.policy(&name)).await??.into()))
 }
 
 /// A module's file.
@@ -195,8 +202,15 @@ pub async fn upload(State(app): State<App>, request: Request) -> Outcome<Respons
     Ok((StatusCode::CREATED, Json(checked)).into_response())
 }
 
+/// Waits for a turn to compile and check.
+async fn gate(app: &App) -> Outcome<SemaphorePermit<'_>> {
+    let busy = || Problem::busy("too many modules are being checked: come again", 5);
+    timeout(TURN, app.gates.acquire()).await.map_err(|_| busy())?.map_err(|_| busy())
+}
+
 /// Stores and checks a module.
 pub async fn uploaded(app: &App, bytes: Vec<u8>) -> Outcome<ModuleBody> {
+    let _gate = gate(app).await?;
     let house = app.house.clone();
     let checked = spawn_blocking(move || house.rollout.upload(bytes)).await??;
     let (name, version) = (checked.verdict.name.clone(), checked.verdict.version.clone());
@@ -320,7 +334,8 @@ pub async fn check(
 ) -> Outcome<Json<Verdict>> {
     app.house.rollout.policy(&name)?;
     let (replacement, settings) = body.read()?;
-    let verdict = spawn_blocking(move || app.house.rollout.check(&name, &replacement, settings.as_deref()));
+    let (_gate, house) = (gate(&app).await?, app.house.clone());
+    let verdict = spawn_blocking(move || house.rollout.check(&name, &replacement, settings.as_deref()));
     Ok(Json(verdict.await??))
 }
 
@@ -338,6 +353,7 @@ pub async fn check(
         (status = 403, body = Problem, content_type = "application/problem+json"),
         (status = 404, body = Problem, content_type = "application/problem+json"),
         (status = 413, body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "Another swap of it is under way", body = Problem, content_type = "application/problem+json"),
         (status = 415, body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The gate refuses it", body = Problem, content_type = "application/problem+json"),
         (status = 429, body = Problem, content_type = "application/problem+json")
@@ -355,6 +371,7 @@ pub async fn swap(
 /// Swaps, and says what is in force then.
 pub async fn carried_out(app: &App, name: &str, body: ReplacementBody) -> Outcome<PolicyBody> {
     let (replacement, settings) = body.read()?;
+    let _gate = gate(app).await?;
     changed(app, name, move |house, name| {
         let started = Instant::now();
         house.rollout.swap(name, &replacement, settings.as_deref())?;

@@ -14,21 +14,31 @@ pub struct Files {
 }
 
 impl Files {
-    /// Makes the folders where they are missing, for the user alone, and removes what uploads left that were cut off.
+    /// Makes a folder where it is missing, for the user alone.
+    ///
+    /// # Errors
+    /// [`Error::File`]
+    pub fn folder(path: &Path) -> Result<()> {
+        use std::os::unix::fs::DirBuilderExt;
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+        made.map_err(|source| Error::File { path: path.to_owned(), verb: "made", source })
+    }
+
+    /// Makes the folders where they are missing, and removes what uploads left that were cut off.
     ///
     /// # Errors
     /// [`Error::File`]
     pub fn open(data: &Path) -> Result<Self> {
         let files = Self { data: data.to_owned() };
-        let make = |path: &Path| -> io::Result<()> {
-            use std::os::unix::fs::DirBuilderExt;
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
-        };
         let _ = fs::remove_dir_all(files.incoming());
-        for path in [data.to_owned(), files.jobs(), files.incoming()] {
-            make(&path).map_err(|source| Error::File { path, verb: "made", source })?;
-        }
+        Self::folder(&files.jobs())?;
+        Self::folder(&files.incoming())?;
         Ok(files)
+    }
+
+    /// The server's folder.
+    pub fn data(&self) -> &Path {
+        &self.data
     }
 
     fn jobs(&self) -> PathBuf {

@@ -236,6 +236,11 @@ impl Live {
         self.lock().get(id).cloned()
     }
 
+    /// A job was not accepted after all.
+    pub fn forget(&self, id: &str) {
+        self.lock().remove(id);
+    }
+
     /// A job has ended: followers are told, and it is no longer among these.
     pub fn end(&self, job: &Job) {
         if let Some(seen) = self.lock().remove(&job.id) {

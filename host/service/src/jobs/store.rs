@@ -224,15 +224,29 @@ impl Store {
         Ok(rows.iter().filter_map(|text| kept_of(text)).collect())
     }
 
-    /// Forgets jobs that ended before a time; their ids.
+    /// Jobs that ended before a time, some hundred at once.
     ///
     /// # Errors
     /// [`Error::Store`]
-    pub fn forget_before(&self, ended_ms: u64) -> Result<Vec<String>> {
+    pub fn ended_before(&self, ended_ms: u64) -> Result<Vec<String>> {
         self.with(|connection| {
-            let mut statement = connection.prepare_cached("DELETE FROM job WHERE ended_ms < ?1 RETURNING id")?;
+            let mut statement = connection.prepare_cached("SELECT id FROM job WHERE ended_ms < ?1 LIMIT 500")?;
             let rows = statement.query_map([ended_ms as i64], |row| row.get::<_, String>(0))?;
             rows.collect()
+        })
+    }
+
+    /// Forgets jobs.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub fn forget(&self, ids: &[String]) -> Result<()> {
+        self.with(|connection| {
+            let transaction = connection.transaction()?;
+            for id in ids {
+                transaction.prepare_cached("DELETE FROM job WHERE id = ?1")?.execute([id])?;
+            }
+            transaction.commit()
         })
     }
 

@@ -3,14 +3,14 @@
 use axum::{
     Form,
     body::to_bytes,
-    extract::{FromRequest, Multipart, Path, Request, State},
+    extract::{FromRequest, Path, Request, State},
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{Html, IntoResponse, Response},
 };
 use serde::Deserialize;
 use tokio::task::spawn_blocking;
 
-use super::{facts, is_ours, strange, with_notice};
+use super::{facts, is_ours, problem_page, strange, with_notice};
 use crate::{
     App, api,
     problem::{Outcome, Problem},
@@ -20,7 +20,7 @@ use crate::{
 const FORM: usize = 16 << 10;
 
 /// Bytes of a module.
-const MODULE: usize = 64 << 20;
+const MODULE: u64 = 64 << 20;
 
 /// The token that every form carries, and what the sign-in form has.
 #[derive(Debug, Deserialize)]
@@ -89,9 +89,9 @@ pub async fn sign_out(State(app): State<App>, headers: HeaderMap, request: Reque
     response
 }
 
-/// Submits a decode. The form's token is among its parts, and looked at with them.
+/// Submits a decode.
 pub async fn submit(State(app): State<App>, request: Request) -> Response {
-    match api::submitted(&app, request, None).await {
+    match api::submitted(&app, request, None, true).await {
         Ok(job) => see(&format!("/jobs/{}", job.id)),
         Err(problem) => see(&with_notice("/", false, &problem.detail)),
     }
@@ -124,8 +124,10 @@ fn plain(name: &str) -> String {
 
 /// Swaps: a module that is uploaded, or a digest or source that is named.
 pub async fn swap(State(app): State<App>, Path(name): Path<String>, request: Request) -> Response {
-    let Ok(form) = Multipart::from_request(request, &()).await else { return strange() };
-    let Some((token, module, source)) = swap_form(form).await else { return strange() };
+    let (token, module, source) = match swap_form(request).await {
+        Ok(form) => form,
+        Err(problem) => return problem_page(&problem),
+    };
     if !is_ours(&app, token.as_deref()) {
         return strange();
     }
@@ -147,27 +149,18 @@ pub async fn swap(State(app): State<App>, Path(name): Path<String>, request: Req
     told("/", outcome, |()| format!("{} was swapped", plain(&name)))
 }
 
-async fn swap_form(mut form: Multipart) -> Option<(Option<String>, Option<Vec<u8>>, Option<String>)> {
+async fn swap_form(request: Request) -> Outcome<(Option<String>, Option<Vec<u8>>, Option<String>)> {
+    let mut form = api::Bounded::new(request, MODULE).await?;
     let (mut token, mut module, mut source) = (None, None, None);
-    while let Some(mut field) = form.next_field().await.ok()? {
-        let name = field.name().unwrap_or_default().to_owned();
-        let most = if name == "module" { MODULE } else { FORM };
-        let mut bytes = Vec::new();
-        while let Some(chunk) = field.chunk().await.ok()? {
-            bytes.extend_from_slice(&chunk);
-            if bytes.len() > most {
-                return None;
-            }
-        }
-        let text = || String::from_utf8(bytes.clone()).ok().map(|text| text.trim().to_owned());
-        match name.as_str() {
-            "form" => token = text(),
-            "source" => source = text().filter(|text| !text.is_empty()),
-            "module" if !bytes.is_empty() => module = Some(bytes),
-            _ => {}
+    while let Some(part) = form.next().await? {
+        match part.name() {
+            "form" => token = Some(part.text(256).await?),
+            "source" => source = Some(part.text(2048).await?.trim().to_owned()).filter(|text| !text.is_empty()),
+            "module" => module = Some(part.whole(MODULE).await?).filter(|bytes| !bytes.is_empty()),
+            _ => return Err(Problem::wrong("the form: expected a module or a source")),
         }
     }
-    Some((token, module, source))
+    Ok((token, module, source))
 }
 
 /// Rolls back, pauses, resumes.

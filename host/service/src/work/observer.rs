@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU8, Ordering},
+    atomic::{AtomicU8, AtomicU64, Ordering},
 };
 
 use tilewright_engine::Observer;
@@ -61,6 +61,8 @@ pub struct Observing<'a> {
     seen: Arc<Seen>,
     why: Why,
     successor: Box<dyn Fn() -> bool>,
+    /// The number of the revision that decides now.
+    current: Arc<AtomicU64>,
     /// What is asked for, once that is known.
     pub request: Option<Request>,
     /// What the last decision considered.
@@ -77,9 +79,10 @@ impl<'a> Observing<'a> {
         seen: Arc<Seen>,
         why: Why,
         successor: impl Fn() -> bool + 'static,
+        current: Arc<AtomicU64>,
     ) -> Self {
         let (candidates, log) = (Vec::new(), Vec::new());
-        Self { house, assignment, seen, why, successor: Box::new(successor), request: None, candidates, log }
+        Self { house, assignment, seen, why, successor: Box::new(successor), current, request: None, candidates, log }
     }
 
     /// Whether and why the job is to end.
@@ -91,7 +94,7 @@ impl<'a> Observing<'a> {
 impl Observer for Observing<'_> {
     fn decided(&mut self, decision: &Decision) {
         let Assignment { route, revision, canary, .. } = self.assignment;
-        let (policy, number) = (revision.policy.as_str(), revision.number);
+        let (policy, number) = (revision.policy.as_str(), self.current.load(Ordering::Acquire));
         let reason = decision.fallback.as_ref().map(|fallback| fallback.reason);
         let elapsed = decision.elapsed;
         self.house.metrics.decided(route, policy, number, *canary, elapsed, reason);

@@ -1,0 +1,124 @@
+//! Forms of several parts, within bounds: how long they are in all, and how much of them is held before a part is delivered.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use axum::{
+    body::Body,
+    extract::{FromRequest, Multipart, Request, multipart::Field},
+    http::StatusCode,
+};
+use futures_util::StreamExt;
+
+use super::bodies::check_length;
+use crate::problem::Problem;
+
+/// Bytes that may come without that a piece of a part is delivered: headers of parts, boundaries, and what is read ahead.
+const HELD: usize = 512 << 10;
+
+/// Bytes of everything that is no file.
+pub const TEXTS: u64 = 256 << 10;
+
+/// A form that is being read.
+pub struct Bounded {
+    form: Multipart,
+    held: Arc<AtomicUsize>,
+}
+
+impl Bounded {
+    /// Begins to read a form whose files may have so many bytes.
+    ///
+    /// # Errors
+    /// It is no form, or says itself that it is too large.
+    pub async fn new(request: Request, files: u64) -> Result<Self, Problem> {
+        let most = files.saturating_add(TEXTS);
+        check_length(request.headers(), most)?;
+        let held = Arc::new(AtomicUsize::new(0));
+        let counted = held.clone();
+        let request = request.map(move |body| {
+            let mut all = 0_u64;
+            Body::from_stream(body.into_data_stream().map(move |chunk| {
+                let chunk = chunk?;
+                all = all.saturating_add(chunk.len() as u64);
+                let held = counted.fetch_add(chunk.len(), Ordering::Relaxed) + chunk.len();
+                match all > most || held > HELD {
+                    true => Err(axum::Error::new(std::io::Error::other("a form without end"))),
+                    false => Ok(chunk),
+                }
+            }))
+        });
+        let form = Multipart::from_request(request, &()).await;
+        let form =
+            form.map_err(|error| Problem::new(StatusCode::BAD_REQUEST, format!("the form: {}", error.body_text())))?;
+        Ok(Self { form, held })
+    }
+
+    /// The next part.
+    ///
+    /// # Errors
+    /// The form is broken, or beyond its bounds.
+    pub async fn next(&mut self) -> Result<Option<Part<'_>>, Problem> {
+        let held = self.held.clone();
+        let field = self.form.next_field().await.map_err(|error| broken(&error))?;
+        held.store(0, Ordering::Relaxed);
+        Ok(field.map(|field| Part { field, held }))
+    }
+}
+
+/// A part of a form.
+pub struct Part<'a> {
+    field: Field<'a>,
+    held: Arc<AtomicUsize>,
+}
+
+impl Part<'_> {
+    /// Its name; empty where it has none.
+    pub fn name(&self) -> &str {
+        self.field.name().unwrap_or_default()
+    }
+
+    /// The next piece of it.
+    ///
+    /// # Errors
+    /// The form is broken, or beyond its bounds.
+    pub async fn chunk(&mut self) -> Result<Option<axum::body::Bytes>, Problem> {
+        let chunk = self.field.chunk().await.map_err(|error| broken(&error))?;
+        self.held.store(0, Ordering::Relaxed);
+        Ok(chunk)
+    }
+
+    /// All of it, where it has so many bytes at most.
+    ///
+    /// # Errors
+    /// It has more; the form is broken.
+    pub async fn whole(mut self, most: u64) -> Result<Vec<u8>, Problem> {
+        let mut bytes = Vec::new();
+        while let Some(chunk) = self.chunk().await? {
+            bytes.extend_from_slice(&chunk);
+            if bytes.len() as u64 > most {
+                let most = tilewright_plan::bytes::display(most);
+                return Err(Problem::new(
+                    StatusCode::PAYLOAD_TOO_LARGE,
+                    format!("the form: a part of at most {most} is taken"),
+                ));
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// All of it, as a text of so many bytes at most.
+    ///
+    /// # Errors
+    /// It has more, or is not UTF-8; the form is broken.
+    pub async fn text(self, most: u64) -> Result<String, Problem> {
+        let name = self.name().to_owned();
+        String::from_utf8(self.whole(most).await?).map_err(|_| Problem::wrong(format!("{name}: not UTF-8")))
+    }
+}
+
+fn broken(error: &axum::extract::multipart::MultipartError) -> Problem {
+    let status = if error.status() == StatusCode::PAYLOAD_TOO_LARGE { error.status() } else { StatusCode::BAD_REQUEST };
+    Problem::new(status, format!("the form: {}", error.body_text()))
+}
