@@ -20,7 +20,7 @@ use crate::failure::{Failure, Outcome};
 
 pub use bench::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep};
 pub use encode::Encode;
-pub use policy::{BenchPolicy, Check, Diff, Policy, PolicyGrants};
+pub use policy::{BenchPolicy, Check, Diff, Policy, PolicyGrants, WasiArgument};
 pub use recording::Recording;
 pub use replay::{Replay, Simulate, Table};
 pub use serve::{Rollback, Serve, ServerArguments, Swap};

@@ -13,6 +13,7 @@ use std::{
 use serde::Serialize;
 use tch::Tensor;
 use tilewright_bench::{Contest, Entry, Latents, Network, Rounds, Spelling, Subject, Weights, suite, sweep};
+use tilewright_decode::SHARE_OF_FREE;
 use tilewright_engine::{Machine, Overrides, Probe, Vae, VideoVae};
 use tilewright_models::{Checkpoint, Identity, Kind, Latent, Origin, Scaling};
 use tilewright_plan::Planner;
@@ -26,9 +27,6 @@ use crate::{
     policy,
     tell::tell,
 };
-
-/// The share of free memory that is used where the user sets no limit.
-const SHARE_OF_FREE: f64 = 0.8;
 
 /// Frames of a generated clip, where nobody says.
 const FRAMES: u32 = 17;

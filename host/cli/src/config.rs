@@ -6,12 +6,16 @@ use std::{
     sync::OnceLock,
 };
 
-use tilewright_config::{Config, Place};
+use tilewright_config::{Config, Place, Source};
+use tilewright_decode::Model;
+use tilewright_engine::Overrides;
+use tilewright_policy::{CacheDir, Limits, PolicyHost, shipped_names};
 
 use crate::{
     args::ConfigCommand,
     failure::{Failure, Outcome},
     table,
+    tell::tell,
 };
 
 /// Chosen once, from the command line.
@@ -50,7 +54,10 @@ pub fn run(command: &ConfigCommand) -> Outcome {
 }
 
 fn check(path: &str) -> Outcome {
-    let policies = current()?.policies;
+    let config = current()?;
+    let shipped: Vec<&str> = shipped_names().collect();
+    config.check(&shipped)?;
+    let policies = &config.policies;
     let stands = std::path::Path::new(path).exists();
     let word = |required: bool| if required { "required" } else { "not required" };
     let mut rows = vec![
@@ -61,5 +68,54 @@ fn check(path: &str) -> Outcome {
     for trusted in policies.trusted.keys() {
         rows.push(("trusted", format!("{} (key {})", trusted.name, trusted.key.id())));
     }
+    if !config.models.is_empty() {
+        rows.extend(served(&config)?);
+    }
     Ok(writeln!(io::stdout().lock(), "{}", table::facts(rows))?)
+}
+
+/// What `tilewright serve` makes of it. Files that it names have to be there and to be what they are named for.
+fn served(config: &Config) -> Outcome<Vec<(&'static str, String)>> {
+    let server = &config.server;
+    let access = match (&server.tls, &server.token_file) {
+        (Some(tls), _) if tls.clients.is_some() => "TLS, with clients' certificates",
+        (Some(_), Some(_)) => "TLS, with a token",
+        (Some(_), None) => "TLS",
+        (None, Some(_)) => "with a token",
+        (None, None) => "this machine alone",
+    };
+    let mut rows = vec![("listens on", format!("{} ({access})", server.listen))];
+    rows.extend(server.data_folder().map(|folder| ("keeps jobs in", folder.display().to_string())));
+    for root in &server.roots {
+        if !root.is_dir() {
+            return Err(Failure::input(format!("{}: a root has to be a folder that is there", root.display())));
+        }
+        rows.push(("root", root.display().to_string()));
+    }
+    for (name, model) in &config.models {
+        let opened = Model::open(&model.vae, Overrides::default())?;
+        rows.push(("model", format!("{name}: {} ({})", opened.facts().family, model.vae.display())));
+    }
+    for (name, device) in config.devices() {
+        rows.push(("device", format!("{name}: {}", device.device)));
+    }
+    let host = PolicyHost::new(Limits::default(), &CacheDir::User)?;
+    for (name, policy) in &config.policies.named {
+        if let Source::File(path) = &policy.source {
+            // What it may use and how it does is for its gate to say, when it is put to work.
+            host.read_file(path)?;
+        }
+        rows.push(("policy", format!("{name}: from {}", policy.source)));
+    }
+    for route in config.routes() {
+        let shadow = route.shadow.as_ref().map_or_else(String::new, |shadow| format!(", shadow {shadow}"));
+        let canary = route.canary.as_ref();
+        let canary = canary.map_or_else(String::new, |canary| format!(", canary {} ({})", canary.policy, canary.share));
+        let taken = if route.conditions.is_unconditional() { "every job" } else { "some jobs" };
+        rows.push(("route", format!("{}: {taken} to {}{shadow}{canary}", route.name, route.policy)));
+    }
+    if !config.routes().iter().any(|route| route.conditions.is_unconditional()) {
+        tell!("note: no route takes every job: those that none takes are refused");
+    }
+    Ok(rows)
 }

@@ -7,20 +7,14 @@ mod pinned;
 
 use std::path::Path;
 
+use tilewright_decode::SHARE_OF_FREE;
 use tilewright_engine::Machine;
-use tilewright_media::{Texts, is_keyword};
 use tilewright_models::{Checkpoint, Identity, Kind, Latent, Origin, Scaling};
 
 use crate::{
     args::Decode,
     failure::{Failure, Outcome},
 };
-
-/// The share of free memory that is used where the user sets no limit.
-pub const SHARE_OF_FREE: f64 = 0.8;
-
-/// The keyword of the decision record among a PNG's text chunks.
-pub const RECORD_KEYWORD: &str = "tilewright";
 
 /// Decodes as asked: pictures or clips, as the VAE has it.
 pub fn run(arguments: &Decode) -> Outcome {
@@ -71,10 +65,4 @@ fn unscale(latent: &mut Latent, scaling: Option<Scaling>, file: &Path, advice: &
     let scaling = scaling
         .ok_or_else(|| Failure::input(format!("{}: no scaling is known of this VAE: {advice}", file.display())))?;
     Ok(latent.unscale(&scaling)?)
-}
-
-/// ComfyUI's workflow and the like, so that a picture can be dragged back into it.
-fn texts(latent: &Latent) -> Texts {
-    let kept = |name: &str| is_keyword(name) && name != "format" && name != RECORD_KEYWORD;
-    latent.texts.iter().filter(|(name, _)| kept(name)).cloned().collect()
 }

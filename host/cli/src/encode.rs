@@ -7,13 +7,13 @@ mod source;
 
 use std::path::{Path, PathBuf};
 
+use tilewright_decode::SHARE_OF_FREE;
 use tilewright_engine::{Error, Machine, Unfinished};
 use tilewright_models::{Checkpoint, Identity, Kind, Scaling};
 use tilewright_plan::Recorder;
 
 use crate::{
     args::Encode,
-    decode::SHARE_OF_FREE,
     failure::{Failure, Outcome},
     history::Trials,
     report::{keep, print_json},

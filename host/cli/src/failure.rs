@@ -78,6 +78,15 @@ impl From<tilewright_models::Error> for Failure {
     }
 }
 
+impl From<tilewright_decode::Error> for Failure {
+    fn from(error: tilewright_decode::Error) -> Self {
+        match error {
+            tilewright_decode::Error::Engine(error) => error.into(),
+            error => Failure::Input(error.into()),
+        }
+    }
+}
+
 impl From<tilewright_config::Error> for Failure {
     fn from(error: tilewright_config::Error) -> Self {
         Failure::Input(error.into())

@@ -11,7 +11,6 @@ mod decode;
 mod device;
 mod encode;
 mod failure;
-mod frames;
 mod history;
 mod inspect;
 mod libtorch;

@@ -27,6 +27,10 @@ pub(crate) fn within(config: &Config) -> Result<(), Fault> {
 
 /// What is wrong where only these policies ship.
 pub(crate) fn against(config: &Config, shipped: &[&str]) -> Result<(), Fault> {
+    // Where to listen may have been said elsewhere since.
+    if let Some(detail) = config.server.exposure() {
+        return fault("server/listen", detail);
+    }
     for (own, policy) in &config.policies.named {
         if let Source::Shipped(name) = &policy.source
             && !shipped.contains(&name.as_str())

@@ -103,7 +103,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Says whether every policy that is named is one of `[policies.NAME]` or of those that ship, by these names.
+    /// Says whether every policy that is named is one of `[policies.NAME]` or of those that ship, by these names; and once more whether it may
+    /// listen where it is to.
     ///
     /// # Errors
     /// [`Error::Wrong`], with the line.

@@ -157,8 +157,8 @@ fn what_counts_after_a_restart_only_is_told() {
     let was = parsed(COMPLETE).unwrap();
     for (from, to, sections) in [
         ("\n[models.flux]", "\n# a comment\n[models.flux]", &[][..]),
-        ("queue = 65", "queue = 64", &[]),
-        ("connections = 257", "connections = 2", &[]),
+        ("queue = 65", "queue = 64", &["server.limits.queue"]),
+        ("connections = 257", "connections = 2", &["server.limits.connections"]),
         ("roots = [\"/srv/latents\"]", "", &[]),
         ("share = 0.1", "share = 0.2", &[]),
         ("vae = \"ae.safetensors\"", "vae = \"other.safetensors\"", &[]),

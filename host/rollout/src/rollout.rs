@@ -230,7 +230,8 @@ impl Rollout {
         }
         let shadowing =
             |name: &String| -> Result<_> { Ok((shadow.clone(), find(name)?.forces.load().in_force.clone())) };
-        let shadow = route.shadow.as_ref().map(shadowing);
+        // What is compared is the incumbent.
+        let shadow = route.shadow.as_ref().filter(|_| !on_trial).map(shadowing);
         Ok(Assignment {
             route: route.name.clone(),
             revision,
@@ -670,15 +671,16 @@ impl Rollout {
         slots.values().filter_map(of).collect()
     }
 
-    /// Stores a module and says what the gate says of it.
+    /// Stores a module and says what the gate says of it, with what the policy that it is for may use.
     ///
     /// # Errors
-    /// It can't be loaded at all.
-    pub fn upload(&self, bytes: Vec<u8>) -> Result<Checked> {
+    /// It can't be loaded at all; [`Error::UnknownPolicy`]
+    pub fn upload(&self, bytes: Vec<u8>, policy: Option<&str>) -> Result<Checked> {
+        let grants = policy.map(|name| Ok::<_, Error>(self.find(name)?.changing().wanted.grants)).transpose()?;
         let digest = crate::module::digest(&bytes);
         let origin = format!("modules/{}.wasm", digest.trim_start_matches("sha256:"));
         let fetched = Fetched { bytes, origin, shipped: None, signature: None };
-        let verdict = self.sources.check(&fetched, Settings::Given(&[]), Default::default())?;
+        let verdict = self.sources.check(&fetched, Settings::Given(&[]), grants.unwrap_or_default())?;
         Ok(Checked { digest, verdict })
     }
 

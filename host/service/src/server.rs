@@ -52,6 +52,9 @@ const CLEANING: Duration = Duration::from_secs(60);
 /// How often deadlines of jobs that wait are looked at.
 const SWEEPING: Duration = Duration::from_secs(1);
 
+/// Between saying that the server ends and taking no more connections.
+const DRAIN: Duration = Duration::from_secs(1);
+
 /// For jobs at work when the server ends; they begin anew after the next start.
 const GRACE: Duration = Duration::from_secs(20);
 
@@ -111,7 +114,7 @@ pub fn serve(options: Options) -> Result<()> {
     let address = listener.address().map_err(|source| Error::Listen { address: server.listen, source })?;
     runtime.block_on(async {
         let signals = Signals::new()?;
-        tokio::spawn(signals.heard(telling.clone(), ending));
+        tokio::spawn(signals.heard(house.clone(), telling.clone(), ending));
         tokio::spawn(cleaned(app.clone(), end.clone()));
         ready(address);
         tracing::info!(%address, "listening");
@@ -238,7 +241,7 @@ impl Signals {
         })
     }
 
-    async fn heard(mut self, telling: std::sync::mpsc::Sender<Told>, ending: watched::Sender<bool>) {
+    async fn heard(mut self, house: Arc<House>, telling: std::sync::mpsc::Sender<Told>, ending: watched::Sender<bool>) {
         loop {
             tokio::select! {
                 _ = self.interrupt.recv() => break,
@@ -247,6 +250,14 @@ impl Signals {
             }
         }
         tracing::info!("ending");
+        // Whoever shares out work hears of it from /readyz; a second signal ends at once.
+        house.draining.store(true, Ordering::Release);
+        house.live.touch();
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+            () = tokio::time::sleep(DRAIN) => {}
+        }
         let _ = ending.send(true);
     }
 }

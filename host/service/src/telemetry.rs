@@ -51,7 +51,7 @@ pub fn begin(telemetry: &Telemetry, level: &str) -> Result<Telemetered> {
             .json()
             .flatten_event(true)
             .with_current_span(true)
-            .with_span_list(false)
+            .with_span_list(true)
             .log_internal_errors(false)
             .boxed(),
     };

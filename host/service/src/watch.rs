@@ -137,6 +137,9 @@ pub fn reload(house: &House) {
             Some(line)
         }
     };
+    if let Some(fault) = &fault {
+        tracing::warn!(fault, "the configuration is not in force as it is written");
+    }
     *house.config_fault() = fault;
     house.live.touch();
 }

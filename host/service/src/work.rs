@@ -142,8 +142,15 @@ fn carried(
 
     let mut decider = Decider::new(house.rollout.clone(), assignment.clone());
     let why = Why::new(seen.clone(), kept.deadline_ms);
-    let mut observing =
-        Observing::new(house, &assignment, seen.clone(), why.clone(), decider.successor(), decider.current());
+    let mut observing = Observing::new(
+        house,
+        &worker.device,
+        &assignment,
+        seen.clone(),
+        why.clone(),
+        decider.successor(),
+        decider.current(),
+    );
     let Outcome { record, output, end } =
         picture_and_clip::decoded(house, worker, history, &kept, &mut decider, &mut observing);
     let Observing { candidates, log, .. } = observing;

@@ -106,10 +106,6 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Asks; with the token, where there is one.
     pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
         self.try_ask(method, path, headers, body).unwrap()

@@ -13,7 +13,7 @@ use tilewright_kit::project::Language;
 pub use bench::BenchPolicy;
 pub use check::Check;
 pub use diff::Diff;
-pub use grants::PolicyGrants;
+pub use grants::{PolicyGrants, WasiArgument};
 
 use super::{Keygen, Pull, Push, Replay, Rollback, Sign, Simulate, Swap, Table, Verify};
 

@@ -8,6 +8,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 use tch::Tensor;
+use tilewright_decode::{published_rate, texts};
 use tilewright_engine::{ClipJob, Machine, Probe, VideoVae};
 use tilewright_media::{ClipWriter, Journal, Kind, Output, Pixels, Preview, Rate, Shape};
 use tilewright_models::Latent;
@@ -18,7 +19,7 @@ use super::{
     limit,
     picture::drawing,
     pinned::Pinned,
-    texts, unscale,
+    unscale,
 };
 use crate::{
     args::Decode,
@@ -29,9 +30,6 @@ use crate::{
     report::{keep, print_json, report},
     tell::tell,
 };
-
-/// Frames per second that the models were trained on.
-const RATES: [(&str, u32); 2] = [("wan-2.1", 16), ("wan-2.2", 24)];
 
 /// Decodes with a video VAE.
 pub fn run(arguments: &Decode) -> Outcome {
@@ -81,8 +79,7 @@ pub fn run(arguments: &Decode) -> Outcome {
         return report((arguments.json, arguments.explain), &record, &candidates, &[]);
     };
 
-    let published = RATES.iter().find(|(family, _)| *family == vae.model.family).map_or(16, |(_, rate)| *rate);
-    let rate = arguments.clip.fps.or_else(|| Rate::new(published, 1));
+    let rate = arguments.clip.fps.or_else(|| Rate::new(published_rate(&vae.model.family), 1));
     let rate = rate.ok_or_else(|| Failure::work("no frame rate"))?;
     let (journal, done) = match arguments.clip.resume {
         true => {

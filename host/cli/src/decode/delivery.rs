@@ -6,12 +6,12 @@ use std::{
 };
 
 use tch::Tensor;
+use tilewright_decode::frame;
 use tilewright_engine::Sink;
 use tilewright_media::{ClipWriter, Frame, Journal, Preview, Texts};
 
 use crate::{
     failure::{Failure, Outcome},
-    frames::frame,
     tell::tell,
 };
 
@@ -93,7 +93,7 @@ impl Sink for Delivery {
         frames: &Tensor,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         for index in 0..frames.size()[0] {
-            let frame = frame(&frames.get(index)).map_err(|failure| failure.to_string())?;
+            let frame = frame(&frames.get(index))?;
             let (sample, place) = (sample as usize, first as usize + index as usize);
             // The journal first: what it holds can be written again, and not the other way round.
             if let Some(journal) = &mut self.journal {

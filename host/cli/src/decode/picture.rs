@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use tilewright_decode::{RECORD_KEYWORD, frames, texts};
 use tilewright_engine::{Job, Machine, Overrides, Probe, Vae};
 use tilewright_media::{Format, Kind, Output, Pixels};
 use tilewright_models::Latent;
 
-use super::{RECORD_KEYWORD, limit, texts, unscale};
+use super::{limit, unscale};
 use crate::{
     args::Decode,
     failure::{Failure, Outcome},
-    frames::frames,
     history::Trials,
     overlay, policy,
     progress::Progress,

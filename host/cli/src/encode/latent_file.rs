@@ -9,10 +9,10 @@ use std::{
 
 use safetensors::tensor::{Dtype, TensorView};
 use tch::Tensor;
+use tilewright_decode::RECORD_KEYWORD;
 use tilewright_plan::Record;
 
 use crate::{
-    decode::RECORD_KEYWORD,
     failure::{Failure, Outcome},
     output::{raw, temporary, writable},
 };

@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{self, Write},
+    net::{Ipv4Addr, Ipv6Addr},
     path::Path,
     sync::Arc,
     time::Duration,
@@ -18,7 +19,7 @@ use ureq::{
 
 use super::admission;
 use crate::{
-    args::{PolicyGrants, Rollback, ServerArguments, Swap},
+    args::{PolicyGrants, Rollback, ServerArguments, Swap, WasiArgument},
     config,
     failure::{Failure, Outcome},
     table,
@@ -43,7 +44,7 @@ pub fn swap(arguments: &Swap) -> Outcome {
         Some(digest) if digest.starts_with("sha256:") => drop(body.insert("digest".into(), digest.into())),
         Some(reference) if reference.starts_with("oci://") => drop(body.insert("source".into(), reference.into())),
         Some(file) if PolicyHost::names_file(file) => {
-            drop(body.insert("digest".into(), server.uploaded(Path::new(file))?.into()));
+            drop(body.insert("digest".into(), server.uploaded(Path::new(file), segment(&arguments.name)?)?.into()));
         }
         Some(name) if shipped_names().any(|shipped| shipped == name) => drop(body.insert("source".into(), name.into())),
         Some(name) => {
@@ -79,12 +80,16 @@ fn tell(policy: &Value, as_json: bool) -> Outcome {
         other => other.to_string(),
     };
     let revision = |revision: &Value| {
+        let settings = revision["settings"].as_object().into_iter().flatten();
+        let settings: Vec<String> =
+            settings.map(|(name, value)| format!("{}={}", shown(name, 64), text(value))).collect();
         format!(
-            "{}: {} {} from {}",
+            "{}: {} {} from {} ({})",
             text(&revision["number"]),
             text(&revision["name"]),
             text(&revision["version"]),
-            text(&revision["origin"])
+            text(&revision["origin"]),
+            if settings.is_empty() { "no settings".into() } else { settings.join(" ") }
         )
     };
     let mut rows = vec![("policy", text(&policy["name"])), ("in force", revision(&policy["in_force"]))];
@@ -116,7 +121,12 @@ impl Server {
     fn new(arguments: &ServerArguments) -> Outcome<Self> {
         let configured = config::current()?.server;
         let scheme = if configured.tls.is_some() { "https" } else { "http" };
-        let url = arguments.server.clone().unwrap_or_else(|| format!("{scheme}://{}", configured.listen));
+        let mut address = configured.listen;
+        if address.ip().is_unspecified() {
+            // It listens everywhere, here as well.
+            address.set_ip(if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
+        }
+        let url = arguments.server.clone().unwrap_or_else(|| format!("{scheme}://{address}"));
         let is_local = arguments.server.is_none();
         let url = url.trim_end_matches('/').to_owned();
         if !url.starts_with("http://") && !url.starts_with("https://") {
@@ -137,10 +147,12 @@ impl Server {
     }
 
     /// Sends a module and its signature; its digest.
-    fn uploaded(&self, file: &Path) -> Outcome<String> {
-        let bytes = super::host(PolicyGrants::default())?.read_file(file)?;
+    fn uploaded(&self, file: &Path, policy: &str) -> Outcome<String> {
+        // What it may use is the server's to say.
+        let grants = PolicyGrants { wasi: Some(WasiArgument::Inert), ..PolicyGrants::default() };
+        let bytes = super::host(grants)?.read_file(file)?;
         let signature = admission::signature(file)?;
-        let stored = self.ask(Method::POST, "/v1/modules", "application/wasm", &bytes)?;
+        let stored = self.ask(Method::POST, &format!("/v1/modules?policy={policy}"), "application/wasm", &bytes)?;
         let digest = stored["digest"].as_str().unwrap_or_default().to_owned();
         if let Some(signature) = signature {
             self.ask(Method::PUT, &format!("/v1/modules/{digest}/signature"), "text/plain", signature.as_bytes())?;

@@ -17,9 +17,9 @@ use tilewright_config::Source;
 use tilewright_policy::{Limits, Verdict};
 use tilewright_rollout::{Replacement, Revision, SlotFacts};
 use tokio::{sync::SemaphorePermit, task::spawn_blocking, time::timeout};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
-use super::bodies::{Named, ReadBody, check_length, cut_off};
+use super::bodies::{Asked, Named, ReadBody, check_length, check_names, cut_off};
 use crate::{
     App,
     house::House,
@@ -172,23 +172,35 @@ pub struct ModuleBody {
     verdict: Verdict,
 }
 
+/// What a module is for.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct For {
+    /// The policy that it may be swapped into: it is checked with what that one may use.
+    #[param(max_length = 64)]
+    policy: Option<String>,
+}
+
 /// Upload a module
 ///
 /// It is stored under its digest and checked; a swap can name it then. Modules that nothing needs are removed after a while.
 #[utoipa::path(
-    post, path = "/v1/modules", operation_id = "uploadModule", request_body(content = ModuleFile, content_type = "application/wasm"),
+    post, path = "/v1/modules", operation_id = "uploadModule", params(For), request_body(content = ModuleFile, content_type = "application/wasm"),
     responses(
         (status = 201, body = ModuleBody),
         (status = 400, body = Problem, content_type = "application/problem+json"),
         (status = 401, body = Problem, content_type = "application/problem+json"),
         (status = 403, body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "No such policy", body = Problem, content_type = "application/problem+json"),
         (status = 413, body = Problem, content_type = "application/problem+json"),
         (status = 415, body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "It can't be loaded", body = Problem, content_type = "application/problem+json"),
         (status = 429, body = Problem, content_type = "application/problem+json")
     )
 )]
-pub async fn upload(State(app): State<App>, request: Request) -> Outcome<Response> {
+pub async fn upload(State(app): State<App>, Asked(For { policy }): Asked<For>, request: Request) -> Outcome<Response> {
+    check_names(&[("policy", &policy)])?;
     let media = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if !media.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("application/wasm")) {
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "expected Content-Type: application/wasm"));
@@ -198,7 +210,7 @@ pub async fn upload(State(app): State<App>, request: Request) -> Outcome<Respons
     let most = file.min(upload);
     check_length(request.headers(), most as u64)?;
     let bytes = to_bytes(request.into_body(), most).await.map_err(|error| cut_off(&error, most as u64))?;
-    let checked = uploaded(&app, bytes.to_vec()).await?;
+    let checked = uploaded(&app, bytes.to_vec(), policy).await?;
     Ok((StatusCode::CREATED, Json(checked)).into_response())
 }
 
@@ -209,10 +221,10 @@ async fn gate(app: &App) -> Outcome<SemaphorePermit<'_>> {
 }
 
 /// Stores and checks a module.
-pub async fn uploaded(app: &App, bytes: Vec<u8>) -> Outcome<ModuleBody> {
+pub async fn uploaded(app: &App, bytes: Vec<u8>, policy: Option<String>) -> Outcome<ModuleBody> {
     let _gate = gate(app).await?;
     let house = app.house.clone();
-    let checked = spawn_blocking(move || house.rollout.upload(bytes)).await??;
+    let checked = spawn_blocking(move || house.rollout.upload(bytes, policy.as_deref())).await??;
     let (name, version) = (checked.verdict.name.clone(), checked.verdict.version.clone());
     Ok(ModuleBody { digest: checked.digest, name, version, verdict: checked.verdict })
 }

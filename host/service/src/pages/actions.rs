@@ -133,7 +133,9 @@ pub async fn swap(State(app): State<App>, Path(name): Path<String>, request: Req
     }
     let outcome = async {
         let body = match (module, source) {
-            (Some(module), _) => api::ReplacementBody::of(Some(api::uploaded(&app, module).await?.digest), None),
+            (Some(module), _) => {
+                api::ReplacementBody::of(Some(api::uploaded(&app, module, Some(name.clone())).await?.digest), None)
+            }
             (None, Some(source)) if source.starts_with("sha256:") => api::ReplacementBody::of(Some(source), None),
             (None, Some(source)) => api::ReplacementBody::of(None, Some(source)),
             (None, None) => {

@@ -12,6 +12,7 @@ use tilewright_rollout::Assignment;
 use super::End;
 use crate::{
     clock,
+    device::Device,
     house::House,
     jobs::live::{Seen, Update},
 };
@@ -57,6 +58,7 @@ impl Why {
 /// The observer of one job.
 pub struct Observing<'a> {
     house: &'a House,
+    device: &'a Device,
     assignment: &'a Assignment,
     seen: Arc<Seen>,
     why: Why,
@@ -75,6 +77,7 @@ impl<'a> Observing<'a> {
     /// Hears nothing yet.
     pub fn new(
         house: &'a House,
+        device: &'a Device,
         assignment: &'a Assignment,
         seen: Arc<Seen>,
         why: Why,
@@ -82,7 +85,18 @@ impl<'a> Observing<'a> {
         current: Arc<AtomicU64>,
     ) -> Self {
         let (candidates, log) = (Vec::new(), Vec::new());
-        Self { house, assignment, seen, why, successor: Box::new(successor), current, request: None, candidates, log }
+        Self {
+            house,
+            device,
+            assignment,
+            seen,
+            why,
+            successor: Box::new(successor),
+            current,
+            request: None,
+            candidates,
+            log,
+        }
     }
 
     /// Whether and why the job is to end.
@@ -118,6 +132,7 @@ impl Observer for Observing<'_> {
 
     fn progress(&mut self, share: f64) -> bool {
         if self.seen.progress(share) {
+            self.device.look();
             self.house.live.touch();
         }
         self.why.goes_on()
