@@ -1,5 +1,7 @@
 //! The host as a service: a real server, spoken to over HTTP.
 
+#[path = "service/access.rs"]
+mod access;
 #[path = "service/endurance.rs"]
 mod endurance;
 #[path = "service/hostile_http.rs"]

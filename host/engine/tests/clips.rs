@@ -334,3 +334,30 @@ fn peaks_of_clips_are_estimated_before_they_are_measured() {
     ratios.sort_by(f64::total_cmp);
     assert!(ratios[ratios.len() * 9 / 10] < 1.15);
 }
+
+/// Asks for another plan between chunks, a few times.
+struct Renewing(u32);
+
+impl Observer for Renewing {
+    fn renew(&mut self) -> bool {
+        let left = self.0.checked_sub(1);
+        self.0 = left.unwrap_or(0);
+        left.is_some()
+    }
+}
+
+#[test]
+fn another_plan_takes_over_between_chunks_and_the_clip_is_the_same() {
+    let _alone = alone();
+    let vae = tiny();
+    let latents = latents([1, vae.config.latent_channels as i64, 7, 8, 10]);
+    let (whole, _) = decoded(&vae, &latents, through(Space::Whole, Time::Whole));
+    let job = ClipJob::new(machine(), &vae, &latents, 1 << 34, Objective::Balanced).unwrap();
+    let plans = [through(Space::Whole, carried(4)), through(bands(32), carried(4)), through(Space::Whole, carried(8))];
+    let mut planner = Scripted::new(plans.clone());
+    let mut kept = Kept::default();
+    let finished = job.run(&mut planner, &mut Renewing(2), &mut kept, &[]).unwrap();
+    assert!(largest(&(kept.clip() - whole)) <= 1e-5);
+    assert_eq!(finished.record.plan.time, plans[2].time, "the last plan is the record's");
+    assert!(finished.record.attempts.is_empty() && planner.recovered.is_empty(), "nothing failed");
+}

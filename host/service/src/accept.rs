@@ -59,11 +59,14 @@ fn unable(error: impl std::error::Error) -> Refusal {
 impl House {
     /// Whether no device has a place, so that nobody need send a latent; then the seconds after which one may be free.
     pub fn is_full(&self) -> Option<u64> {
-        let places = self.devices.iter().map(|device| device.queue.place().map(drop));
-        places.fold(Some(u64::MAX), |least, place| match (least, place) {
-            (Some(least), Err(seconds)) => Some(least.min(seconds)),
-            _ => None,
-        })
+        let mut least = None;
+        for device in &self.devices {
+            match device.queue.place() {
+                Ok(_) => return None,
+                Err(seconds) => least = Some(least.map_or(seconds, |known: u64| known.min(seconds))),
+            }
+        }
+        least
     }
 
     /// Copies a latent from below one of the roots: it can't be changed or cut short from then on.

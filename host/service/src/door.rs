@@ -251,7 +251,7 @@ fn secret() -> String {
 /// The token in a file, which nobody else may read.
 fn token(path: &Path) -> Result<String> {
     let wrong = |reason: &str| Error::Credential { path: path.to_owned(), reason: reason.to_owned() };
-    let unreadable = |source| Error::File { path: path.to_owned(), verb: "read", source };
+    let unreadable = |error: std::io::Error| wrong(&format!("can't be read: {error}"));
     let metadata = std::fs::metadata(path).map_err(unreadable)?;
     if !metadata.is_file() || metadata.len() > TOKEN_FILE {
         return Err(wrong("expected a file with a token in one line"));

@@ -168,8 +168,7 @@ where
 
 fn acceptor(tls: &Tls) -> Result<TlsAcceptor> {
     let wrong = |path: &Path, reason: String| Error::Credential { path: path.to_owned(), reason };
-    let read =
-        |path: &Path| fs::read(path).map_err(|source| Error::File { path: path.to_owned(), verb: "read", source });
+    let read = |path: &Path| fs::read(path).map_err(|error| wrong(path, format!("can't be read: {error}")));
     let certificates = |path: &Path| -> Result<Vec<CertificateDer<'static>>> {
         let all = CertificateDer::pem_slice_iter(&read(path)?).collect::<Result<Vec<_>, _>>();
         let all = all.map_err(|error| wrong(path, format!("expected certificates in PEM: {error}")))?;

@@ -279,3 +279,30 @@ fn modules_are_stored_checked_and_never_taken_for_what_they_are_not() {
     server.ask("POST", "/v1/modules", &[("content-type", "text/plain")], b"\0asm").problem(415);
     assert_eq!(server.in_force("adaptive"), 1);
 }
+
+#[test]
+fn a_clip_takes_a_new_revision_at_its_next_chunk_where_the_route_says_so() {
+    let place = Place::new();
+    let route = "[policies.own]\nsource = \"fixed\"\nset = { time = \"carried\", chunk = 1 }\n\
+                 [[routes]]\npolicy = \"own\"\ntake-over = \"next-chunk\"\n";
+    let server = Server::start(&place, &with_route(route));
+    // Long enough for a swap in the middle.
+    let latent = crate::program::latent(&[1, 16, 21, 16, 16], 0.1);
+    let by_hand = server.accepted(&json!({ "model": "clip", "format": "safetensors" }), &latent);
+    assert_eq!(server.ended(&by_hand)["state"], "done");
+    let id = server.accepted(&json!({ "model": "clip", "format": "safetensors" }), &latent);
+    server.until(|| (server.job(&id)["progress"].as_f64().unwrap_or(0.0) > 0.15).then_some(()));
+    let other = json!({ "source": "fixed", "settings": { "time": "carried", "chunk": 2 } });
+    server.post("/v1/policies/own/swap", &other).with(200);
+    assert_eq!(server.ended(&id)["state"], "done");
+    let record = server.get(&format!("/v1/jobs/{id}/decision")).with(200);
+    let notes = record["adjusted"].to_string();
+    assert!(notes.contains("revision 2 took over from 1 in the middle of the clip"), "{record}");
+    let result = |id: &str| server.get(&format!("/v1/jobs/{id}/result")).body;
+    fs::write(place.path("one.safetensors"), result(&by_hand)).unwrap();
+    fs::write(place.path("other.safetensors"), result(&id)).unwrap();
+    let (one, other) = (place.sample("one.safetensors").1, place.sample("other.safetensors").1);
+    assert!(crate::program::largest_difference(&one, &other) <= 1e-5);
+    // What several had a part in is nobody's.
+    assert_eq!(server.get("/v1/policies/own").with(200)["in_force"]["jobs"], 0);
+}
