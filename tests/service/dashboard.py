@@ -24,7 +24,7 @@ from selenium.webdriver.support.ui import Select
 
 WIDTHS = (1280, 390)
 SCHEMES = ("light", "dark")
-WORK = 60.0  # seconds that a job may take
+WORK = 120.0  # seconds that a job may take
 
 # Notes whenever a job's tiles change: how many are done, of how many. Does so from inside, since updates may be quicker than questions.
 WATCH = """

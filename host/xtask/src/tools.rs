@@ -63,13 +63,14 @@ pub fn has_ffmpeg() -> bool {
     ["ffmpeg", "ffprobe"].iter().all(|program| ask(Command::new(program).arg("-version")).is_some())
 }
 
-/// Makes sure of the programs that tests of signatures and registries run against: the variable that leaves one out, the Debian package
+/// Makes sure of the programs that tests of signatures, registries and the service run against: the variable that leaves one out, the Debian package
 /// and its program, which have one name, and what it is. Gives the variables that leave out what can't be had here.
 pub fn counterparts() -> Vec<&'static str> {
     let mut missing = Vec::new();
     for (variable, package, what) in [
         ("TILEWRIGHT_WITHOUT_MINISIGN", "minisign", "minisign, to test signatures with,"),
         ("TILEWRIGHT_WITHOUT_REGISTRY", "docker-registry", "docker-registry, to test push and pull with,"),
+        ("TILEWRIGHT_WITHOUT_CURL", "curl", "curl, to try what the book says of the service with,"),
     ] {
         if env::var_os(variable).is_some() {
             continue;
