@@ -1,0 +1,132 @@
+//! What jobs come to, and what the watchdog and the trials make of it.
+
+use super::*;
+
+impl Rollout {
+    /// Counts a decision; the watchdog looks at it when the job has ended, and its record is there to be dumped.
+    pub(crate) fn decided(&self, revision: &Revision, failed: bool) {
+        revision.judged().tally.decided(failed);
+    }
+
+    /// Hears what came of a job: counts it, and acts on what that shows.
+    pub fn ended(&self, assignment: &Assignment, ended: Ended) {
+        let Ended { record, is_mixed, is_lost, psnr } = ended;
+        let revision = &assignment.revision;
+        let kind = tally::kind(&record.request, &record.device);
+        let measured = record.measured().filter(|_| !is_mixed && record.fallback.is_none()).map(tally::Sample::from);
+        // What never ends well takes the longest of times.
+        let sample = measured.or((is_lost && !is_mixed).then_some(tally::Sample::LOST));
+        let Some(slot) = self.slots.load().get(&revision.policy).cloned() else { return };
+        // Taken before this revision's own counts are locked: two locks at once could wait for each other.
+        let previous = slot.forces.load().previous.clone().filter(|previous| previous.number < revision.number);
+        let median = previous.and_then(|previous| previous.judged().tally.median(&kind));
+        let mut why = None;
+        {
+            let mut judged = revision.judged();
+            judged.tally.facts.jobs += 1;
+            if record.exchange.is_some() && !is_mixed {
+                judged.ring.push(record);
+            }
+            if let Some(sample) = sample {
+                judged.tally.ended(&kind, sample);
+                if let Some(median) = median.filter(|_| !judged.is_out) {
+                    why = watchdog::worse(&mut judged.watch, sample, median);
+                }
+            }
+        }
+        if assignment.canary {
+            self.canary_ended(assignment, &kind, sample, psnr);
+        }
+        // A clip may have gone on under the revision that is in force now.
+        let in_force = slot.forces.load().in_force.clone();
+        for decided in [revision, &in_force] {
+            let why = why.take().or_else(|| failing(&slot, decided));
+            if let Some(why) = why {
+                self.take_back(&slot, decided, &why);
+            }
+        }
+    }
+
+    pub(super) fn canary_ended(
+        &self,
+        assignment: &Assignment,
+        kind: &tally::Kind,
+        sample: Option<tally::Sample>,
+        psnr: Option<f64>,
+    ) {
+        let routes = self.routes.load();
+        let Some(taking) = routes.iter().find(|taking| taking.route.name == assignment.route) else { return };
+        let Some(trial) = &taking.route.canary else { return };
+        let Some(incumbent) =
+            self.slots.load().get(&taking.route.policy).map(|slot| slot.forces.load().in_force.clone())
+        else {
+            return;
+        };
+        let median = incumbent.judged().tally.median(kind);
+        let job = sample.unwrap_or(tally::Sample::LOST);
+        let mut canary = lock(&taking.canary);
+        if canary.facts.revision != assignment.revision.number || canary.facts.policy != assignment.revision.policy {
+            return;
+        }
+        let finding = canary.ended(job, median, psnr, trial.psnr_db, trial.sample > 0.0);
+        drop(canary);
+        match finding {
+            Some(Finding::Promote(why)) => {
+                if let Err(error) = self.promoted(taking, &why) {
+                    tracing::error!(%error, route = taking.route.name, "the canary can't be promoted");
+                }
+            }
+            Some(Finding::Stop(why)) => self.stopped(taking, &why),
+            None => {}
+        }
+    }
+
+    /// The watchdog's verdict: the previous revision takes over, or, where there is none, nobody is asked; with a dump either way.
+    pub(super) fn take_back(&self, slot: &Arc<Slot>, revision: &Arc<Revision>, why: &str) {
+        let changing = slot.changing();
+        let forces = slot.forces.load_full();
+        if std::mem::replace(&mut revision.judged().is_out, true) || !Arc::ptr_eq(&forces.in_force, revision) {
+            return;
+        }
+        slot.refuse(Refused { time: now(), origin: revision.origin.clone(), why: why.into() });
+        let went_back = slot.go_back();
+        if went_back.is_none() {
+            slot.paused.store(true, Ordering::Release);
+            slot.paused_by_watchdog.store(true, Ordering::Release);
+        }
+        let in_force = slot.forces.load().in_force.number;
+        drop(changing);
+        let ring = std::mem::take(&mut revision.judged().ring);
+        let dump = match ring.write(&self.dumps, &slot.name, revision.number) {
+            Ok(path) => format!("; its last decisions: tilewright policy replay {}", path.display()),
+            Err(error) => format!("; its last decisions can't be kept: {error}"),
+        };
+        let number = revision.number;
+        let detail = match went_back {
+            Some(_) => format!("revision {number} was taken back ({why}); revision {in_force} is in force again{dump}"),
+            None => format!(
+                "revision {number} has none before it and is no longer asked ({why}): the native default decides{dump}"
+            ),
+        };
+        // Canaries of this policy end with it.
+        for taking in self
+            .routes
+            .load()
+            .iter()
+            .filter(|taking| taking.route.canary.as_ref().is_some_and(|canary| canary.policy == slot.name))
+        {
+            self.stopped(taking, why);
+            // What is in force again was not on trial, and is not now.
+            lock(&taking.canary).facts.revision = in_force;
+        }
+        self.tell(What::WatchdogRolledBack, Some(&slot.name), None, Some(in_force), detail);
+    }
+}
+
+/// Why a revision fails too often, where it does.
+fn failing(slot: &Slot, revision: &Arc<Revision>) -> Option<String> {
+    let previous = slot.forces.load().previous.clone().filter(|previous| previous.number < revision.number);
+    let before = previous.map(|previous| previous.judged().tally.recent_failures());
+    let judged = revision.judged();
+    if judged.is_out { None } else { watchdog::fails(&judged.tally, before) }
+}
