@@ -4,12 +4,18 @@
 //! that of the incumbent's plan than the route allows; or where the last look is undecided. It is promoted where a look finds it not worse
 //! and, if samples are taken, at least one was good.
 
+use std::collections::{HashMap, VecDeque};
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
     comparison::{Comparison, LOOKS, Rule},
-    tally::Sample,
+    tally::{self, Kind, Sample},
 };
+
+/// The incumbent's jobs of a kind that one of the canary's is held against, and the kinds that such are kept of.
+const FRESH: usize = 15;
+const KINDS: usize = 64;
 
 /// How far a trial is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +43,7 @@ pub struct CanaryFacts {
     pub why: Option<String>,
     /// Jobs that it was given.
     pub jobs: u64,
-    /// Its jobs against the incumbent's.
+    /// Its jobs against those of the incumbent that ended between them.
     pub comparison: Comparison,
     /// Samples that were decoded twice.
     pub samples: u32,
@@ -60,6 +66,8 @@ pub(crate) struct Canary {
     pub digest: String,
     due: f64,
     sample_due: f64,
+    /// The incumbent's jobs since the last one of the canary's that was compared.
+    fresh: HashMap<Kind, VecDeque<Sample>>,
 }
 
 impl Canary {
@@ -81,11 +89,27 @@ impl Canary {
         self.facts.jobs == 1 && share > 0.0 || turn(&mut self.sample_due, share)
     }
 
-    /// Counts a job, held against the incumbent's median of its kind, and a sample's PSNR.
+    /// Keeps a job of the incumbent's, for the next one of the canary's.
+    pub fn incumbent_ended(&mut self, kind: &Kind, job: Sample) {
+        if self.facts.state != CanaryState::Trial {
+            self.fresh.clear();
+            return;
+        }
+        if self.fresh.len() >= KINDS && !self.fresh.contains_key(kind) {
+            self.fresh.clear();
+        }
+        let fresh = self.fresh.entry(kind.clone()).or_default();
+        fresh.push_back(job);
+        if fresh.len() > FRESH {
+            fresh.pop_front();
+        }
+    }
+
+    /// Counts a job, held against the incumbent's of its kind since the one before it, and a sample's PSNR.
     pub fn ended(
         &mut self,
+        kind: &Kind,
         job: Sample,
-        median: Option<Sample>,
         psnr: Option<f64>,
         least: f64,
         samples: bool,
@@ -102,7 +126,8 @@ impl Canary {
                 )));
             }
         }
-        let found = self.facts.comparison.add(job, median?)?;
+        let incumbents = self.fresh.remove(kind)?;
+        let found = self.facts.comparison.add(job, tally::median(incumbents.iter().copied())?)?;
         let words = self.facts.comparison.words();
         match found {
             Rule::Worse => Some(Finding::Stop(format!("worse than the incumbent: {words}"))),
@@ -131,9 +156,17 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::comparison::Noise;
 
     fn sample(ms: u64) -> Sample {
         Sample { elapsed: Duration::from_millis(ms), peak_bytes: 1 << 20, attempts: 1 }
+    }
+
+    /// A job of the canary's after one of the incumbent's that took 100 ms.
+    fn ended(canary: &mut Canary, ms: u64, psnr: Option<f64>) -> Option<Finding> {
+        let kind = "a".to_owned();
+        canary.incumbent_ended(&kind, sample(100));
+        canary.ended(&kind, sample(ms), psnr, 45.0, true)
     }
 
     #[test]
@@ -147,13 +180,11 @@ mod tests {
     #[test]
     fn one_bad_picture_stops_it_and_good_jobs_promote_it() {
         let mut canary = Canary::begin("new", 1, "sha256:00");
-        assert_eq!(canary.ended(sample(100), None, Some(50.0), 45.0, true), None);
-        assert!(matches!(canary.ended(sample(100), None, Some(44.9), 45.0, true), Some(Finding::Stop(_))));
-        assert!(matches!(canary.ended(sample(100), None, Some(f64::NAN), 45.0, true), Some(Finding::Stop(_))));
+        assert_eq!(ended(&mut canary, 100, Some(50.0)), None);
+        assert!(matches!(ended(&mut canary, 100, Some(44.9)), Some(Finding::Stop(_))));
+        assert!(matches!(ended(&mut canary, 100, Some(f64::NAN)), Some(Finding::Stop(_))));
         let mut canary = Canary::begin("new", 1, "sha256:00");
-        let ends = |canary: &mut Canary, psnr| {
-            (0..200).find_map(|_| canary.ended(sample(100), Some(sample(100)), psnr, 45.0, true))
-        };
+        let ends = |canary: &mut Canary, psnr| (0..200).find_map(|_| ended(canary, 100, psnr));
         assert!(matches!(ends(&mut canary, Some(f64::INFINITY)), Some(Finding::Promote(_))));
         assert_eq!(canary.facts.comparison.jobs, 20);
         let mut unseen = Canary::begin("new", 1, "sha256:00");
@@ -165,6 +196,53 @@ mod tests {
         let mut canary = Canary::begin("new", 1, "sha256:00");
         canary.facts.state = CanaryState::Stopped;
         assert!(!canary.takes(1.0));
-        assert_eq!(canary.ended(sample(900), Some(sample(1)), Some(1.0), 45.0, true), None);
+        assert_eq!(ended(&mut canary, 900, Some(1.0)), None);
+        assert!(canary.fresh.is_empty());
+    }
+
+    #[test]
+    fn no_job_of_the_incumbents_counts_twice() {
+        let mut canary = Canary::begin("new", 1, "sha256:00");
+        let kind = "a".to_owned();
+        assert_eq!(ended(&mut canary, 100, None), None);
+        (0..5).for_each(|_| assert_eq!(canary.ended(&kind, sample(100), None, 45.0, true), None));
+        assert_eq!(canary.facts.comparison.jobs, 1);
+        (0..10 * KINDS).for_each(|number| canary.incumbent_ended(&number.to_string(), sample(100)));
+        (0..10 * FRESH).for_each(|_| canary.incumbent_ended(&kind, sample(100)));
+        assert!(canary.fresh.len() <= KINDS && canary.fresh[&kind].len() == FRESH);
+    }
+
+    #[test]
+    fn a_machine_that_gets_slower_and_faster_slows_both() {
+        let mut random = Noise::new();
+        // Each job takes 30 % more or less by chance, on a machine whose speed wanders between half and twice.
+        let mut trial = |ratio: f64, share: f64| {
+            let (mut canary, kind, mut speed) = (Canary::begin("new", 1, "sha256:00"), "a".to_owned(), 1.0_f64);
+            (0..8000).find_map(|_| {
+                speed = (speed * (0.95 + 0.1 * random.share())).clamp(0.5, 2.0);
+                let ms = 1000.0 * speed * (0.7 + 0.6 * random.share());
+                if canary.takes(share) {
+                    return canary.ended(&kind, sample((ratio * ms) as u64), None, 45.0, false);
+                }
+                canary.incumbent_ended(&kind, sample(ms as u64));
+                None
+            })
+        };
+        for share in [0.1, 0.5] {
+            let mut ends = |ratio| (0..500).filter_map(|_| trial(ratio, share)).collect::<Vec<_>>();
+            let promoted = |ends: &[Finding]| ends.iter().filter(|end| matches!(end, Finding::Promote(_))).count();
+            let worse = |ends: &[Finding]| ends.iter().filter(|end| words(end).starts_with("worse")).count();
+            let (equal, tenth, half) = (ends(1.0), ends(1.1), ends(1.5));
+            assert!(promoted(&equal) >= 425, "{share}: {} of 500 as good ones", promoted(&equal));
+            assert!(promoted(&tenth) <= 30, "{share}: {} of 500 a tenth worse", promoted(&tenth));
+            assert!(worse(&tenth) <= 10, "{share}: {} of 500 a tenth worse", worse(&tenth));
+            assert!(worse(&half) >= 495, "{share}: {} of 500 half as slow again", worse(&half));
+        }
+    }
+
+    fn words(finding: &Finding) -> &str {
+        match finding {
+            Finding::Promote(why) | Finding::Stop(why) => why,
+        }
     }
 }

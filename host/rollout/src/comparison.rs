@@ -1,11 +1,16 @@
 //! Whether one revision's outcomes are clearly worse than another's, or clearly not: a sign test with few looks.
 //!
-//! Every job under the new revision is held against the median of the old one's jobs of the same kind, once there are eight of those. It
-//! counts as slower where it took more than 1.1 times as long (or more attempts), as larger where its peak was more than 1.1 times as
-//! high. Were the new revision at most a tenth worse, each count would be at most a fair coin's. The counts are looked at after 10, 20,
-//! 40, 80 and 160 jobs only, each time against a chance of 0.002: both counts, all looks and even a revision exactly a tenth worse together
-//! give a false alarm in at most 2 of 100 revisions. It is *not worse* where a fair coin would have come up so rarely with a chance of at
-//! most 0.01, from 20 jobs on, in both counts.
+//! Every job under the new revision is held against a median of the old one's jobs of the same kind. It counts as slower where it took
+//! more than 1.1 times as long (or more attempts), as larger where its peak was more than 1.1 times as high. Were the new revision at most
+//! a tenth worse, each count would be at most a fair coin's. The counts are looked at after 10, 20, 40, 80 and 160 jobs only, each time
+//! against a chance of 0.002: both counts, all looks and even a revision exactly a tenth worse together give a false alarm in at most 2 of
+//! 100 revisions. It is *not worse* where a fair coin would have come up so rarely with a chance of at most 0.01, from 20 jobs on, in both
+//! counts.
+//!
+//! Whose median it is depends on who still works. A revision that took over is held against the last 64 jobs of the one before it, eight
+//! at least: a machine that got slower in the moment of the swap looks like a worse revision. A canary and its incumbent take turns, so its
+//! job is held against only those of the incumbent that ended since the one of it that was compared before: each of them counts once, and
+//! whatever else the machine does slows both.
 
 use serde::Serialize;
 
@@ -80,6 +85,25 @@ impl Comparison {
     }
 }
 
+/// Numbers that look random and are the same in every run (xorshift64*).
+#[cfg(test)]
+pub(crate) struct Noise(u64);
+
+#[cfg(test)]
+impl Noise {
+    pub fn new() -> Self {
+        Self(88_172_645_463_325_252)
+    }
+
+    /// Between 0 and 1.
+    pub fn share(&mut self) -> f64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -90,22 +114,10 @@ mod tests {
         Sample { elapsed: Duration::from_secs_f64(ms / 1e3), peak_bytes: 1 << 20, attempts: 1 }
     }
 
-    /// Numbers that look random and are the same in every run (xorshift64*).
-    struct Noise(u64);
-
-    impl Noise {
-        fn next(&mut self) -> f64 {
-            self.0 ^= self.0 >> 12;
-            self.0 ^= self.0 << 25;
-            self.0 ^= self.0 >> 27;
-            (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) as f64 / (1_u64 << 53) as f64
-        }
-    }
-
     /// The first finding over a revision's life whose jobs take `ratio` of the median, give or take 30 %.
     fn life(noise: &mut Noise, ratio: f64) -> Option<Rule> {
         let mut comparison = Comparison::default();
-        (0..200).find_map(|_| comparison.add(sample(100.0 * ratio * (0.7 + 0.6 * noise.next())), sample(100.0)))
+        (0..200).find_map(|_| comparison.add(sample(100.0 * ratio * (0.7 + 0.6 * noise.share())), sample(100.0)))
     }
 
     #[test]
@@ -123,7 +135,7 @@ mod tests {
 
     #[test]
     fn false_alarms_are_as_rare_as_stated_and_real_ones_as_frequent_as_needed() {
-        let mut noise = Noise(88_172_645_463_325_252);
+        let mut noise = Noise::new();
         let lives =
             |ratio: f64, noise: &mut Noise| -> Vec<Option<Rule>> { (0..1000).map(|_| life(noise, ratio)).collect() };
         let share = |lives: &[Option<Rule>], rule: Rule| lives.iter().filter(|found| **found == Some(rule)).count();

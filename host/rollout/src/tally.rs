@@ -111,17 +111,22 @@ impl Tally {
     /// The median of each measure of a kind, once there are enough to tell.
     pub fn median(&self, kind: &Kind) -> Option<Sample> {
         let samples = self.kinds.get(kind).filter(|samples| samples.len() >= LEAST)?;
-        fn middle<T: Ord + Copy>(values: impl Iterator<Item = T>) -> Option<T> {
-            let mut values: Vec<T> = values.collect();
-            let middle = values.len().checked_sub(1)? / 2;
-            Some(*values.select_nth_unstable(middle).1)
-        }
-        Some(Sample {
-            elapsed: middle(samples.iter().map(|sample| sample.elapsed))?,
-            peak_bytes: middle(samples.iter().map(|sample| sample.peak_bytes))?,
-            attempts: middle(samples.iter().map(|sample| sample.attempts))?,
-        })
+        median(samples.iter().copied())
     }
+}
+
+/// The median of each measure, the lower one of two; none of nothing.
+pub fn median(samples: impl Iterator<Item = Sample> + Clone) -> Option<Sample> {
+    fn middle<T: Ord + Copy>(values: impl Iterator<Item = T>) -> Option<T> {
+        let mut values: Vec<T> = values.collect();
+        let middle = values.len().checked_sub(1)? / 2;
+        Some(*values.select_nth_unstable(middle).1)
+    }
+    Some(Sample {
+        elapsed: middle(samples.clone().map(|sample| sample.elapsed))?,
+        peak_bytes: middle(samples.clone().map(|sample| sample.peak_bytes))?,
+        attempts: middle(samples.map(|sample| sample.attempts))?,
+    })
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ impl Rollout {
         }
     }
 
-    pub(super) fn put_in_force(&self, slot: &Arc<Slot>, prepared: Prepared, what: What, route: Option<&str>) -> Change {
+    pub(super) fn put_in_force(&self, slot: &Arc<Slot>, prepared: Prepared, what: What, trial: Option<(&str, &str)>) -> Change {
         let mut changing = slot.changing();
         let before = slot.forces.load_full();
         if before.in_force.digest == prepared.digest
@@ -64,11 +64,12 @@ impl Rollout {
         }
         drop(changing);
         let (new, old) = (revision.number, before.in_force.number);
+        let why = trial.map_or_else(String::new, |(_, why)| format!("; {why}"));
         let detail = format!(
-            "revision {new} took over from {old}: {} {} from {}",
+            "revision {new} took over from {old}: {} {} from {}{why}",
             revision.identity.name, revision.identity.version, revision.origin
         );
-        self.tell(what, Some(&slot.name), route, Some(new), detail);
+        self.tell(what, Some(&slot.name), trial.map(|(route, _)| route), Some(new), detail);
         Change { in_force: revision, changed: true }
     }
 
@@ -159,9 +160,7 @@ impl Rollout {
         if !self.end_trial(taking, CanaryState::Promoted, why) {
             return Err(Error::NoCanary { name: taking.route.name.clone() });
         }
-        let change = self.put_in_force(&slot, prepared, What::Promoted, Some(&taking.route.name));
-        tracing::info!(route = taking.route.name, why, "the canary was promoted");
-        Ok(change)
+        Ok(self.put_in_force(&slot, prepared, What::Promoted, Some((&taking.route.name, why))))
     }
 
     pub(super) fn stopped(&self, taking: &InForce, why: &str) {

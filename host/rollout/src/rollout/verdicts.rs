@@ -34,9 +34,7 @@ impl Rollout {
                 }
             }
         }
-        if assignment.canary {
-            self.canary_ended(assignment, &kind, sample, psnr);
-        }
+        self.trial_goes_on(assignment, &kind, sample, psnr);
         // A clip may have gone on under the revision that is in force now.
         let in_force = slot.forces.load().in_force.clone();
         for decided in [revision, &in_force] {
@@ -47,7 +45,8 @@ impl Rollout {
         }
     }
 
-    pub(super) fn canary_ended(
+    /// Tells the canary of the job's route, whose own job it is or the incumbent's.
+    fn trial_goes_on(
         &self,
         assignment: &Assignment,
         kind: &tally::Kind,
@@ -57,18 +56,19 @@ impl Rollout {
         let routes = self.routes.load();
         let Some(taking) = routes.iter().find(|taking| taking.route.name == assignment.route) else { return };
         let Some(trial) = &taking.route.canary else { return };
-        let Some(incumbent) =
-            self.slots.load().get(&taking.route.policy).map(|slot| slot.forces.load().in_force.clone())
-        else {
-            return;
-        };
-        let median = incumbent.judged().tally.median(kind);
-        let job = sample.unwrap_or(tally::Sample::LOST);
         let mut canary = lock(&taking.canary);
+        if !assignment.canary {
+            let is_incumbent = assignment.revision.policy == taking.route.policy;
+            if let Some(job) = sample.filter(|_| is_incumbent) {
+                canary.incumbent_ended(kind, job);
+            }
+            return;
+        }
+        let job = sample.unwrap_or(tally::Sample::LOST);
         if canary.facts.revision != assignment.revision.number || canary.facts.policy != assignment.revision.policy {
             return;
         }
-        let finding = canary.ended(job, median, psnr, trial.psnr_db, trial.sample > 0.0);
+        let finding = canary.ended(kind, job, psnr, trial.psnr_db, trial.sample > 0.0);
         drop(canary);
         match finding {
             Some(Finding::Promote(why)) => {
