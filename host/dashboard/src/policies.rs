@@ -118,7 +118,7 @@ pub(crate) fn refusals(frame: &Frame, policy: &Policy, most: usize) -> Markup {
 pub(crate) fn actions(frame: &Frame, policy: &Policy) -> Markup {
     let action = |what: &str| format!("/actions{}/{what}", address::policy(&policy.name));
     let id = |what: &str| address::id(what, &policy.name);
-    let (file, source) = (id("swap-module"), id("swap-source"));
+    let (file, source, settings) = (id("swap-module"), id("swap-source"), id("swap-settings"));
     let fields = html! {
         p.field {
             label for=(file) { "Module " span.quiet { "a .wasm file" } }
@@ -128,7 +128,11 @@ pub(crate) fn actions(frame: &Frame, policy: &Policy) -> Markup {
             label for=(source) { "or source " span.quiet { "a name that ships, sha256:… or oci://…" } }
             input id=(source) type="text" name="source" list="sources" autocomplete="off" spellcheck="false";
         }
-        p.hint { "It goes through the gate first. Where it is refused, nothing changes." }
+        p.field {
+            label for=(settings) { "Settings " span.quiet { "name=value, one a line; none: as they are" } }
+            textarea id=(settings) name="settings" rows="3" autocomplete="off" spellcheck="false" {}
+        }
+        p.hint { "Settings alone keep the module. It goes through the gate first: where it is refused, nothing changes." }
         p.field { button.primary type="submit" { "Swap" } }
     };
     html! {

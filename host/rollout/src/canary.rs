@@ -106,14 +106,7 @@ impl Canary {
     }
 
     /// Counts a job, held against the incumbent's of its kind since the one before it, and a sample's PSNR.
-    pub fn ended(
-        &mut self,
-        kind: &Kind,
-        job: Sample,
-        psnr: Option<f64>,
-        least: f64,
-        samples: bool,
-    ) -> Option<Finding> {
+    pub fn ended(&mut self, kind: &Kind, job: Sample, psnr: Option<f64>, least: f64, samples: bool) -> Option<Finding> {
         if self.facts.state != CanaryState::Trial {
             return None;
         }

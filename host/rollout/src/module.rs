@@ -99,6 +99,11 @@ pub fn digest(bytes: &[u8]) -> String {
     format!("sha256:{hex}")
 }
 
+/// A module that has only its digest for a name, in words: `module sha256:0123456789ab`.
+pub fn called(digest: &str) -> String {
+    format!("module {}", digest.chars().take("sha256:".len() + 12).collect::<String>())
+}
+
 fn written(path: &Path, source: io::Error) -> Error {
     Error::Storage { path: path.to_owned(), verb: "written", source }
 }

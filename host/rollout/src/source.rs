@@ -11,7 +11,13 @@ use tilewright_policy::{Admission, CacheDir, Limits, LoadedPolicy, Policy, Polic
 use tilewright_registry::{Client, Credentials, Reference};
 use tilewright_signing::{read_text, signature_path, write_signature};
 
-use crate::{Error, Modules, Result, module::digest};
+use crate::{
+    Error, Modules, Result,
+    module::{called, digest},
+};
+
+/// Sandboxes that are kept at hand, one for each set of limits.
+const HOSTS: usize = 16;
 
 /// What a policy may use beyond what every policy may, as it is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,6 +143,10 @@ impl Sources {
             return Ok(host.clone());
         }
         let host = Arc::new(PolicyHost::new(limits, &self.cache)?);
+        if hosts.len() >= HOSTS {
+            // Policies that are loaded keep theirs.
+            hosts.remove(0);
+        }
         hosts.push((limits, host.clone()));
         Ok(host)
     }
@@ -175,8 +185,7 @@ impl Sources {
             .find(|name| shipped_module(name).is_some_and(|module| *module == bytes[..]));
         let path = self.modules.path(digest).ok_or_else(|| Error::UnknownModule { digest: digest.into() })?;
         let signature = signature_beside(&path)?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        Ok(Fetched { bytes, origin: format!("modules/{name}"), shipped: shipped.map(str::to_owned), signature })
+        Ok(Fetched { bytes, origin: called(digest), shipped: shipped.map(str::to_owned), signature })
     }
 
     /// Loads, compiles, passes the gate, and warms up. Nothing is put in force.

@@ -8,6 +8,7 @@ mod forms;
 mod health;
 mod jobs;
 mod policies;
+mod problems;
 mod routes;
 
 use axum::{
@@ -35,6 +36,7 @@ pub use policies::{ReplacementBody, carried_out, changed, uploaded};
                        Errors are problem details (RFC 9457). Any request may be answered with 401 where a token is asked for, 421 for a Host header that \
                        the server does not go by, and 429 where an address asks too fast."
     ),
+    components(schemas(Problem)),
     modifiers(&Token),
     security((), ("token" = []))
 )]
@@ -82,7 +84,9 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(health::alive))
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics));
-    router.split_for_parts()
+    let (router, mut description) = router.split_for_parts();
+    problems::describe(&mut description);
+    (router, description)
 }
 
 /// There is nothing here.

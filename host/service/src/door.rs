@@ -181,23 +181,26 @@ pub async fn guard(
     let (headers, path) = (request.headers(), request.uri().path());
     let is_open = OPEN.iter().any(|open| path == *open || open.ends_with('/') && path.starts_with(open));
     let refused = if path != "/healthz" && door.pace.check_key(&address.ip()).is_err() {
-        app.house.metrics.rate_limited();
-        Some(Problem::busy("too many requests from this address: slow down", 1))
+        Some(("pace", Problem::busy("too many requests from this address: slow down", 1)))
     } else if !door.is_ours(headers, request.uri().authority().map(|authority| authority.as_str())) {
         let line = "the Host header names a server that this one is not: add the name to [server] hosts";
-        Some(Problem::new(StatusCode::MISDIRECTED_REQUEST, line))
+        Some(("host", Problem::new(StatusCode::MISDIRECTED_REQUEST, line)))
     } else if !request.method().is_safe() && !is_same_site(headers) {
-        Some(Problem::new(StatusCode::FORBIDDEN, "asked for by a page of another site"))
+        Some(("site", Problem::new(StatusCode::FORBIDDEN, "asked for by a page of another site")))
     } else if !is_open && !door.is_known(headers) {
         if request.method() == Method::GET && wants_page(headers) {
             let next: String = path.chars().filter(|c| c.is_ascii_graphic()).take(200).collect();
             return Redirect::to(&format!("/login?next={}", next.replace(['&', '#', '?', '%'], ""))).into_response();
         }
-        Some(Problem::new(StatusCode::UNAUTHORIZED, "a token is asked for: Authorization: Bearer TOKEN"))
+        Some(("token", Problem::new(StatusCode::UNAUTHORIZED, "a token is asked for: Authorization: Bearer TOKEN")))
     } else {
         None
     };
-    let mut response = match refused {
+    if let Some((reason, _)) = &refused {
+        app.house.metrics.turned_away(reason);
+        tracing::debug!(reason, address = %address.ip(), "a request was turned away");
+    }
+    let mut response = match refused.map(|(_, problem)| problem) {
         Some(problem) if wants_page(headers) && !path.starts_with("/v1/") => pages::problem_page(&problem),
         Some(problem) => problem.into_response(),
         None => next.run(request).await,

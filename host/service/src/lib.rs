@@ -27,7 +27,7 @@ mod work;
 
 use std::sync::Arc;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch as watched};
 
 pub use error::{Error, Result};
 pub use server::{Options, serve};
@@ -42,4 +42,14 @@ struct App {
     readings: Arc<Semaphore>,
     /// Modules that are compiled and checked at once.
     gates: Arc<Semaphore>,
+    /// True once the server ends: whoever follows something is let go.
+    end: watched::Receiver<bool>,
+}
+
+impl App {
+    /// Until the server ends.
+    async fn ended(&self) {
+        // A sender that is gone ends it, too.
+        let _ = self.end.clone().wait_for(|ends| *ends).await;
+    }
 }

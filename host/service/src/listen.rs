@@ -28,6 +28,7 @@ use tokio::{
     sync::Semaphore,
     time::timeout,
 };
+use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
@@ -38,6 +39,9 @@ const HEADERS: Duration = Duration::from_secs(10);
 
 /// For a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// For a peer to take some of a response: who never reads does not keep a connection.
+const WRITE: Duration = Duration::from_secs(20);
 
 /// Headers of a request, and bytes of them all.
 const MOST_HEADERS: usize = 64;
@@ -97,6 +101,9 @@ impl Listener {
             let Ok(permit) = self.connections.clone().try_acquire_owned() else { continue };
             let Some(counted) = Counted::new(&self.open, address.ip(), self.most_of_one) else { continue };
             let _ = stream.set_nodelay(true);
+            let mut stream = TimeoutStream::new(stream);
+            stream.set_write_timeout(Some(WRITE));
+            let stream = Box::pin(stream);
             let (router, tls, watcher) = (router.clone(), self.tls.clone(), graceful.watcher());
             tokio::spawn(async move {
                 let _held = (permit, counted);

@@ -7,8 +7,8 @@ use std::{
 };
 
 use prometheus::{
-    Encoder, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder,
+    Encoder, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
 };
 use tilewright_plan::{FallbackReason, Record};
 use tilewright_rollout::Event;
@@ -60,7 +60,7 @@ pub struct Metrics {
     pool: IntCounterVec,
     in_force: IntGaugeVec,
     followers: IntGauge,
-    rate_limited: IntCounter,
+    turned_away: IntCounterVec,
     /// Revisions that there are series of, the oldest first.
     revisions: Mutex<VecDeque<[String; 4]>>,
 }
@@ -99,9 +99,6 @@ impl Metrics {
         registry.register(Box::new(peaks.clone()))?;
         let followers = IntGauge::new("tilewright_followers", "Connections that follow a job or the dashboard.")?;
         registry.register(Box::new(followers.clone()))?;
-        let rate_limited =
-            IntCounter::new("tilewright_requests_rate_limited_total", "Requests that came too fast from one address.")?;
-        registry.register(Box::new(rate_limited.clone()))?;
         Ok(Self {
             decisions: histogram(
                 "tilewright_decision_seconds",
@@ -145,8 +142,12 @@ impl Metrics {
                 &["device", "result"],
             )?,
             in_force: gauge("tilewright_policy_revision", "The revision in force.", &["policy"])?,
+            turned_away: counter(
+                "tilewright_requests_turned_away_total",
+                "Requests that did not come in: no token, an unknown host, another site's page, too fast.",
+                &["reason"],
+            )?,
             followers,
-            rate_limited,
             revisions: Mutex::default(),
             registry,
         })
@@ -262,9 +263,9 @@ impl Metrics {
         self.swaps.observe(elapsed.as_secs_f64());
     }
 
-    /// Somebody came too fast.
-    pub fn rate_limited(&self) {
-        self.rate_limited.inc();
+    /// Somebody did not come in.
+    pub fn turned_away(&self, reason: &str) {
+        self.turned_away.with_label_values(&[reason]).inc();
     }
 
     /// Somebody follows, until the guard is dropped.

@@ -37,12 +37,12 @@ const PACE: Duration = Duration::from_millis(250);
 const ANYWAY: Duration = Duration::from_secs(5);
 
 /// Every page, its parts and its forms.
-pub fn router(end: watch::Receiver<bool>) -> Router<App> {
+pub fn router() -> Router<App> {
     Router::new()
         .route("/", get(overview_page))
         .route("/jobs/{id}", get(job_page))
         .route("/policies/{name}", get(policy_page))
-        .route("/live", get(move |state, query| live(state, query, end.clone())))
+        .route("/live", get(live))
         .route("/assets/{name}", get(asset))
         .route("/login", get(login_page).post(actions::sign_in))
         .route("/actions/logout", post(actions::sign_out))
@@ -149,15 +149,11 @@ fn parts(app: &App, headers: &HeaderMap, page: &str) -> crate::Result<Vec<(&'sta
 }
 
 /// A page's parts as they change.
-async fn live(
-    State(app): State<App>,
-    Query(told): Query<Told>,
-    end: watch::Receiver<bool>,
-) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+async fn live(State(app): State<App>, Query(told): Query<Told>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let page = told.page.unwrap_or_default();
     let follower = app.house.metrics.follower();
     let changes = app.house.live.changes();
-    let start = Following { app, page, end, changes, sent: HashMap::new(), waiting: Vec::new(), looked: None };
+    let start = Following { app, page, changes, sent: HashMap::new(), waiting: Vec::new(), looked: None };
     let events = stream::unfold((start, follower), |(mut following, follower)| async move {
         let event = following.next().await?;
         Some((Ok(event), (following, follower)))
@@ -169,7 +165,6 @@ async fn live(
 struct Following {
     app: App,
     page: String,
-    end: watch::Receiver<bool>,
     changes: watch::Receiver<u64>,
     /// Hashes of the parts as they were sent.
     sent: HashMap<&'static str, u64>,
@@ -186,7 +181,7 @@ impl Following {
             if let Some(looked) = self.looked {
                 tokio::time::sleep_until((looked + PACE).into()).await;
                 tokio::select! {
-                    ends = self.end.wait_for(|ends| *ends) => { drop(ends); return None; }
+                    () = self.app.ended() => return None,
                     changed = self.changes.changed() => changed.ok()?,
                     () = tokio::time::sleep_until((looked + ANYWAY).into()) => {}
                 }

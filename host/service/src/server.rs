@@ -110,15 +110,16 @@ pub fn serve(options: Options) -> Result<()> {
         door,
         readings: Arc::new(Semaphore::new(READINGS)),
         gates: Arc::new(Semaphore::new(GATES)),
+        end,
     };
     let address = listener.address().map_err(|source| Error::Listen { address: server.listen, source })?;
     runtime.block_on(async {
         let signals = Signals::new()?;
         tokio::spawn(signals.heard(house.clone(), telling.clone(), ending));
-        tokio::spawn(cleaned(app.clone(), end.clone()));
+        tokio::spawn(cleaned(app.clone()));
         ready(address);
         tracing::info!(%address, "listening");
-        listener.serve(router(app.clone(), end.clone()), ended(end)).await;
+        listener.serve(router(app.clone()), app.ended()).await;
         Ok::<(), Error>(())
     })?;
     house.draining.store(true, Ordering::Release);
@@ -191,9 +192,9 @@ fn furnished(
 }
 
 /// Every route, behind the door.
-fn router(app: App, end: watched::Receiver<bool>) -> Router {
+fn router(app: App) -> Router {
     api::router()
-        .merge(pages::router(end))
+        .merge(pages::router())
         .fallback(api::nowhere)
         .method_not_allowed_fallback(api::not_so)
         // Bodies are limited where they are read, each by what it is.
@@ -217,11 +218,6 @@ async fn measured(State(app): State<App>, request: Request, next: Next) -> Respo
     span.record("status", response.status().as_u16());
     app.house.metrics.answered(method, &path, response.status().as_u16(), started.elapsed());
     response
-}
-
-async fn ended(mut end: watched::Receiver<bool>) {
-    // A sender that is gone ends it, too.
-    let _ = end.wait_for(|ends| *ends).await;
 }
 
 /// What the system asks for.
@@ -263,8 +259,8 @@ impl Signals {
 }
 
 /// Removes what is no longer kept, now and then.
-async fn cleaned(app: App, end: watched::Receiver<bool>) {
-    let ended = ended(end);
+async fn cleaned(app: App) {
+    let ended = app.ended();
     tokio::pin!(ended);
     let mut cleaned = Instant::now();
     loop {

@@ -1,6 +1,13 @@
 //! Logs, as text or JSON lines, and traces over OTLP.
 
-use std::{fmt, io, sync::Arc, time::Duration};
+use std::{
+    fmt, io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use opentelemetry::trace::TracerProvider;
@@ -14,7 +21,7 @@ use ureq::{
     tls::{Certificate, RootCerts, TlsConfig},
 };
 
-use crate::{Error, Result};
+use crate::{Error, Result, error::one_line};
 
 /// What others' crates have to say is for their authors.
 const QUIET: &str = "cranelift=warn,wasmtime=warn,regalloc2=warn,hyper=warn,opentelemetry=warn,ureq=warn,rustls=warn";
@@ -70,7 +77,7 @@ fn provider(endpoint: &str) -> Result<SdkTracerProvider> {
     let url = format!("{}/v1/traces", endpoint.trim_end_matches('/'));
     let exporter = SpanExporter::builder()
         .with_http()
-        .with_http_client(Sender::new())
+        .with_http_client(Sender::new(endpoint))
         .with_endpoint(url)
         .with_timeout(PATIENCE)
         .build();
@@ -83,10 +90,15 @@ fn provider(endpoint: &str) -> Result<SdkTracerProvider> {
 }
 
 /// Sends spans; on the exporter's own thread, which may wait.
-struct Sender(Agent);
+struct Sender {
+    agent: Agent,
+    endpoint: String,
+    /// Said once, until it is otherwise: traces are sent every few seconds.
+    is_lost: AtomicBool,
+}
 
 impl Sender {
-    fn new() -> Self {
+    fn new(endpoint: &str) -> Self {
         // The certificates that the system trusts.
         let system = rustls_native_certs::load_native_certs().certs;
         let roots = system.iter().map(|certificate| Certificate::from_der(certificate).to_owned());
@@ -99,7 +111,18 @@ impl Sender {
             .timeout_global(Some(PATIENCE))
             .http_status_as_error(false)
             .max_redirects(0);
-        Self(config.build().new_agent())
+        Self { agent: config.build().new_agent(), endpoint: endpoint.to_owned(), is_lost: AtomicBool::new(false) }
+    }
+
+    fn tell(&self, why: Option<String>) {
+        if self.is_lost.swap(why.is_some(), Ordering::AcqRel) == why.is_some() {
+            return;
+        }
+        let endpoint = &self.endpoint;
+        match why {
+            Some(why) => tracing::warn!(endpoint, why, "traces can't be sent: they are lost until they can"),
+            None => tracing::info!(endpoint, "traces are sent again"),
+        }
     }
 }
 
@@ -117,7 +140,13 @@ impl HttpClient for Sender {
     ) -> std::result::Result<opentelemetry_http::Response<Bytes>, HttpError> {
         let (parts, body) = request.into_parts();
         let request = opentelemetry_http::Request::from_parts(parts, body.to_vec());
-        let mut response = self.0.run(request)?;
+        let response = self.agent.run(request);
+        self.tell(match &response {
+            Ok(response) if response.status().is_success() => None,
+            Ok(response) => Some(format!("it answered {}", response.status())),
+            Err(error) => Some(one_line(error)),
+        });
+        let mut response = response?;
         let body = response.body_mut().with_config().limit(1 << 20).read_to_vec()?;
         let (parts, _) = response.into_parts();
         Ok(opentelemetry_http::Response::from_parts(parts, body.into()))

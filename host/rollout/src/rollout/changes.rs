@@ -46,7 +46,13 @@ impl Rollout {
         }
     }
 
-    pub(super) fn put_in_force(&self, slot: &Arc<Slot>, prepared: Prepared, what: What, trial: Option<(&str, &str)>) -> Change {
+    pub(super) fn put_in_force(
+        &self,
+        slot: &Arc<Slot>,
+        prepared: Prepared,
+        what: What,
+        trial: Option<(&str, &str)>,
+    ) -> Change {
         let mut changing = slot.changing();
         let before = slot.forces.load_full();
         if before.in_force.digest == prepared.digest
@@ -254,7 +260,7 @@ impl Rollout {
     pub fn upload(&self, bytes: Vec<u8>, policy: Option<&str>) -> Result<Checked> {
         let grants = policy.map(|name| Ok::<_, Error>(self.find(name)?.changing().wanted.grants)).transpose()?;
         let digest = crate::module::digest(&bytes);
-        let origin = format!("modules/{}.wasm", digest.trim_start_matches("sha256:"));
+        let origin = crate::module::called(&digest);
         let fetched = Fetched { bytes, origin, shipped: None, signature: None };
         let verdict = self.sources.check(&fetched, Settings::Given(&[]), grants.unwrap_or_default())?;
         Ok(Checked { digest, verdict })

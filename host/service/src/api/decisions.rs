@@ -25,9 +25,7 @@ use crate::{
     get, path = "/v1/jobs/{id}/decision", operation_id = "getDecision", params(("id" = String, Path, description = "The job's id")),
     responses(
         (status = 200, description = "The record, as `tilewright decode --json` prints it", body = Object),
-        (status = 401, body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "No such job, or nothing was decided for it yet", body = Problem, content_type = "application/problem+json"),
-        (status = 429, body = Problem, content_type = "application/problem+json")
+        (status = 404, description = "No such job, or nothing was decided for it yet")
     )
 )]
 pub async fn of_job(State(app): State<App>, Named(id): Named) -> Outcome<Response> {
@@ -95,9 +93,7 @@ pub struct Decisions {
     get, path = "/v1/decisions", operation_id = "listDecisions", params(Decided),
     responses(
         (status = 200, body = Decisions),
-        (status = 400, body = Problem, content_type = "application/problem+json"),
-        (status = 401, body = Problem, content_type = "application/problem+json"),
-        (status = 429, body = Problem, content_type = "application/problem+json")
+        (status = 400)
     )
 )]
 pub async fn list(State(app): State<App>, Asked(decided): Asked<Decided>) -> Outcome<Json<Decisions>> {

@@ -53,9 +53,7 @@ pub struct Events {
     get, path = "/v1/events", operation_id = "listEvents", params(Page),
     responses(
         (status = 200, body = Events),
-        (status = 400, body = Problem, content_type = "application/problem+json"),
-        (status = 401, body = Problem, content_type = "application/problem+json"),
-        (status = 429, body = Problem, content_type = "application/problem+json")
+        (status = 400)
     )
 )]
 pub async fn list(State(app): State<App>, Asked(page): Asked<Page>) -> Outcome<Json<Events>> {

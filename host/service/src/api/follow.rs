@@ -18,7 +18,7 @@ use super::{bodies::Named, jobs::no_job};
 use crate::{
     App,
     jobs::live::{Now, Update},
-    problem::{Outcome, Problem},
+    problem::Outcome,
 };
 
 /// So that whoever is between does not take the connection for dead.
@@ -58,9 +58,7 @@ pub struct FollowEvent {
     get, path = "/v1/jobs/{id}/events", operation_id = "followJob", params(("id" = String, Path, description = "The job's id")),
     responses(
         (status = 200, description = "The events", body = FollowEvent, content_type = "text/event-stream"),
-        (status = 401, body = Problem, content_type = "application/problem+json"),
-        (status = 404, body = Problem, content_type = "application/problem+json"),
-        (status = 429, body = Problem, content_type = "application/problem+json")
+        (status = 404)
     )
 )]
 pub async fn events(
@@ -86,13 +84,18 @@ pub async fn events(
         // It ended between the two looks.
         _ => (vec![event("job", &job)], None),
     };
-    let rest = stream::unfold((updates, follower), |(updates, follower)| async move {
+    let rest = stream::unfold((app, updates, follower), |(app, updates, follower)| async move {
         let mut updates = updates?;
         loop {
-            match updates.recv().await {
+            let update = tokio::select! {
+                update = updates.recv() => update,
+                // The job goes on after the next start: whoever follows it comes again.
+                () = app.ended() => return None,
+            };
+            match update {
                 Ok(update) => {
                     let ends = matches!(update, Update::End(_));
-                    return Some((told(&update), ((!ends).then_some(updates), follower)));
+                    return Some((told(&update), (app, (!ends).then_some(updates), follower)));
                 }
                 // Whoever lags is told what is newest.
                 Err(RecvError::Lagged(_)) => {}

@@ -38,7 +38,7 @@ pub async fn alive() -> Json<Alive> {
 /// Whether the server takes work
 #[utoipa::path(
     get, path = "/readyz", operation_id = "isReady", security(()),
-    responses((status = 200, body = Ready), (status = 503, description = "Not now", body = Ready), (status = 429, body = Problem, content_type = "application/problem+json"))
+    responses((status = 200, body = Ready), (status = 503, description = "Not now", body = Ready))
 )]
 pub async fn ready(State(app): State<App>) -> Response {
     let ready = !app.house.is_draining();
@@ -56,7 +56,7 @@ pub async fn ready(State(app): State<App>) -> Response {
 /// Metrics, as Prometheus reads them
 #[utoipa::path(
     get, path = "/metrics", operation_id = "getMetrics",
-    responses((status = 200, body = String, content_type = "text/plain"), (status = 429, body = Problem, content_type = "application/problem+json"), (status = 401, body = Problem, content_type = "application/problem+json"))
+    responses((status = 200, body = String, content_type = "text/plain"))
 )]
 pub async fn metrics(State(app): State<App>) -> Response {
     let text = tokio::task::spawn_blocking(move || {

@@ -50,13 +50,12 @@ pub struct Submission {
     request_body(content((JobRequest = "application/json"), (Submission = "multipart/form-data"))),
     responses(
         (status = 202, description = "Accepted", body = Job, headers(("Location" = String, description = "The job"))),
-        (status = 400, description = "No such body", body = Problem, content_type = "application/problem+json"),
-        (status = 401, body = Problem, content_type = "application/problem+json"),
-        (status = 413, description = "The latent is too large", body = Problem, content_type = "application/problem+json"),
-        (status = 415, body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "What is asked for makes no sense", body = Problem, content_type = "application/problem+json"),
-        (status = 429, description = "The queue is full, or too many requests", body = Problem, content_type = "application/problem+json", headers(("Retry-After" = u64, description = "Seconds"))),
-        (status = 503, description = "The server is about to end", body = Problem, content_type = "application/problem+json")
+        (status = 400, description = "No such body"),
+        (status = 413, description = "The latent is too large"),
+        (status = 415),
+        (status = 422, description = "What is asked for makes no sense"),
+        (status = 429, description = "The queue is full, or too many requests", headers(("Retry-After" = u64, description = "Seconds"))),
+        (status = 503, description = "The server is about to end")
     )
 )]
 pub async fn submit(State(app): State<App>, request: Request) -> Outcome<Response> {
@@ -248,9 +247,7 @@ pub struct Jobs {
     get, path = "/v1/jobs", operation_id = "listJobs", params(Listed),
     responses(
         (status = 200, body = Jobs),
-        (status = 400, body = Problem, content_type = "application/problem+json"),
-        (status = 401, body = Problem, content_type = "application/problem+json"),
-        (status = 429, body = Problem, content_type = "application/problem+json")
+        (status = 400)
     )
 )]
 pub async fn list(State(app): State<App>, Asked(listed): Asked<Listed>) -> Outcome<Json<Jobs>> {
@@ -277,9 +274,7 @@ pub fn no_job() -> Problem {
     get, path = "/v1/jobs/{id}", operation_id = "getJob", params(("id" = String, Path, description = "The job's id")),
     responses(
         (status = 200, body = Job),
-        (status = 401, body = Problem, content_type = "application/problem+json"),
-        (status = 404, body = Problem, content_type = "application/problem+json"),
-        (status = 429, body = Problem, content_type = "application/problem+json")
+        (status = 404)
     )
 )]
 pub async fn get(State(app): State<App>, Named(id): Named) -> Outcome<Json<Job>> {
@@ -295,11 +290,8 @@ pub async fn get(State(app): State<App>, Named(id): Named) -> Outcome<Json<Job>>
     delete, path = "/v1/jobs/{id}", operation_id = "cancelJob", params(("id" = String, Path, description = "The job's id")),
     responses(
         (status = 200, description = "It ends, or has", body = Job),
-        (status = 401, body = Problem, content_type = "application/problem+json"),
-        (status = 403, description = "Asked for by a page of another site", body = Problem, content_type = "application/problem+json"),
-        (status = 404, body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "It has ended already", body = Problem, content_type = "application/problem+json"),
-        (status = 429, body = Problem, content_type = "application/problem+json")
+        (status = 404),
+        (status = 409, description = "It has ended already")
     )
 )]
 pub async fn cancel(State(app): State<App>, Named(id): Named) -> Outcome<Json<Job>> {
@@ -326,12 +318,10 @@ pub struct Sampled {
     get, path = "/v1/jobs/{id}/result", operation_id = "getResult", params(("id" = String, Path, description = "The job's id"), Sampled),
     responses(
         (status = 200, description = "The file", content(("image/png"), ("image/jpeg"), ("image/webp"), ("image/gif"), ("video/mp4"), ("video/webm"), ("video/x-matroska"), ("application/octet-stream"))),
-        (status = 400, body = Problem, content_type = "application/problem+json"),
-        (status = 401, body = Problem, content_type = "application/problem+json"),
-        (status = 404, body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "It has not ended, or ended without a result", body = Problem, content_type = "application/problem+json"),
-        (status = 410, description = "It is no longer there", body = Problem, content_type = "application/problem+json"),
-        (status = 429, body = Problem, content_type = "application/problem+json")
+        (status = 400),
+        (status = 404),
+        (status = 409, description = "It has not ended, or ended without a result"),
+        (status = 410, description = "It is no longer there")
     )
 )]
 pub async fn result(

@@ -133,7 +133,7 @@ pub struct PolicyList {
 }
 
 /// The policies in service
-#[utoipa::path(get, path = "/v1/policies", operation_id = "listPolicies", responses((status = 200, body = PolicyList), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 429, body = Problem, content_type = "application/problem+json")))]
+#[utoipa::path(get, path = "/v1/policies", operation_id = "listPolicies", responses((status = 200, body = PolicyList)))]
 pub async fn list(State(app): State<App>) -> Outcome<Json<PolicyList>> {
     let policies = spawn_blocking(move || app.house.rollout.policies()).await?;
     Ok(Json(PolicyList { policies: policies.into_iter().map(Into::into).collect() }))
@@ -144,9 +144,7 @@ pub async fn list(State(app): State<App>) -> Outcome<Json<PolicyList>> {
     get, path = "/v1/policies/{name}", operation_id = "getPolicy", params(("name" = String, Path, description = "The policy's name in the configuration")),
     responses(
         (status = 200, body = PolicyBody),
-        (status = 401, body = Problem, content_type = "application/problem+json"),
-        (status = 404, body = Problem, content_type = "application/problem+json"),
-        (status = 429, body = Problem, content_type = "application/problem+json")
+        (status = 404)
     )
 )]
 pub async fn get(State(app): State<App>, Named(name): Named) -> Outcome<Json<PolicyBody>> {
@@ -189,14 +187,11 @@ pub struct For {
     post, path = "/v1/modules", operation_id = "uploadModule", params(For), request_body(content = ModuleFile, content_type = "application/wasm"),
     responses(
         (status = 201, body = ModuleBody),
-        (status = 400, body = Problem, content_type = "application/problem+json"),
-        (status = 401, body = Problem, content_type = "application/problem+json"),
-        (status = 403, body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "No such policy", body = Problem, content_type = "application/problem+json"),
-        (status = 413, body = Problem, content_type = "application/problem+json"),
-        (status = 415, body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "It can't be loaded", body = Problem, content_type = "application/problem+json"),
-        (status = 429, body = Problem, content_type = "application/problem+json")
+        (status = 400),
+        (status = 404, description = "No such policy"),
+        (status = 413),
+        (status = 415),
+        (status = 422, description = "It can't be loaded")
     )
 )]
 pub async fn upload(State(app): State<App>, Asked(For { policy }): Asked<For>, request: Request) -> Outcome<Response> {
@@ -235,13 +230,10 @@ pub async fn uploaded(app: &App, bytes: Vec<u8>, policy: Option<String>) -> Outc
     request_body(content = String, content_type = "text/plain"),
     responses(
         (status = 204, description = "Kept beside the module; whose it is counts when the module is put in force"),
-        (status = 400, body = Problem, content_type = "application/problem+json"),
-        (status = 401, body = Problem, content_type = "application/problem+json"),
-        (status = 403, body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "No such module is stored", body = Problem, content_type = "application/problem+json"),
-        (status = 413, body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "It is no signature", body = Problem, content_type = "application/problem+json"),
-        (status = 429, body = Problem, content_type = "application/problem+json")
+        (status = 400),
+        (status = 404, description = "No such module is stored"),
+        (status = 413),
+        (status = 422, description = "It is no signature")
     )
 )]
 pub async fn sign(State(app): State<App>, Named(digest): Named, request: Request) -> Outcome<StatusCode> {
@@ -274,9 +266,17 @@ pub struct ReplacementBody {
 type Settings = Vec<(String, String)>;
 
 impl ReplacementBody {
-    /// One that somebody names: a digest, or a source.
-    pub fn of(digest: Option<String>, source: Option<String>) -> Self {
-        Self { digest, source, settings: None }
+    /// One that somebody names: a digest, or a source. `settings`: lines `name=value`; none of them leaves settings as they are.
+    pub fn of(digest: Option<String>, source: Option<String>, settings: &str) -> Outcome<Self> {
+        let line = |line: &str| {
+            let (name, value) = line.split_once('=').ok_or_else(|| {
+                Problem::wrong(format!("settings: '{}': expected name=value in each line", line.trim()))
+            })?;
+            Ok((name.trim().to_owned(), value.trim().into()))
+        };
+        let settings: BTreeMap<String, serde_json::Value> =
+            settings.lines().filter(|text| !text.trim().is_empty()).map(line).collect::<Outcome<_>>()?;
+        Ok(Self { digest, source, settings: (!settings.is_empty()).then_some(settings) })
     }
 
     fn read(self) -> Outcome<(Replacement, Option<Settings>)> {
@@ -329,14 +329,11 @@ fn plain(settings: BTreeMap<String, serde_json::Value>) -> Outcome<Settings> {
     request_body = ReplacementBody,
     responses(
         (status = 200, description = "The verdict, as `tilewright policy check --json` prints it", body = Object),
-        (status = 400, body = Problem, content_type = "application/problem+json"),
-        (status = 401, body = Problem, content_type = "application/problem+json"),
-        (status = 403, body = Problem, content_type = "application/problem+json"),
-        (status = 404, body = Problem, content_type = "application/problem+json"),
-        (status = 413, body = Problem, content_type = "application/problem+json"),
-        (status = 415, body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "It can't be had, or not be loaded", body = Problem, content_type = "application/problem+json"),
-        (status = 429, body = Problem, content_type = "application/problem+json")
+        (status = 400),
+        (status = 404),
+        (status = 413),
+        (status = 415),
+        (status = 422, description = "It can't be had, or not be loaded")
     )
 )]
 pub async fn check(
@@ -360,15 +357,12 @@ pub async fn check(
     request_body = ReplacementBody,
     responses(
         (status = 200, body = PolicyBody),
-        (status = 400, body = Problem, content_type = "application/problem+json"),
-        (status = 401, body = Problem, content_type = "application/problem+json"),
-        (status = 403, body = Problem, content_type = "application/problem+json"),
-        (status = 404, body = Problem, content_type = "application/problem+json"),
-        (status = 413, body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "Another swap of it is under way", body = Problem, content_type = "application/problem+json"),
-        (status = 415, body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "The gate refuses it", body = Problem, content_type = "application/problem+json"),
-        (status = 429, body = Problem, content_type = "application/problem+json")
+        (status = 400),
+        (status = 404),
+        (status = 413),
+        (status = 409, description = "Another swap of it is under way"),
+        (status = 415),
+        (status = 422, description = "The gate refuses it")
     )
 )]
 pub async fn swap(
@@ -412,11 +406,8 @@ pub async fn changed(
     post, path = "/v1/policies/{name}/rollback", operation_id = "rollBackPolicy", params(("name" = String, Path, description = "The policy's name in the configuration")),
     responses(
         (status = 200, body = PolicyBody),
-        (status = 401, body = Problem, content_type = "application/problem+json"),
-        (status = 403, body = Problem, content_type = "application/problem+json"),
-        (status = 404, body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "There is none", body = Problem, content_type = "application/problem+json"),
-        (status = 429, body = Problem, content_type = "application/problem+json")
+        (status = 404),
+        (status = 409, description = "There is none")
     )
 )]
 pub async fn roll_back(State(app): State<App>, Named(name): Named) -> Outcome<Json<PolicyBody>> {
@@ -428,10 +419,7 @@ pub async fn roll_back(State(app): State<App>, Named(name): Named) -> Outcome<Js
     post, path = "/v1/policies/{name}/pause", operation_id = "pausePolicy", params(("name" = String, Path, description = "The policy's name in the configuration")),
     responses(
         (status = 200, body = PolicyBody),
-        (status = 401, body = Problem, content_type = "application/problem+json"),
-        (status = 403, body = Problem, content_type = "application/problem+json"),
-        (status = 404, body = Problem, content_type = "application/problem+json"),
-        (status = 429, body = Problem, content_type = "application/problem+json")
+        (status = 404)
     )
 )]
 pub async fn pause(State(app): State<App>, Named(name): Named) -> Outcome<Json<PolicyBody>> {
@@ -443,10 +431,7 @@ pub async fn pause(State(app): State<App>, Named(name): Named) -> Outcome<Json<P
     post, path = "/v1/policies/{name}/resume", operation_id = "resumePolicy", params(("name" = String, Path, description = "The policy's name in the configuration")),
     responses(
         (status = 200, body = PolicyBody),
-        (status = 401, body = Problem, content_type = "application/problem+json"),
-        (status = 403, body = Problem, content_type = "application/problem+json"),
-        (status = 404, body = Problem, content_type = "application/problem+json"),
-        (status = 429, body = Problem, content_type = "application/problem+json")
+        (status = 404)
     )
 )]
 pub async fn resume(State(app): State<App>, Named(name): Named) -> Outcome<Json<PolicyBody>> {

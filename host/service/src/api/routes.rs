@@ -8,10 +8,7 @@ use tokio::task::spawn_blocking;
 use utoipa::ToSchema;
 
 use super::bodies::Named;
-use crate::{
-    App,
-    problem::{Outcome, Problem},
-};
+use crate::{App, problem::Outcome};
 
 /// A configured model.
 #[derive(Serialize, ToSchema)]
@@ -35,7 +32,7 @@ pub struct ModelList {
 }
 
 /// The configured models
-#[utoipa::path(get, path = "/v1/models", operation_id = "listModels", responses((status = 200, body = ModelList), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 429, body = Problem, content_type = "application/problem+json")))]
+#[utoipa::path(get, path = "/v1/models", operation_id = "listModels", responses((status = 200, body = ModelList)))]
 pub async fn models(State(app): State<App>) -> Json<ModelList> {
     let models = app.house.models.load();
     let bodies = models.values().map(|opened| {
@@ -80,7 +77,7 @@ pub struct DeviceList {
 }
 
 /// The devices, their memory and their queues
-#[utoipa::path(get, path = "/v1/devices", operation_id = "listDevices", responses((status = 200, body = DeviceList), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 429, body = Problem, content_type = "application/problem+json")))]
+#[utoipa::path(get, path = "/v1/devices", operation_id = "listDevices", responses((status = 200, body = DeviceList)))]
 pub async fn devices(State(app): State<App>) -> Json<DeviceList> {
     let queue = app.house.config.load().server.limits.queue;
     let bodies = app.house.devices.iter().map(|device| {
@@ -137,7 +134,7 @@ fn body((route, shadow, canary): (Route, Option<ShadowFacts>, Option<CanaryFacts
 }
 
 /// The routes in order, with their shadows and canaries
-#[utoipa::path(get, path = "/v1/routes", operation_id = "listRoutes", responses((status = 200, body = RouteList), (status = 401, body = Problem, content_type = "application/problem+json"), (status = 429, body = Problem, content_type = "application/problem+json")))]
+#[utoipa::path(get, path = "/v1/routes", operation_id = "listRoutes", responses((status = 200, body = RouteList)))]
 pub async fn list(State(app): State<App>) -> Json<RouteList> {
     Json(RouteList { routes: app.house.rollout.routes().into_iter().map(body).collect() })
 }
@@ -158,12 +155,9 @@ pub struct TrialBody {
     post, path = "/v1/routes/{name}/canary/promote", operation_id = "promoteCanary", params(("name" = String, Path, description = "The route's name")),
     responses(
         (status = 200, body = TrialBody),
-        (status = 401, body = Problem, content_type = "application/problem+json"),
-        (status = 403, body = Problem, content_type = "application/problem+json"),
-        (status = 404, body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "It has no canary on trial", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "It can't be put in force", body = Problem, content_type = "application/problem+json"),
-        (status = 429, body = Problem, content_type = "application/problem+json")
+        (status = 404),
+        (status = 409, description = "It has no canary on trial"),
+        (status = 422, description = "It can't be put in force")
     )
 )]
 pub async fn promote(State(app): State<App>, Named(route): Named) -> Outcome<Json<TrialBody>> {
@@ -177,11 +171,8 @@ pub async fn promote(State(app): State<App>, Named(route): Named) -> Outcome<Jso
     post, path = "/v1/routes/{name}/canary/stop", operation_id = "stopCanary", params(("name" = String, Path, description = "The route's name")),
     responses(
         (status = 200, body = TrialBody),
-        (status = 401, body = Problem, content_type = "application/problem+json"),
-        (status = 403, body = Problem, content_type = "application/problem+json"),
-        (status = 404, body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "It has no canary on trial", body = Problem, content_type = "application/problem+json"),
-        (status = 429, body = Problem, content_type = "application/problem+json")
+        (status = 404),
+        (status = 409, description = "It has no canary on trial")
     )
 )]
 pub async fn stop(State(app): State<App>, Named(route): Named) -> Outcome<Json<TrialBody>> {

@@ -124,7 +124,7 @@ fn plain(name: &str) -> String {
 
 /// Swaps: a module that is uploaded, or a digest or source that is named.
 pub async fn swap(State(app): State<App>, Path(name): Path<String>, request: Request) -> Response {
-    let (token, module, source) = match swap_form(request).await {
+    let Swap { token, module, source, settings } = match swap_form(request).await {
         Ok(form) => form,
         Err(problem) => return problem_page(&problem),
     };
@@ -132,37 +132,48 @@ pub async fn swap(State(app): State<App>, Path(name): Path<String>, request: Req
         return strange();
     }
     let outcome = async {
-        let body = match (module, source) {
-            (Some(module), _) => {
-                api::ReplacementBody::of(Some(api::uploaded(&app, module, Some(name.clone())).await?.digest), None)
-            }
-            (None, Some(source)) if source.starts_with("sha256:") => api::ReplacementBody::of(Some(source), None),
-            (None, Some(source)) => api::ReplacementBody::of(None, Some(source)),
+        let in_force = app.house.rollout.policy(&name)?.in_force;
+        let (digest, source) = match (module, source) {
+            (Some(module), _) => (Some(api::uploaded(&app, module, Some(name.clone())).await?.digest), None),
+            (None, Some(source)) if source.starts_with("sha256:") => (Some(source), None),
+            (None, Some(source)) => (None, Some(source)),
+            // The same module with other settings.
+            (None, None) if !settings.trim().is_empty() => (Some(in_force.identity.digest.clone()), None),
             (None, None) => {
                 return Err(Problem::wrong(
-                    "choose a file, or name a policy that ships, a digest or oci://REGISTRY/NAME:TAG",
+                    "choose a file, name a policy that ships, a digest or oci://REGISTRY/NAME:TAG, or give settings",
                 ));
             }
         };
-        app.house.rollout.policy(&name)?;
-        api::carried_out(&app, &name, body).await
+        api::carried_out(&app, &name, api::ReplacementBody::of(digest, source, &settings)?).await
     };
     let outcome = outcome.await.map(drop);
     told("/", outcome, |()| format!("{} was swapped", plain(&name)))
 }
 
-async fn swap_form(request: Request) -> Outcome<(Option<String>, Option<Vec<u8>>, Option<String>)> {
+/// What a swap's form has.
+#[derive(Default)]
+struct Swap {
+    token: Option<String>,
+    module: Option<Vec<u8>>,
+    source: Option<String>,
+    /// Lines `name=value`.
+    settings: String,
+}
+
+async fn swap_form(request: Request) -> Outcome<Swap> {
     let mut form = api::Bounded::new(request, MODULE).await?;
-    let (mut token, mut module, mut source) = (None, None, None);
+    let mut swap = Swap::default();
     while let Some(part) = form.next().await? {
         match part.name() {
-            "form" => token = Some(part.text(256).await?),
-            "source" => source = Some(part.text(2048).await?.trim().to_owned()).filter(|text| !text.is_empty()),
-            "module" => module = Some(part.whole(MODULE).await?).filter(|bytes| !bytes.is_empty()),
-            _ => return Err(Problem::wrong("the form: expected a module or a source")),
+            "form" => swap.token = Some(part.text(256).await?),
+            "source" => swap.source = Some(part.text(2048).await?.trim().to_owned()).filter(|text| !text.is_empty()),
+            "module" => swap.module = Some(part.whole(MODULE).await?).filter(|bytes| !bytes.is_empty()),
+            "settings" => swap.settings = part.text(FORM as u64).await?,
+            _ => return Err(Problem::wrong("the form: expected a module, a source, settings")),
         }
     }
-    Ok((token, module, source))
+    Ok(swap)
 }
 
 /// Rolls back, pauses, resumes.

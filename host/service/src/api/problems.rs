@@ -1,0 +1,56 @@
+//! How operations fail, where that is the same for all: each handler names only the statuses of its own.
+
+use axum::http::StatusCode;
+use utoipa::openapi::{
+    Content, HttpMethod, OpenApi, Ref, RefOr, Response, ResponseBuilder,
+    path::{Operation, PathItem},
+};
+
+/// What any request may be answered with, and whether that is so of one that only reads.
+const OF_ALL: [(&str, &str, bool); 3] = [
+    ("401", "A token is asked for", true),
+    ("403", "Asked for by a page of another site", false),
+    ("429", "Too many requests from this address", true),
+];
+
+/// Everybody may ask for these without a token, and for the first as often as they like.
+const OPEN: [(&str, &[&str]); 2] = [("/healthz", &["401", "429"]), ("/readyz", &["401"])];
+
+/// Adds what any request may be answered with, and says of each failure that its body is a problem.
+pub fn describe(description: &mut OpenApi) {
+    for (path, item) in &mut description.paths.paths {
+        let open = OPEN.iter().find(|(open, _)| open == path).map_or(&[] as &[&str], |(_, without)| without);
+        for (method, operation) in operations(item) {
+            for (status, words, of_reads) in OF_ALL {
+                if (of_reads || method != HttpMethod::Get) && !open.contains(&status) {
+                    let response = ResponseBuilder::new().description(words).build();
+                    operation.responses.responses.entry(status.to_owned()).or_insert(RefOr::T(response));
+                }
+            }
+            for (status, response) in &mut operation.responses.responses {
+                if let RefOr::T(response) = response {
+                    told(status, response);
+                }
+            }
+        }
+    }
+}
+
+/// A failure without a body of its own has a problem for one.
+fn told(status: &str, response: &mut Response) {
+    if !status.starts_with(['4', '5']) || !response.content.is_empty() {
+        return;
+    }
+    let body = Content::new(Some(Ref::from_schema_name("Problem")));
+    response.content.insert("application/problem+json".to_owned(), body.into());
+    if response.description.is_empty() {
+        let reason = status.parse().ok().and_then(|status: StatusCode| status.canonical_reason());
+        response.description = reason.unwrap_or_default().to_owned();
+    }
+}
+
+fn operations(item: &mut PathItem) -> impl Iterator<Item = (HttpMethod, &mut Operation)> {
+    let PathItem { get, put, post, delete, .. } = item;
+    let all = [(HttpMethod::Get, get), (HttpMethod::Put, put), (HttpMethod::Post, post), (HttpMethod::Delete, delete)];
+    all.into_iter().filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
+}
