@@ -64,7 +64,7 @@ pub fn admitted(host: &PolicyHost, name_or_file: &str, settings: &[(String, Stri
     let config = config::current()?;
     let loaded = let_in(host, name_or_file, &config.policies)?;
     let admission = Admission { require_checked: config.policies.require_checked };
-    Ok(host.admit(name_or_file, &loaded, settings, admission)?)
+    Ok(host.admit(&loaded, settings, admission)?)
 }
 
 /// Loads a policy; a file has to be signed where the configuration asks for that. The bytes that were looked at are those that are loaded.

@@ -55,49 +55,57 @@ impl PolicyHost {
     /// # Errors
     /// [`PolicyError`] where there is no policy to speak of (no such file, not WebAssembly, broken), or where it has no such setting.
     pub fn check(&self, name_or_file: &str, settings: &[(String, String)]) -> Result<Verdict, PolicyError> {
-        let bytes = self.bytes(name_or_file)?;
+        self.check_module(name_or_file, &self.bytes(name_or_file)?, settings)
+    }
+
+    /// The same of a module at hand; `origin` names it in errors.
+    ///
+    /// # Errors
+    /// As [`PolicyHost::check`].
+    pub fn check_module(
+        &self,
+        origin: &str,
+        bytes: &[u8],
+        settings: &[(String, String)],
+    ) -> Result<Verdict, PolicyError> {
         let refused = |error: PolicyError| -> Result<Verdict, PolicyError> {
-            let finding = refusal::finding(error, &bytes, !settings.is_empty())?;
-            Ok(Verdict::new(name_or_file, load::digest(&bytes), vec![finding]))
+            let finding = refusal::finding(error, bytes, !settings.is_empty())?;
+            Ok(Verdict::new(origin, load::digest(bytes), vec![finding]))
         };
-        let judged = self.load(name_or_file, &bytes).and_then(|policy| {
-            let verdict = self.judged(name_or_file, &policy, settings)?;
-            if Self::names_file(name_or_file) {
-                // What was kept before may be of another day.
-                kept::keep(self.cache.as_ref(), &self.verdict_name(&policy, settings), &verdict);
-            }
+        let judged = self.load(origin, bytes).and_then(|policy| {
+            let verdict = self.judged(&policy, settings)?;
+            // What was kept before may be of another day.
+            kept::keep(self.cache.as_ref(), &self.verdict_name(&policy, settings), &verdict);
             Ok(verdict)
         });
         judged.or_else(refused)
     }
 
-    /// Puts a policy to work that was loaded by this name or from this file. A file passes the gate first; what was found is kept, so that it
-    /// does so once.
+    /// Puts a policy to work. One that does not ship passes the gate first; what was found is kept, so that it does so once.
     ///
     /// # Errors
     /// Any [`PolicyError`] of a policy that can't be put to work; [`PolicyError::NotAdmitted`] where it has to pass and does not.
     pub fn admit(
         &self,
-        name_or_file: &str,
         loaded: &LoadedPolicy,
         settings: &[(String, String)],
         admission: Admission,
     ) -> Result<Admitted, PolicyError> {
         let policy = loaded.configure(settings)?;
-        if !Self::names_file(name_or_file) {
+        if loaded.ships() {
             return Ok(Admitted { policy, verdict: None });
         }
         let name = self.verdict_name(loaded, settings);
-        let verdict = match kept::find(self.cache.as_ref(), &name, name_or_file) {
+        let verdict = match kept::find(self.cache.as_ref(), &name, loaded.origin()) {
             Some(verdict) => verdict,
             None => {
-                let verdict = self.judged(name_or_file, loaded, settings)?;
+                let verdict = self.judged(loaded, settings)?;
                 kept::keep(self.cache.as_ref(), &name, &verdict);
                 verdict
             }
         };
         if admission.require_checked && !verdict.passes() {
-            return Err(PolicyError::NotAdmitted { policy: name_or_file.into(), fails: verdict.fails() });
+            return Err(PolicyError::NotAdmitted { policy: loaded.origin().into(), fails: verdict.fails() });
         }
         Ok(Admitted { policy, verdict: Some(verdict) })
     }
@@ -108,19 +116,14 @@ impl PolicyHost {
     }
 
     /// The verdict on a policy that describes itself.
-    fn judged(
-        &self,
-        name_or_file: &str,
-        policy: &LoadedPolicy,
-        settings: &[(String, String)],
-    ) -> Result<Verdict, PolicyError> {
+    fn judged(&self, policy: &LoadedPolicy, settings: &[(String, String)]) -> Result<Verdict, PolicyError> {
         let started = Instant::now();
         let description = policy.description();
         let identity = tilewright_plan::Planner::identity(&policy.configure(settings)?).clone();
         // What it logs would be told a few hundred times.
         let Trial { set, worst, findings } =
             with_default(NoSubscriber::default(), || trial::try_out(policy, settings))?;
-        let verdict = Verdict::new(name_or_file, identity.digest, findings);
+        let verdict = Verdict::new(policy.origin(), identity.digest, findings);
         let (name, version) = (description.name.clone(), description.version.clone());
         let elapsed_ms = trial::milliseconds(started.elapsed());
         Ok(Verdict { name, version, settings: identity.settings, golden: set, worst, elapsed_ms, ..verdict })

@@ -79,6 +79,7 @@ pub struct Inspection {
 pub struct LoadedPolicy {
     loaded: Arc<Loaded>,
     inspection: Inspection,
+    ships: bool,
 }
 
 /// What every instance of a policy is made from.
@@ -132,7 +133,7 @@ impl PolicyHost {
     /// [`PolicyError::Unknown`] for any other name.
     pub fn load_shipped(&self, name: &str) -> Result<LoadedPolicy, PolicyError> {
         match shipped::POLICIES.iter().find(|(known, _)| *known == name) {
-            Some((name, bytes)) => self.load(name, bytes),
+            Some((name, bytes)) => Ok(LoadedPolicy { ships: true, ..self.load(name, bytes)? }),
             None => Err(PolicyError::Unknown { name: name.into(), known: shipped::names().collect() }),
         }
     }
@@ -193,7 +194,7 @@ impl PolicyHost {
             limits: self.limits,
             describe_fuel,
         };
-        Ok(LoadedPolicy { loaded: Arc::new(loaded), inspection })
+        Ok(LoadedPolicy { loaded: Arc::new(loaded), inspection, ships: false })
     }
 }
 
@@ -206,6 +207,16 @@ impl LoadedPolicy {
     /// Everything there is to know of it.
     pub fn inspection(&self) -> &Inspection {
         &self.inspection
+    }
+
+    /// Whether it was loaded as one that ships, which passed its gate when the program was built. What a module is called says nothing of that.
+    pub fn ships(&self) -> bool {
+        self.ships
+    }
+
+    /// The file or name that it was loaded from.
+    pub(crate) fn origin(&self) -> &str {
+        &self.loaded.origin
     }
 
     /// Puts the policy to work with these settings, as `KEY` and `VALUE`; the others keep their defaults.

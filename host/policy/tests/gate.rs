@@ -48,7 +48,7 @@ fn admitted_by(
     settings: &[(String, String)],
     admission: Admission,
 ) -> Result<Admitted, PolicyError> {
-    host.admit(name_or_file, &host.find(name_or_file)?, settings, admission)
+    host.admit(&host.find(name_or_file)?, settings, admission)
 }
 
 impl Guest {
@@ -360,6 +360,10 @@ fn a_file_is_admitted_with_a_warning_or_not_at_all() {
     );
     let strict = Admission { require_checked: true };
     let error = admitted_by(&host, &path, &[], strict).err().unwrap();
+    // What a module is called does not make it one that ships.
+    let named = host.load("fixed", &std::fs::read(&path).unwrap()).unwrap();
+    assert!(matches!(host.admit(&named, &[], strict), Err(PolicyError::NotAdmitted { .. })));
+    assert!(host.admit(&host.find("fixed").unwrap(), &[], strict).unwrap().verdict.is_none());
     assert!(matches!(&error, PolicyError::NotAdmitted { .. }), "{error}");
     assert!(error.to_string().contains("golden requests (trap)"), "{error}");
     let (_place, path) = Place::with(&HEALTHY);

@@ -207,10 +207,12 @@ impl Sources {
             verified.map_err(|refusal| Error::Unsigned { policy: origin.clone(), refusal })?;
         }
         let host = self.host(grants)?;
-        let name = shipped.as_deref().unwrap_or(&origin);
-        let loaded = host.load(name, &bytes)?;
+        let loaded = match &shipped {
+            Some(name) => host.load_shipped(name)?,
+            None => host.load(&origin, &bytes)?,
+        };
         let settings = settings.of(&loaded);
-        let admitted = host.admit(name, &loaded, settings, Admission { require_checked: true })?;
+        let admitted = host.admit(&loaded, settings, Admission { require_checked: true })?;
         let digest = self.modules.keep(&bytes)?;
         if let (Some(signature), Some(path)) = (&signature, self.modules.path(&digest)) {
             // What is put in force again after a restart has to be signed then, too.
@@ -226,11 +228,8 @@ impl Sources {
         let name = fetched.shipped.as_deref().unwrap_or(&fetched.origin);
         let loaded = host.load(name, &fetched.bytes)?;
         let settings = settings.of(&loaded);
-        let digest = self.modules.keep(&fetched.bytes)?;
-        let path = self.modules.path(&digest).ok_or_else(|| Error::UnknownModule { digest: digest.clone() })?;
-        Ok(host
-            .check(&path.display().to_string(), settings)
-            .map(|verdict| Verdict { policy: name.into(), ..verdict })?)
+        self.modules.keep(&fetched.bytes)?;
+        Ok(host.check_module(name, &fetched.bytes, settings)?)
     }
 }
 

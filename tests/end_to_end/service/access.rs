@@ -54,13 +54,19 @@ fn a_token_is_asked_for_and_told_to_nobody() {
     place.write("token", format!("{token}\n"));
     let server = Server::start(&place, &config("").replace("[server]\n", "[server]\ntoken-file = \"token\"\n"));
     server.get("/v1/jobs").with(200);
+    server.ask("GET", "/v1/jobs", &[("host", "evil.example")], b"").problem(421);
+    server.ask("POST", "/v1/jobs", &[("origin", "https://evil.example")], b"").problem(403);
     let url = server.url();
     place.run(&["policy", "rollback", "adaptive", "--server", &url]).failed(2, "a token is asked for");
     place
         .run(&["policy", "rollback", "adaptive", "--server", &url, "--token-file", "token"])
         .failed(2, "no previous revision");
     server.post("/v1/policies/adaptive/swap", &json!({ "source": "fixed" })).with(200);
-    // The configuration's own server gets the configuration's own token.
+    let metrics = String::from_utf8(server.get("/metrics").body).unwrap();
+    for reason in ["host", "site", "token"] {
+        let line = format!("tilewright_requests_turned_away_total{{reason=\"{reason}\"}} 1\n");
+        assert!(metrics.contains(&line), "{line}{metrics}");
+    }
     for said in ["server.log", "data/rollout.json"] {
         assert!(!fs::read_to_string(place.path(said)).unwrap().contains(token), "{said}");
     }

@@ -12,6 +12,7 @@ mod wire;
 
 use std::{
     fs,
+    io::{ErrorKind, Write},
     net::{SocketAddr, TcpStream},
     os::unix::{fs::symlink, net::UnixListener},
     path::{Path, PathBuf},
@@ -289,6 +290,30 @@ fn slow_callers_are_cut_off_and_hold_up_nobody() {
             assert!(caller.join().unwrap(), "still connected after {CUT_OFF:?}: {start:?}");
         }
     });
+    assert_eq!(before, judge.state());
+}
+
+#[test]
+fn who_never_reads_is_let_go() {
+    let place = Place::new();
+    let server = start(&place, WITH_TOKEN, "");
+    let judge = Judge::of(&server, &place);
+    let before = judge.state();
+    let ask = format!("GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n{}\r\n", judge.caller.bearer);
+    let asks = ask.repeat(64).into_bytes();
+    let mut caller = TcpStream::connect(judge.address).unwrap();
+    caller.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    let begun = Instant::now();
+    // Once its answers fill the connection, the service reads no further question either.
+    let end = loop {
+        match caller.write(&asks) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => assert!(judge.is_healthy()),
+            Err(error) => break error.kind(),
+        }
+        assert!(begun.elapsed() < CUT_OFF, "still connected after {CUT_OFF:?}");
+    };
+    assert!([ErrorKind::ConnectionReset, ErrorKind::BrokenPipe].contains(&end), "{end}");
     assert_eq!(before, judge.state());
 }
 

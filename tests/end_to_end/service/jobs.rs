@@ -1,6 +1,12 @@
 //! Jobs: what is submitted comes out as the program itself decodes it, can be followed, cancelled and fetched, and outlives the server.
 
-use std::{collections::BTreeSet, fs};
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+    thread,
+};
 
 use serde_json::json;
 
@@ -155,7 +161,7 @@ fn jobs_can_be_cancelled_wherever_they_are_and_pass_their_deadline() {
     assert_eq!(server.job(&waiting)["position"], 0);
     let cancel = |id: &str| server.ask("DELETE", &format!("/v1/jobs/{id}"), &[], b"");
     assert_eq!(cancel(&waiting).with(200)["state"], "cancelled");
-    std::thread::sleep(std::time::Duration::from_millis(1100));
+    thread::sleep(std::time::Duration::from_millis(1100));
     cancel(&running).with(200);
     assert_eq!(server.ended(&running)["state"], "cancelled");
     assert_eq!(server.ended(&late)["state"], "expired");
@@ -182,6 +188,26 @@ fn a_full_queue_says_when_to_come_again() {
         assert_eq!(server.ended(id)["state"], "done");
     }
     server.accepted(&request, &small(4, 4));
+}
+
+#[test]
+fn whoever_follows_is_let_go_when_the_server_ends() {
+    let place = Place::new();
+    let server = Server::start(&place, &config(""));
+    let id = server.accepted(&json!({ "model": "picture" }), &long());
+    server.until(|| (server.job(&id)["state"] == "running").then_some(()));
+    let mut follower = TcpStream::connect(server.address()).unwrap();
+    write!(follower, "GET /v1/jobs/{id}/events HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut text = [0; 4096];
+    let begun = follower.read(&mut text).unwrap();
+    assert!(String::from_utf8_lossy(&text[..begun]).starts_with("HTTP/1.1 200"));
+    let followed = thread::spawn(move || {
+        let mut rest = Vec::new();
+        follower.read_to_end(&mut rest).map(|_| rest)
+    });
+    assert_eq!(server.end(), 0);
+    let rest = followed.join().unwrap().unwrap();
+    assert!(rest.ends_with(b"0\r\n\r\n"), "cut off: {}", String::from_utf8_lossy(&rest));
 }
 
 #[test]

@@ -47,6 +47,35 @@ fn decoded(server: &Server, model: &str, latent: &[u8]) -> Value {
 }
 
 #[test]
+fn settings_are_changed_on_the_policys_page() {
+    let place = Place::new();
+    let server = Server::start(&place, &(config("") + "[policies.own]\nsource = \"fixed\"\n"));
+    let page = String::from_utf8(server.get("/policies/own").body).unwrap();
+    let token = page.split("name=\"form\" value=\"").nth(1).unwrap().split('"').next().unwrap();
+    let swap = |settings: &str| {
+        let field = |name: &str, value: &str| {
+            format!("--edge\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
+        };
+        let empty = "--edge\r\nContent-Disposition: form-data; name=\"module\"; filename=\"\"\r\n\r\n\r\n";
+        let body = field("form", token) + empty + &field("source", "") + &field("settings", settings) + "--edge--\r\n";
+        let media = [("content-type", "multipart/form-data; boundary=edge")];
+        let answer = server.ask("POST", "/actions/policies/own/swap", &media, body.as_bytes());
+        assert_eq!(answer.status, 303);
+        answer.headers["location"].to_str().unwrap().to_owned()
+    };
+    assert!(swap("tile = 64\r\noverlap=8\r\n").contains("good"));
+    let in_force = server.get("/v1/policies/own").with(200)["in_force"].clone();
+    assert_eq!((&in_force["number"], &in_force["name"]), (&json!(2), &json!("fixed")));
+    assert_eq!((&in_force["settings"]["tile"], &in_force["settings"]["overlap"]), (&json!("64"), &json!(8)));
+    for (settings, words) in [("", "choose"), ("tile", "name%3Dvalue"), ("tile=none", "tile"), ("nothing=1", "nothing")]
+    {
+        let told = swap(settings);
+        assert!(told.contains("notice=bad") && told.contains(words), "{settings}: {told}");
+    }
+    assert_eq!(server.in_force("own"), 2);
+}
+
+#[test]
 fn a_policy_is_swapped_and_rolled_back_from_the_command_line() {
     let place = Place::new();
     let server = Server::start(&place, &with_route("[[routes]]\npolicy = \"adaptive\"\n"));
