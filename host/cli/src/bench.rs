@@ -13,9 +13,9 @@ use std::{
 use serde::Serialize;
 use tch::Tensor;
 use tilewright_bench::{Contest, Entry, Latents, Network, Rounds, Spelling, Subject, Weights, suite, sweep};
-use tilewright_decode::SHARE_OF_FREE;
+use tilewright_decode::{SHARE_OF_FREE, unscale};
 use tilewright_engine::{Machine, Overrides, Probe, Vae, VideoVae};
-use tilewright_models::{Checkpoint, Identity, Kind, Latent, Origin, Scaling};
+use tilewright_models::{Checkpoint, Identity, Kind, Latent};
 use tilewright_plan::Planner;
 use tilewright_plot::Page;
 use tilewright_policy::PolicyHost;
@@ -308,18 +308,6 @@ fn weighed(path: Option<&Path>, network: Network, weights: &mut Vec<String>) -> 
     };
     weights.push(what);
     Ok(path)
-}
-
-fn unscale(latent: &mut Latent, scaling: Option<Scaling>, file: &Path, advice: &str) -> Outcome {
-    if latent.origin != Origin::Plain {
-        let shown = latent.path.display();
-        return Err(Failure::input(format!("{shown}: a ComfyUI latent carries no scaling: leave --scaled out")));
-    }
-    let unknown = || {
-        let shown = file.display();
-        Failure::input(format!("{shown}: no scaling is known of this VAE: {advice}"))
-    };
-    Ok(latent.unscale(&scaling.ok_or_else(unknown)?)?)
 }
 
 /// The table or the JSON on standard output; the report into its file.

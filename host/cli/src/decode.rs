@@ -9,7 +9,7 @@ use std::path::Path;
 
 use tilewright_decode::SHARE_OF_FREE;
 use tilewright_engine::Machine;
-use tilewright_models::{Checkpoint, Identity, Kind, Latent, Origin, Scaling};
+use tilewright_models::{Checkpoint, Identity, Kind};
 
 use crate::{
     args::Decode,
@@ -52,17 +52,4 @@ fn distinct(arguments: &Decode) -> Outcome {
 /// The limit asked for, or else a share of what is free.
 fn limit(arguments: &Decode, machine: &Machine) -> u64 {
     arguments.memory_limit.unwrap_or((machine.facts.free_bytes as f64 * SHARE_OF_FREE) as u64)
-}
-
-/// Undoes the scaling where the latent carries it; what to do where none is known is `advice`.
-fn unscale(latent: &mut Latent, scaling: Option<Scaling>, file: &Path, advice: &str) -> Outcome {
-    if latent.origin != Origin::Plain {
-        return Err(Failure::input(format!(
-            "{}: a ComfyUI latent carries no scaling: leave --scaled out",
-            latent.path.display()
-        )));
-    }
-    let scaling = scaling
-        .ok_or_else(|| Failure::input(format!("{}: no scaling is known of this VAE: {advice}", file.display())))?;
-    Ok(latent.unscale(&scaling)?)
 }

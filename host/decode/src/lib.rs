@@ -11,7 +11,7 @@ mod texts;
 
 pub use error::{Error, Result};
 pub use frames::{frame, frames};
-pub use model::{Model, Size, published_rate};
+pub use model::{Model, Size, published_rate, unscale};
 pub use texts::{RECORD_KEYWORD, texts};
 
 /// The share of free memory that is used where nobody sets a limit.

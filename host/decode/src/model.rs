@@ -107,11 +107,8 @@ impl Model {
     }
 
     fn known_scaling(&self, latent: &Latent, path: &Path) -> Result<Scaling> {
-        if latent.origin != Origin::Plain {
-            return Err(Error::Unscaled(latent.path.clone()));
-        }
         let (scaling, advice) = self.scaling();
-        scaling.ok_or_else(|| Error::NoScaling { path: path.to_owned(), advice })
+        known_scaling(latent, scaling, path, advice)
     }
 
     /// Undoes the scaling that a latent carries, as diffusers saves it; `path` is the model's, for errors.
@@ -119,7 +116,23 @@ impl Model {
     /// # Errors
     /// The latent carries none, or nobody knows it.
     pub fn unscale(&self, latent: &mut Latent, path: &Path) -> Result<()> {
-        let scaling = self.known_scaling(latent, path)?;
-        Ok(latent.unscale(&scaling)?)
+        let (scaling, advice) = self.scaling();
+        unscale(latent, scaling, path, advice)
     }
+}
+
+/// Undoes the scaling that a latent carries; `path` is the model's, and `advice` what to do where no scaling is known, for errors.
+///
+/// # Errors
+/// The latent carries none, or nobody knows it.
+pub fn unscale(latent: &mut Latent, scaling: Option<Scaling>, path: &Path, advice: &'static str) -> Result<()> {
+    let scaling = known_scaling(latent, scaling, path, advice)?;
+    Ok(latent.unscale(&scaling)?)
+}
+
+fn known_scaling(latent: &Latent, scaling: Option<Scaling>, path: &Path, advice: &'static str) -> Result<Scaling> {
+    if latent.origin != Origin::Plain {
+        return Err(Error::Unscaled(latent.path.clone()));
+    }
+    scaling.ok_or_else(|| Error::NoScaling { path: path.to_owned(), advice })
 }

@@ -6,24 +6,22 @@ mod verdicts;
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, atomic::Ordering},
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::SystemTime,
 };
 
 use arc_swap::ArcSwap;
-use tilewright_config::{Canary as CanaryRoute, Case, Config, Policies, Route, Source, TakeOver};
-use tilewright_policy::{CacheDir, Verdict};
+use tilewright_config::{Case, Config, Route, Source, TakeOver};
+use tilewright_policy::Verdict;
 
 use crate::{
-    Assignment, CanaryFacts, CanaryState, Ended, Error, Event, Modules, Pinned, Result, Revision, ShadowFacts,
-    SlotFacts, What,
-    canary::{Canary, Finding},
+    Assignment, CanaryFacts, CanaryState, Error, Event, Result, Revision, ShadowFacts, SlotFacts, What,
+    canary::Canary,
     shadow::{Asked, Shadow, Shadows},
-    slot::{Changing, Forces, Refused, Slot},
-    source::{Fetched, Prepared, Settings, Sources, Wanted},
-    state::{Kept, KeptCanary, KeptPolicy, KeptRevision, State},
-    tally, watchdog,
+    slot::Slot,
+    source::{Sources, Wanted},
+    state::{Kept, KeptCanary, KeptPolicy, State},
 };
 
 /// Events that are kept.

@@ -8,7 +8,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 use tch::Tensor;
-use tilewright_decode::{published_rate, texts};
+use tilewright_decode::{published_rate, texts, unscale};
 use tilewright_engine::{ClipJob, Machine, Probe, VideoVae};
 use tilewright_media::{ClipWriter, Journal, Kind, Output, Pixels, Preview, Rate, Shape};
 use tilewright_models::Latent;
@@ -19,7 +19,6 @@ use super::{
     limit,
     picture::drawing,
     pinned::Pinned,
-    unscale,
 };
 use crate::{
     args::Decode,

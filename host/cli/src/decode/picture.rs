@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use tilewright_decode::{RECORD_KEYWORD, frames, texts};
+use tilewright_decode::{RECORD_KEYWORD, frames, texts, unscale};
 use tilewright_engine::{Job, Machine, Overrides, Probe, Vae};
 use tilewright_media::{Format, Kind, Output, Pixels};
 use tilewright_models::Latent;
 
-use super::{limit, unscale};
+use super::limit;
 use crate::{
     args::Decode,
     failure::{Failure, Outcome},

@@ -1,6 +1,19 @@
 //! What is done to policies: swapped, rolled back, paused, promoted, checked, and read anew.
 
-use super::{opening::wanted, *};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, TryLockError, atomic::Ordering},
+};
+
+use tilewright_config::Config;
+use tilewright_policy::Verdict;
+
+use super::{Change, Checked, InForce, Replacement, Rollout, lock, now, one_line, opening::wanted};
+use crate::{
+    CanaryState, Error, Result, Revision, What,
+    slot::{Refused, Slot},
+    source::{Fetched, Prepared, Settings, Wanted},
+};
 
 impl Rollout {
     /// Another revision of a policy takes over, once it has passed its gate and is warm. Until then nothing changes, and nobody waits.
@@ -38,7 +51,7 @@ impl Rollout {
         }
     }
 
-    pub(super) fn replacement(&self, replacement: &Replacement, wanted: &Wanted) -> Result<Fetched> {
+    fn replacement(&self, replacement: &Replacement, wanted: &Wanted) -> Result<Fetched> {
         match replacement {
             Replacement::Stored { digest } => self.sources.stored(digest),
             Replacement::From(source) => self.sources.fetch(source, wanted.grants),
@@ -46,13 +59,7 @@ impl Rollout {
         }
     }
 
-    pub(super) fn put_in_force(
-        &self,
-        slot: &Arc<Slot>,
-        prepared: Prepared,
-        what: What,
-        trial: Option<(&str, &str)>,
-    ) -> Change {
+    fn put_in_force(&self, slot: &Arc<Slot>, prepared: Prepared, what: What, trial: Option<(&str, &str)>) -> Change {
         let mut changing = slot.changing();
         let before = slot.forces.load_full();
         if before.in_force.digest == prepared.digest
@@ -79,7 +86,7 @@ impl Rollout {
         Change { in_force: revision, changed: true }
     }
 
-    pub(super) fn refused(&self, slot: &Slot, origin: &str, error: &Error) {
+    fn refused(&self, slot: &Slot, origin: &str, error: &Error) {
         let in_force = slot.forces.load().in_force.number;
         slot.refuse(Refused { time: now(), origin: origin.into(), why: one_line(error) });
         let detail = format!("{}; revision {in_force} stays in force", one_line(error));
@@ -141,7 +148,7 @@ impl Rollout {
         Ok(())
     }
 
-    pub(super) fn on_trial(&self, route: &str) -> Result<Arc<InForce>> {
+    fn on_trial(&self, route: &str) -> Result<Arc<InForce>> {
         let routes = self.routes.load();
         let known = || routes.iter().map(|taking| taking.route.name.clone()).collect();
         let found = routes.iter().find(|taking| taking.route.name == route).cloned();
@@ -178,7 +185,7 @@ impl Rollout {
     }
 
     /// False where it has ended already.
-    pub(super) fn end_trial(&self, taking: &InForce, state: CanaryState, why: &str) -> bool {
+    fn end_trial(&self, taking: &InForce, state: CanaryState, why: &str) -> bool {
         let mut canary = lock(&taking.canary);
         if canary.facts.state != CanaryState::Trial {
             return false;

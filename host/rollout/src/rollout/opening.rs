@@ -1,6 +1,24 @@
 //! How everything comes in force: at the start, with the routes of a configuration, and for jobs that were accepted before.
 
-use super::*;
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, Mutex},
+};
+
+use arc_swap::ArcSwap;
+use tilewright_config::{Canary as CanaryRoute, Config, Policies, Route, Source};
+use tilewright_policy::CacheDir;
+
+use super::{InForce, Listener, Rollout, configured, now};
+use crate::{
+    Assignment, Modules, Pinned, Result, Revision,
+    canary::Canary,
+    shadow::Shadows,
+    slot::{Changing, Forces, Slot},
+    source::{Settings, Sources, Wanted},
+    state::{Kept, KeptPolicy, KeptRevision, State},
+};
 
 impl Rollout {
     /// Puts everything in force that the configuration names, or that was in force when the server ended; the listener hears of every event.
@@ -72,7 +90,7 @@ impl Rollout {
         Ok(Slot::new(name, Forces { in_force, previous: None }, Changing { next: next + 1, wanted, seen }, paused))
     }
 
-    pub(super) fn revive(&self, policy: &str, kept: &KeptRevision, policies: &Policies) -> Result<Revision> {
+    fn revive(&self, policy: &str, kept: &KeptRevision, policies: &Policies) -> Result<Revision> {
         let mut prepared = self.sources.prepare(
             self.sources.stored(&kept.digest)?,
             None,

@@ -1,6 +1,14 @@
 //! What jobs come to, and what the watchdog and the trials make of it.
 
-use super::*;
+use std::sync::{Arc, atomic::Ordering};
+
+use super::{Rollout, lock, now};
+use crate::{
+    Assignment, Ended, Revision, What,
+    canary::Finding,
+    slot::{Refused, Slot},
+    tally, watchdog,
+};
 
 impl Rollout {
     /// Counts a decision; the watchdog looks at it when the job has ended, and its record is there to be dumped.
@@ -82,7 +90,7 @@ impl Rollout {
     }
 
     /// The watchdog's verdict: the previous revision takes over, or, where there is none, nobody is asked; with a dump either way.
-    pub(super) fn take_back(&self, slot: &Arc<Slot>, revision: &Arc<Revision>, why: &str) {
+    fn take_back(&self, slot: &Arc<Slot>, revision: &Arc<Revision>, why: &str) {
         let changing = slot.changing();
         let forces = slot.forces.load_full();
         if std::mem::replace(&mut revision.judged().is_out, true) || !Arc::ptr_eq(&forces.in_force, revision) {

@@ -311,7 +311,7 @@ fn shown_route(
     });
     let canary = canary.as_ref().zip(route.canary.as_ref()).map(|(facts, configured)| told::Canary {
         policy: configured.policy.clone(),
-        revision: policy(&configured.policy).map(|policy| policy.in_force.number),
+        revision: Some(facts.revision),
         share: configured.share,
         jobs: facts.jobs,
         compared: u64::from(facts.samples),
