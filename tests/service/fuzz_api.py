@@ -163,7 +163,9 @@ def hook():
         case.body = at_home(case.body)
         is_job = (case.method.upper(), case.operation.path) == ("POST", "/v1/jobs") and isinstance(case.body, dict)
         if is_job and model and latent and "latent_path" in case.body and case.meta and case.meta.generation.mode.is_positive:
-            case.body.update(model=model, latent_path=latent)
+            # What doesn't fit this service or this latent is refused before anything else is looked at.
+            case.body.update(model=model, latent_path=latent, device=None, tensor=None, fps=None, scaled=False)
+            case.headers.pop("Idempotency-Key", None)
 
 
 if __name__ == "__main__":

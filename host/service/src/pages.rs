@@ -149,11 +149,15 @@ fn parts(app: &App, headers: &HeaderMap, page: &str) -> crate::Result<Vec<(&'sta
 }
 
 /// A page's parts as they change.
-async fn live(State(app): State<App>, Query(told): Query<Told>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+async fn live(
+    State(app): State<App>,
+    Query(told): Query<Told>,
+    headers: HeaderMap,
+) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let page = told.page.unwrap_or_default();
     let follower = app.house.metrics.follower();
     let changes = app.house.live.changes();
-    let start = Following { app, page, changes, sent: HashMap::new(), waiting: Vec::new(), looked: None };
+    let start = Following { app, page, headers, changes, sent: HashMap::new(), waiting: Vec::new(), looked: None };
     let events = stream::unfold((start, follower), |(mut following, follower)| async move {
         let event = following.next().await?;
         Some((Ok(event), (following, follower)))
@@ -165,6 +169,8 @@ async fn live(State(app): State<App>, Query(told): Query<Told>) -> Sse<impl Stre
 struct Following {
     app: App,
     page: String,
+    /// Of the page's own request: pages tell by them what the server is called.
+    headers: HeaderMap,
     changes: watch::Receiver<u64>,
     /// Hashes of the parts as they were sent.
     sent: HashMap<&'static str, u64>,
@@ -188,8 +194,8 @@ impl Following {
             }
             self.looked = Some(Instant::now());
             self.changes.mark_unchanged();
-            let (app, page) = (self.app.clone(), self.page.clone());
-            let parts = spawn_blocking(move || parts(&app, &HeaderMap::new(), &page)).await.ok()?.ok()?;
+            let (app, page, headers) = (self.app.clone(), self.page.clone(), self.headers.clone());
+            let parts = spawn_blocking(move || parts(&app, &headers, &page)).await.ok()?.ok()?;
             for (id, html) in parts.into_iter().rev() {
                 let mut hasher = DefaultHasher::new();
                 html.hash(&mut hasher);

@@ -5,18 +5,17 @@
 //! .tools/js       componentize-qjs under node_modules
 //! ```
 //!
-//! Each folder is complete or not there. The tests of a language that can't be had are left out, and that is told.
+//! The tests of a language that can't be had are left out, and that is told.
 
-use std::{
-    env, fs,
-    fs::File,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{env, fs, fs::File, path::Path, process::Command};
 
 use anyhow::{Context, Result};
 
-use crate::{project::Project, tools};
+use crate::{
+    fetched::{fetch, pip},
+    project::Project,
+    tools,
+};
 
 /// The C compiler: needs no root, and is the same everywhere.
 const ZIG: &str = "ziglang==0.17.1";
@@ -30,9 +29,6 @@ const JS: &str = "TILEWRIGHT_WITHOUT_JS";
 const REQUIREMENTS: &str = "host/kit/templates/python/requirements.txt";
 const PACKAGE: &str = "host/kit/templates/js/package.json";
 
-/// Written last into a folder: what is in it.
-const WHOLE: &str = "unpacked-whole";
-
 /// Brings the tool-chains that aren't left out by TILEWRIGHT_WITHOUT_C, TILEWRIGHT_WITHOUT_PYTHON and TILEWRIGHT_WITHOUT_JS. Gives the
 /// variables that leave out what can't be had here.
 pub fn prepare(project: &Project) -> Result<Vec<&'static str>> {
@@ -45,8 +41,12 @@ pub fn prepare(project: &Project) -> Result<Vec<&'static str>> {
     let wanted: Vec<_> = wheels.iter().filter(|(variable, ..)| env::var_os(variable).is_none()).collect();
     let packages: Vec<&str> = wanted.iter().map(|(.., package)| package.as_str()).collect();
     if !packages.is_empty() {
-        let fetched =
-            fetch(&project.tools().join("python"), &packages.join(" "), |folder| pip(folder, &lock, &packages));
+        let held = packages.join(" ");
+        let fetched = fetch(&project.tools().join("python"), &held, |folder| {
+            let python = tools::python(&folder.join("scratch"))?;
+            tools::say(&format!("fetching {held}"));
+            pip(&python, folder, &lock, &packages)
+        });
         let names: Vec<&str> = wanted.iter().map(|(_, name, _)| *name).collect();
         if is_missing(&names.join(" and "), fetched) {
             missing.extend(wanted.iter().map(|(variable, ..)| *variable));
@@ -69,35 +69,10 @@ fn is_missing(languages: &str, fetched: Result<()>) -> bool {
     fetched.is_err()
 }
 
-/// Fills a folder aside and puts it in its place; nothing is done where it holds these packages already.
-fn fetch(folder: &Path, packages: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    if fs::read_to_string(folder.join(WHOLE)).is_ok_and(|held| held == packages) {
-        return Ok(());
-    }
-    let unfinished = folder.with_extension("unfinished");
-    for old in [&unfinished, &folder.to_owned()] {
-        if old.exists() {
-            fs::remove_dir_all(old).with_context(|| format!("{}", old.display()))?;
-        }
-    }
-    fs::create_dir_all(&unfinished)?;
-    tools::say(&format!("fetching {packages}"));
-    fill(&unfinished)?;
-    fs::write(unfinished.join(WHOLE), packages)?;
-    fs::rename(&unfinished, folder).with_context(|| format!("{}", folder.display()))
-}
-
-fn pip(folder: &Path, lock: &File, packages: &[&str]) -> Result<()> {
-    let python = tools::python(&folder.join("scratch"))?;
-    let mut pip = Command::new(python);
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]);
-    pip.arg("--target").arg(folder).args(packages).env("PIP_ROOT_USER_ACTION", "ignore").stdin(lock.try_clone()?);
-    tools::run(&mut pip).context("pip says why above")
-}
-
 fn npm(folder: &Path, lock: &File, package: &str) -> Result<()> {
     let works = || ["node", "npm"].iter().all(|program| tools::ask(Command::new(program).arg("--version")).is_some());
     tools::ensure(works, &["nodejs", "npm"], "Node.js with npm")?;
+    tools::say(&format!("fetching {package}"));
     let mut npm = Command::new("npm");
     npm.args(["install", "--loglevel=error", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"])
         .arg(folder)
@@ -113,13 +88,6 @@ fn npm_package(manifest: &str) -> Result<String> {
     Ok(format!("{NAME}@{version}"))
 }
 
-impl Project {
-    /// Holds the tool-chains that tests use.
-    fn tools(&self) -> PathBuf {
-        self.root.join(".tools")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,18 +100,5 @@ mod tests {
         let requirements = fs::read_to_string(root.join(REQUIREMENTS)).unwrap();
         assert!(requirements.starts_with("componentize-py==") && requirements.lines().count() == 1, "{requirements}");
         assert!(npm_package("{}").is_err());
-    }
-
-    #[test]
-    fn a_folder_is_filled_whole_or_again() {
-        let place = tempfile::tempdir().unwrap();
-        let folder = place.path().join("tools/python");
-        assert!(fetch(&folder, "a==1", |_| anyhow::bail!("no network")).is_err());
-        assert!(!folder.exists());
-        let fill = |name: &'static str| move |folder: &Path| Ok(fs::write(folder.join(name), "")?);
-        fetch(&folder, "a==1", fill("first")).unwrap();
-        fetch(&folder, "a==1", |_| anyhow::bail!("it is there")).unwrap();
-        fetch(&folder, "a==2", fill("second")).unwrap();
-        assert!(folder.join("second").is_file() && !folder.join("first").exists());
     }
 }

@@ -1,6 +1,8 @@
-//! `cargo xtask …`: set-up, build, test, demonstration. Each does the steps before it where they are missing, can be run again
-//! safely, and may be interrupted at any point.
+//! `cargo xtask …`: set-up, build, test, demonstration, judging. Each does the steps before it where they are missing,
+//! can be run again safely, and may be interrupted at any point.
 
+mod fetched;
+mod judge;
 mod languages;
 mod libtorch;
 mod policies;
@@ -60,6 +62,8 @@ enum Step {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Let other people's programs judge a running service (after build)
+    Judge(judge::Arguments),
 }
 
 #[derive(Args, Default)]
@@ -124,6 +128,17 @@ fn run(step: Step) -> Result<()> {
                 tools::say(&format!("passed, but for what can't be had here, see above: {}", missing.join(", ")));
             }
             Ok(())
+        }
+        Step::Judge(arguments) => {
+            if arguments.program.is_none() {
+                setup(&project, None)?;
+            }
+            // Before the build: what is asked for and can't be had is told at once.
+            let panel = judge::Panel::bring(&project, arguments)?;
+            if !panel.has_program() {
+                build(&project, &[])?;
+            }
+            panel.judge()
         }
     }
 }

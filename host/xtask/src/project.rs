@@ -40,6 +40,11 @@ impl Project {
         self.root.join("target/policies")
     }
 
+    /// Holds what tests and judges use of others.
+    pub fn tools(&self) -> PathBuf {
+        self.root.join(".tools")
+    }
+
     /// cargo's own target folder.
     pub fn target(&self) -> PathBuf {
         env::var_os("CARGO_TARGET_DIR").map_or_else(|| self.root.join("target"), |folder| self.root.join(folder))

@@ -126,9 +126,25 @@ pub fn ensure(works: impl Fn() -> bool, packages: &[&str], what: &str) -> Result
     Ok(())
 }
 
+/// Fetches the file of a Debian package into a folder; nothing is installed.
+pub fn package_file(package: &str, folder: &Path) -> Result<PathBuf> {
+    let download = || apt_in(folder, &["download", package]);
+    // As when installing: package lists may be missing or outdated.
+    download().or_else(|error| if is_root() { apt(&["update"]).and_then(|()| download()) } else { Err(error) })?;
+    let mut files = fs::read_dir(folder)?.flatten().map(|entry| entry.path());
+    let is_file = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "deb");
+    files.find(is_file).with_context(|| format!("apt-get brought no file of {package}"))
+}
+
 /// Runs apt-get without questions; what it says is shown only where it fails.
 fn apt(arguments: &[&str]) -> Result<()> {
+    apt_in(Path::new("."), arguments)
+}
+
+/// The same in a folder, where it puts what it downloads.
+fn apt_in(folder: &Path, arguments: &[&str]) -> Result<()> {
     let mut apt = Command::new("apt-get");
+    apt.current_dir(folder);
     apt.env("DEBIAN_FRONTEND", "noninteractive").arg("-qq").args(arguments).stdin(Stdio::null());
     let output = apt.output().context("apt-get can't be started")?;
     if !output.status.success() {

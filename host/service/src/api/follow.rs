@@ -67,10 +67,13 @@ pub async fn events(
 ) -> Outcome<Sse<impl Stream<Item = Result<Event, Infallible>>>> {
     let house = app.house.clone();
     // Followed first and looked at afterwards: nothing is missed in between.
-    let followed = house.live.get(&id).map(|seen| seen.follow());
-    let job =
-        spawn_blocking(move || Ok::<_, crate::Error>(house.store.get(&id)?.map(|kept| house.told(kept)))).await??;
-    let job = job.ok_or_else(no_job)?;
+    let follow = |id: &str| app.house.live.get(id).map(|seen| seen.follow());
+    let followed = follow(&id);
+    let wanted = id.clone();
+    let job = spawn_blocking(move || Ok::<_, crate::Error>(house.store.get(&wanted)?.map(|kept| house.told(kept))));
+    let job = job.await??.ok_or_else(no_job)?;
+    // It may have been accepted between the two looks.
+    let followed = followed.or_else(|| follow(&id));
     let follower = app.house.metrics.follower();
     let (first, updates) = match followed {
         Some((now, updates)) if !job.state.is_end() => {
@@ -81,7 +84,6 @@ pub async fn events(
             (first, Some(updates))
         }
         _ if job.state.is_end() => (vec![event("end", &job)], None),
-        // It ended between the two looks.
         _ => (vec![event("job", &job)], None),
     };
     let rest = stream::unfold((app, updates, follower), |(app, updates, follower)| async move {

@@ -309,8 +309,8 @@ pub async fn cancel(State(app): State<App>, Named(id): Named) -> Outcome<Json<Jo
 pub struct Sampled {
     /// From 0.
     #[serde(default)]
-    #[param(default = 0)]
-    sample: u32,
+    #[param(default = 0, maximum = 65535)]
+    sample: u16,
 }
 
 /// Fetch a result
@@ -336,12 +336,12 @@ pub async fn result(
         let why = job.error.map_or_else(String::new, |error| format!(": {error}"));
         return Err(Problem::conflict(format!("there is no result: the job is {}{why}", job.state.name())));
     }
-    let Some(result) = job.results.get(sample as usize) else {
+    let Some(result) = job.results.get(usize::from(sample)) else {
         return Err(Problem::not_found(format!("sample: the job has {}", job.results.len())));
     };
     let paths = app.house.files.results(&job.id, job.format.ending(), job.batch);
     let gone = || Problem::new(StatusCode::GONE, "the result is no longer there");
-    let path = paths.into_iter().nth(sample as usize).ok_or_else(gone)?;
+    let path = paths.into_iter().nth(usize::from(sample)).ok_or_else(gone)?;
     let file = tokio::fs::File::open(&path).await.map_err(|_| gone())?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let headers = [

@@ -1,0 +1,206 @@
+//! `cargo xtask judge`: other people's programs judge a running `tilewright serve`, each a server of its own. What they
+//! are and what they look at is in `tests/service/README.md`.
+//!
+//! ```text
+//! target/judge/<name>/   the server's configuration, data and log, and what the judge leaves; emptied before
+//! target/judge/cache     what the program keeps of policies and of this machine, for all of them
+//! ```
+
+mod client;
+mod listening;
+mod needs;
+mod verdicts;
+
+use std::{
+    fmt,
+    fs::{self, File},
+    path::PathBuf,
+};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+
+use self::needs::Needs;
+use crate::{project::Project, tools};
+
+#[derive(Args)]
+pub struct Arguments {
+    /// Which judges; left out: all that can be had here
+    #[arg(value_enum)]
+    which: Vec<Judge>,
+    /// Judge this program instead of building one
+    #[arg(long, value_name = "FILE")]
+    pub program: Option<PathBuf>,
+    /// How many examples of each operation and phase the judge of the API sends
+    #[arg(long, value_name = "N", default_value_t = 15)]
+    max_examples: u32,
+}
+
+/// What looks at a service from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Judge {
+    /// Schemathesis: whether the API is as its description says
+    Api,
+    /// Chromium: whether a person can use the dashboard
+    Dashboard,
+    /// promtool: whether Prometheus can read the metrics
+    Metrics,
+    /// OpenTelemetry's own definitions: whether traces keep to the protocol
+    Traces,
+}
+
+impl Judge {
+    fn name(self) -> &'static str {
+        match self {
+            Judge::Api => "api",
+            Judge::Dashboard => "dashboard",
+            Judge::Metrics => "metrics",
+            Judge::Traces => "traces",
+        }
+    }
+}
+
+/// What a judge came to.
+enum Verdict {
+    Passed,
+    Found(String),
+    /// What it needs can't be had: nothing is known of what it judges.
+    LeftOut(String),
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::Passed => f.write_str("passed"),
+            Verdict::Found(what) => write!(f, "found something: {what}"),
+            Verdict::LeftOut(why) => write!(f, "left out: {why}"),
+        }
+    }
+}
+
+/// The judges that were asked for, with all that they need.
+pub struct Panel<'a> {
+    project: &'a Project,
+    judges: Vec<Judge>,
+    needs: Needs,
+    /// The one that isn't to be built.
+    program: Option<PathBuf>,
+    max_examples: u32,
+    /// Two at once would empty each other's folders.
+    _lock: File,
+}
+
+impl<'a> Panel<'a> {
+    /// Brings what the judges need; fails where a judge that was named can't have it.
+    pub fn bring(project: &'a Project, arguments: Arguments) -> Result<Self> {
+        let Arguments { which, program, max_examples } = arguments;
+        let program = program.map(|path| fs::canonicalize(&path).with_context(|| format!("{}", path.display())));
+        let program = program.transpose()?;
+        let is_named = !which.is_empty();
+        let judges = if is_named { which } else { Judge::value_variants().to_vec() };
+        let lock = lock(project)?;
+        let needs = Needs::bring(project, &judges)?;
+        for &judge in &judges {
+            match needs.missing(judge) {
+                Some(why) if is_named => bail!("{}: {why}", judge.name()),
+                Some(why) => tools::say(&format!("going on without {}: {why}", judge.name())),
+                None => {}
+            }
+        }
+        Ok(Self { project, judges, needs, program, max_examples, _lock: lock })
+    }
+
+    /// Whether there is something to judge already.
+    pub fn has_program(&self) -> bool {
+        self.program.is_some()
+    }
+
+    /// Lets each judge judge, and tells what it came to; fails where one found something.
+    pub fn judge(&self) -> Result<()> {
+        let mut verdicts = Vec::new();
+        for &judge in &self.judges {
+            let why = self.needs.missing(judge);
+            verdicts.push((judge, why.map_or_else(|| self.verdict(judge), |why| Verdict::LeftOut(why.to_owned()))));
+        }
+        summed_up(&verdicts)
+    }
+
+    fn verdict(&self, judge: Judge) -> Verdict {
+        tools::say(&format!("judging: {}", judge.name()));
+        let verdict = match self.judged(judge) {
+            Ok(()) => Verdict::Passed,
+            Err(error) => Verdict::Found(format!("{error:#} (more above and in {})", self.place(judge).display())),
+        };
+        tools::say(&format!("{}: {verdict}", judge.name()));
+        verdict
+    }
+
+    /// Fails with what was found.
+    fn judged(&self, judge: Judge) -> Result<()> {
+        let place = self.place(judge);
+        if place.exists() {
+            fs::remove_dir_all(&place).with_context(|| format!("{}", place.display()))?;
+        }
+        fs::create_dir_all(&place).with_context(|| format!("{}", place.display()))?;
+        match judge {
+            Judge::Api => self.api(),
+            Judge::Dashboard => self.dashboard(),
+            Judge::Metrics => self.metrics(),
+            Judge::Traces => self.traces(),
+        }
+    }
+
+    /// The folder of a judge.
+    fn place(&self, judge: Judge) -> PathBuf {
+        places(self.project).join(judge.name())
+    }
+}
+
+fn places(project: &Project) -> PathBuf {
+    project.target().join("judge")
+}
+
+/// Sees to it that nobody else judges in this checkout.
+fn lock(project: &Project) -> Result<File> {
+    let path = places(project).join("lock");
+    fs::create_dir_all(places(project))?;
+    let file = File::create(&path).with_context(|| format!("{}", path.display()))?;
+    if file.try_lock().is_err() {
+        bail!("another 'cargo xtask judge' is at work in this checkout: wait for its end");
+    }
+    Ok(file)
+}
+
+/// A line for each judge. What was left out is no pass, and is told last, where it is seen.
+fn summed_up(verdicts: &[(Judge, Verdict)]) -> Result<()> {
+    println!();
+    for (judge, verdict) in verdicts {
+        println!("{:10} {verdict}", judge.name());
+    }
+    let names = |is: fn(&Verdict) -> bool| {
+        let names: Vec<_> = verdicts.iter().filter(|(_, one)| is(one)).map(|(judge, _)| judge.name()).collect();
+        names.join(", ")
+    };
+    let unjudged = names(|verdict| matches!(verdict, Verdict::LeftOut(_)));
+    if !unjudged.is_empty() {
+        tools::say(&format!("NOT JUDGED, for want of what it takes: {unjudged}"));
+    }
+    let found = names(|verdict| matches!(verdict, Verdict::Found(_)));
+    if !found.is_empty() {
+        bail!("not as it should be: {found}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_found_fails() {
+        let left_out = || (Judge::Traces, Verdict::LeftOut("no pip".into()));
+        assert!(summed_up(&[(Judge::Api, Verdict::Passed), left_out()]).is_ok());
+        let found = summed_up(&[(Judge::Metrics, Verdict::Found("no help".into())), left_out()]);
+        assert_eq!(found.unwrap_err().to_string(), "not as it should be: metrics");
+    }
+}
