@@ -81,10 +81,12 @@ fn main() {
         let (ends, swaps) = (AtomicBool::new(false), &rollout);
         thread::scope(|scope| {
             let swapping = scope.spawn(|| {
-                (0..)
-                    .take_while(|_| !ends.load(Ordering::Relaxed))
-                    .map(|number| swap(swaps, 1000 * turn + number))
-                    .count()
+                let mut count = 0;
+                while !ends.load(Ordering::Relaxed) {
+                    swap(swaps, 1000 * turn + count);
+                    count += 1;
+                }
+                count
             });
             beside.extend(decisions(&rollout));
             ends.store(true, Ordering::Relaxed);

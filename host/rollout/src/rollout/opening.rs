@@ -24,7 +24,7 @@ impl Rollout {
     /// Puts everything in force that the configuration names, or that was in force when the server ended; the listener hears of every event.
     ///
     /// # Errors
-    /// A policy can't be put in force: its [`Error`]; the folder can't be written.
+    /// A policy can't be put in force: its [`crate::Error`]; the folder can't be written.
     pub fn open(folder: &Path, config: &Config, cache: CacheDir, listener: Listener) -> Result<Arc<Self>> {
         let modules = Modules::open(&folder.join("modules"))?;
         let state = State::at(folder.join("rollout.json"));
