@@ -39,7 +39,7 @@ pub struct Canary {
     /// The policy on trial.
     #[serde(deserialize_with = "name")]
     pub policy: String,
-    /// The share of the route's jobs that it decides: above 0, at most 1.
+    /// The share of the route's jobs that it decides, above 0 and below 1: it is held against the jobs that it does not get.
     #[serde(deserialize_with = "share")]
     pub share: f64,
     /// The share of those that are decoded once more as the incumbent would have it, to compare: 0 to 1. By default a quarter.
@@ -149,7 +149,7 @@ fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> 
 }
 
 fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    values::number(deserializer, "a share above 0, at most 1", |share| share > 0.0 && share <= 1.0)
+    values::number(deserializer, "a share above 0 and below 1", |share| share > 0.0 && share < 1.0)
 }
 
 fn sample<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
@@ -205,25 +205,25 @@ mod tests {
             ("policy = \"fixed\"\nframes = { least = 1 }", 3, "expected `from` or `to`"),
             ("policy = \"fixed\"\ncanary = { share = 0.5 }", 3, "missing field `policy`"),
             ("policy = \"fixed\"\ncanary = { policy = \"adaptive\" }", 3, "missing field `share`"),
-            ("policy = \"fixed\"\ncanary = { policy = \"wide\", share = 1 }", 3, "unknown policy 'wide'"),
-            ("policy = \"fixed\"\ncanary = { policy = \"fixed\", share = 1 }", 3, "'fixed' decides for the route"),
+            ("policy = \"fixed\"\ncanary = { policy = \"wide\", share = 0.9 }", 3, "unknown policy 'wide'"),
+            ("policy = \"fixed\"\ncanary = { policy = \"fixed\", share = 0.9 }", 3, "'fixed' decides for the route"),
             (
                 "policy = \"fixed\"\ncanary = { policy = \"adaptive\", share = 0 }",
                 3,
-                "expected a share above 0, at most 1",
+                "expected a share above 0 and below 1",
             ),
             (
-                "policy = \"fixed\"\ncanary = { policy = \"adaptive\", share = 1.5 }",
+                "policy = \"fixed\"\ncanary = { policy = \"adaptive\", share = 1 }",
                 3,
-                "expected a share above 0, at most 1",
+                "expected a share above 0 and below 1",
             ),
             (
                 "policy = \"fixed\"\ncanary = { policy = \"adaptive\", share = nan }",
                 3,
-                "expected a share above 0, at most 1",
+                "expected a share above 0 and below 1",
             ),
             (
-                "policy = \"fixed\"\n[routes.canary]\npolicy = \"adaptive\"\nshare = 1\nsample = 1.1",
+                "policy = \"fixed\"\n[routes.canary]\npolicy = \"adaptive\"\nshare = 0.9\nsample = 1.1",
                 6,
                 "expected a share from 0 to 1",
             ),

@@ -208,12 +208,15 @@ fn hosts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::E
 fn collector<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     values::text(deserializer, "a URL such as \"http://127.0.0.1:4318\"", |text| {
         let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
-        let plain =
-            |rest: &str| !rest.is_empty() && !rest.starts_with('/') && rest.bytes().all(|byte| byte.is_ascii_graphic());
+        let plain = |rest: &str| {
+            !rest.is_empty()
+                && !rest.starts_with('/')
+                && rest.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'@')
+        };
         match rest.is_some_and(plain) {
             true => Ok(Some(text.into())),
             false => Err(format!(
-                "'{}' is no URL of a collector: write http:// or https:// and a host, as in http://127.0.0.1:4318",
+                "'{}' is no URL of a collector: write http:// or https:// and a host, without a user, as in http://127.0.0.1:4318",
                 text.escape_debug()
             )),
         }

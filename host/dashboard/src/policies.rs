@@ -129,10 +129,10 @@ pub(crate) fn actions(frame: &Frame, policy: &Policy) -> Markup {
             input id=(source) type="text" name="source" list="sources" autocomplete="off" spellcheck="false";
         }
         p.field {
-            label for=(settings) { "Settings " span.quiet { "name=value, one a line; none: as they are" } }
+            label for=(settings) { "Settings " span.quiet { "name=value, one a line" } }
             textarea id=(settings) name="settings" rows="3" autocomplete="off" spellcheck="false" {}
         }
-        p.hint { "Settings alone keep the module. It goes through the gate first: where it is refused, nothing changes." }
+        p.hint { "Settings alone keep the module. Those that are not given take their defaults; with none at all the same policy keeps its own. It goes through the gate first: where it is refused, nothing changes." }
         p.field { button.primary type="submit" { "Swap" } }
     };
     html! {

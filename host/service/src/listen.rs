@@ -40,8 +40,8 @@ const HEADERS: Duration = Duration::from_secs(10);
 /// For a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// For a peer to take some of a response: who never reads does not keep a connection.
-const WRITE: Duration = Duration::from_secs(20);
+/// For a peer to take some of a response: who never reads does not keep a connection, and who pauses a clip goes on by another request.
+const WRITE: Duration = Duration::from_secs(60);
 
 /// Headers of a request, and bytes of them all.
 const MOST_HEADERS: usize = 64;

@@ -33,8 +33,8 @@ use crate::program::{Place, fixture};
 /// How long a healthy service takes to say so, on two busy cores.
 const PROMPTLY: Duration = Duration::from_secs(3);
 
-/// How long a caller may keep a connection open that sends a byte now and then.
-const CUT_OFF: Duration = Duration::from_secs(60);
+/// How long a caller may keep a connection open that sends a byte now and then, or takes none.
+const CUT_OFF: Duration = Duration::from_secs(120);
 
 /// How long two small jobs may take.
 const WORK: Duration = Duration::from_secs(300);

@@ -99,6 +99,14 @@ fn a_batch_has_a_result_each() {
         assert_eq!((result.status, &result.body[1..4]), (200, &b"PNG"[..]));
     }
     server.get(&format!("/v1/jobs/{id}/result?sample=3")).problem(404);
+    let part = |range: &str| server.ask("GET", &format!("/v1/jobs/{id}/result"), &[("range", range)], b"");
+    let (found, bytes) = (part("bytes=1-3"), job["results"][0]["bytes"].as_u64().unwrap());
+    assert_eq!((found.status, &found.body[..]), (206, &b"PNG"[..]));
+    assert_eq!(found.headers["content-range"], format!("bytes 1-3/{bytes}").as_str());
+    assert_eq!(found.headers["content-type"], "image/png");
+    let beyond = part(&format!("bytes={bytes}-"));
+    assert!(beyond.problem(416).contains(&format!("no such part of {bytes} bytes")));
+    assert_eq!(beyond.headers["content-range"], format!("bytes */{bytes}").as_str());
 }
 
 #[test]
@@ -207,7 +215,9 @@ fn whoever_follows_is_let_go_when_the_server_ends() {
     });
     assert_eq!(server.end(), 0);
     let rest = followed.join().unwrap().unwrap();
-    assert!(rest.ends_with(b"0\r\n\r\n"), "cut off: {}", String::from_utf8_lossy(&rest));
+    let rest = String::from_utf8_lossy(&rest);
+    assert!(rest.ends_with("0\r\n\r\n"), "cut off: {rest}");
+    assert!(!rest.contains("event: end"), "the job had ended before anybody was let go: {rest}");
 }
 
 #[test]

@@ -238,7 +238,7 @@ fn a_canary_takes_its_share_and_is_promoted_or_stopped_by_the_rule() {
     let server =
         Server::start(&place, &with_route(&route("45.0", "space = \"exact\", tile = 128, precision = \"f32\"")));
     let mut taken = BTreeSet::new();
-    for job in 0..200 {
+    for job in 0..400 {
         let job = (job, decoded(&server, "picture", &small(16, 16)));
         if job.1["canary"] == true {
             assert_eq!(job.1["policy"], "new");

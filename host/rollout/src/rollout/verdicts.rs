@@ -66,7 +66,10 @@ impl Rollout {
         let Some(trial) = &taking.route.canary else { return };
         let mut canary = lock(&taking.canary);
         if !assignment.canary {
-            let is_incumbent = assignment.revision.policy == taking.route.policy;
+            // One that drains is no longer what the canary would replace.
+            let slots = self.slots.load();
+            let in_force = slots.get(&taking.route.policy).map(|slot| slot.forces.load());
+            let is_incumbent = in_force.is_some_and(|forces| Arc::ptr_eq(&forces.in_force, &assignment.revision));
             if let Some(job) = sample.filter(|_| is_incumbent) {
                 canary.incumbent_ended(kind, job);
             }

@@ -53,7 +53,7 @@ pub struct FollowEvent {
 /// Follow a job
 ///
 /// Server-sent events: `job` (the job), `plan` (what is carried out, and how it divides the work), `progress` (tiles, bands, chunks or passes done), `failed` (an
-/// attempt; another follows), `end` (the job; the last).
+/// attempt; another follows), `end` (the job; the last). A stream without `end` was ended by the server's own end: the job goes on after its next start.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/events", operation_id = "followJob", params(("id" = String, Path, description = "The job's id")),
     responses(

@@ -10,7 +10,8 @@ use axum::{
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 use tokio::{io::AsyncWriteExt, task::spawn_blocking};
-use tokio_util::io::ReaderStream;
+use tower::ServiceExt;
+use tower_http::services::ServeFile;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
@@ -317,6 +318,8 @@ pub struct Sampled {
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/result", operation_id = "getResult", params(("id" = String, Path, description = "The job's id"), Sampled),
     responses(
+        (status = 206, description = "The part of it that Range asks for"),
+        (status = 416, description = "There is no such part"),
         (status = 200, description = "The file", content(("image/png"), ("image/jpeg"), ("image/webp"), ("image/gif"), ("video/mp4"), ("video/webm"), ("video/x-matroska"), ("application/octet-stream"))),
         (status = 400),
         (status = 404),
@@ -328,6 +331,7 @@ pub async fn result(
     State(app): State<App>,
     Named(id): Named,
     Asked(Sampled { sample }): Asked<Sampled>,
+    asked: HeaderMap,
 ) -> Outcome<Response> {
     let house = app.house.clone();
     let kept = spawn_blocking(move || house.store.get(&id)).await??;
@@ -342,13 +346,31 @@ pub async fn result(
     let paths = app.house.files.results(&job.id, job.format.ending(), job.batch);
     let gone = || Problem::new(StatusCode::GONE, "the result is no longer there");
     let path = paths.into_iter().nth(usize::from(sample)).ok_or_else(gone)?;
-    let file = tokio::fs::File::open(&path).await.map_err(|_| gone())?;
+    let mut request = Request::new(Body::empty());
+    for name in [header::RANGE, header::IF_RANGE] {
+        if let Some(value) = asked.get(&name) {
+            request.headers_mut().insert(name, value.clone());
+        }
+    }
+    let Ok(found) = ServeFile::new(&path).oneshot(request).await;
+    let file = match found.status() {
+        StatusCode::OK | StatusCode::PARTIAL_CONTENT => found.map(Body::new),
+        StatusCode::RANGE_NOT_SATISFIABLE => {
+            let (parts, _) = found.into_parts();
+            let line = format!("Range: there is no such part of {} bytes", result.bytes);
+            let mut refused = Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, line).into_response();
+            refused
+                .headers_mut()
+                .extend(parts.headers.get(header::CONTENT_RANGE).map(|of| (header::CONTENT_RANGE, of.clone())));
+            return Ok(refused);
+        }
+        _ => return Err(gone()),
+    };
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let headers = [
         (header::CONTENT_TYPE, result.content_type.clone()),
-        (header::CONTENT_LENGTH, result.bytes.to_string()),
         (header::CONTENT_DISPOSITION, format!("inline; filename=\"{}-{name}\"", job.id)),
         (header::CACHE_CONTROL, "private, max-age=3600, immutable".to_owned()),
     ];
-    Ok((headers, Body::from_stream(ReaderStream::new(file))).into_response())
+    Ok((headers, file).into_response())
 }

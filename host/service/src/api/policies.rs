@@ -257,7 +257,7 @@ pub struct ReplacementBody {
     #[serde(default)]
     #[schema(min_length = 1, max_length = 1024)]
     source: Option<String>,
-    /// Settings by name. Where they are left out: those in force, for a module that describes itself by the same name; for another its defaults.
+    /// Settings by name; those that are not among them take their defaults. Where all are left out: those in force, for a module that describes itself by the same name; for another its defaults.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     settings: Option<BTreeMap<String, serde_json::Value>>,
@@ -272,11 +272,17 @@ impl ReplacementBody {
             let (name, value) = line.split_once('=').ok_or_else(|| {
                 Problem::wrong(format!("settings: '{}': expected name=value in each line", line.trim()))
             })?;
-            Ok((name.trim().to_owned(), value.trim().into()))
+            Ok::<_, Problem>((name.trim().to_owned(), value.trim().into()))
         };
-        let settings: BTreeMap<String, serde_json::Value> =
-            settings.lines().filter(|text| !text.trim().is_empty()).map(line).collect::<Outcome<_>>()?;
-        Ok(Self { digest, source, settings: (!settings.is_empty()).then_some(settings) })
+        let mut found: BTreeMap<String, serde_json::Value> = BTreeMap::new();
+        for given in settings.lines().filter(|text| !text.trim().is_empty()).map(line) {
+            let (name, value) = given?;
+            if found.contains_key(&name) {
+                return Err(Problem::wrong(format!("settings: '{name}' is given twice")));
+            }
+            found.insert(name, value);
+        }
+        Ok(Self { digest, source, settings: (!found.is_empty()).then_some(found) })
     }
 
     fn read(self) -> Outcome<(Replacement, Option<Settings>)> {

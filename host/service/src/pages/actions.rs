@@ -67,6 +67,7 @@ pub async fn sign_in(State(app): State<App>, request: Request) -> Response {
         return strange();
     }
     if !token.is_some_and(|token| app.door.is_token(token.trim().as_bytes())) {
+        app.house.metrics.turned_away("token");
         let page = tilewright_dashboard::login(&facts::login(&app, next.as_deref(), Some("that is not the token")));
         return (StatusCode::UNAUTHORIZED, Html(page)).into_response();
     }

@@ -119,7 +119,7 @@ impl Observer for Observing<'_> {
             self.seen.planned(request, decision, policy, number);
         }
         let fallback = reason.map(|reason| reason.to_string());
-        let decision_us = elapsed.as_secs_f64() * 1e6;
+        let decision_us = elapsed.as_nanos() as f64 / 1e3;
         tracing::info!(space = %decision.plan.space, precision = %decision.plan.precision, decision_us, fuel = decision.fuel, fallback, "decided");
         self.house.live.touch();
     }

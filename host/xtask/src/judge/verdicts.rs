@@ -25,7 +25,7 @@ const MODULE: &str = "comfyui.wasm";
 /// The route whose canary is promoted, and the most jobs that it may take: it is faster, so that twenty of its jobs tell, and gets a
 /// half of them.
 const ROUTE: &str = "tiles";
-const CANARY_JOBS: &str = "120";
+const CANARY_JOBS: &str = "330";
 
 /// With a token, what the description says of tokens is judged, too. It guards nothing.
 const TOKEN: &str = "known-to-every-judge";
@@ -165,7 +165,7 @@ vae = {vae:?}
 
 [policies.{POLICY}]
 source = "fixed"
-set = {{ space = "blended", tile = 64, overlap = 24 }}
+set = {{ space = "blended", tile = 64, overlap = 16 }}
 [policies.next]
 source = "fixed"
 set = {{ space = "blended", tile = 64, overlap = 8 }}
