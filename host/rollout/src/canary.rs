@@ -1,8 +1,8 @@
 //! A policy that takes a share of a route's jobs until it is promoted or stopped.
 //!
-//! It is stopped by the watchdog's rule, each of its jobs held against those of the incumbent that ended since the one before it; by one sample whose picture is further from
-//! that of the incumbent's plan than the route allows; or where the last look is undecided. It is promoted where a look finds it not worse
-//! and, if samples are taken, at least one was good.
+//! It is stopped by the watchdog's rule, each of its jobs held against those of the incumbent that ended since the one before it; by one
+//! sample whose picture is further from that of the incumbent's plan than the route allows; or where the last look is undecided. It is
+//! promoted where a look finds it not worse and, if samples are taken, at least one was good.
 
 use std::collections::{HashMap, VecDeque};
 

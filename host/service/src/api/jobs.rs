@@ -1,5 +1,7 @@
 //! Jobs: submitted, listed, fetched, cancelled.
 
+use std::path::Path;
+
 use axum::{
     Json,
     body::Body,
@@ -318,13 +320,13 @@ pub struct Sampled {
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/result", operation_id = "getResult", params(("id" = String, Path, description = "The job's id"), Sampled),
     responses(
-        (status = 206, description = "The part of it that Range asks for"),
-        (status = 416, description = "There is no such part"),
         (status = 200, description = "The file", content(("image/png"), ("image/jpeg"), ("image/webp"), ("image/gif"), ("video/mp4"), ("video/webm"), ("video/x-matroska"), ("application/octet-stream"))),
+        (status = 206, description = "The part of it that Range asks for"),
         (status = 400),
         (status = 404),
         (status = 409, description = "It has not ended, or ended without a result"),
-        (status = 410, description = "It is no longer there")
+        (status = 410, description = "It is no longer there"),
+        (status = 416, description = "There is no such part")
     )
 )]
 pub async fn result(
@@ -346,26 +348,17 @@ pub async fn result(
     let paths = app.house.files.results(&job.id, job.format.ending(), job.batch);
     let gone = || Problem::new(StatusCode::GONE, "the result is no longer there");
     let path = paths.into_iter().nth(usize::from(sample)).ok_or_else(gone)?;
-    let mut request = Request::new(Body::empty());
-    for name in [header::RANGE, header::IF_RANGE] {
-        if let Some(value) = asked.get(&name) {
-            request.headers_mut().insert(name, value.clone());
-        }
-    }
-    let Ok(found) = ServeFile::new(&path).oneshot(request).await;
-    let file = match found.status() {
-        StatusCode::OK | StatusCode::PARTIAL_CONTENT => found.map(Body::new),
+    let file = part(&path, &asked).await;
+    match file.status() {
+        StatusCode::OK | StatusCode::PARTIAL_CONTENT => {}
         StatusCode::RANGE_NOT_SATISFIABLE => {
-            let (parts, _) = found.into_parts();
             let line = format!("Range: there is no such part of {} bytes", result.bytes);
-            let mut refused = Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, line).into_response();
-            refused
-                .headers_mut()
-                .extend(parts.headers.get(header::CONTENT_RANGE).map(|of| (header::CONTENT_RANGE, of.clone())));
-            return Ok(refused);
+            let problem = Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, line);
+            let size = file.headers().get(header::CONTENT_RANGE).cloned();
+            return Ok((size.map(|size| [(header::CONTENT_RANGE, size)]), problem).into_response());
         }
         _ => return Err(gone()),
-    };
+    }
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let headers = [
         (header::CONTENT_TYPE, result.content_type.clone()),
@@ -373,4 +366,15 @@ pub async fn result(
         (header::CACHE_CONTROL, "private, max-age=3600, immutable".to_owned()),
     ];
     Ok((headers, file).into_response())
+}
+
+/// A file, or the part of it that is asked for; another status where there is none.
+async fn part(path: &Path, asked: &HeaderMap) -> Response {
+    let mut request = Request::new(Body::empty());
+    // Nothing else that a request says bears on what a result is.
+    for name in [header::RANGE, header::IF_RANGE] {
+        request.headers_mut().extend(asked.get(&name).map(|value| (name, value.clone())));
+    }
+    let Ok(found) = ServeFile::new(path).oneshot(request).await;
+    found.map(Body::new)
 }
