@@ -72,6 +72,8 @@ pub fn drip(address: SocketAddr, start: &[u8], time: Duration) -> bool {
     !is_open
 }
 
-fn is_waiting(error: &Error) -> bool {
+/// Whether there is nothing wrong and the call is made again: its time is over, or the machine stood still within it
+/// (calls with a time-out are not restarted by themselves then, `signal(7)`).
+pub fn is_waiting(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
