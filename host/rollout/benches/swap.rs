@@ -3,7 +3,9 @@
 //! run by the system. `cargo bench --workspace --bench swap`; timings are printed, never asserted.
 
 use std::{
-    fs,
+    fs::File,
+    hint::black_box,
+    io::Read,
     path::Path,
     sync::{
         Arc,
@@ -74,33 +76,77 @@ fn main() {
         .collect();
     report("swap call to first decision", "ms", first);
 
-    let (mut alone, mut beside) = (Vec::new(), Vec::new());
     decisions(&rollout);
+    let mut decided: Vec<_> = Beside::ALL.iter().map(|_| Vec::new()).collect();
     for turn in 0..TURNS {
-        alone.extend(decisions(&rollout));
-        let (ends, swaps) = (AtomicBool::new(false), &rollout);
-        thread::scope(|scope| {
-            let swapping = scope.spawn(|| {
-                let mut count = 0;
-                while !ends.load(Ordering::Relaxed) {
-                    swap(swaps, 1000 * turn + count);
-                    count += 1;
-                }
-                count
+        for (beside, decided) in Beside::ALL.into_iter().zip(&mut decided) {
+            let ends = AtomicBool::new(false);
+            thread::scope(|scope| {
+                let other = scope.spawn(|| beside.run(&rollout, 1000 * turn, &ends));
+                decided.extend(decisions(&rollout));
+                ends.store(true, Ordering::Relaxed);
+                let swapped = other.join().expect("it ends");
+                println!("    {swapped} swaps in turn {}, {}", turn + 1, beside.words());
             });
-            beside.extend(decisions(&rollout));
-            ends.store(true, Ordering::Relaxed);
-            let swapped = swapping.join().expect("swaps");
-            println!("    {swapped} swaps in turn {}", turn + 1);
-        });
+        }
     }
-    for (what, decisions) in [("a decision, nothing beside it", alone), ("a decision, swaps beside it", beside)] {
-        let long = |decided: &&Decided| decided.elapsed > LONG;
-        let waited = decisions.iter().filter(|decided| decided.waited).count();
-        let (long, both) =
-            (decisions.iter().filter(long).count(), decisions.iter().filter(long).filter(|d| d.waited).count());
-        report(what, "us", decisions.iter().map(|decided| decided.elapsed.as_secs_f64() * 1e6).collect());
-        println!("    over {LONG:?}: {long}, of which waited for something: {both}; waited in all: {waited}");
+    for (beside, decided) in Beside::ALL.into_iter().zip(decided) {
+        let long: Vec<_> = decided.iter().filter(|decided| decided.elapsed > LONG).collect();
+        let count = |which: fn(&Decided) -> bool| long.iter().filter(|decided| which(decided)).count();
+        let (waited, set_aside) =
+            (count(|decided| decided.switches.waited), count(|decided| decided.switches.set_aside));
+        report(beside.words(), "us", decided.iter().map(|decided| decided.elapsed.as_secs_f64() * 1e6).collect());
+        println!(
+            "    over {LONG:?}: {}, of which waited for something: {waited}, set aside by the system: {set_aside}",
+            long.len()
+        );
+    }
+}
+
+/// What another thread does beside decisions.
+#[derive(Clone, Copy)]
+enum Beside {
+    Nothing,
+    /// Arithmetic, which has nothing to do with policies: what a busy processor alone does to decisions.
+    Arithmetic,
+    /// Ten swaps a second.
+    Swaps,
+    /// One swap after the other.
+    SwapsWithoutPause,
+}
+
+impl Beside {
+    const ALL: [Self; 4] = [Self::Nothing, Self::Arithmetic, Self::Swaps, Self::SwapsWithoutPause];
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Nothing => "a decision, nothing beside it",
+            Self::Arithmetic => "a decision, arithmetic beside it",
+            Self::Swaps => "a decision, ten swaps a second",
+            Self::SwapsWithoutPause => "a decision, swaps without pause",
+        }
+    }
+
+    /// Does it until the end is told. How many swaps these were.
+    fn run(self, rollout: &Arc<Rollout>, first: usize, ends: &AtomicBool) -> usize {
+        let (mut swaps, mut number) = (0, 1_u64);
+        while !ends.load(Ordering::Relaxed) {
+            match self {
+                Self::Nothing => thread::sleep(Duration::from_millis(10)),
+                Self::Arithmetic => {
+                    number =
+                        (0..1000).fold(number, |number, _| black_box(number.wrapping_mul(6_364_136_223_846_793_005)))
+                }
+                Self::Swaps | Self::SwapsWithoutPause => {
+                    swap(rollout, first + swaps);
+                    swaps += 1;
+                }
+            }
+            if matches!(self, Self::Swaps) {
+                thread::sleep(Duration::from_millis(100));
+            }
+        }
+        swaps
     }
 }
 
@@ -115,15 +161,27 @@ fn swap(rollout: &Arc<Rollout>, turn: usize) -> u64 {
 struct Decided {
     revision: u64,
     elapsed: Duration,
-    /// For something, rather than for a processor.
-    waited: bool,
+    switches: Switches,
 }
 
-/// How often this thread has waited for something so far.
-fn waits() -> u64 {
-    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    line.and_then(|count| count.trim().parse().ok()).unwrap_or_default()
+/// Whether a thread lost the processor.
+struct Switches {
+    /// It waited for something, say a lock.
+    waited: bool,
+    /// The system ran another thread.
+    set_aside: bool,
+}
+
+/// How often this thread has waited, and has been set aside, so far.
+fn switches() -> [u64; 2] {
+    // Nothing is allocated for it: that may wait as well, and would be counted.
+    let mut text = [0; 4096];
+    let read = File::open("/proc/thread-self/status").and_then(|mut file| file.read(&mut text)).unwrap_or_default();
+    let text = str::from_utf8(&text[..read]).unwrap_or_default();
+    ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"].map(|name| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|count| count.trim().parse().ok()).unwrap_or_default()
+    })
 }
 
 /// A job's decision as the service has it made: admitted, with an instance of the revision in force.
@@ -133,12 +191,14 @@ fn decide(rollout: &Arc<Rollout>) -> Decided {
     let mut decider = Decider::new(rollout.clone(), assignment);
     let (offer, device) = (offer(), device());
     let request = request(&offer);
-    let before = waits();
+    let before = switches();
     let started = Instant::now();
     let decision = decider.decide(&request, &device, &offer, Arc::new(Prices));
     let elapsed = started.elapsed();
     assert_eq!(decision.fallback, None);
-    Decided { revision, elapsed, waited: waits() != before }
+    let after = switches();
+    let switches = Switches { waited: after[0] != before[0], set_aside: after[1] != before[1] };
+    Decided { revision, elapsed, switches }
 }
 
 /// Decisions one after the other for a turn.

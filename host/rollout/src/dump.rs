@@ -37,8 +37,9 @@ impl Ring {
             fs::create_dir_all(folder)?;
             let mut file = NamedTempFile::new_in(folder)?;
             for record in &self.0 {
-                serde_json::to_writer(&mut file, record)?;
-                file.write_all(b"\n")?;
+                let mut line = serde_json::to_vec(record)?;
+                line.push(b'\n');
+                file.write_all(&line)?;
             }
             file.persist(&path)?;
             Ok(())

@@ -97,9 +97,9 @@ impl State {
     pub fn write(&self, kept: &Kept) -> Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         let write = || -> io::Result<()> {
+            let text = serde_json::to_vec_pretty(kept)?;
             let mut file = NamedTempFile::new_in(folder)?;
-            serde_json::to_writer_pretty(&mut file, kept)?;
-            file.flush()?;
+            file.write_all(&text)?;
             file.as_file().sync_all()?;
             file.persist(&self.path)?;
             Ok(())

@@ -12,7 +12,7 @@ use super::{Change, Checked, InForce, Replacement, Rollout, lock, now, one_line,
 use crate::{
     CanaryState, Error, Result, Revision, What,
     slot::{Refused, Slot},
-    source::{Fetched, Prepared, Settings, Wanted},
+    source::{Fetched, Prepared, Settings, Wanted, step_aside},
 };
 
 impl Rollout {
@@ -42,6 +42,7 @@ impl Rollout {
         }
         let prepared =
             fetched.and_then(|fetched| self.sources.prepare(fetched, digest, settings, wanted.grants, &policies));
+        step_aside();
         match prepared {
             Ok(prepared) => Ok(self.put_in_force(&slot, prepared, What::Swapped, None)),
             Err(error) => {
@@ -76,6 +77,7 @@ impl Rollout {
             slot.paused.store(false, Ordering::Release);
         }
         drop(changing);
+        step_aside();
         let (new, old) = (revision.number, before.in_force.number);
         let why = trial.map_or_else(String::new, |(_, why)| format!("; {why}"));
         let detail = format!(
