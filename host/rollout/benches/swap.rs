@@ -1,6 +1,7 @@
-//! What a swap costs: from its call to the first decision by the new revision, and whether decisions under way notice swaps beside them.
-//! Where one takes long, it says whether the decision waited for something itself (a lock: a voluntary context switch) or was only not
-//! run by the system. `cargo bench --workspace --bench swap`; timings are printed, never asserted.
+//! What a swap costs: from its call to the first decision by the new revision, and whether decisions under way notice swaps beside them,
+//! held against what a thread does to them that has nothing to do with policies. Where one takes long, it says whether the decision waited
+//! for something itself (a lock: a voluntary context switch) or was set aside by the system. `cargo bench --workspace --bench swap`; timings
+//! are printed, never asserted.
 
 use std::{
     fs::File,
@@ -127,6 +128,10 @@ impl Beside {
         }
     }
 
+    fn pause(self) -> Duration {
+        if matches!(self, Self::Swaps) { Duration::from_millis(100) } else { Duration::ZERO }
+    }
+
     /// Does it until the end is told. How many swaps these were.
     fn run(self, rollout: &Arc<Rollout>, first: usize, ends: &AtomicBool) -> usize {
         let (mut swaps, mut number) = (0, 1_u64);
@@ -140,10 +145,8 @@ impl Beside {
                 Self::Swaps | Self::SwapsWithoutPause => {
                     swap(rollout, first + swaps);
                     swaps += 1;
+                    thread::sleep(self.pause());
                 }
-            }
-            if matches!(self, Self::Swaps) {
-                thread::sleep(Duration::from_millis(100));
             }
         }
         swaps

@@ -237,8 +237,8 @@ impl Sources {
     }
 }
 
-/// Lets whoever else wants this processor go first. A swap is over a millisecond's work: done in one go, it holds up a decision by as much
-/// where the system has it wake on that one's processor.
+/// Lets whoever else wants this processor go first. A swap is over a millisecond of work; the system may run it on a processor where a
+/// decision is under way, which would wait for all of it.
 pub(crate) fn step_aside() {
     thread::yield_now();
 }
