@@ -24,9 +24,8 @@ use std::{
     path::Path,
 };
 
-use tilewright_config::Policies;
 use tilewright_plan::{Recorder, bytes};
-use tilewright_policy::{Admission, Admitted, CacheDir, LoadedPolicy, PolicyError, PolicyHost};
+use tilewright_policy::{Admission, Admitted, CacheDir, LoadedPolicy, PolicyError, PolicyHost, Verdict};
 
 use crate::{
     args::{self, PolicyGrants},
@@ -62,20 +61,50 @@ pub fn configured(
 /// and passes the gate; where it does not pass, there is a warning to tell.
 pub fn admitted(host: &PolicyHost, name_or_file: &str, settings: &[(String, String)]) -> Outcome<Admitted> {
     let config = config::current()?;
-    let loaded = let_in(host, name_or_file, &config.policies)?;
+    let loaded = verified(host, name_or_file)?.load(host)?;
     let admission = Admission { require_checked: config.policies.require_checked };
     Ok(host.admit(&loaded, settings, admission)?)
 }
 
-/// Loads a policy; a file has to be signed where the configuration asks for that. The bytes that were looked at are those that are loaded.
-fn let_in(host: &PolicyHost, name_or_file: &str, policies: &Policies) -> Outcome<LoadedPolicy> {
-    if !PolicyHost::names_file(name_or_file) {
-        return Ok(host.load_shipped(name_or_file)?);
+/// A policy that may be loaded: one that ships, or the bytes of a file, signed where the configuration asks for that. The bytes that were
+/// verified are those that are loaded.
+pub struct Module {
+    origin: String,
+    /// None of one that ships.
+    bytes: Option<Vec<u8>>,
+}
+
+impl Module {
+    /// Loads it.
+    pub fn load(&self, host: &PolicyHost) -> Result<LoadedPolicy, PolicyError> {
+        match &self.bytes {
+            Some(bytes) => host.load(&self.origin, bytes),
+            None => host.load_shipped(&self.origin),
+        }
     }
-    let path = Path::new(name_or_file);
+
+    /// Puts it through the gate.
+    pub fn check(&self, host: &PolicyHost, settings: &[(String, String)]) -> Result<Verdict, PolicyError> {
+        match &self.bytes {
+            Some(bytes) => host.check_module(&self.origin, bytes, settings),
+            None => host.check(&self.origin, settings),
+        }
+    }
+}
+
+/// Reads and verifies what a user's word for a policy means; nothing of it is compiled. Every verb that runs somebody's module begins here.
+pub fn verified(host: &PolicyHost, name_or_file: &str) -> Outcome<Module> {
+    if !PolicyHost::names_file(name_or_file) {
+        return Ok(Module { origin: name_or_file.into(), bytes: None });
+    }
+    verified_file(host, Path::new(name_or_file))
+}
+
+/// The same of what is a file, whatever it is called.
+pub fn verified_file(host: &PolicyHost, path: &Path) -> Outcome<Module> {
     let bytes = host.read_file(path)?;
-    admission::signed(policies, path, &bytes)?;
-    Ok(host.load(name_or_file, &bytes)?)
+    admission::signed(&config::current()?.policies, path, &bytes)?;
+    Ok(Module { origin: path.display().to_string(), bytes: Some(bytes) })
 }
 
 /// A host whose policies may use what is granted.

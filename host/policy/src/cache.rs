@@ -1,20 +1,46 @@
-//! Compiled code on disk, under the digest of the module, wasmtime's version and the configuration. It is run as it lies there, so it
-//! is only trusted in a directory that nobody but the user can write; anywhere else there is no cache, and anything odd means
-//! compiling again.
+//! Compiled code and verdicts on disk, so that a policy is compiled and checked once. The code is run as it lies there: it is only
+//! trusted in a directory that nobody but the user can write, under a seal that names the module; anywhere else there is no cache, and
+//! anything odd means compiling again.
+//!
+//! An entry is a file: a SHA-256, then everything that it was taken over: the entry's own name, a line break, the contents. A code's name
+//! carries the module's digest, wasmtime's version and the configuration, so that no entry passes for another. Together the entries stay
+//! below [`MOST_BYTES`]: those that were not used for longest go first.
 
 use std::{
     env, fs,
     hash::{DefaultHasher, Hash, Hasher},
-    io,
-    io::Write,
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, SystemTime},
 };
 
+use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
 use wasmtime::{Engine, component::Component};
 
-/// Bytes of the digest that stands before the compiled code.
+use crate::{code, limits::CompileLimits};
+
+/// Bytes of the digest that stands before everything else.
 const DIGEST: usize = 32;
+
+/// Bytes of all entries together.
+const MOST_BYTES: u64 = 1 << 30;
+
+/// Entries: a verdict takes a page, but each is looked at when one is added.
+const MOST_ENTRIES: usize = 4096;
+
+/// Bytes of a verdict.
+const TEXT_BYTES: usize = 4 << 20;
+
+/// Age of an unfinished entry that its writer has left behind.
+const STALE: Duration = Duration::from_secs(3600);
+
+/// Endings of names: compiled code, a verdict, and either unfinished.
+const CODE: &str = "code";
+const VERDICT: &str = "verdict";
+const PART: &str = "part";
 
 /// Where compiled policies are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +58,14 @@ pub enum CacheDir {
 #[derive(Debug)]
 pub(crate) struct Cache {
     dir: PathBuf,
+    most_bytes: u64,
+}
+
+/// An entry that was found in the directory.
+struct Entry {
+    path: PathBuf,
+    used: SystemTime,
+    bytes: u64,
 }
 
 impl Cache {
@@ -44,7 +78,7 @@ impl Cache {
         };
         let opened = make(&dir).and_then(|()| private(&fs::symlink_metadata(&dir)?, true));
         match opened {
-            Ok(()) => Some(Self { dir }),
+            Ok(()) => Some(Self { dir, most_bytes: MOST_BYTES }),
             Err(error) => {
                 tracing::warn!("compiled policies are not kept in {}: {error}", dir.display());
                 None
@@ -52,90 +86,161 @@ impl Cache {
         }
     }
 
-    /// The compiled code of the module with this digest, where it is kept and sound.
-    pub fn get(&self, engine: &Engine, digest: &str) -> Option<Component> {
-        let path = self.dir.join(name(engine, digest));
-        match self.read(engine, &path) {
+    /// The compiled code of the module with this digest, if an entry has it and is sound.
+    pub fn get(&self, engine: &Engine, digest: &str, limits: &CompileLimits) -> Option<Component> {
+        let name = code_name(engine, digest);
+        match self.read(&name, limits.image_bytes).and_then(|code| code::read(engine, &code).map_err(io::Error::other))
+        {
             Ok(component) => Some(component),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
-                tracing::warn!("compiled policy {} is not used: {error}", path.display());
+                tracing::warn!("compiled policy {} is not used: {error}", self.dir.join(name).display());
                 None
             }
         }
     }
 
-    /// Keeps compiled code for the next time, or says in the log why not.
-    pub fn keep(&self, engine: &Engine, digest: &str, component: &Component) {
-        let path = self.dir.join(name(engine, digest));
-        let kept = component.serialize().map_err(io::Error::other).and_then(|code| self.write(&path, &code));
-        if let Err(error) = kept {
-            tracing::warn!("compiled policy can't be kept as {}: {error}", path.display());
-        }
+    /// Writes compiled code for the next time, or says in the log why not.
+    pub fn keep(&self, engine: &Engine, digest: &str, code: &[u8]) {
+        self.write_or_warn(&code_name(engine, digest), code);
     }
 
-    /// A text that was kept under this name, where it is kept and sound.
+    /// A text that was written under this name, if it is sound.
     pub fn text(&self, name: &str) -> Option<String> {
-        String::from_utf8(self.sound(&self.dir.join(name)).ok()?).ok()
+        String::from_utf8(self.read(&verdict_name(name), TEXT_BYTES).ok()?).ok()
     }
 
-    /// Keeps a text for the next time, or says in the log why not.
+    /// Writes a text for the next time, or says in the log why not. The name begins with the module's digest in hexadecimal.
     pub fn keep_text(&self, name: &str, text: &str) {
-        let path = self.dir.join(name);
-        if let Err(error) = self.write(&path, text.as_bytes()) {
-            tracing::warn!("{} can't be kept: {error}", path.display());
+        self.write_or_warn(&verdict_name(name), text.as_bytes());
+    }
+
+    /// Removes whatever there is of the module with this digest.
+    pub fn forget(&self, digest: &str) {
+        let module = hexadecimal(digest);
+        let of_module =
+            |entry: &Entry| entry.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(module));
+        for entry in self.entries().iter().filter(|entry| !module.is_empty() && of_module(entry)) {
+            // An entry that is gone already is what is wanted.
+            let _ = fs::remove_file(&entry.path);
         }
     }
 
-    fn read(&self, engine: &Engine, path: &Path) -> io::Result<Component> {
-        deserialize(engine, &self.sound(path)?).map_err(io::Error::other)
-    }
-
-    /// What a file holds behind its digest, where only the user can write it and the digest matches.
-    fn sound(&self, path: &Path) -> io::Result<Vec<u8>> {
-        let mut file = fs::File::open(path)?;
+    /// The contents of an entry, if only the user can write it and its seal is whole.
+    fn read(&self, name: &str, most: usize) -> io::Result<Vec<u8>> {
+        let mut options = fs::OpenOptions::new();
+        // A FIFO in the place of an entry would be waited for; what a link leads to need not be private.
+        options.read(true).custom_flags((OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32);
+        let file = options.open(self.dir.join(name))?;
         // Of the open file, not of the path, so that it is the same file that is read.
-        private(&file.metadata()?, false)?;
-        let mut bytes = Vec::new();
-        io::Read::read_to_end(&mut file, &mut bytes)?;
-        let (digest, code) = bytes.split_at_checked(DIGEST).ok_or(io::ErrorKind::UnexpectedEof)?;
-        if Sha256::digest(code)[..] != *digest {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is damaged"));
+        let metadata = file.metadata()?;
+        private(&metadata, false)?;
+        let sealed = (DIGEST + name.len() + 1) as u64;
+        if metadata.len() > most as u64 + sealed {
+            return Err(invalid("it is larger than any entry"));
         }
-        bytes.drain(..DIGEST);
+        let mut bytes = Vec::new();
+        (&file).take(metadata.len()).read_to_end(&mut bytes)?;
+        let (digest, rest) = bytes.split_at_checked(DIGEST).ok_or(io::ErrorKind::UnexpectedEof)?;
+        if Sha256::digest(rest)[..] != *digest {
+            return Err(invalid("it is damaged"));
+        }
+        if !rest.starts_with(name.as_bytes()) || rest.get(name.len()) != Some(&b'\n') {
+            return Err(invalid("it is another entry's"));
+        }
+        // Its time says when it was used last. One that can't be set makes the entry go sooner.
+        let _ = file.set_modified(SystemTime::now());
+        bytes.drain(..DIGEST + name.len() + 1);
         Ok(bytes)
     }
 
-    fn write(&self, path: &Path, code: &[u8]) -> io::Result<()> {
-        // A name of its own per process and moment: two programs may compile the same policy at once.
+    fn write_or_warn(&self, name: &str, contents: &[u8]) {
+        if let Err(error) = self.write(name, contents) {
+            tracing::warn!("{} can't be written: {error}", self.dir.join(name).display());
+        }
+        self.shrink();
+    }
+
+    fn write(&self, name: &str, contents: &[u8]) -> io::Result<()> {
+        // A name of its own per process and entry: two programs may compile the same policy at once.
+        static WRITTEN: AtomicU64 = AtomicU64::new(0);
+        let (process, count) = (std::process::id(), WRITTEN.fetch_add(1, Ordering::Relaxed));
         let nanos = std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.subsec_nanos());
-        let part = path.with_extension(format!("{}-{nanos}.part", std::process::id()));
-        let written = fs::File::create_new(&part).and_then(|mut file| {
-            only_mine(&file)?;
-            file.write_all(&Sha256::digest(code))?;
-            file.write_all(code)?;
-            file.sync_data()
-        });
-        let renamed = written.and_then(|()| fs::rename(&part, path));
+        let part = self.dir.join(format!("{name}.{process}-{count}-{nanos}.{PART}"));
+        let mut hasher = Sha256::new();
+        hasher.update(name);
+        hasher.update("\n");
+        hasher.update(contents);
+        let written =
+            fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part).and_then(|mut file| {
+                file.write_all(&hasher.finalize())?;
+                file.write_all(name.as_bytes())?;
+                file.write_all(b"\n")?;
+                file.write_all(contents)?;
+                file.sync_data()
+            });
+        let renamed = written.and_then(|()| fs::rename(&part, self.dir.join(name)));
         if renamed.is_err() {
             // Nothing half-written stays; that it may be gone already does not matter.
             let _ = fs::remove_file(&part);
         }
         renamed
     }
+
+    /// Removes unfinished entries that were left behind, and the entries that were not used for longest, until the rest fits.
+    fn shrink(&self) {
+        let now = SystemTime::now();
+        let (parts, mut entries): (Vec<Entry>, Vec<Entry>) =
+            self.entries().into_iter().partition(|entry| is(&entry.path, PART));
+        let is_stale = |entry: &&Entry| now.duration_since(entry.used).is_ok_and(|age| age > STALE);
+        for part in parts.iter().filter(is_stale) {
+            let _ = fs::remove_file(&part.path);
+        }
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.used));
+        let mut bytes = 0_u64;
+        for (index, entry) in entries.iter().enumerate() {
+            bytes = bytes.saturating_add(entry.bytes);
+            if bytes > self.most_bytes || index >= MOST_ENTRIES {
+                // One that another process removed first is gone as well.
+                let _ = fs::remove_file(&entry.path);
+            }
+        }
+    }
+
+    /// What this cache, or another program's, has written into the directory. Other files are not its own to count or remove.
+    fn entries(&self) -> Vec<Entry> {
+        let Ok(found) = fs::read_dir(&self.dir) else { return Vec::new() };
+        let entry = |path: PathBuf| {
+            let metadata = fs::symlink_metadata(&path).ok()?;
+            let is_own = metadata.is_file() && [CODE, VERDICT, PART].iter().any(|ending| is(&path, ending));
+            is_own.then(|| Entry {
+                used: metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+                bytes: metadata.len(),
+                path,
+            })
+        };
+        found.flatten().filter_map(|found| entry(found.path())).collect()
+    }
 }
 
-#[allow(unsafe_code, reason = "the one place that reads compiled code back")]
-fn deserialize(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
-    // SAFETY: the bytes come from `Component::serialize` as `Cache::write` left them: the file and its directory belong to the user
-    // and nobody else can write them (`private`), its digest matches, and its name carries the module's digest, wasmtime's version
-    // and the configuration. Whoever can change it regardless is the user, who can run code of their own anyway.
-    unsafe { Component::deserialize(engine, code) }
+fn is(path: &Path, ending: &str) -> bool {
+    path.extension().is_some_and(|found| found == ending)
 }
 
-fn name(engine: &Engine, digest: &str) -> String {
-    let module = digest.trim_start_matches("sha256:");
-    format!("{module}-{:016x}.code", compiler(engine))
+fn invalid(detail: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, detail)
+}
+
+fn hexadecimal(digest: &str) -> &str {
+    digest.trim_start_matches("sha256:")
+}
+
+fn code_name(engine: &Engine, digest: &str) -> String {
+    format!("{}-{:016x}.{CODE}", hexadecimal(digest), compiler(engine))
+}
+
+fn verdict_name(name: &str) -> String {
+    format!("{name}.{VERDICT}")
 }
 
 /// Tells wasmtime's version, its configuration and the target apart. wasmtime checks them once more when it reads the code.
@@ -151,29 +256,18 @@ fn user_dir() -> Option<PathBuf> {
     Some(caches.join("tilewright").join("policies"))
 }
 
-#[cfg(unix)]
 fn make(dir: &Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-#[cfg(not(unix))]
-fn make(dir: &Path) -> io::Result<()> {
-    fs::create_dir_all(dir)
-}
-
 /// Fails unless only the user can write the file or directory.
-#[cfg(unix)]
 fn private(metadata: &fs::Metadata, dir: bool) -> io::Result<()> {
-    use std::os::unix::fs::MetadataExt;
     let refused = |why| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-    // Files of this process are the user's: the effective user needs no unsafe call to be found out.
-    let me = fs::metadata("/proc/self").map(|own| own.uid());
-    if metadata.is_dir() != dir || metadata.is_symlink() {
+    if metadata.is_symlink() || (if dir { !metadata.is_dir() } else { !metadata.is_file() }) {
         return refused(if dir { "it is not a directory" } else { "it is not a file" });
     }
-    if !me.is_ok_and(|me| me == metadata.uid()) {
-        return refused("it is not known to be the user's own");
+    if rustix::process::geteuid().as_raw() != metadata.uid() {
+        return refused("it is not the user's own");
     }
     if metadata.mode() & 0o022 != 0 {
         return refused("others can write it");
@@ -181,18 +275,83 @@ fn private(metadata: &fs::Metadata, dir: bool) -> io::Result<()> {
     Ok(())
 }
 
-#[cfg(not(unix))]
-fn private(_metadata: &fs::Metadata, _dir: bool) -> io::Result<()> {
-    Err(io::Error::new(io::ErrorKind::Unsupported, "who can write it can't be told on this system"))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-#[cfg(unix)]
-fn only_mine(file: &fs::File) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    file.set_permissions(fs::Permissions::from_mode(0o600))
-}
+    fn cache(most_bytes: u64) -> (tempfile::TempDir, Cache) {
+        let place = tempfile::tempdir().unwrap();
+        let cache = Cache::open(&CacheDir::At(place.path().join("cache"))).unwrap();
+        (place, Cache { most_bytes, ..cache })
+    }
 
-#[cfg(not(unix))]
-fn only_mine(_file: &fs::File) -> io::Result<()> {
-    Ok(())
+    fn used(cache: &Cache, name: &str, seconds_ago: u64) {
+        let file = fs::File::options().write(true).open(cache.dir.join(name)).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(seconds_ago)).unwrap();
+    }
+
+    #[test]
+    fn an_entry_is_only_read_under_its_own_name() {
+        let (_place, cache) = cache(MOST_BYTES);
+        cache.keep_text("one", "words");
+        assert_eq!(cache.text("one").as_deref(), Some("words"));
+        fs::copy(cache.dir.join("one.verdict"), cache.dir.join("two.verdict")).unwrap();
+        assert_eq!(cache.text("two"), None);
+    }
+
+    #[test]
+    fn the_entry_that_was_not_used_for_longest_goes_first() {
+        let (_place, cache) = cache(1000);
+        for (name, age) in [("a", 30), ("b", 20), ("c", 10)] {
+            cache.keep_text(name, &"x".repeat(250));
+            used(&cache, &verdict_name(name), age);
+        }
+        // Reading makes it the newest.
+        assert!(cache.text("a").is_some());
+        cache.keep_text("d", &"x".repeat(250));
+        assert!(cache.text("b").is_none());
+        assert!(["a", "c", "d"].iter().all(|name| cache.text(name).is_some()));
+    }
+
+    #[test]
+    fn what_is_no_entry_is_neither_waited_for_nor_read_nor_removed() {
+        let (_place, cache) = cache(100);
+        let fifo = cache.dir.join("fifo.verdict");
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        assert_eq!(cache.text("fifo"), None);
+        std::os::unix::fs::symlink("/etc/passwd", cache.dir.join("link.verdict")).unwrap();
+        assert_eq!(cache.text("link"), None);
+        let giant = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(cache.dir.join("giant.verdict"));
+        giant.unwrap().set_len(1 << 40).unwrap();
+        assert_eq!(cache.text("giant"), None);
+        fs::write(cache.dir.join("README"), "x".repeat(1000)).unwrap();
+        cache.keep_text("one", "words");
+        assert!(cache.dir.join("README").exists() && fifo.exists());
+        assert!(!cache.dir.join("giant.verdict").exists());
+    }
+
+    #[test]
+    fn unfinished_entries_are_removed_when_they_are_old() {
+        let (_place, cache) = cache(MOST_BYTES);
+        for name in ["old.part", "new.part"] {
+            fs::write(cache.dir.join(name), "half").unwrap();
+        }
+        used(&cache, "old.part", 2 * STALE.as_secs());
+        cache.keep_text("one", "words");
+        assert!(!cache.dir.join("old.part").exists() && cache.dir.join("new.part").exists());
+    }
+
+    #[test]
+    fn a_module_is_forgotten_with_all_that_there_is_of_it() {
+        let (_place, cache) = cache(MOST_BYTES);
+        cache.keep_text("aa-1", "words");
+        cache.keep_text("bb-1", "words");
+        cache.forget("sha256:aa");
+        assert!(cache.text("aa-1").is_none() && cache.text("bb-1").is_some());
+    }
 }

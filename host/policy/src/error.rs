@@ -2,6 +2,7 @@
 
 use std::{io, path::PathBuf};
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Why a policy can't be put to work. Each is one line that names the policy and says what to do.
@@ -46,8 +47,10 @@ pub enum PolicyError {
     Invalid {
         /// The file or name.
         policy: String,
-        /// What the validator says, in one line.
+        /// What the validator or the compiler says, in one line.
         detail: String,
+        /// Whose doing it is.
+        fault: Fault,
     },
     /// The guest wants something that policies are not given.
     #[error("policy {policy}: imports {}, which policies are not given: only {} are offered", imports.join(", "), offered.join(" and "))]
@@ -163,10 +166,33 @@ pub enum PolicyError {
     },
 }
 
+/// The reason why a module can't be run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fault {
+    /// It is no WebAssembly of any kind: damaged, cut short, or never valid.
+    Broken,
+    /// It uses features that are off, by the names that a policy's author knows.
+    Features(Vec<String>),
+    /// It is valid, but not what a policy may be: too costly to compile, or wired in another way.
+    Other,
+}
+
 fn contract_text(version: &str) -> String {
     format!("wit/policy.wit, tilewright:policy@{version}")
 }
 
 fn known_settings(known: &[String]) -> String {
     if known.is_empty() { "it has none".into() } else { format!("it has {}", known.join(", ")) }
+}
+
+impl PolicyError {
+    /// The error without the policy's name, for where that stands already.
+    pub(crate) fn bare(&self) -> String {
+        if let PolicyError::Invalid { detail, .. } = self {
+            return detail.clone();
+        }
+        let text = self.to_string();
+        let after = text.strip_prefix("policy ").and_then(|text| text.split_once(": "));
+        after.map_or(text.clone(), |(_, words)| words.to_owned())
+    }
 }

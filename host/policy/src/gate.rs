@@ -69,7 +69,7 @@ impl PolicyHost {
         settings: &[(String, String)],
     ) -> Result<Verdict, PolicyError> {
         let refused = |error: PolicyError| -> Result<Verdict, PolicyError> {
-            let finding = refusal::finding(error, bytes, !settings.is_empty())?;
+            let finding = refusal::finding(error, !settings.is_empty())?;
             Ok(Verdict::new(origin, load::digest(bytes), vec![finding]))
         };
         let judged = self.load(origin, bytes).and_then(|policy| {

@@ -171,6 +171,13 @@ impl PolicyHost {
         if bytes.len() as u64 > most { Err(too_large(bytes.len() as u64)) } else { Ok(bytes) }
     }
 
+    /// Removes what the cache has of the module with this digest: nobody wants it any longer.
+    pub fn forget(&self, digest: &str) {
+        if let Some(cache) = &self.cache {
+            cache.forget(digest);
+        }
+    }
+
     /// Loads a policy from its bytes; `origin` names it in errors.
     ///
     /// # Errors

@@ -7,6 +7,8 @@
 
 mod cache;
 mod check;
+mod code;
+mod compile;
 mod contract;
 mod error;
 pub mod gate;
@@ -26,10 +28,10 @@ mod standby;
 mod wasi;
 
 pub use cache::CacheDir;
-pub use error::PolicyError;
+pub use error::{Fault, PolicyError};
 pub use gate::{Admission, Admitted, Verdict};
 pub use host::{Description, Inspection, LoadedPolicy, PolicyHost};
-pub use limits::{CodeLimits, Limits};
+pub use limits::{CodeLimits, CompileLimits, Limits};
 pub use load::{Kind, as_component};
 pub use probe::Probe;
 pub use runtime::Policy;

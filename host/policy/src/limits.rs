@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use wasmtime::{Config, OptLevel, Store, WasmFeatures};
 
@@ -12,7 +12,7 @@ use crate::{guest::Guest, wasi::Wasi};
 pub(crate) const TICK: Duration = Duration::from_millis(10);
 
 /// What one policy may use. The defaults are the design's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Instructions, roughly, per call; deterministic.
     pub fuel: u64,
@@ -50,16 +50,21 @@ pub struct Limits {
     pub wasi: Wasi,
 }
 
-/// How much a policy's file may ask of the compiler, all of its modules together. Nothing ends a compilation once it has begun, so what
-/// would take too long or too much memory is refused before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// How much a policy's file may ask of the compiler, all of its modules together. Counting is a first sieve, which refuses in words that
+/// help; what bounds a compilation is [`CompileLimits`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodeLimits {
     /// Bytes of all function bodies.
     pub code_bytes: usize,
-    /// Instructions; a call counts as 30, a function as 110.
+    /// Instructions; a call or a loop counts as 30, a function as 110, and whatever passes on several values as one more for each.
     pub work: usize,
-    /// Locals times the places where a function's paths meet, over all functions; a loop counts once for every loop that it is in.
+    /// Locals times the places where a function's paths meet, over all functions; a loop counts once for every loop that it is in. What
+    /// counts the fuel and the time are two more locals.
     pub joins: usize,
+    /// Parameters and results of one function, block or loop.
+    pub width: usize,
+    /// Operands that wait at once in one function.
+    pub height: usize,
     /// Bytes of one function body.
     pub function_bytes: usize,
     /// As `work`, for one function.
@@ -74,10 +79,29 @@ pub struct CodeLimits {
     pub modules: usize,
     /// Instances that a component makes of its modules and components, with all that those make.
     pub instances: usize,
+    /// Components within a component may hold code of their own, which is joined by code that the host generates.
+    pub inner_code: bool,
+    /// What compiling may take.
+    pub compile: CompileLimits,
+}
+
+/// What the process that compiles a policy may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CompileLimits {
+    /// Bytes of memory, beyond what the program itself has.
+    pub memory_bytes: u64,
+    /// Seconds of processor time, over all threads.
+    pub cpu_seconds: u64,
+    /// Seconds by the clock: a backstop, since a busy machine gives a process little of its time.
+    pub deadline_seconds: u64,
+    /// Bytes of the compiled code with its tables.
+    pub image_bytes: usize,
+    /// Threads.
+    pub threads: usize,
 }
 
 impl CodeLimits {
-    /// For a policy compiled from Rust, C or the like: six times the largest that ships, and no more than 64 MiB to compile.
+    /// For a policy compiled from Rust, C or the like: six times the largest that ships.
     pub const POLICY: Self = Self {
         code_bytes: 1 << 20,
         work: 500_000,
@@ -89,6 +113,16 @@ impl CodeLimits {
         structure_bytes: 128 << 10,
         modules: 64,
         instances: 256,
+        width: 128,
+        height: 1000,
+        inner_code: false,
+        compile: CompileLimits {
+            memory_bytes: 192 << 20,
+            cpu_seconds: 3,
+            deadline_seconds: 60,
+            image_bytes: 24 << 20,
+            threads: 1,
+        },
     };
 
     /// For one that brings its language's run-time along, as Python and JavaScript do: twice what CPython and SpiderMonkey need. Compiling
@@ -105,6 +139,16 @@ impl CodeLimits {
         modules: 256,
         // A runtime with its WASI stubbed out is wired from many small components, each counted as large as the largest before.
         instances: 8192,
+        width: 1000,
+        height: 10_000,
+        inner_code: true,
+        compile: CompileLimits {
+            memory_bytes: 3 << 30,
+            cpu_seconds: 180,
+            deadline_seconds: 600,
+            image_bytes: 512 << 20,
+            threads: 4,
+        },
     };
 }
 

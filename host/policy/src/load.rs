@@ -1,25 +1,30 @@
 //! From a file's bytes to a component that is linked and ready to be instantiated.
 
-use std::{borrow::Cow, collections::BTreeSet};
+use std::collections::BTreeSet;
 
 use sha2::{Digest, Sha256};
-use wasmparser::{Parser, Payload};
+use wasmparser::Parser;
 use wasmtime::component::Component;
 use wit_component::{ComponentEncoder, StringEncoding};
 use wit_parser::Resolve;
 
-use self::survey::Survey;
+use self::{outline::Outline, survey::Survey};
 use crate::{
     PolicyError,
     cache::Cache,
+    code, compile,
     contract::{Linked, World},
+    error::Fault,
     guest::clean,
     limits::{CodeLimits, Limits},
     sandbox::Sandbox,
+    shipped,
     wasi::{self, Wasi},
 };
 
+pub(crate) mod features;
 pub(crate) mod grants;
+mod outline;
 mod survey;
 
 /// The most imports that an error names, and the most characters of each: the guest chose them.
@@ -79,19 +84,22 @@ pub(crate) fn load(
     let kind = sniff(bytes).map_err(|found| PolicyError::NotWebAssembly { policy: policy.into(), found })?;
     let digest = digest(bytes);
     let engine = &sandbox.engine;
-    let component = match cache.and_then(|cache| cache.get(engine, &digest)) {
+    let component = match cache.and_then(|cache| cache.get(engine, &digest, &limits.code.compile)) {
         Some(component) => component,
         None => {
-            let instances = grants::check(policy, bytes, limits)?;
+            let outline = Outline::read(bytes).map_err(|detail| broken(policy, &detail, Fault::Broken))?;
+            is_policy(policy, kind, &outline, limits.wasi)?;
+            outline.check_memories(policy)?;
             surveyed(policy, bytes, limits)?;
-            grants::check_instances(policy, instances, limits)?;
-            let wasm = match kind {
-                Kind::Component => Cow::Borrowed(bytes),
-                Kind::CoreModule => Cow::Owned(componentise(policy, bytes)?),
+            grants::check_instances(policy, outline.instances, limits)?;
+            let code = if shipped::POLICIES.iter().any(|(_, module)| *module == bytes) {
+                compile::here(policy, bytes, engine)?
+            } else {
+                compile::in_child(policy, bytes, limits)?
             };
-            let component = Component::from_binary(engine, &wasm).map_err(|error| invalid(policy, &error))?;
+            let component = code::read(engine, &code).map_err(|error| invalid(policy, &error))?;
             if let Some(cache) = cache {
-                cache.keep(engine, &digest, &component);
+                cache.keep(engine, &digest, &code);
             }
             component
         }
@@ -101,6 +109,18 @@ pub(crate) fn load(
     let image = component.image_range();
     let code_bytes = image.end.addr() - image.start.addr();
     Ok(Fitted { linked, world, kind, digest, imports, exports, code_bytes })
+}
+
+/// Fails unless a file's names are those of a policy, before anything else is done with it.
+fn is_policy(policy: &str, kind: Kind, outline: &Outline<'_>, wasi: Wasi) -> Result<(), PolicyError> {
+    let Outline { imports, exports, .. } = outline;
+    match kind {
+        Kind::Component => check_component(policy, imports, exports, wasi).map(drop),
+        Kind::CoreModule => {
+            let world = World::of(policy, exports.iter().copied())?;
+            check_names(policy, world, imports, world.functions(), exports)
+        }
+    }
 }
 
 /// The component that loading makes of a core module that speaks the contract's canonical names; `origin` names it in errors.
@@ -121,7 +141,7 @@ fn surveyed(policy: &str, bytes: &[u8], limits: &Limits) -> Result<(), PolicyErr
     if limits.code == CodeLimits::POLICY && Survey::of(bytes, &CodeLimits::RUNTIME).is_ok() {
         return Err(PolicyError::Ungranted { policy: policy.into(), why: detail, grant: grants::RUNTIME });
     }
-    Err(broken(policy, &detail))
+    Err(broken(policy, &detail, Fault::Other))
 }
 
 /// `sha256:` and the digest in hexadecimal.
@@ -151,34 +171,20 @@ fn sniff(bytes: &[u8]) -> Result<Kind, &'static str> {
 ///
 /// The metadata that the SDK left in the module is not read but replaced by the contract's own: decoding somebody else's runs a
 /// recursive parser over bytes that nobody checked, and a damaged section overflowed its stack.
-fn componentise(policy: &str, bytes: &[u8]) -> Result<Vec<u8>, PolicyError> {
-    let broken = |detail: String| broken(policy, &detail);
+pub(crate) fn componentise(policy: &str, bytes: &[u8]) -> Result<Vec<u8>, PolicyError> {
+    let broken = |detail: String| broken(policy, &detail, Fault::Other);
+    let outline = Outline::read(bytes).map_err(broken)?;
+    is_policy(policy, Kind::CoreModule, &outline, Wasi::None)?;
     let mut bare = bytes[..HEADER].to_vec();
-    let mut imports: Vec<&str> = Vec::new();
-    let mut exports: Vec<&str> = Vec::new();
     for payload in Parser::new(0).parse_all(bytes) {
         let payload = payload.map_err(|error| broken(error.to_string()))?;
-        match &payload {
-            Payload::ImportSection(section) => {
-                for import in section.clone().into_imports() {
-                    imports.push(import.map_err(|error| broken(error.to_string()))?.module);
-                }
-            }
-            Payload::ExportSection(section) => {
-                for export in section.clone() {
-                    exports.push(export.map_err(|error| broken(error.to_string()))?.name);
-                }
-            }
-            _ => {}
-        }
         if let Some((id, range)) = payload.as_section().filter(|(id, _)| *id != CUSTOM_SECTION) {
             // A section may say that it is longer than the file.
             let contents = bytes.get(range).ok_or_else(|| broken("it ends within a section".into()))?;
             append(&mut bare, id, contents);
         }
     }
-    let world = World::of(policy, exports.iter().copied())?;
-    check_names(policy, world, &imports, world.functions(), &exports)?;
+    let world = World::of(policy, outline.exports.iter().copied())?;
     let described = metadata(world, &mut bare);
     let encoded = described.and_then(|()| ComponentEncoder::default().module(&bare)?.validate(true).encode());
     encoded.map_err(|error| broken(format!("{error:#}")))
@@ -213,14 +219,25 @@ fn fits(
 ) -> Result<(&'static World, Vec<String>, Vec<String>), PolicyError> {
     let ty = component.component_type();
     let imports: Vec<String> = ty.imports(&sandbox.engine).map(|(name, _)| name.to_owned()).collect();
-    // Compiled code may come from a cache that was filled where WASI was granted.
-    grants::check_wasi(policy, imports.iter().map(String::as_str), wasi)?;
     let exports: Vec<String> = ty.exports(&sandbox.engine).map(|(name, _)| name.to_owned()).collect();
-    let world = World::of(policy, exports.iter().map(String::as_str))?;
-    let required = world.required.iter().map(|(interface, _)| interface.to_string());
-    let own: Vec<&String> = imports.iter().filter(|import| !wasi::is_wasi(import)).collect();
-    check_names(policy, world, &own, required, &exports)?;
+    // Compiled code may come from a cache that was filled where WASI was granted.
+    let world = check_component(policy, &imports, &exports, wasi)?;
     Ok((world, imports, exports))
+}
+
+/// The version of the contract that a component's names speak, if they are all in order.
+fn check_component(
+    policy: &str,
+    imports: &[impl AsRef<str>],
+    exports: &[impl AsRef<str>],
+    wasi: Wasi,
+) -> Result<&'static World, PolicyError> {
+    grants::check_wasi(policy, imports.iter().map(AsRef::as_ref), wasi)?;
+    let world = World::of(policy, exports.iter().map(AsRef::as_ref))?;
+    let required = world.required.iter().map(|(interface, _)| interface.to_string());
+    let own: Vec<&str> = imports.iter().map(AsRef::as_ref).filter(|import| !wasi::is_wasi(import)).collect();
+    check_names(policy, world, &own, required, exports)?;
+    Ok(world)
 }
 
 /// Fails with names where a policy wants more than the world offers, or gives less than it requires.
@@ -247,11 +264,12 @@ fn check_names(
 }
 
 fn invalid(policy: &str, error: &wasmtime::Error) -> PolicyError {
-    broken(policy, &format!("{error:#}"))
+    broken(policy, &format!("{error:#}"), Fault::Other)
 }
 
-fn broken(policy: &str, detail: &str) -> PolicyError {
-    PolicyError::Invalid { policy: policy.into(), detail: one_line(detail) }
+/// A module that can't be run, with the first line of the reason.
+pub(crate) fn broken(policy: &str, detail: &str, fault: Fault) -> PolicyError {
+    PolicyError::Invalid { policy: policy.into(), detail: one_line(detail), fault }
 }
 
 /// The first line of a message, cut to a length that a terminal can show.

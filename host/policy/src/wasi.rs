@@ -4,7 +4,7 @@
 //!
 //! It is linked by the names that a component imports, so that any release of WASI 0.2 is served by one table.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tilewright_plan::LogLevel;
 use wasmtime::{
     Error, Result, StoreContextMut,
@@ -23,7 +23,7 @@ const PACKAGE: &str = "wasi:";
 const AT_ONCE: u64 = 4096;
 
 /// What a policy is given of WASI.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wasi {
     /// Nothing: a policy that imports it is refused.

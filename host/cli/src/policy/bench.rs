@@ -17,7 +17,8 @@ const NOISY: f64 = 1.5;
 pub fn run(arguments: &BenchPolicy) -> Outcome {
     let BenchPolicy { policy, set, iterations, json, grants } = arguments;
     let options = Options { iterations: *iterations, limits: grants.limits(), ..Options::default() };
-    let report = measure::measure(policy, set, &measure::requests(), &options)?;
+    let module = super::verified(&super::host(*grants)?, policy)?;
+    let report = measure::measure(&|host| module.load(host), set, &measure::requests(), &options)?;
     warn(&report);
     if *json {
         return super::print(&report);

@@ -19,7 +19,8 @@ use crate::{
 
 /// Checks one policy. A policy that does not pass is work that failed.
 pub fn run(arguments: &args::Check) -> Outcome {
-    let verdict = super::host(arguments.grants)?.check(&arguments.policy, &arguments.set)?;
+    let host = super::host(arguments.grants)?;
+    let verdict = super::verified(&host, &arguments.policy)?.check(&host, &arguments.set)?;
     if arguments.json {
         super::print(&verdict)?;
     } else {

@@ -26,7 +26,8 @@ impl From<CompareError> for Failure {
 /// Compares two policies.
 pub fn run(arguments: &args::Diff) -> Outcome {
     let host = super::host(arguments.grants)?;
-    let (a, b) = (host.find(&arguments.a)?, host.find(&arguments.b)?);
+    let find = |policy: &str| Ok::<_, Failure>(super::verified(&host, policy)?.load(&host)?);
+    let (a, b) = (find(&arguments.a)?, find(&arguments.b)?);
     let a = Contender { policy: &a, settings: &arguments.set_a };
     let b = Contender { policy: &b, settings: &arguments.set_b };
     let comparison = match &arguments.records {

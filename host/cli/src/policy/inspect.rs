@@ -9,7 +9,8 @@ use crate::{args::PolicyGrants, failure::Outcome, table};
 
 /// Describes one policy.
 pub fn run(name_or_file: &str, json: bool, grants: PolicyGrants) -> Outcome {
-    let policy = super::host(grants)?.find(name_or_file)?;
+    let host = super::host(grants)?;
+    let policy = super::verified(&host, name_or_file)?.load(&host)?;
     let inspection = policy.inspection();
     if json {
         return super::print(inspection);

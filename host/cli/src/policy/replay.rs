@@ -37,9 +37,10 @@ pub fn run(arguments: &Replay) -> Outcome {
         );
     }
     let host = super::host(arguments.grants)?;
-    let file = |path: &Path| host.load_file(path);
-    let mut known = arguments.policy_file.iter().map(|path| file(path)).collect::<Result<Vec<_>, _>>()?;
-    let asked = arguments.policy.as_deref().map(|policy| host.find(policy)).transpose()?;
+    let find = |policy: &str| Ok::<_, Failure>(super::verified(&host, policy)?.load(&host)?);
+    let files = arguments.policy_file.iter().map(|path| Ok(super::verified_file(&host, path)?.load(&host)?));
+    let mut known = files.collect::<Outcome<Vec<_>>>()?;
+    let asked = arguments.policy.as_deref().map(find).transpose()?;
     let decided = |policy: &LoadedPolicy| {
         recorded.sessions.iter().all(|session| session.policy.digest == policy.inspection().digest)
     };

@@ -42,7 +42,7 @@ pub fn run(arguments: &Simulate) -> Outcome {
     let spellings = if arguments.policies.is_empty() { &shipped[..] } else { &arguments.policies };
     let mut entrants = Vec::new();
     for spelling in spellings {
-        let policy = host.find(&spelling.policy)?.configure(&spelling.settings)?;
+        let policy = super::verified(&host, &spelling.policy)?.load(&host)?.configure(&spelling.settings)?;
         entrants.push(Entrant { label: spelling.to_string(), planner: Box::new(policy) });
     }
     let report = simulated(&device, &workload, entrants, Options { nearest: !arguments.exact_only });

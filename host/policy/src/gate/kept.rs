@@ -22,7 +22,7 @@ pub(super) fn name(digest: &str, settings: &[(String, String)], limits: &Limits,
         // Writing to a text can't fail.
         let _ = write!(name, "{byte:02x}");
     }
-    name + ".verdict"
+    name
 }
 
 /// The verdict that was kept under this name, for the policy as it is called now.

@@ -6,7 +6,7 @@ use crate::{
     table::{
         Outcome::{Refused, Right},
         Row,
-        Source::{Parts, Text},
+        Source::{Named, Parts, Text},
     },
 };
 
@@ -51,7 +51,7 @@ pub const ROWS: &[Row] = &[
         guest: fields!("(type $f (func)) (func (param (ref null $f)) (call_ref $f (local.get 0)))"),
         outcome: Refused("reference"),
     },
-    Row { name: "64-bit memory", guest: Text("(component (core module (memory i64 1)))"), outcome: Refused("memory") },
+    Row { name: "64-bit memory", guest: Named("(component (core module (memory i64 1)))"), outcome: Refused("memory") },
     Row { name: "64-bit tables", guest: fields!("(table i64 1 funcref)"), outcome: Refused("memory64") },
     Row {
         name: "two memories",
@@ -88,27 +88,27 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         name: "asynchronous functions",
-        guest: Text(
+        guest: Named(
             r#"(component (core module $m (func (export "f"))) (core instance $m (instantiate $m)) (func $f async (canon lift (core func $m "f"))))"#,
         ),
         outcome: Refused("async"),
     },
     Row {
         name: "asynchronous lifting",
-        guest: Text(
+        guest: Named(
             r#"(component (core module $m (func (export "f") (result i32) unreachable) (func (export "c") (param i32 i32 i32) (result i32) unreachable))
             (core instance $m (instantiate $m)) (func (canon lift (core func $m "f") async (callback (func $m "c")))))"#,
         ),
         outcome: Refused("async"),
     },
-    Row { name: "futures", guest: Text("(component (type (future u32)))"), outcome: Refused("async") },
-    Row { name: "streams", guest: Text("(component (type (stream u8)))"), outcome: Refused("async") },
+    Row { name: "futures", guest: Named("(component (type (future u32)))"), outcome: Refused("async") },
+    Row { name: "streams", guest: Named("(component (type (stream u8)))"), outcome: Refused("async") },
     Row {
         name: "background tasks",
-        guest: Text("(component (core func (canon task.cancel)))"),
+        guest: Named("(component (core func (canon task.cancel)))"),
         outcome: Refused("async"),
     },
-    Row { name: "error contexts", guest: Text("(component (type error-context))"), outcome: Refused("error-context") },
+    Row { name: "error contexts", guest: Named("(component (type error-context))"), outcome: Refused("error-context") },
     Row {
         name: "threads of components",
         guest: Text("(component (core func (canon thread.available_parallelism)))"),

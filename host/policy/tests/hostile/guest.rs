@@ -109,6 +109,17 @@ impl Guest {
     }
 }
 
+/// A component from a text, with the names of a policy's exports added: nothing is done with what is no policy at all.
+pub fn named(text: &str) -> Vec<u8> {
+    let body = text.trim_end().strip_suffix(')').unwrap_or_else(|| panic!("no component: {text}"));
+    let text = format!(
+        r#"{body} (instance $names)
+        (export "tilewright:policy/lifecycle@0.1.0" (instance $names))
+        (export "tilewright:policy/decoding-policy@0.1.0" (instance $names)))"#
+    );
+    wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
 /// A healthy guest as a component.
 pub fn component() -> Vec<u8> {
     ComponentEncoder::default().module(&HEALTHY.build()).unwrap().encode().unwrap()

@@ -1,5 +1,6 @@
 //! Policies that mean harm or are broken: a corpus of guests, in tables by subject. What has to hold for each is in [`table`].
 
+mod costly;
 mod features;
 mod guest;
 mod heard;

@@ -13,7 +13,7 @@ use tilewright_plan::{Attempt, Failure, FallbackReason, Planner};
 use tilewright_policy::{Policy, PolicyHost};
 
 use crate::{
-    guest::{Guest, HEALTHY},
+    guest::{Guest, HEALTHY, named},
     heard::heard,
     scene::{Prices, decide, device, host, hostile_request, is_right, offer, outcome, put_to_work, request},
 };
@@ -42,6 +42,8 @@ pub enum Source {
     Parts(Guest),
     /// WebAssembly text.
     Text(&'static str),
+    /// A component as text, to which the names of a policy are added.
+    Named(&'static str),
     /// Made by a function.
     Bytes(fn() -> Vec<u8>),
 }
@@ -73,6 +75,7 @@ impl Source {
         match self {
             Source::Parts(guest) => guest.build(),
             Source::Text(text) => wat::parse_str(text).unwrap_or_else(|error| panic!("{error}")),
+            Source::Named(text) => named(text),
             Source::Bytes(make) => make(),
         }
     }

@@ -1,0 +1,102 @@
+//! The child's side: limits itself, reads a module, answers with compiled code or the reason why
+//! there is none, and ends.
+//!
+//! The child is the running program itself, started again with [`NAME`] as its name. It is taken
+//! over before `main`, so that every program which loads policies (this crate's tests among them)
+//! compiles them under the same limits, without having to know of it.
+
+use std::{
+    env,
+    hint::black_box,
+    io::{self, Read, Write},
+    panic,
+    path::Path,
+    process,
+};
+
+use rustix::{
+    param::page_size,
+    process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit},
+};
+use wasmtime::{Config, Engine};
+
+use super::{CODE, Order, REFUSAL, Refusal};
+use crate::load::features;
+
+/// The name under which this program compiles a policy and does nothing else.
+pub(super) const NAME: &str = "tilewright-compile";
+
+/// Runs before `main`.
+#[allow(unsafe_code, reason = "a section's name can't be checked by the compiler")]
+// SAFETY: the section holds pointers to functions of this type, which the loader calls once, on the
+// main thread, after the libraries that this program needs have been set up.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static ENTRY: extern "C" fn() = enter;
+
+/// The running program. Naming [`ENTRY`] here keeps the linker from leaving it out.
+pub(super) fn program() -> &'static Path {
+    black_box(&ENTRY);
+    Path::new("/proc/self/exe")
+}
+
+extern "C" fn enter() {
+    if env::args_os().next().is_none_or(|name| name != NAME) {
+        return;
+    }
+    // No panic may leave a function that C calls. What it says reaches the parent by the standard error.
+    let served = panic::catch_unwind(serve).unwrap_or(Err(io::ErrorKind::Other.into()));
+    process::exit(if served.is_ok() { 0 } else { 1 });
+}
+
+fn serve() -> io::Result<()> {
+    let mut limits = env::args().skip(1).map_while(|argument| argument.parse::<u64>().ok());
+    let (Some(memory_bytes), Some(cpu_seconds)) = (limits.next(), limits.next()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    confine(memory_bytes, cpu_seconds)?;
+    let mut stdin = io::stdin().lock();
+    let mut length = [0; 8];
+    stdin.read_exact(&mut length)?;
+    let mut order = Vec::new();
+    (&mut stdin).take(u64::from_le_bytes(length)).read_to_end(&mut order)?;
+    let order: Order = serde_json::from_slice(&order)?;
+    let mut module = Vec::new();
+    stdin.read_to_end(&mut module)?;
+    let (kind, answer) = match compiled(&order, &module) {
+        Ok(code) => (CODE, code),
+        Err(refusal) => (REFUSAL, serde_json::to_vec(&refusal)?),
+    };
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(&[kind])?;
+    stdout.write_all(&answer)?;
+    stdout.flush()
+}
+
+/// Limits this process: memory beyond what it has already, processor time, no dump, no file that
+/// grows. If its parent dies, so does it.
+fn confine(memory_bytes: u64, cpu_seconds: u64) -> io::Result<()> {
+    let most = |value: u64| Rlimit { current: Some(value), maximum: Some(value) };
+    setrlimit(Resource::Core, most(0))?;
+    setrlimit(Resource::Fsize, most(0))?;
+    // A second more than the soft limit, whose signal says what happened.
+    setrlimit(Resource::Cpu, Rlimit { current: Some(cpu_seconds), maximum: Some(cpu_seconds + 1) })?;
+    setrlimit(Resource::Data, most(writable_bytes()?.saturating_add(memory_bytes)))?;
+    Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
+}
+
+/// Bytes of private memory that this process may write, as the system counts them for the limit.
+fn writable_bytes() -> io::Result<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm")?;
+    let pages = statm.split_ascii_whitespace().nth(5).and_then(|pages| pages.parse::<u64>().ok());
+    Ok(pages.ok_or(io::ErrorKind::InvalidData)? * page_size() as u64)
+}
+
+fn compiled(order: &Order, module: &[u8]) -> Result<Vec<u8>, Refusal> {
+    let refusal = |detail: String| Refusal { fault: features::fault(module), detail };
+    let mut config = Config::new();
+    order.limits.configure(&mut config);
+    config.parallel_compilation(order.limits.code.compile.threads > 1);
+    let engine = Engine::new(&config).map_err(|error| refusal(format!("{error:#}")))?;
+    super::code(&order.policy, module, &engine).map_err(refusal)
+}

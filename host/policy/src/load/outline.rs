@@ -1,0 +1,99 @@
+//! A look over a policy's names before anything is compiled: a file that would be refused anyway is
+//! refused at once, in words that help.
+
+use wasmparser::{BinaryReaderError, ComponentExternalKind, Instance, Parser, Payload, TypeRef};
+
+use super::{broken, features::SEVERAL_MEMORIES};
+use crate::{PolicyError, error::Fault};
+
+/// The names and sizes of a file's outermost module or component.
+#[derive(Debug, Default)]
+pub(super) struct Outline<'a> {
+    /// Of a core module the names of the modules that it imports from, of a component those of its imports.
+    pub imports: Vec<&'a str>,
+    /// The names of its exports; of a component those of instances only.
+    pub exports: Vec<&'a str>,
+    /// Core instances that a component makes itself.
+    pub instances: usize,
+    /// A module within has more than one memory.
+    several_memories: bool,
+}
+
+impl<'a> Outline<'a> {
+    /// Reads the sections of a file.
+    ///
+    /// # Errors
+    /// The parser's words if the file is damaged.
+    pub fn read(bytes: &'a [u8]) -> Result<Self, String> {
+        let mut outline = Self::default();
+        // The memories of each module or component that is open, the outermost first.
+        let mut memories: Vec<u32> = Vec::new();
+        for payload in Parser::new(0).parse_all(bytes) {
+            let payload = payload.map_err(words)?;
+            let mut found = 0;
+            match &payload {
+                Payload::Version { .. } => memories.push(0),
+                Payload::End(_) => drop(memories.pop()),
+                Payload::MemorySection(section) => found = section.count(),
+                Payload::ImportSection(section) => {
+                    for import in section.clone().into_imports() {
+                        let import = import.map_err(words)?;
+                        found += u32::from(matches!(import.ty, TypeRef::Memory(_)));
+                        if memories.len() == 1 {
+                            outline.imports.push(import.module);
+                        }
+                    }
+                }
+                outer if memories.len() == 1 => outline.outermost(outer)?,
+                _ => {}
+            }
+            if let Some(memories) = memories.last_mut() {
+                *memories = memories.saturating_add(found);
+                outline.several_memories |= *memories > 1;
+            }
+        }
+        Ok(outline)
+    }
+
+    fn outermost(&mut self, payload: &Payload<'a>) -> Result<(), String> {
+        match payload {
+            Payload::ExportSection(section) => {
+                for export in section.clone() {
+                    self.exports.push(export.map_err(words)?.name);
+                }
+            }
+            Payload::ComponentImportSection(section) => {
+                for import in section.clone() {
+                    self.imports.push(import.map_err(words)?.name.name);
+                }
+            }
+            Payload::ComponentExportSection(section) => {
+                for export in section.clone() {
+                    let export = export.map_err(words)?;
+                    if export.kind == ComponentExternalKind::Instance {
+                        self.exports.push(export.name.name);
+                    }
+                }
+            }
+            Payload::InstanceSection(section) => {
+                for instance in section.clone() {
+                    let is_made = matches!(instance.map_err(words)?, Instance::Instantiate { .. });
+                    self.instances += usize::from(is_made);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Refuses a module with several memories. That has to be looked for here: wasmtime itself makes use of the feature to copy between a
+    /// policy's components, and where it is off, it panics.
+    pub fn check_memories(&self, policy: &str) -> Result<(), PolicyError> {
+        let fault = Fault::Features(vec![SEVERAL_MEMORIES.into()]);
+        if self.several_memories { Err(broken(policy, "a module with multiple memories", fault)) } else { Ok(()) }
+    }
+}
+
+fn words(error: BinaryReaderError) -> String {
+    error.to_string()
+}

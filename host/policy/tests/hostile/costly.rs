@@ -1,0 +1,252 @@
+//! Modules that are made to be costly to compile: five kinds which counting alone did not bound, at
+//! sizes around its limits, and mutations of them. Whatever the counting misses has to end at the
+//! limits of the process that compiles.
+
+use std::{fs, time::Instant};
+
+use proptest::{
+    strategy::{Strategy, ValueTree},
+    test_runner::{RngAlgorithm, TestRng, TestRunner},
+};
+use tilewright_policy::{CacheDir, CodeLimits, CompileLimits, Limits, PolicyError, PolicyHost};
+use wasm_encoder::{BlockType, Function, ValType};
+
+use crate::{
+    guest::{HEALTHY, named},
+    malformed::{TYPES, ended, exporting, exporting_typed},
+    scene::{assert_right, decide, host, put_to_work, request},
+    table::alone,
+};
+
+/// Seconds of processor time that loading a module may take, the compiler's included.
+const MOST_SECONDS: f64 = 5.0;
+
+/// One of the kinds, with its sizes.
+#[derive(Clone, Copy, Debug)]
+enum Costly {
+    /// Loops within each other, of a type with many parameters and results.
+    WideBlocks { depth: u32, width: usize },
+    /// Operands that wait at once.
+    DeepStack { height: u32, functions: u32 },
+    /// Loops within each other without a local.
+    BareLoops { depth: u32, functions: u32 },
+    /// Functions with many parameters.
+    WideSignatures { functions: u32, width: usize },
+    /// Calls between components within the component, of a tuple with many fields.
+    Adapters { calls: usize, fields: usize },
+}
+
+impl Costly {
+    fn build(self) -> Vec<u8> {
+        match self {
+            Costly::WideBlocks { depth, width } => wide_blocks(depth, width),
+            Costly::DeepStack { height, functions } => exporting((0..functions).map(|_| deep_stack(height))),
+            Costly::BareLoops { depth, functions } => exporting((0..functions).map(|_| bare_loops(depth))),
+            Costly::WideSignatures { functions, width } => wide_signatures(functions, width),
+            Costly::Adapters { calls, fields } => adapters(calls, fields),
+        }
+    }
+}
+
+/// The kinds as they were found, larger, and just within what counting lets pass.
+const FOUND: [Costly; 32] = [
+    Costly::WideBlocks { depth: 1000, width: 1000 },
+    Costly::WideBlocks { depth: 1000, width: 500 },
+    Costly::WideBlocks { depth: 1000, width: 64 },
+    Costly::WideBlocks { depth: 370, width: 64 },
+    Costly::WideBlocks { depth: 300, width: 32 },
+    Costly::WideBlocks { depth: 150, width: 64 },
+    Costly::WideBlocks { depth: 10_000, width: 1 },
+    Costly::DeepStack { height: 16_000, functions: 1 },
+    Costly::DeepStack { height: 40_000, functions: 1 },
+    Costly::DeepStack { height: 1001, functions: 1 },
+    Costly::DeepStack { height: 999, functions: 1 },
+    Costly::DeepStack { height: 999, functions: 20 },
+    Costly::DeepStack { height: 999, functions: 150 },
+    Costly::DeepStack { height: 100, functions: 1000 },
+    Costly::BareLoops { depth: 24_000, functions: 1 },
+    Costly::BareLoops { depth: 100_000, functions: 1 },
+    Costly::BareLoops { depth: 157, functions: 1 },
+    Costly::BareLoops { depth: 157, functions: 6 },
+    Costly::BareLoops { depth: 50, functions: 55 },
+    Costly::BareLoops { depth: 10, functions: 1300 },
+    Costly::WideSignatures { functions: 2000, width: 1000 },
+    Costly::WideSignatures { functions: 500, width: 1000 },
+    Costly::WideSignatures { functions: 100, width: 1000 },
+    Costly::WideSignatures { functions: 1, width: 1000 },
+    Costly::WideSignatures { functions: 2000, width: 128 },
+    Costly::WideSignatures { functions: 1500, width: 128 },
+    Costly::WideSignatures { functions: 4000, width: 10 },
+    Costly::Adapters { calls: 400, fields: 900 },
+    Costly::Adapters { calls: 100, fields: 900 },
+    Costly::Adapters { calls: 400, fields: 15 },
+    Costly::Adapters { calls: 1, fields: 16 },
+    Costly::Adapters { calls: 2000, fields: 1 },
+];
+
+/// So many mutations besides.
+const MUTATIONS: usize = 12;
+
+/// Sizes at random, spread over orders of magnitude, from a fixed seed.
+fn mutations() -> Vec<Costly> {
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[13; 32]);
+    let mut runner = TestRunner::new_with_rng(Default::default(), rng);
+    let size = |most: f64| (0.0..most.log2()).prop_map(|power: f64| power.exp2() as u32);
+    let any = (0..5_u8, size(60_000.0), size(1000.0)).prop_map(|(kind, many, wide)| match kind {
+        0 => Costly::WideBlocks { depth: many, width: wide as usize },
+        1 => Costly::DeepStack { height: many, functions: 1 + wide / 8 },
+        2 => Costly::BareLoops { depth: many, functions: 1 + wide / 8 },
+        3 => Costly::WideSignatures { functions: 1 + many / 16, width: wide as usize },
+        _ => Costly::Adapters { calls: 1 + many as usize / 128, fields: wide as usize },
+    });
+    (0..MUTATIONS).map(|_| any.new_tree(&mut runner).unwrap().current()).collect()
+}
+
+fn wide_blocks(depth: u32, width: usize) -> Vec<u8> {
+    let mut function = Function::new([]);
+    for _ in 0..width {
+        function.instructions().i64_const(1);
+    }
+    for _ in 0..depth {
+        function.instructions().loop_(BlockType::FunctionType(TYPES));
+    }
+    for _ in 0..depth {
+        function.instructions().end();
+    }
+    for _ in 0..width {
+        function.instructions().drop();
+    }
+    exporting_typed(&[(width, width)], [(0, ended(function))])
+}
+
+fn deep_stack(height: u32) -> Function {
+    let mut function = Function::new([(1, ValType::I32)]);
+    for value in 0..height {
+        function.instructions().local_get(0).i32_const(value as i32).i32_add();
+    }
+    for _ in 1..height {
+        function.instructions().i32_xor();
+    }
+    function.instructions().drop();
+    ended(function)
+}
+
+fn bare_loops(depth: u32) -> Function {
+    let mut function = Function::new([]);
+    for _ in 0..depth {
+        function.instructions().loop_(BlockType::Empty);
+    }
+    for _ in 0..depth {
+        function.instructions().i32_const(0).br_if(0).end();
+    }
+    ended(function)
+}
+
+fn wide_signatures(functions: u32, width: usize) -> Vec<u8> {
+    exporting_typed(&[(width, 0)], (0..functions).map(|_| (TYPES, ended(Function::new([])))))
+}
+
+/// A component that lifts a function, and another that lowers it many times: the host generates what copies the fields between them.
+fn adapters(calls: usize, fields: usize) -> Vec<u8> {
+    let tuple = format!("(tuple {})", "u8 ".repeat(fields));
+    let lowered: String = (0..calls)
+        .map(|call| format!(r#"(core func $l{call} (canon lower (func $f) (memory $m "memory")))"#))
+        .collect();
+    let (flat, by_memory) = if fields <= 16 { (fields, false) } else { (1, true) };
+    let params = "i32 ".repeat(flat);
+    let (realloc, option) = if by_memory {
+        (
+            r#"(func (export "realloc") (param i32 i32 i32 i32) (result i32) i32.const 0)"#,
+            r#"(realloc (func $m "realloc"))"#,
+        )
+    } else {
+        ("", "")
+    };
+    named(&format!(
+        r#"(component
+        (component $a
+            (core module $m (memory (export "memory") 1) {realloc} (func (export "f") (param {params})))
+            (core instance $m (instantiate $m))
+            (func (export "f") (param "x" {tuple}) (canon lift (core func $m "f") (memory $m "memory") {option})))
+        (component $b
+            (import "f" (func $f (param "x" {tuple})))
+            (core module $m (memory (export "memory") 1))
+            (core instance $m (instantiate $m))
+            {lowered})
+        (instance $a (instantiate $a))
+        (instance (instantiate $b (with "f" (func $a "f")))))"#
+    ))
+}
+
+/// Seconds of processor time of this process, and of the children that it has waited for.
+fn processor_seconds() -> f64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    // utime, stime, cutime, cstime, in ticks of 10 ms.
+    fields[11..15].iter().map(|ticks| ticks.parse::<f64>().unwrap()).sum::<f64>() / 100.0
+}
+
+/// The processor time that a load took, and what came of it.
+fn load(host: &PolicyHost, costly: Costly, bytes: &[u8]) -> (f64, Result<(), PolicyError>) {
+    let (before, started) = (processor_seconds(), Instant::now());
+    let loaded = host.load("guest", bytes).map(drop);
+    let seconds = processor_seconds() - before;
+    let said = loaded.as_ref().err().map_or_else(|| "loaded".into(), ToString::to_string);
+    println!("{costly:?}: {} KB, {seconds:.2} s, {:?}: {said}", bytes.len() / 1024, started.elapsed());
+    (seconds, loaded)
+}
+
+#[test]
+fn every_costly_module_ends_soon_with_a_reason_and_the_next_one_works() {
+    let _alone = alone();
+    let host = host();
+    let all: Vec<Costly> = FOUND.into_iter().chain(mutations()).collect();
+    assert!(all.len() >= 40);
+    for costly in all {
+        let (seconds, loaded) = load(&host, costly, &costly.build());
+        assert!(seconds < MOST_SECONDS, "{costly:?}: {seconds} s");
+        if let Err(error) = loaded {
+            let said = error.to_string();
+            assert!(!said.contains('\n') && !matches!(error, PolicyError::Sandbox { .. }), "{costly:?}: {said}");
+        }
+    }
+    assert_right(&decide(&mut put_to_work(&host, &HEALTHY), &request()));
+}
+
+/// With the sieve wide open, every kind runs into the limits of the compiling process itself.
+#[test]
+fn the_compiling_process_is_bounded_by_itself() {
+    let _alone = alone();
+    let compile =
+        CompileLimits { memory_bytes: 48 << 20, cpu_seconds: 1, deadline_seconds: 30, ..CodeLimits::POLICY.compile };
+    let code = CodeLimits { compile, ..CodeLimits::RUNTIME };
+    let host = PolicyHost::new(Limits { code, ..Limits::default() }, &CacheDir::Off).unwrap();
+    let open = [
+        Costly::WideBlocks { depth: 900, width: 480 },
+        Costly::DeepStack { height: 9999, functions: 40 },
+        Costly::BareLoops { depth: 950, functions: 30 },
+        Costly::WideSignatures { functions: 2000, width: 1000 },
+        Costly::Adapters { calls: 400, fields: 900 },
+    ];
+    for costly in open {
+        let (seconds, loaded) = load(&host, costly, &costly.build());
+        assert!(seconds < 3.0, "{costly:?}: {seconds} s");
+        let said = loaded.unwrap_err().to_string();
+        assert!(said.contains("too much to compile: it takes more than"), "{costly:?}: {said}");
+    }
+    assert_right(&decide(&mut put_to_work(&host, &HEALTHY), &request()));
+}
+
+/// By the clock, too, whatever the child is doing.
+#[test]
+fn the_compiling_process_has_a_deadline() {
+    let _alone = alone();
+    let compile = CompileLimits { cpu_seconds: 60, deadline_seconds: 1, ..CodeLimits::RUNTIME.compile };
+    let host = PolicyHost::new(
+        Limits { code: CodeLimits { compile, ..CodeLimits::RUNTIME }, ..Limits::default() },
+        &CacheDir::Off,
+    );
+    let costly = Costly::WideSignatures { functions: 2000, width: 1000 };
+    let (_, loaded) = load(&host.unwrap(), costly, &costly.build());
+    assert!(loaded.unwrap_err().to_string().ends_with("too much to compile: it takes more than 1 s"));
+}
