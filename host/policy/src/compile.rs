@@ -25,7 +25,7 @@ use crate::{
     PolicyError,
     error::Fault,
     limits::{CompileLimits, Limits},
-    load::{self, Kind, one_line},
+    load::{self, Kind, one_line, outline::Outline},
 };
 
 /// Children at once, over all hosts of this process: each may take as much memory as its limit.
@@ -123,6 +123,9 @@ pub(crate) fn here(policy: &str, bytes: &[u8], engine: &Engine) -> Result<Vec<u8
 
 /// Compiles a module, which is made a component before if it is none.
 fn code(policy: &str, bytes: &[u8], engine: &Engine) -> Result<Vec<u8>, String> {
+    if Outline::read(bytes)?.several_memories {
+        return Err("a module with multiple memories".into());
+    }
     let wasm = match Kind::of(bytes) {
         Some(Kind::CoreModule) => Cow::Owned(load::componentise(policy, bytes).map_err(|error| error.bare())?),
         _ => Cow::Borrowed(bytes),

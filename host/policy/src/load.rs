@@ -24,7 +24,7 @@ use crate::{
 
 pub(crate) mod features;
 pub(crate) mod grants;
-mod outline;
+pub(crate) mod outline;
 mod survey;
 
 /// The most imports that an error names, and the most characters of each: the guest chose them.
@@ -89,7 +89,6 @@ pub(crate) fn load(
         None => {
             let outline = Outline::read(bytes).map_err(|detail| broken(policy, &detail, Fault::Broken))?;
             is_policy(policy, kind, &outline, limits.wasi)?;
-            outline.check_memories(policy)?;
             surveyed(policy, bytes, limits)?;
             grants::check_instances(policy, outline.instances, limits)?;
             let code = if shipped::POLICIES.iter().any(|(_, module)| *module == bytes) {

@@ -13,16 +13,13 @@ const OFF: [(WasmFeatures, &str); 12] = [
     (WasmFeatures::EXCEPTIONS, "exceptions"),
     (WasmFeatures::LEGACY_EXCEPTIONS, "exceptions of the older kind"),
     (WasmFeatures::MEMORY64, "64-bit memory"),
-    (WasmFeatures::MULTI_MEMORY, SEVERAL_MEMORIES),
+    (WasmFeatures::MULTI_MEMORY, "several memories in one module"),
     (WasmFeatures::RELAXED_SIMD, "relaxed SIMD"),
     (WasmFeatures::CUSTOM_PAGE_SIZES, "pages of other sizes"),
     (WasmFeatures::WIDE_ARITHMETIC, "wide arithmetic"),
     (WasmFeatures::STACK_SWITCHING, "stack switching"),
     (WasmFeatures::CM_ASYNC, "asynchronous components"),
 ];
-
-/// The name of the one feature that is looked for before a module is compiled.
-pub(crate) const SEVERAL_MEMORIES: &str = "several memories in one module";
 
 /// The reason why the sandbox refuses a module.
 pub(crate) fn fault(bytes: &[u8]) -> Fault {

@@ -3,20 +3,18 @@
 
 use wasmparser::{BinaryReaderError, ComponentExternalKind, Instance, Parser, Payload, TypeRef};
 
-use super::{broken, features::SEVERAL_MEMORIES};
-use crate::{PolicyError, error::Fault};
-
 /// The names and sizes of a file's outermost module or component.
 #[derive(Debug, Default)]
-pub(super) struct Outline<'a> {
+pub(crate) struct Outline<'a> {
     /// Of a core module the names of the modules that it imports from, of a component those of its imports.
     pub imports: Vec<&'a str>,
     /// The names of its exports; of a component those of instances only.
     pub exports: Vec<&'a str>,
     /// Core instances that a component makes itself.
     pub instances: usize,
-    /// A module within has more than one memory.
-    several_memories: bool,
+    /// A module within has more than one memory. The compiler panics over that where the feature is off, and it has to be on: wasmtime
+    /// itself makes use of it to copy between a policy's components.
+    pub several_memories: bool,
 }
 
 impl<'a> Outline<'a> {
@@ -84,13 +82,6 @@ impl<'a> Outline<'a> {
             _ => {}
         }
         Ok(())
-    }
-
-    /// Refuses a module with several memories. That has to be looked for here: wasmtime itself makes use of the feature to copy between a
-    /// policy's components, and where it is off, it panics.
-    pub fn check_memories(&self, policy: &str) -> Result<(), PolicyError> {
-        let fault = Fault::Features(vec![SEVERAL_MEMORIES.into()]);
-        if self.several_memories { Err(broken(policy, "a module with multiple memories", fault)) } else { Ok(()) }
     }
 }
 
