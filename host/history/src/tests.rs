@@ -173,21 +173,25 @@ fn policies_are_told_of_this_device_and_model_at_about_this_size() {
 }
 
 #[test]
-fn a_plan_is_told_of_four_times_at_most() {
+fn a_plan_is_told_of_by_its_newest_runs_and_few_of_long_ago() {
     let place = Place::new();
     let mut history = place.open();
-    for (second, tile) in [(3, 256), (4, 256), (5, 256), (9, 0), (6, 256), (7, 256), (9, 512)] {
+    for second in 1..=40 {
+        history.append(DEVICE, &picture(second, 256)).unwrap();
+    }
+    for (second, tile) in [(50, 0), (50, 512)] {
         history.append(DEVICE, &picture(second, tile)).unwrap();
     }
     // At one time the later-added comes first; reasons don't make plans differ.
     let model = model_fingerprint(&picture(0, 0).request.model);
     let query = Query { device: DEVICE, model: &model, request: &picture(0, 0).request };
-    let trials = history.trials(&query, 10).unwrap();
+    let trials = history.trials(&query, 100).unwrap();
     let found: Vec<_> =
         trials.iter().map(|trial| (trial.outcome.unwrap().elapsed.as_millis(), trial.plan.space.tile())).collect();
     let tile = |side| Some(Tile { height: side, width: side, overlap: side / 4 });
-    let quarter = tile(256);
-    assert_eq!(found, [(9, tile(512)), (9, None), (7, quarter), (6, quarter), (5, quarter), (4, quarter)]);
+    // The newest eight, then the 16th and the 32nd.
+    let quarter = [40, 39, 38, 37, 36, 35, 34, 33, 25, 9].map(|ms| (ms, tile(256)));
+    assert_eq!(found, [vec![(50, tile(512)), (50, None)], quarter.to_vec()].concat());
 }
 
 #[test]

@@ -1,9 +1,15 @@
-//! What earlier measurements say about the host's estimates: the ratio of the two, of the nearest plan.
+//! What earlier measurements say about the host's estimates: the ratio of the two, taken apart into what the machine has to do with it
+//! and what the plan has.
 //!
-//! Time is taken from the nearest plan (in pixels worked on at once) of the same manner, precision and memory order; where there is none,
-//! from the nearest of another manner, whole and bands standing in for each other first: what a device is slow at whole, it is slow at in
-//! parts too. Memory is the most that was seen of the same manner, precision and memory order, and of no other: bands and tiles, and a
-//! clip in chunks or in one, hold different things. Another precision says nothing about either.
+//! **Time.** Of a plan's runs the quickest counts: a run takes longer for many reasons that are not the plan's (other programs, heat, a
+//! kernel search), and shorter for none. What is common to all plans is the machine's factor, and it holds for every plan that was never
+//! measured. Only what is left over is a plan's own, and it takes three slow runs without a quicker one for a plan to be slower
+//! than the machine is. A plan that was not measured takes the ratio of the nearest one (in pixels worked on at once) of the same manner,
+//! precision and memory order; where there is none, of the nearest of another manner, whole and bands standing in for each other first:
+//! what a device is slow at whole, it is slow at in parts too.
+//!
+//! **Memory** is the most that was seen of the same manner, precision and memory order, and of no other: bands and tiles, and a clip in
+//! chunks or in one, hold different things.
 //!
 //! A trial carries no size of its own: the host gives what it would have been at the size of the request.
 
@@ -12,7 +18,7 @@ use tilewright_sdk::{Attempt, Failure, Kind, Layout, Plan, Precision, Request, T
 use crate::learnt::Learnt;
 
 /// The most trials to look at; newer ones come first.
-const TRIALS: u32 = 16;
+const TRIALS: u32 = 32;
 
 /// The most plans among them to ask the price of.
 const TRIED_PLANS: usize = 6;
@@ -20,37 +26,41 @@ const TRIED_PLANS: usize = 6;
 /// How far a measurement moves an estimate. Beyond it something else was measured too: another program's work, a kernel search.
 const TRUSTED: (f64, f64) = (0.5, 4.0);
 
-/// What a measurement weighs against the next newer one.
-const AGEING: f64 = 0.75;
+/// Runs of a plan that its quickest one is taken from.
+const RUNS: usize = 16;
+
+/// Runs that it takes to show that a plan is slower than the machine is.
+const SHOWN: usize = 3;
 
 /// Measured over estimated, for one plan or a few that are alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Ratio {
-    /// Mean of estimated over measured time.
-    speed: f64,
-    weight: f64,
+    /// Of the newest runs, in no order; 0 where there is none.
+    times: [f64; RUNS],
+    /// Runs that were noted.
+    runs: usize,
     /// The most of measured over estimated memory; 0 where none was seen.
     memory: f64,
 }
 
 impl Ratio {
     /// Adds a measurement that is newer than all before.
-    ///
-    /// Speeds are averaged rather than times, with less weight for older ones: a noisy run is one that took too long, and a mean of
-    /// speeds gives such a run the least say.
     pub fn note(&mut self, time: f64, memory: f64) {
         let trusted = |ratio: f64| (ratio.is_finite() && ratio > 0.0).then(|| ratio.clamp(TRUSTED.0, TRUSTED.1));
-        if let Some(time) = trusted(time) {
-            self.weight = self.weight * AGEING + 1.0;
-            self.speed += (1.0 / time - self.speed) / self.weight;
+        if let Some(time) = trusted(time)
+            && let Some(place) = self.times.get_mut(self.runs % RUNS)
+        {
+            *place = time;
+            self.runs += 1;
         }
         if let Some(memory) = trusted(memory) {
             self.memory = self.memory.max(memory);
         }
     }
 
+    /// Of the quickest run.
     fn time(&self) -> Option<f64> {
-        (self.weight > 0.0).then(|| 1.0 / self.speed)
+        self.times.iter().copied().filter(|time| *time > 0.0).min_by(f64::total_cmp)
     }
 }
 
@@ -71,6 +81,39 @@ pub struct Seen {
     pub ratio: Ratio,
 }
 
+impl Seen {
+    /// Measured over estimated time, on a machine of this factor.
+    fn time(&self, machine: f64) -> Option<f64> {
+        let time = self.ratio.time()?;
+        // A run or two may have been slow for any reason.
+        Some(if self.ratio.runs < SHOWN { time.min(machine) } else { time })
+    }
+}
+
+/// What is common to all plans: the lower middle one of the ratios of those that were run often enough to show it, else the least of all.
+/// 1 where nothing was measured.
+fn machine(seen: &[Seen]) -> f64 {
+    let mut times: Vec<f64> = Vec::with_capacity(seen.len());
+    let mut least = f64::INFINITY;
+    for ratio in seen.iter().map(|seen| &seen.ratio) {
+        match ratio.time() {
+            Some(time) if ratio.runs >= SHOWN => {
+                // In order as they come: a handful, and sorting would be a tenth of the module's size.
+                let place = times.iter().position(|other| time < *other).unwrap_or(times.len());
+                times.insert(place, time);
+            }
+            Some(time) => least = least.min(time),
+            None => {}
+        }
+    }
+    let middle = times.len().saturating_sub(1) / 2;
+    match times.get(middle) {
+        Some(time) => *time,
+        None if least.is_finite() => least,
+        None => 1.0,
+    }
+}
+
 /// What to multiply an estimate by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Correction {
@@ -83,6 +126,7 @@ pub struct Correction {
 /// Everything that was measured, for one request.
 pub struct Corrections {
     seen: Vec<Seen>,
+    machine: f64,
     asked: u32,
     extents: Extents,
 }
@@ -117,7 +161,8 @@ impl Corrections {
             }
         }
         seen.extend(learnt.about(request).cloned());
-        Self { seen, asked, extents }
+        let machine = machine(&seen);
+        Self { seen, machine, asked, extents }
     }
 
     /// Estimates that were asked for.
@@ -135,7 +180,7 @@ impl Corrections {
         }
     }
 
-    /// What to multiply the estimate of a plan by; 1 where nothing was measured.
+    /// What to multiply the estimate of a plan by; of the time, the machine's factor where no such plan was measured.
     pub fn of(&self, plan: &Plan) -> Correction {
         self.of_manner(manner(plan), plan.precision, plan.layout, pixels(plan, self.extents))
     }
@@ -166,20 +211,20 @@ impl Corrections {
             if other == 0 {
                 memory = memory.max(seen.ratio.memory);
             }
-            if let Some(time) = seen.ratio.time()
+            if let Some(time) = seen.time(self.machine)
                 && nearest.is_none_or(|(but_other, but_far, _)| (other, far(seen)) < (but_other, but_far))
             {
                 nearest = Some((other, far(seen), time));
             }
         }
         let is_measured = memory > 0.0;
-        let time = nearest.map_or(1.0, |(.., time)| time);
+        let time = nearest.map_or(self.machine, |(.., time)| time);
         Correction { time, memory: if is_measured { memory } else { 1.0 }, is_measured }
     }
 
     /// Whether this very plan was carried out to its end, so that every kernel that it needs was found.
     pub fn has_run(&self, plan: &Plan) -> bool {
-        self.seen.iter().any(|seen| seen.ratio.weight > 0.0 && seen.plan.is_like(plan))
+        self.seen.iter().any(|seen| seen.ratio.runs > 0 && seen.plan.is_like(plan))
     }
 }
 

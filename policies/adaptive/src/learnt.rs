@@ -1,59 +1,25 @@
-//! What the policy remembers of its own decisions' outcomes while its instance lives: with it a long-lived host gets better answers even
-//! where no history is kept. It only ever changes when an outcome is told, so that a fresh instance answers by its inputs alone.
+//! What the policy has learnt from the outcomes that it was told: with it a long-lived host gets better answers even where no history is
+//! kept. It only ever changes when an outcome is told: a decision leaves nothing behind.
 
-use tilewright_sdk::{Cost, Dtype, Outcome, Plan, Precision, Request};
+use tilewright_sdk::{Outcome, Plan, Request, host};
 
-use crate::correct::{self, Ratio, Seen, manner, pixels};
+use crate::correct::{Ratio, Seen, extents, manner, pixels};
 
 /// The most entries; the one that was not heard of for longest goes first.
 const MOST: usize = 64;
 
-/// What was expected of the plan that was answered last. The host prices nothing while it tells an outcome, so this is kept until then;
-/// it never enters a decision. No heap is used, and it is there from the start, so that a decision costs the same fuel however many came
-/// before.
-#[derive(Debug)]
-struct Expected {
-    place: u64,
-    /// All 0 as long as nothing was answered.
-    extents: [u32; 4],
-    plan: Plan,
-    elapsed_ns: u64,
-    peak_bytes: u64,
-}
-
 /// Ratios of measured to estimated per model, device, manner, precision and memory order.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Learnt {
-    expected: Expected,
     entries: Vec<(u64, Seen)>,
 }
 
-impl Default for Learnt {
-    fn default() -> Self {
-        let plan = Plan::whole(Precision::Uniform(Dtype::F32));
-        let expected = Expected { place: 0, extents: [0; 4], plan, elapsed_ns: 0, peak_bytes: 0 };
-        Self { expected, entries: Vec::new() }
-    }
-}
-
 impl Learnt {
-    /// Keeps what the host expects of a plan, uncorrected, until its outcome is told.
-    pub fn expect(&mut self, request: &Request, plan: &Plan, cost: &Cost) {
-        self.expected = Expected {
-            place: place(request),
-            extents: extents(request),
-            plan: Plan { reason: String::new(), ..*plan },
-            elapsed_ns: cost.elapsed_ns,
-            peak_bytes: cost.peak_bytes,
-        };
-    }
-
-    /// Adds an outcome. One of a plan other than the last answer says nothing: what was expected of it is not known.
+    /// Adds an outcome. The host prices the plan that it carried out as it was decided on, while it tells what came of it; one of a plan
+    /// that nobody decided on says nothing, since what was expected of it is not known.
     pub fn note(&mut self, request: &Request, plan: &Plan, outcome: &Outcome) {
-        let (expected, place) = (&self.expected, place(request));
-        if expected.place != place || expected.extents != extents(request) || !expected.plan.is_like(plan) {
-            return;
-        }
+        let Ok(expected) = host::estimate(plan) else { return };
+        let place = place(request);
         let alike = |(known, seen): &(u64, Seen)| {
             *known == place
                 && manner(&seen.plan) == manner(plan)
@@ -71,7 +37,7 @@ impl Learnt {
             outcome.peak_bytes as f64 / expected.peak_bytes as f64,
         );
         let plan = Plan { reason: String::new(), ..*plan };
-        let pixels = pixels(&plan, correct::extents(request));
+        let pixels = pixels(&plan, extents(request));
         self.entries.push((place, Seen { plan, pixels, ratio }));
     }
 
@@ -80,10 +46,6 @@ impl Learnt {
         let place = if self.entries.is_empty() { 0 } else { place(request) };
         self.entries.iter().filter(move |(known, _)| *known == place).map(|(_, seen)| seen)
     }
-}
-
-fn extents(request: &Request) -> [u32; 4] {
-    [request.batch, request.frames, request.height, request.width]
 }
 
 /// The model and the device in 64 bits: FNV-1a over what tells them apart, number by number and text by text.

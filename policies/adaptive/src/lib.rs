@@ -15,10 +15,10 @@
 //! blended. Narrow types that gain no time, as on a CPU, only count where nothing else fits, and tiles under 256 pixels last of all. On
 //! ROCm every convolution shape beyond a plan's first counts a second for its kernel search, unless that plan has run before.
 //!
-//! **What is learnt.** Measured over estimated, per model, device, kind of space and of time, precision and memory order: from the host's trials, and
-//! from the outcomes that this instance was told since it was made, so that a long-lived host gets better answers without a history too.
-//! The memory of an instance only changes by outcomes: a fresh one gives the same answer to the same inputs, and a decision changes no
-//! later one.
+//! **What is learnt.** Measured over estimated, per model and device: from the host's trials, and from the outcomes that the policy was
+//! told, so that a long-lived host gets better answers without a history too. What all plans have in common is the machine's, and counts
+//! for every plan; what is left over is a kind's (of space and of time, precision and memory order), once three runs have shown it. So a
+//! machine that was busy for a run changes no decision. A decision changes no later one.
 //!
 //! **After a failure.** Where memory ran out, the next plan is expected to need at most 70 % of what the failed one was expected to,
 //! exact before blended; where there is no such plan, the leanest that is smaller at all; after three such failures the leanest of all.
@@ -38,7 +38,7 @@ mod search;
 use tilewright_sdk::{Attempt, Description, Dtype, Failure, Outcome, Plan, Policy, Precision, Request, Settings};
 
 use learnt::Learnt;
-use search::{Priced, Search};
+use search::Search;
 
 /// What the user may narrow the search to.
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +104,7 @@ impl Policy for Adaptive {
 
     fn decide(&mut self, request: &Request) -> Result<Plan, String> {
         let best = Search::new(self.wishes, &self.learnt, request, &[]).best();
-        best.map(|best| self.answered(request, best)).ok_or_else(|| "no plan fits into the memory limit".into())
+        best.map(|best| best.plan).ok_or_else(|| "no plan fits into the memory limit".into())
     }
 
     fn recover(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
@@ -126,18 +126,11 @@ impl Policy for Adaptive {
         let why = if overflowed { "values were not finite in " } else { "memory ran out in " };
         let failed = [why, last.plan.precision.word(), ", ", &reason::shape(&last.plan), ": "].concat();
         best.plan.reason.insert_str(0, &failed);
-        Ok(self.answered(request, best))
+        Ok(best.plan)
     }
 
     fn learn(&mut self, request: &Request, plan: &Plan, outcome: &Outcome) {
         self.learnt.note(request, plan, outcome);
-    }
-}
-
-impl Adaptive {
-    fn answered(&mut self, request: &Request, best: Priced) -> Plan {
-        self.learnt.expect(request, &best.plan, &best.cost);
-        best.plan
     }
 }
 

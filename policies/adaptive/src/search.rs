@@ -51,8 +51,6 @@ const PATIENCE: usize = 3;
 #[derive(Clone, Debug)]
 pub struct Priced {
     pub plan: Plan,
-    /// As the host prices it.
-    pub cost: Cost,
     /// Corrected by what was measured, in nanoseconds and bytes.
     pub time: f64,
     pub peak: f64,
@@ -265,8 +263,8 @@ impl<'a> Search<'a> {
         };
         let time = cost.elapsed_ns as f64 * correction.time + searches * KERNEL_SEARCH;
         let peak = cost.peak_bytes as f64 * correction.memory;
-        let tried = self.tried.iter().any(|attempt| attempt.plan.is_like(&plan));
-        let priced = Priced { plan, cost, time, peak };
+        let tried = self.tried.iter().any(|attempt| plan.repeats(attempt));
+        let priced = Priced { plan, time, peak };
         if with_margin(peak, &correction) > self.request.memory_limit as f64 {
             return Answer::TooMuch;
         }

@@ -1,6 +1,7 @@
 //! The search against a host whose prices are known.
 
 mod clips;
+mod noise;
 mod prices;
 mod properties;
 
@@ -13,8 +14,9 @@ fn adaptive() -> Adaptive {
     Adaptive::configure(&Adaptive::describe().defaults()).unwrap()
 }
 
+/// Decides after every trial was made three times: one run says little of a plan.
 fn decide(case: &Case, trials: Vec<Trial>) -> Plan {
-    case.install(trials);
+    case.install([trials.clone(), trials.clone(), trials].concat());
     adaptive().decide(&case.request()).unwrap()
 }
 
@@ -128,7 +130,7 @@ fn the_margin_goes_once_the_kind_was_measured() {
 }
 
 #[test]
-fn memory_is_the_most_that_was_seen_and_time_a_mean() {
+fn memory_is_the_most_that_was_seen_and_time_the_quickest() {
     let case = Case { exact: false, ..cpu(1.2, Objective::Fastest) };
     // An older run held more than fits: the newer ones don't make it safe.
     let trials = |worst: f64| {
@@ -137,7 +139,7 @@ fn memory_is_the_most_that_was_seen_and_time_a_mean() {
     };
     assert_eq!(decide(&case, trials(1.0)).kind(), Kind::Whole);
     assert_eq!(decide(&case, trials(1.3)).kind(), Kind::Blended);
-    // One noisy run does not flip a decision, two of two do.
+    // Slow runs do not flip a decision, but where there are no others they do.
     let case = cpu(100.0, Objective::Fastest);
     let runs = |times: &[f64]| {
         let mut trials: Vec<Trial> = Vec::new();
@@ -150,23 +152,25 @@ fn memory_is_the_most_that_was_seen_and_time_a_mean() {
         decide(&case, trials).kind()
     };
     assert_eq!(runs(&[1.0, 1.0, 1.0]), Kind::Whole);
-    assert_eq!(runs(&[1.5, 1.0, 1.0, 1.0]), Kind::Whole);
+    assert_eq!(runs(&[4.0, 1.0]), Kind::Whole);
+    assert_eq!(runs(&[1.0, 4.0]), Kind::Whole);
     assert_ne!(runs(&[1.5, 1.5]), Kind::Whole);
-    // The newest weigh most.
-    assert_ne!(runs(&[2.0, 1.0]), Kind::Whole);
-    assert_eq!(runs(&[1.0, 1.5]), Kind::Whole);
 }
 
 #[test]
-fn another_precision_says_nothing() {
+fn another_precision_is_as_slow_as_the_machine() {
     let case = Case::new(Backend::Cuda, 1024, 100.0, Objective::Fastest);
     let before = decide(&case, vec![]);
     assert_eq!((before.kind(), before.precision), (Kind::Whole, Precision::Uniform(Dtype::Bf16)));
     let slow = both(f32()).map(|plan| case.trial(&plan, 4.0, 4.0));
     assert!(decide(&case, slow.to_vec()).is_like(&before));
-    // Its own does; another kind of space stands in for the time, so that bands don't look quicker for want of a measurement.
+    // What is slow when nothing else was measured is the machine.
     let half = both(Plan::whole(Precision::Uniform(Dtype::Bf16))).map(|plan| case.trial(&plan, 4.0, 1.0));
-    let after = decide(&case, half.to_vec());
+    assert!(decide(&case, half.to_vec()).is_like(&before));
+    // Beside one that is not, it is the plan; another kind of space stands in for the time, so that bands don't look quicker for want of
+    // a measurement.
+    let mixed = both(Plan::whole(Precision::Mixed(Dtype::Bf16))).map(|plan| case.trial(&plan, 1.0, 1.0));
+    let after = decide(&case, [half, mixed].concat());
     assert_eq!((after.kind(), after.precision), (Kind::Whole, Precision::Mixed(Dtype::Bf16)));
 }
 
@@ -187,10 +191,12 @@ fn outcomes_are_learnt_without_a_history() {
     let mut policy = adaptive();
     let first = policy.decide(&request).unwrap();
     assert_eq!(first.kind(), Kind::Whole);
-    // Told of plans that it did not answer last, or of another request, it learns nothing.
+    // Told of a plan that the host has no price for, it learns nothing.
     let over = case.outcome(&first, 1.0, 2.0);
-    policy.learn(&request, &last(f32()).exact(&request, 64), &over);
-    policy.learn(&Request { height: 512, ..request.clone() }, &first, &over);
+    let estimate = Box::new(|_: &Plan| Err("nobody decided on it".to_owned()));
+    tilewright_sdk::host::Stub { estimate, trials: vec![], log: vec![] }.install();
+    policy.learn(&request, &first, &over);
+    case.install(vec![]);
     assert!(policy.decide(&request).unwrap().is_like(&first));
     // Told that its own needs twice as much, it does not answer it again; nor on another size of the same model and device.
     policy.learn(&request, &first, &over);

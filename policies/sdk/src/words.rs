@@ -1,6 +1,6 @@
 //! What the contract's records and variants can do beyond being built.
 
-use crate::{Dtype, Layout, Plan, Precision, Release, Request, Space, Tile, Time};
+use crate::{Attempt, Dtype, Failure, Layout, Plan, Precision, Release, Request, Space, Tile, Time};
 
 /// How the picture is divided, from what is surely the whole's output to what only comes near it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,6 +66,27 @@ impl Plan {
         match self.space {
             Space::Whole => None,
             Space::Blended(tile) | Space::Exact(tile) => Some(tile),
+        }
+    }
+
+    /// Whether the host takes the plan for one that has failed, in other words. Where values were not finite, that is any plan of the same
+    /// type. Where memory ran out, it is a plan of the same parts, as many together, in the same type and chunks: the memory order, when
+    /// memory is handed back, how far parts overlap and what is copied ahead change nothing.
+    pub fn repeats(&self, attempt: &Attempt) -> bool {
+        let tried = &attempt.plan;
+        if self.precision != tried.precision {
+            return false;
+        }
+        let same_space = match (self.space, tried.space) {
+            (Space::Exact(one), Space::Exact(other)) => one.height == other.height,
+            (Space::Blended(one), Space::Blended(other)) => (one.height, one.width) == (other.height, other.width),
+            (one, other) => one == other,
+        };
+        match attempt.failure {
+            Failure::NonFinite(_) => true,
+            Failure::OutOfMemory(_) | Failure::OverLimit(_) => {
+                same_space && self.time == tried.time && self.batch == tried.batch && self.offload == tried.offload
+            }
         }
     }
 

@@ -172,9 +172,13 @@ proptest! {
             attempts.push(Attempt { plan, failure: Failure::OutOfMemory(1 << 20) });
             prop_assert!(attempts.len() <= 3, "the fourth attempt failed too: {attempts:?}");
             count.set(0);
-            plan = policy.recover(&request, &attempts).unwrap();
+            let next = policy.recover(&request, &attempts);
+            // What is left may be a failed plan in the other memory order, which the host takes for the same.
+            prop_assert!(next.is_ok() || real < 1.3 * least as f64, "{next:?} with room");
+            let Ok(next) = next else { return Ok(()) };
+            plan = next;
             prop_assert!(count.get() <= 64, "{} estimates", count.get());
-            prop_assert!(!attempts.iter().any(|attempt| attempt.plan.is_like(&plan)));
+            prop_assert!(!attempts.iter().any(|attempt| plan.repeats(attempt)));
             let peak = case.price(&plan).peak_bytes;
             prop_assert!(peak < held);
             // More than 70 % only where there is nothing below.
@@ -182,7 +186,7 @@ proptest! {
             let exact_fits = (case.exact && case.height > 64 && case.frames == 1).then(|| {
                 let bands = Plan { reason: String::new(), ..plan }.exact(&request, 64);
                 let bands = Plan { batch: 1, ..bands };
-                let tried = attempts.iter().any(|attempt| attempt.plan.is_like(&bands));
+                let tried = attempts.iter().any(|attempt| bands.repeats(attempt));
                 !tried && case.price(&bands).peak_bytes as f64 <= 0.7 * held as f64
             });
             if attempts.len() < 3 && exact_fits == Some(true) {
@@ -210,7 +214,7 @@ proptest! {
             prop_assert_eq!(plan.time == Time::Whole, next.time == Time::Whole);
             prop_assert!(crate::width(next.precision) >= crate::width(plan.precision));
             prop_assert_eq!(next.layout, plan.layout);
-            prop_assert!(!attempts.iter().any(|attempt| attempt.plan.is_like(&next)));
+            prop_assert!(!attempts.iter().any(|attempt| next.repeats(attempt)));
             match non_finite {
                 Some(non_finite) => attempts.push(Attempt { plan: next, failure: failure(non_finite) }),
                 None => break,
@@ -235,7 +239,7 @@ proptest! {
             count.set(0);
             let Ok(next) = policy.recover(&request, &attempts) else { break };
             prop_assert!(count.get() <= 64, "{} estimates", count.get());
-            prop_assert!(!attempts.iter().any(|attempt| attempt.plan.is_like(&next)), "{next:?} again");
+            prop_assert!(!attempts.iter().any(|attempt| next.repeats(attempt)), "{next:?} again");
             if matches!(failure, Failure::NonFinite(_)) {
                 prop_assert!(crate::width(next.precision) > crate::width(plan.precision));
             }
