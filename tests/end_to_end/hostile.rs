@@ -1,7 +1,7 @@
 //! Hostile policies through the program: one that fails before it is put to work ends with two; one that fails in a decision is
 //! replaced by the host's default, the picture still comes, and the record says why.
 
-use crate::program::{Place, fixture};
+use crate::program::{Place, bundled, fixture};
 
 /// A policy as a core module: healthy answers are whole, f32, batch 1. `describe` and `decide` run before them.
 pub fn guest(describe: &str, decide: &str) -> Vec<u8> {
@@ -30,8 +30,9 @@ fn module(describe: &str, decide: &str, recover: &str) -> Vec<u8> {
     (global.set $heap (i32.add (global.get $heap) (local.get 3))))
   (func (export "tilewright:policy/lifecycle@0.1.0#describe") (result i32) {describe} (i32.const 256))
   (func (export "tilewright:policy/lifecycle@0.1.0#configure") (param i32 i32) (result i32) (i32.const 384))
-  (func $decide (export "tilewright:policy/decoding-policy@0.1.0#decide") (param i32) (result i32) {decide} (i32.const 1024))
-  (func (export "tilewright:policy/decoding-policy@0.1.0#recover") (param i32) (result i32) {recover})
+  (func $decide (export "tilewright:policy/decoding-policy@0.1.0#decide") (param i32) (result i32)
+    (local $left i32) {decide} (i32.const 1024))
+  (func (export "tilewright:policy/decoding-policy@0.1.0#recover") (param i32) (result i32) (local $left i32) {recover})
   (func (export "tilewright:policy/decoding-policy@0.1.0#learn") (param i32)))"#
     );
     wat::parse_str(text).unwrap()
@@ -74,4 +75,107 @@ fn a_policy_that_fails_before_it_is_put_to_work_ends_with_two() {
         place.decode(&inputs(), &["--policy", &policy, "-o", "out.png"]).failed(2, "describe");
         assert_eq!(place.files(), ["p.wasm"]);
     }
+}
+
+/// The same as [`guest`], which after a failure does something else.
+fn denier(decide: &str, recover: &str) -> Vec<u8> {
+    module("", decide, &format!("{recover} (call $decide (local.get 0))"))
+}
+
+/// Parts of an answer: the plan stands at 1028. `ATTEMPTS` is how many have failed.
+const ATTEMPTS: &str = "(i32.load offset=132 (local.get 0))";
+const BF16: &str = "(i32.store8 (i32.const 1061) (i32.const 1))";
+const F16: &str = "(i32.store8 (i32.const 1061) (i32.const 2))";
+const MIXED: &str = "(i32.store8 (i32.const 1060) (i32.const 1))";
+const LAST: &str = "(i32.store8 (i32.const 1062) (i32.const 1))";
+const EACH_STEP: &str = "(i32.store8 (i32.const 1063) (i32.const 2))";
+/// Tiles of 64 that share 16, so many at once.
+fn tiles(together: u32) -> String {
+    format!(
+        "(i32.store8 (i32.const 1028) (i32.const 1)) (i32.store (i32.const 1032) (i32.const 64))
+         (i32.store (i32.const 1036) (i32.const 64)) (i32.store (i32.const 1040) (i32.const 16))
+         (i32.store (i32.const 1056) (i32.const {together}))"
+    )
+}
+
+/// Half of what the whole picture is expected to hold in the narrowest type: nothing whole fits, small tiles do.
+fn tight(place: &Place) -> String {
+    let peak = |options: &[&str]| {
+        let all = [&["--dry-run", "--json", "--no-history", "--policy", "fixed"], options].concat();
+        place.decode(&bundled(), &all).json()["estimate"]["peak_bytes"].as_u64().unwrap()
+    };
+    let limit = peak(&["--set", "space=whole", "--set", "precision=bf16"]) / 2;
+    let tile = peak(&["--set", "space=blended", "--set", "tile=64", "--set", "overlap=16"]);
+    assert!(tile < limit, "tiles of 64 in f32 take {tile}, of {limit}");
+    limit.to_string()
+}
+
+#[test]
+fn a_policy_that_denies_gets_no_more_than_its_attempts_and_the_picture_comes() {
+    let place = Place::new();
+    let limit = tight(&place);
+    let burn = "(local.set $left (i32.const 3000000))
+        (loop $more (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))";
+    let after = |attempts: u32, then: &str| format!("(if (i32.eq {ATTEMPTS} (i32.const {attempts})) (then {then}))");
+    let never = [after(1, &format!("{MIXED} {BF16}")), after(2, BF16)].concat();
+    let (many, fewer) = (tiles(64), [after(1, &tiles(63)), after(2, &tiles(62))].concat());
+    // What it says in other words is what it has said: the host decides from the second attempt on.
+    let alternating = [after(1, LAST), after(2, EACH_STEP), after(3, LAST)].concat();
+    // The host's own plan is the last resort of those that deny to the end.
+    let cases = [
+        ("never fitting", denier("", &never), true),
+        (
+            "too many tiles",
+            denier(&format!("(if (i32.eqz (i32.load8_u (i32.const 1028))) (then {many}))"), &fewer),
+            false,
+        ),
+        ("traps on recover", denier("", TRAP), false),
+        ("alternating", denier("", &alternating), false),
+        (
+            "slow",
+            module("", burn, &format!("{burn} (i32.store8 (i32.const 1062) (i32.const 1)) (i32.const 1024)")),
+            false,
+        ),
+        ("never ends", denier("", LOOP), false),
+    ];
+    for (name, module, is_last_resort) in cases {
+        let policy = place.write("p.wasm", module);
+        let options = ["--policy", &policy, "--memory-limit", &limit, "--no-history", "--json", "-o", "out.png"];
+        let record = place.decode(&bundled(), &options).json();
+        assert!(record["outcome"]["peak_bytes"].as_u64().unwrap() > 0, "{name}: {record}");
+        let attempts = record["attempts"].as_array().unwrap().len();
+        assert!((1..=3).contains(&attempts) || !is_last_resort, "{name}: {attempts} failed before");
+        if is_last_resort {
+            assert_eq!((attempts, &record["fallback"]["reason"]), (3, &"exhausted".into()), "{name}: {record}");
+            assert!(record["attempts"].as_array().unwrap().iter().all(|attempt| attempt["fallback"].is_null()));
+            assert!(record["plan"]["reason"].as_str().unwrap().starts_with("native default"), "{name}: {record}");
+        }
+        assert_eq!(place.files(), ["out.png", "p.wasm"], "{name}");
+        std::fs::remove_file(place.path("out.png")).unwrap();
+    }
+}
+
+#[test]
+fn a_policy_that_keeps_to_narrow_types_is_not_the_end_of_it() {
+    let place = Place::new();
+    // Past f16's range, and far within f32's: stored in bf16.
+    let path = fixture("flux-bfl/ae.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let names: serde_json::Value = serde_json::from_slice(&bytes[8..header]).unwrap();
+    let offsets = names["decoder.up.0.block.0.conv1.bias"]["data_offsets"].clone();
+    let at = |index: usize| header + offsets[index].as_u64().unwrap() as usize;
+    for pair in bytes[at(0)..at(1)].chunks_exact_mut(2) {
+        pair.copy_from_slice(&((1e6_f32.to_bits() >> 16) as u16).to_le_bytes());
+    }
+    let vae = place.write("ae.safetensors", bytes);
+    let policy = place.write("p.wasm", denier(F16, &format!("{MIXED} {LAST}")));
+    let inputs = [fixture("flux-bfl/latent.safetensors"), "--vae".into(), vae];
+    let record = place.decode(&inputs, &["--policy", &policy, "--no-history", "--json", "-o", "out.png"]).json();
+    let attempts = record["attempts"].as_array().unwrap();
+    assert!(
+        !attempts.is_empty() && attempts.iter().all(|attempt| attempt["failure"]["kind"] == "non-finite"),
+        "{record}"
+    );
+    assert!(record["outcome"]["peak_bytes"].as_u64().unwrap() > 0, "{record}");
 }

@@ -189,7 +189,8 @@ fn list(path: &Path, arguments: &HistoryList) -> Outcome {
 }
 
 fn row(entry: &Entry) -> Vec<String> {
-    let Record { request, plan, estimate, outcome, .. } = &entry.record;
+    let Record { request, plan, outcome, .. } = &entry.record;
+    let expected = entry.record.expectation();
     let text = |text: &str| shown(text, SHOWN);
     let samples = if request.batch == 1 { String::new() } else { format!("{} × ", request.batch) };
     let frames = if request.frames == 1 { String::new() } else { format!(" × {} frames", request.frames) };
@@ -212,8 +213,8 @@ fn row(entry: &Entry) -> Vec<String> {
     };
     let time = |time| (table::time(time), time.as_secs_f64());
     let memory = |held| (bytes::display(held), held as f64);
-    measure(outcome.map(|outcome| time(outcome.elapsed)), estimate.map(|cost| time(cost.elapsed)));
-    measure(outcome.map(|outcome| memory(outcome.peak_bytes)), estimate.map(|cost| memory(cost.peak_bytes)));
+    measure(outcome.map(|outcome| time(outcome.elapsed)), expected.map(|cost| time(cost.elapsed)));
+    measure(outcome.map(|outcome| memory(outcome.peak_bytes)), expected.map(|cost| memory(cost.peak_bytes)));
     row.extend([text(&entry.record.policy.name), text(&entry.record.device.name)]);
     row
 }

@@ -106,11 +106,15 @@ fn summary(record: &Record, files: &[PathBuf]) -> String {
             ("failed", format!("{} {}: {}", attempt.plan.space, attempt.plan.precision, attempt.failure))
         }),
     );
-    if let Some(cost) = &record.estimate {
+    if let Some(cost) = record.expectation() {
+        let price = record.estimate.filter(|_| record.expected.is_some());
+        let price = price.map_or(String::new(), |price| {
+            format!(" (by what was measured before; priced at {})", table::time(price.elapsed))
+        });
         rows.push((
             "expected",
             format!(
-                "{} in {} tiles, {} held, rework {:.2}",
+                "{} in {} tiles, {} held, rework {:.2}{price}",
                 table::time(cost.elapsed),
                 cost.tiles,
                 bytes::display(cost.peak_bytes),

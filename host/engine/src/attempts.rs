@@ -15,8 +15,12 @@ use tilewright_torch::memory;
 
 use crate::{Error, Machine, Result, job::Observer, job::Unfinished, run::Stopped};
 
-/// Plans that are tried before a job is given up.
+/// Plans of whoever is asked that are tried. A policy gives advice, so the attempts after them are the host's own.
+const ASKED: usize = 3;
+
+/// Plans that are tried where nobody stands in for the planner, and where the host does: what its first one shows, its next ones mend.
 const MOST_ATTEMPTS: usize = 4;
+const MOST_WITH_OWN: usize = 6;
 
 /// The smallest tile in latent pixels: below this a tile is mostly border.
 pub(crate) const LEAST_TILE: u32 = 8;
@@ -84,6 +88,16 @@ pub(crate) struct Succeeded<T> {
     pub candidates: Vec<Candidate>,
 }
 
+/// Whether the library that computes failed, rather than a file, a sink or the user.
+fn is_torch(error: &Error) -> bool {
+    use tilewright_torch::Error::Torch;
+    matches!(error, Error::Torch(Torch(_)) | Error::Model(tilewright_models::Error::Torch(Torch(_))))
+}
+
+fn one_line(error: &Error) -> String {
+    error.to_string().lines().next().unwrap_or_default().chars().take(300).collect()
+}
+
 impl Attempts<'_> {
     /// Decides without carrying anything out.
     pub fn decide(&self, planner: &mut dyn Planner) -> (Record, Vec<Candidate>) {
@@ -92,7 +106,7 @@ impl Attempts<'_> {
         (self.record(planner, &decision, Vec::new(), None), candidates)
     }
 
-    /// Decides and carries out; asks again after each failure, at most four attempts in all.
+    /// Decides and carries out; asks again after each failure. The fourth attempt is the host's own plan, which goes on to a sixth.
     pub fn run<W: Work>(
         &self,
         planner: &mut dyn Planner,
@@ -103,6 +117,7 @@ impl Attempts<'_> {
         let mut attempts: Vec<Attempt> = Vec::new();
         let mut failed: Vec<FailedAttempt> = Vec::new();
         let mut load = Duration::ZERO;
+        let mut has_broken = false;
         loop {
             observer.decided(&decision);
             let mut learn = |outcome: &Outcome| {
@@ -116,10 +131,28 @@ impl Attempts<'_> {
                     let record = self.record(planner, &decision, failed, Some(outcome));
                     return Ok(Succeeded { output, record, candidates: decision.candidates });
                 }
+                // What a plan alone may have broken another one need not: a policy's is not the last word.
+                Err(Stopped::Broken(error)) if is_torch(&error) && decision.answer.is_some() && !has_broken => {
+                    has_broken = true;
+                    tracing::warn!(%error, space = %decision.plan.space, precision = %decision.plan.precision, "the plan can't be carried out");
+                    let (request, offer) = self.under_way(work);
+                    let own = planner.stand_in(&request, &self.machine.facts, &offer, self.facts.clone(), &attempts);
+                    let Some(mut own) = own.filter(|own| own.plan != decision.plan) else {
+                        let record = self.record(planner, &decision, failed, None);
+                        return Err(Unfinished { error, record: Some(Box::new(record)) });
+                    };
+                    if let Some(fallback) = &mut own.fallback {
+                        fallback.detail = format!("the policy's plan can't be carried out: {}", one_line(&error));
+                    }
+                    decision = own;
+                    continue;
+                }
                 Err(Stopped::Broken(error)) => {
                     let record = self.record(planner, &decision, failed, None);
                     return Err(Unfinished { error, record: Some(Box::new(record)) });
                 }
+                // What the host does as a last resort is nobody else's to change.
+                Err(Stopped::Renewed) if attempts.len() >= ASKED => continue,
                 Err(Stopped::Renewed) => {
                     let (request, offer) = self.under_way(work);
                     decision = planner.decide(&request, &self.machine.facts, &offer, self.facts.clone());
@@ -135,7 +168,8 @@ impl Attempts<'_> {
             // No other tiles mend what is not finite even in f32.
             let hopeless =
                 matches!(failure, Failure::NonFinite { .. }) && decision.plan.precision.dtype() == Dtype::F32;
-            if attempts.len() >= MOST_ATTEMPTS || hopeless {
+            let next = if hopeless { None } else { self.next(planner, work, &attempts) };
+            let Some(next) = next else {
                 let error = Error::Exhausted {
                     attempts: attempts.len(),
                     last: failure,
@@ -143,10 +177,21 @@ impl Attempts<'_> {
                 };
                 let record = self.record(planner, &decision, failed, None);
                 return Err(Unfinished { error, record: Some(Box::new(record)) });
-            }
-            let (request, offer) = self.under_way(work);
-            decision = planner.recover(&request, &self.machine.facts, &offer, self.facts.clone(), &attempts);
+            };
+            decision = next;
         }
+    }
+
+    /// What is tried after these attempts; none where it is time to give up.
+    fn next<W: Work>(&self, planner: &mut dyn Planner, work: &W, attempts: &[Attempt]) -> Option<Decision> {
+        let (request, offer) = self.under_way(work);
+        let device = &self.machine.facts;
+        let mut own = None;
+        if (ASKED..MOST_WITH_OWN).contains(&attempts.len()) {
+            own = planner.stand_in(&request, device, &offer, self.facts.clone(), attempts);
+        }
+        let asks = own.is_none() && attempts.len() < MOST_ATTEMPTS;
+        own.or_else(|| asks.then(|| planner.recover(&request, device, &offer, self.facts.clone(), attempts)))
     }
 
     /// The same of a tensor, which is brought to host memory.
@@ -298,6 +343,7 @@ impl Attempts<'_> {
             decision: decision.elapsed,
             fuel: decision.fuel,
             estimate: self.facts.estimate(&decision.plan).ok(),
+            expected: tilewright_plan::expected(&*self.facts, &decision.plan),
             attempts,
             outcome,
             resumed_frames: 0,

@@ -92,6 +92,7 @@ fn record(second: u32, size: [u32; 4], tile: u32) -> Record {
             pool: PoolStatistics::default(),
         }),
         resumed_frames: 0,
+        expected: None,
         exchange: None,
     }
 }

@@ -160,8 +160,10 @@ pub enum FallbackReason {
     Timeout,
     /// The guest asked for more memory than it may have.
     OutOfMemory,
-    /// The policy failed too often in a row and is no longer asked.
+    /// The policy failed too often and is no longer asked.
     OutOfService,
+    /// The policy's attempts are used up: the last ones are the host's own.
+    Exhausted,
 }
 
 impl fmt::Display for FallbackReason {
@@ -174,6 +176,7 @@ impl fmt::Display for FallbackReason {
             FallbackReason::Timeout => "timeout",
             FallbackReason::OutOfMemory => "out-of-memory",
             FallbackReason::OutOfService => "out-of-service",
+            FallbackReason::Exhausted => "exhausted",
         })
     }
 }
@@ -234,6 +237,19 @@ pub trait Planner {
         facts: Arc<dyn Facts>,
         attempts: &[Attempt],
     ) -> Decision;
+
+    /// The host's own plan, for the attempts that are left when those of whoever is asked are used up: nothing that has failed is tried
+    /// again. None where there is no such plan left, and for planners that nobody stands in for.
+    fn stand_in(
+        &mut self,
+        _request: &Request,
+        _device: &Device,
+        _offer: &Offer,
+        _facts: Arc<dyn Facts>,
+        _attempts: &[Attempt],
+    ) -> Option<Decision> {
+        None
+    }
 
     /// Hears what became of a plan.
     fn learn(&mut self, request: &Request, device: &Device, plan: &Plan, outcome: &Outcome);

@@ -10,6 +10,7 @@ pub mod bytes;
 mod decision;
 mod exact;
 pub mod exchange;
+mod expectation;
 mod milliseconds;
 mod outcome;
 mod plan;
@@ -23,6 +24,7 @@ pub use decision::{
     Value,
 };
 pub use exchange::Exchange;
+pub use expectation::expected;
 pub use outcome::{Attempt, Cost, Failure, Outcome, PoolStatistics, Trial};
 pub use plan::{Layout, Plan, Precision, Release, Space, Tile, Time};
 pub use record::{FailedAttempt, Record, record_schema};

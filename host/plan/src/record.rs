@@ -37,8 +37,11 @@ pub struct Record {
     pub decision: Duration,
     /// Fuel that the guest used.
     pub fuel: u64,
-    /// What the plan was expected to cost; null where that can't be said.
+    /// The plan's price; null where it has none.
     pub estimate: Option<Cost>,
+    /// The price corrected by what was measured before, where anything was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<Cost>,
     /// The attempts that failed before, in order.
     pub attempts: Vec<FailedAttempt>,
     /// What was measured; null where nothing was decoded.
@@ -52,6 +55,11 @@ pub struct Record {
 }
 
 impl Record {
+    /// What the plan was expected to take: by what was measured before, else by its price.
+    pub fn expectation(&self) -> Option<&Cost> {
+        self.expected.as_ref().or(self.estimate.as_ref())
+    }
+
     /// What was measured of the plan, where it is the plan's own: nothing of a clip that went on from an earlier run's frames, nor of one
     /// in the middle of which this plan took over from another.
     pub fn measured(&self) -> Option<&Outcome> {

@@ -137,6 +137,18 @@ impl Planner for Recorder {
         decision
     }
 
+    fn stand_in(
+        &mut self,
+        request: &Request,
+        device: &Device,
+        offer: &Offer,
+        facts: Arc<dyn Facts>,
+        attempts: &[Attempt],
+    ) -> Option<Decision> {
+        // Nobody is asked, so there is nothing to ask again.
+        self.planner.stand_in(request, device, offer, facts, attempts)
+    }
+
     fn learn(&mut self, request: &Request, device: &Device, plan: &Plan, outcome: &Outcome) {
         self.planner.learn(request, device, plan, outcome);
         if self.session.is_some() {

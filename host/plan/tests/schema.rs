@@ -106,6 +106,13 @@ fn record() -> Record {
             pool: PoolStatistics { hits: 90, misses: 10, held_bytes: 1 << 28, fragmentation: 0.25 },
         }),
         resumed_frames: 0,
+        expected: Some(Cost {
+            peak_bytes: 1 << 31,
+            elapsed: Duration::from_millis(900),
+            tiles: 4,
+            shapes: 1,
+            rework: 1.1,
+        }),
         exchange: None,
     }
 }

@@ -1,6 +1,10 @@
 //! What stands behind a policy's imports, and what it has used of its limits. One state struct per store.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt, fs,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tilewright_plan::{Candidate, Cost, Facts, LogLevel, LogLine, Plan, Trial};
 use wasmtime::{ResourceLimiter, Result};
@@ -120,6 +124,15 @@ pub(crate) struct Guest {
     is_ending: bool,
     random: u64,
     limits: Limits,
+    started: Instant,
+    /// Processor time of this thread when the clock ticked first in this call, and last.
+    ran: Option<(Duration, Duration)>,
+}
+
+/// Processor time of this thread; none where the kernel does not say.
+fn processor_time() -> Option<Duration> {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
 }
 
 /// Where a guest's random numbers begin, in every call.
@@ -140,6 +153,8 @@ impl Guest {
             is_ending: false,
             random: SEED,
             limits,
+            started: Instant::now(),
+            ran: None,
         }
     }
 
@@ -153,6 +168,25 @@ impl Guest {
         self.complaint = None;
         self.is_ending = false;
         self.random = SEED;
+        self.started = Instant::now();
+        self.ran = None;
+    }
+
+    /// Hears the sandbox's clock tick in a call; whether its time has run out.
+    ///
+    /// How often it ticked says nothing: on a busy machine ticks come late, and some not at all. So each is only the occasion to look at
+    /// the time. A call that others kept from the processor ends as well, since somebody waits for it, but is not to blame.
+    pub fn is_late(&mut self) -> bool {
+        if let Some(now) = processor_time() {
+            let first = self.ran.map_or(now, |(first, _)| first);
+            self.ran = Some((first, now));
+        }
+        self.started.elapsed() >= self.limits.wall()
+    }
+
+    /// Processor time that the call has had, but for what was before the clock's first tick; none where that is not known.
+    pub fn ran(&self) -> Option<Duration> {
+        self.ran.map(|(first, last)| last.saturating_sub(first))
     }
 
     /// The last line that the guest printed on its standard error in this call: a language's runtime says there why it gives up.

@@ -35,6 +35,8 @@ pub struct PolicyHost {
     pub(crate) sandbox: Arc<Sandbox>,
     pub(crate) limits: Limits,
     pub(crate) cache: Option<Cache>,
+    /// What the gate draws requests from, where somebody chose it.
+    pub(crate) seed: Option<u32>,
 }
 
 /// What a policy says of itself.
@@ -108,7 +110,7 @@ impl PolicyHost {
     /// # Errors
     /// [`PolicyError::Sandbox`] where the machine does not let it. A cache that can't be used is no error: the log says so.
     pub fn new(limits: Limits, cache: &CacheDir) -> Result<Self, PolicyError> {
-        Ok(Self { sandbox: Arc::new(Sandbox::new(&limits)?), limits, cache: Cache::open(cache) })
+        Ok(Self { sandbox: Arc::new(Sandbox::new(&limits)?), limits, cache: Cache::open(cache), seed: None })
     }
 
     /// Loads what a user asked for: a shipped policy by its name, or a file, told apart by the ending or a path separator.

@@ -14,6 +14,7 @@ mod error;
 pub mod gate;
 mod guest;
 mod host;
+mod lessons;
 mod limits;
 mod load;
 mod native;

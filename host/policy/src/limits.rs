@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use wasmtime::{Config, OptLevel, Store, WasmFeatures};
+use wasmtime::{Config, OptLevel, Store, Trap, UpdateDeadline, WasmFeatures};
 
 use crate::{guest::Guest, wasi::Wasi};
 
-/// How often the sandbox's clock ticks; a call's wall clock is counted in these.
+/// How often the sandbox's clock ticks: at each tick a call looks at the time that it has had.
 pub(crate) const TICK: Duration = Duration::from_millis(10);
 
 /// What one policy may use. The defaults are the design's.
@@ -44,7 +44,7 @@ pub struct Limits {
     pub file_bytes: usize,
     /// What of it is compiled.
     pub code: CodeLimits,
-    /// Failures in a row after which a policy is taken out of service.
+    /// Failures in a row after which a policy is taken out of service; so do this many and one more among its last 40 calls.
     pub failures: u32,
     /// What it is given of WASI.
     pub wasi: Wasi,
@@ -231,15 +231,21 @@ impl Limits {
         store.limiter(|guest| &mut guest.usage);
         store.set_hostcall_fuel(self.copied_bytes);
         store.set_max_component_handles(64);
-        store.epoch_deadline_trap();
+        store.epoch_deadline_callback(|mut store| match store.data_mut().is_late() {
+            true => Err(Trap::Interrupt.into()),
+            false => Ok(UpdateDeadline::Continue(1)),
+        });
+    }
+
+    /// The wall clock of a call.
+    pub(crate) fn wall(&self) -> Duration {
+        Duration::from_millis(self.wall_ms)
     }
 
     /// A fresh allowance for one call. Only fails where the sandbox was made without fuel, which it never is.
     pub(crate) fn allow(&self, store: &mut Store<Guest>) -> wasmtime::Result<()> {
         store.set_fuel(self.fuel)?;
-        let ticks = self.wall_ms.div_ceil(TICK.as_millis() as u64);
-        // The first tick may come at once: one more, so that a call never has less than it was promised.
-        store.set_epoch_deadline(ticks + 1);
+        store.set_epoch_deadline(1);
         store.data_mut().begin();
         Ok(())
     }

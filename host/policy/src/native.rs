@@ -7,7 +7,7 @@ use tilewright_plan::{
     Time,
 };
 
-use crate::check::{self, Bounds};
+use crate::check::{self, Bounds, kept};
 
 /// Sides of tiles to try, in output pixels, largest first.
 const SIDES: [u32; 11] = [2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64];
@@ -20,14 +20,8 @@ const SHORT: [u32; 2] = [2, 1];
 
 /// How a request is run when nobody else says.
 pub(crate) fn decide(request: &Request, device: &Device, offer: &Offer, facts: &dyn Facts) -> Plan {
-    let usable = |dtype: Dtype| offer.dtypes.contains(&dtype) && device.fast_dtypes.contains(&dtype);
-    let precision = match device.backend {
-        Backend::Cpu => Precision::Uniform(Dtype::F32),
-        _ if usable(Dtype::Bf16) => Precision::Uniform(Dtype::Bf16),
-        _ => Precision::Uniform(Dtype::F32),
-    };
-    let plan = Plan { precision, ..plain(device) };
-    fitting(plan, request, offer, facts, request.memory_limit, "native default")
+    let plan = Plan { precision: precision(device, offer), ..plain(device) };
+    Fitting { request, offer, facts, tried: &[] }.plan(plan, request.memory_limit, "native default")
 }
 
 /// How a request is run after its attempts failed.
@@ -41,53 +35,124 @@ pub(crate) fn recover(
     let Some(last) = attempts.last() else {
         return decide(request, device, offer, facts);
     };
-    let bounds = Bounds::new(request, offer);
+    let fitting = Fitting { request, offer, facts, tried: attempts };
     match last.failure {
         Failure::NonFinite { .. } => {
+            let reason = "native default: f32 after values overflowed";
             let precision = Precision::Uniform(Dtype::F32);
-            let wider =
-                Plan { precision, reason: "native default: f32 after values overflowed".into(), ..last.plan.clone() };
+            let wider = Plan { precision, reason: reason.into(), ..last.plan.clone() };
             match facts.estimate(&wider) {
-                Ok(cost) if cost.peak_bytes <= request.memory_limit => {
-                    legal(wider, &bounds).unwrap_or(last.plan.clone())
+                Ok(cost) if cost.peak_bytes <= request.memory_limit && fitting.is_new(&wider) => {
+                    legal(wider, &Bounds::new(request, offer)).unwrap_or(last.plan.clone())
                 }
-                _ => fitting(
-                    wider,
-                    request,
-                    offer,
-                    facts,
-                    request.memory_limit,
-                    "native default: f32 after values overflowed",
-                ),
+                _ => fitting.plan(wider, request.memory_limit, reason),
             }
         }
         Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
             let expected = facts.estimate(&last.plan).map_or(request.memory_limit, |cost| cost.peak_bytes);
             // What was measured ran over what was expected, so the next plan has to be expected well below.
             let most = request.memory_limit.min(expected / 10 * 7);
-            let plan = Plan { precision: last.plan.precision, release: Release::EachStep, ..plain(device) };
-            fitting(plan, request, offer, facts, most, "native default: smaller after memory ran out")
+            let precision = fitting.finite(last.plan.precision);
+            let plan = Plan { precision, release: Release::EachStep, ..plain(device) };
+            fitting.plan(plan, most, "native default: smaller after memory ran out")
         }
     }
 }
 
-/// The plan as it is if it fits into `most` bytes, else with the largest parts that do, else with the least memory that is to be had.
-fn fitting(plan: Plan, request: &Request, offer: &Offer, facts: &dyn Facts, most: u64, reason: &str) -> Plan {
-    let bounds = Bounds::new(request, offer);
-    let plans = divisions(request, offer).into_iter().filter_map(|(space, time)| {
-        legal(Plan { space, time, batch: 1, reason: reason.into(), ..plan.clone() }, &bounds)
-    });
-    let mut least: Option<(u64, Plan)> = None;
-    for plan in plans {
-        let Ok(cost) = facts.estimate(&plan) else { continue };
-        if cost.peak_bytes <= most {
-            return plan;
-        }
-        if least.as_ref().is_none_or(|(peak, _)| cost.peak_bytes < *peak) {
-            least = Some((cost.peak_bytes, plan));
+/// How a request is run when the attempts of whoever was asked are used up: as if nobody had been asked, except that what has failed is
+/// not run again, and that values which overflowed get the widest type. None where nothing is left that has not failed.
+///
+/// A clip under way goes on with the state that it has. Where that leaves nothing that fits, it begins anew in another division; frames
+/// that have left are not delivered again.
+pub(crate) fn own(
+    request: &Request,
+    device: &Device,
+    offer: &Offer,
+    facts: &dyn Facts,
+    attempts: &[Attempt],
+) -> Option<Plan> {
+    let anew = Offer { running: None, ..offer.clone() };
+    let offers = if offer.running.is_some() { vec![offer, &anew] } else { vec![offer] };
+    let reason = "native default: the last resort";
+    for offer in &offers {
+        let fitting = Fitting { request, offer, facts, tried: attempts };
+        let plan = Plan { precision: fitting.finite(precision(device, offer)), ..plain(device) };
+        let first = Fitting { tried: &[], ..fitting }.plan(plan, request.memory_limit, reason);
+        if fitting.is_new(&first) && fitting.fits(&first) {
+            return Some(first);
         }
     }
-    least.map_or(Plan { space: Space::Whole, batch: 1, reason: reason.into(), ..plan }, |(_, plan)| plan)
+    let next = |offer: &Offer| {
+        let fitting = Fitting { request, offer, facts, tried: attempts };
+        Some(recover(request, device, offer, facts, attempts)).filter(|plan| fitting.is_new(plan))
+    };
+    let mut left: Vec<(bool, Plan)> = Vec::new();
+    for offer in offers {
+        let fits = |plan: &Plan| Fitting { request, offer, facts, tried: attempts }.fits(plan);
+        left.extend(next(offer).map(|plan| (fits(&plan), plan)));
+    }
+    // What is expected to fit comes first.
+    left.sort_by_key(|(fits, _)| !fits);
+    left.into_iter().next().map(|(_, plan)| plan)
+}
+
+/// The type that loses nothing, unless the device is known to be fast in bf16.
+fn precision(device: &Device, offer: &Offer) -> Precision {
+    let usable = |dtype: Dtype| offer.dtypes.contains(&dtype) && device.fast_dtypes.contains(&dtype);
+    match device.backend {
+        Backend::Cpu => Precision::Uniform(Dtype::F32),
+        _ if usable(Dtype::Bf16) => Precision::Uniform(Dtype::Bf16),
+        _ => Precision::Uniform(Dtype::F32),
+    }
+}
+
+/// What a plan is looked for in.
+#[derive(Clone, Copy)]
+struct Fitting<'a> {
+    request: &'a Request,
+    offer: &'a Offer,
+    facts: &'a dyn Facts,
+    tried: &'a [Attempt],
+}
+
+impl Fitting<'_> {
+    /// The plan as it is if it fits into `most` bytes, else with the largest parts that do, else with the least memory that is to be had;
+    /// what was tried only where nothing else is left.
+    fn plan(&self, plan: Plan, most: u64, reason: &str) -> Plan {
+        let bounds = Bounds::new(self.request, self.offer);
+        let plans = divisions(self.request, self.offer).into_iter().filter_map(|(space, time)| {
+            legal(Plan { space, time, batch: 1, reason: reason.into(), ..plan.clone() }, &bounds)
+        });
+        let mut least: Option<((bool, u64), Plan)> = None;
+        for plan in plans {
+            let Ok(cost) = self.facts.estimate(&plan) else { continue };
+            let is_new = self.is_new(&plan);
+            if is_new && cost.peak_bytes <= most {
+                return plan;
+            }
+            let rank = (!is_new, cost.peak_bytes);
+            if least.as_ref().is_none_or(|(known, _)| rank < *known) {
+                least = Some((rank, plan));
+            }
+        }
+        least.map_or(Plan { space: Space::Whole, batch: 1, reason: reason.into(), ..plan }, |(_, plan)| plan)
+    }
+
+    fn is_new(&self, plan: &Plan) -> bool {
+        !self.tried.iter().any(|attempt| check::repeats(plan, attempt))
+    }
+
+    fn fits(&self, plan: &Plan) -> bool {
+        self.facts.estimate(plan).is_ok_and(|cost| cost.peak_bytes <= self.request.memory_limit)
+    }
+
+    /// The type, or f32 where values were not finite in one that keeps as much.
+    fn finite(&self, precision: Precision) -> Precision {
+        let overflowed = |attempt: &Attempt| {
+            matches!(attempt.failure, Failure::NonFinite { .. }) && kept(attempt.plan.precision) >= kept(precision)
+        };
+        if self.tried.iter().any(overflowed) { Precision::Uniform(Dtype::F32) } else { precision }
+    }
 }
 
 /// Ways to divide the request, most memory first.
@@ -252,5 +317,52 @@ mod tests {
         assert!(matches!((next.space, next.time), (Space::Exact(_), Time::Carried { .. })), "{next:?}");
         assert_eq!(next.layout, begun.layout);
         assert!(facts.estimate(&next).unwrap().peak_bytes <= request.memory_limit);
+    }
+
+    fn failed(plan: &Plan, failure: Failure) -> Attempt {
+        Attempt { plan: plan.clone(), failure }
+    }
+
+    #[test]
+    fn the_last_resort_is_what_the_host_would_have_done_and_then_what_is_left() {
+        let request = clip(4 << 30);
+        let facts = Prices(request.clone());
+        let own = |attempts: &[Attempt]| own(&request, &device(), &offer(None), &facts, attempts);
+        let memory = Failure::OutOfMemory { bytes: 1 };
+        let first = decide(&request, &device(), &offer(None), &facts);
+        // What a policy tried says nothing of it, whatever that was.
+        let whole = Plan { time: Time::Carried { frames: 81 }, ..plain(&device()) };
+        let told = own(&[failed(&whole, memory), failed(&whole, memory), failed(&whole, memory)]).unwrap();
+        assert_eq!((told.space, told.time, told.precision), (first.space, first.time, first.precision));
+        // Had it failed already, in whatever words, something smaller follows, until nothing is left.
+        let mut attempts = vec![failed(&Plan { release: Release::EachStep, prefetch: 3, ..first.clone() }, memory)];
+        let mut peaks = vec![facts.estimate(&first).unwrap().peak_bytes];
+        while let Some(next) = own(&attempts) {
+            assert!(attempts.iter().all(|attempt| !check::repeats(&next, attempt)), "{next:?} again");
+            peaks.push(facts.estimate(&next).unwrap().peak_bytes);
+            attempts.push(failed(&next, memory));
+            assert!(attempts.len() < 40, "it comes to an end");
+        }
+        assert!(peaks[1] < peaks[0] && attempts.len() > 3, "{peaks:?}");
+        // What overflowed in some type is run in f32.
+        let half = Plan { precision: Precision::Uniform(Dtype::F16), ..whole };
+        let told = own(&[failed(&half, Failure::NonFinite { values: 1 })]).unwrap();
+        assert_eq!(told.precision, Precision::Uniform(Dtype::F32));
+    }
+
+    #[test]
+    fn a_clip_under_way_in_a_way_that_cannot_go_on_begins_anew() {
+        let request = clip(2_200 << 20);
+        let facts = Prices(request.clone());
+        let tile = Space::Blended(Tile { height: 480, width: 416, overlap: 64 });
+        let begun = Plan { space: tile, time: Time::Carried { frames: 8 }, ..plain(&device()) };
+        let running = offer(Some(begun.clone()));
+        assert!(facts.estimate(&begun).unwrap().peak_bytes > request.memory_limit);
+        let attempts = [4, 8].map(|frames| {
+            let plan = Plan { time: Time::Carried { frames }, ..begun.clone() };
+            failed(&plan, Failure::OverLimit { bytes: 3 << 30 })
+        });
+        let next = own(&request, &device(), &running, &facts, &attempts).unwrap();
+        assert!(facts.estimate(&next).unwrap().peak_bytes <= request.memory_limit, "{next:?}");
     }
 }

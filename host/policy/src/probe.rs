@@ -39,7 +39,8 @@ impl Probe {
     /// [`PolicyError::Failed`]; a refusal counts as one, since the settings were taken before.
     pub fn configure(&mut self) -> Result<u64, PolicyError> {
         let (answer, fuel) = self.live.call(&self.loaded, |guest, store| guest.configure(store, &self.settings));
-        let refused = |reason| CallFailure { reason: tilewright_plan::FallbackReason::Error, detail: reason };
+        let refused =
+            |reason| CallFailure { reason: tilewright_plan::FallbackReason::Error, detail: reason, is_starved: false };
         let taken = answer.and_then(|answer| answer.map_err(refused));
         taken.map(|()| fuel).map_err(|failure| self.loaded.failed("configure", failure))
     }

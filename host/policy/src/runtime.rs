@@ -1,10 +1,16 @@
-//! A policy at work: one warm instance, asked through the [`Planner`] trait.
+//! A policy at work, asked through the [`Planner`] trait.
+//!
+//! **An instance answers one question.** After an answer it is thrown away, and the next question goes to a fresh one that was told what
+//! the policy was told before, outcome by outcome. So what a policy remembers is what it has learnt from outcomes, and nothing else: a
+//! decision changes no later one, whatever the module does, and a recorded one can be made again. The gate alone could not see to that:
+//! a module that counts would behave for as many questions as the gate asks. A fresh instance takes some 5 µs (`cargo bench -p
+//! tilewright-policy`; a decision of `adaptive` takes 30), and it is made while an outcome is told, where one is.
 
 use std::{sync::Arc, time::Instant};
 
 use tilewright_plan::{
-    Attempt, Candidate, Decision, Device, Facts, Fallback, FallbackReason, Learnt, LogLine, Offer, Outcome, Plan,
-    Planner, PolicyIdentity, Request, Value,
+    Attempt, Candidate, Cost, Decision, Device, Facts, Fallback, FallbackReason, Learnt, LogLine, Model, Offer,
+    Outcome, Plan, Planner, PolicyIdentity, Request, Value,
 };
 use wasmtime::{Store, Trap};
 
@@ -14,8 +20,10 @@ use crate::{
     contract::{Case, Instance},
     guest::{Exceeded, Guest, Question, clean},
     host::Loaded,
+    lessons::{Decided, Lesson, Lessons},
     load::one_line,
     native,
+    standby::stood_in,
 };
 
 /// An instance with its store. After a failed call it is thrown away: wasmtime promises nothing about what is left in it.
@@ -29,6 +37,8 @@ pub(crate) struct Live {
 pub(crate) struct CallFailure {
     pub reason: FallbackReason,
     pub detail: String,
+    /// Time ran out, most of which others had the processor for: no fault of the policy's.
+    pub is_starved: bool,
 }
 
 impl Live {
@@ -42,21 +52,44 @@ impl Live {
         Ok(Self { store, guest })
     }
 
-    /// The warm instance, made anew where there is none: the first call, or the last one spoilt it.
+    /// The instance at hand, or a fresh one that was told what the policy has learnt from.
     fn ready<'a>(
         warm: &'a mut Option<Self>,
         loaded: &Loaded,
         settings: &[(String, Value)],
+        lessons: &mut Lessons,
     ) -> Result<&'a mut Self, CallFailure> {
         if let Some(live) = warm {
             return Ok(live);
         }
-        let mut live = Self::new(loaded)?;
-        if let Err(reason) = live.configure(loaded, settings)? {
-            let detail = format!("refused the settings that it had taken before: {reason}");
-            return Err(CallFailure { reason: FallbackReason::Trap, detail });
+        let mut live = Self::configured(loaded, settings)?;
+        let told = lessons.iter().try_for_each(|lesson| live.told(loaded, lesson).0);
+        if let Err(failure) = told {
+            // It took each of them once, after others that are gone: without all of them it begins anew.
+            tracing::warn!("what the policy had learnt is lost: {}: {}", failure.reason, failure.detail);
+            lessons.clear();
+            live = Self::configured(loaded, settings)?;
         }
         Ok(warm.insert(live))
+    }
+
+    fn configured(loaded: &Loaded, settings: &[(String, Value)]) -> Result<Self, CallFailure> {
+        let mut live = Self::new(loaded)?;
+        live.configure(loaded, settings)?.map_err(|reason| {
+            let detail = format!("refused the settings that it had taken before: {reason}");
+            CallFailure { reason: FallbackReason::Trap, detail, is_starved: false }
+        })?;
+        Ok(live)
+    }
+
+    /// Tells of an outcome; the fuel that it took comes along.
+    fn told(&mut self, loaded: &Loaded, lesson: &Lesson) -> (Result<(), CallFailure>, u64) {
+        let Lesson { request, device, plan, outcome, question, .. } = lesson;
+        self.store.data_mut().question = question.clone();
+        let case = Case { request, device, offer: None };
+        let learnt = self.call(loaded, |guest, store| guest.learn(store, case, plan, outcome));
+        self.store.data_mut().question = None;
+        learnt
     }
 
     /// One call under a fresh allowance; the fuel that it used comes along.
@@ -69,6 +102,13 @@ impl Live {
         let left = self.store.get_fuel().unwrap_or(0);
         let answer = answer.map_err(|error| {
             let mut failure = CallFailure::new(&error, loaded);
+            if let Some(ran) = self.store.data().ran().filter(|_| failure.reason == FallbackReason::Timeout) {
+                failure.is_starved = ran < loaded.limits.wall() / FAIR;
+                if failure.is_starved {
+                    let ran = ran.as_millis();
+                    failure.detail = format!("{}: the machine is busy, it ran for {ran} ms of them", failure.detail);
+                }
+            }
             if let Some(complaint) = self.store.data().complaint() {
                 failure.detail = format!("{}; it said: {complaint}", failure.detail);
             }
@@ -103,7 +143,7 @@ impl CallFailure {
             (_, Some(trap)) => (FallbackReason::Trap, one_line(trap.to_string().trim_start_matches("wasm trap: "))),
             (None, None) => (FallbackReason::Trap, one_line(&error.root_cause().to_string())),
         };
-        Self { reason, detail }
+        Self { reason, detail, is_starved: false }
     }
 }
 
@@ -112,9 +152,74 @@ pub struct Policy {
     loaded: Arc<Loaded>,
     settings: Vec<(String, Value)>,
     identity: PolicyIdentity,
+    /// One that was asked nothing yet.
     live: Option<Live>,
-    failures: u32,
+    /// An instance answers question after question: for the gate alone, which looks at what it remembers.
+    lasts: bool,
+    /// Linear memory of the instance that was called last.
+    memory_bytes: usize,
+    lessons: Lessons,
+    /// What was decided last, and what it is expected to take.
+    decided: Option<Expected>,
+    failures: Failures,
     learnt: Learnt,
+}
+
+/// The last decision, until its outcome is told.
+struct Expected {
+    model: Model,
+    decided: Arc<Decided>,
+    bounds: Bounds,
+}
+
+impl Expected {
+    fn new(request: &Request, plan: &Plan, cost: Cost, bounds: &Bounds) -> Self {
+        let plan = Plan { reason: String::new(), ..plan.clone() };
+        Self { model: request.model.clone(), decided: Arc::new(Decided { plan, cost }), bounds: bounds.clone() }
+    }
+
+    /// What may be asked while this outcome is told; nothing where it is of something else.
+    fn question(&self, request: &Request, plan: &Plan) -> Option<Arc<Question>> {
+        let Request { model, batch, frames, height, width, .. } = request;
+        let Bounds { batch: samples, frames: all, height: tall, width: wide, .. } = &self.bounds;
+        let is_same = *model == self.model && (batch, frames, height, width) == (samples, all, tall, wide);
+        let facts: Arc<dyn Facts> = self.decided.clone();
+        (is_same && self.decided.is(plan)).then(|| Arc::new(Question { facts, bounds: self.bounds.clone() }))
+    }
+}
+
+/// What share of its time a call has to have had the processor for, so that it is to blame for running out of it: one in so many.
+const FAIR: u32 = 10;
+
+/// Calls whose failures are counted, beside those in a row.
+const RECENT: u32 = 40;
+
+/// Failures of the last calls.
+#[derive(Clone, Copy, Default)]
+struct Failures {
+    in_a_row: u32,
+    /// A bit for each of the last calls, the newest lowest: set where it failed.
+    recent: u64,
+    is_out: bool,
+}
+
+impl Failures {
+    /// Counts a call. `most` in a row are too many, and so are `most` and one more among the last 40: whoever fails now and then, for ever,
+    /// is no better than whoever fails always.
+    fn count(&mut self, failed: bool, most: u32) {
+        self.in_a_row = if failed { self.in_a_row.saturating_add(1) } else { 0 };
+        self.recent = (self.recent << 1 | u64::from(failed)) & ((1 << RECENT) - 1);
+        self.is_out |= self.in_a_row >= most || self.recent.count_ones() > most;
+    }
+
+    fn words(self, most: u32) -> String {
+        match self.in_a_row >= most {
+            true => format!("failed {} times in a row and is no longer asked", self.in_a_row),
+            false => {
+                format!("failed in {} of its last {RECENT} calls and is no longer asked", self.recent.count_ones())
+            }
+        }
+    }
 }
 
 /// What came of asking the guest.
@@ -138,13 +243,25 @@ impl Policy {
         settings: Vec<(String, Value)>,
         identity: PolicyIdentity,
     ) -> Result<Self, PolicyError> {
-        let mut policy = Self { loaded, settings, identity, live: None, failures: 0, learnt: Learnt::default() };
+        let mut policy = Self {
+            loaded,
+            settings,
+            identity,
+            live: None,
+            lasts: false,
+            memory_bytes: 0,
+            lessons: Lessons::default(),
+            decided: None,
+            failures: Failures::default(),
+            learnt: Learnt::default(),
+        };
         let configured = Live::new(&policy.loaded).and_then(|mut live| {
             let answer = live.configure(&policy.loaded, &policy.settings)?;
             Ok((live, answer))
         });
         match configured {
             Ok((live, Ok(()))) => {
+                policy.memory_bytes = live.store.data().usage.memory_bytes();
                 policy.live = Some(live);
                 Ok(policy)
             }
@@ -153,18 +270,24 @@ impl Policy {
         }
     }
 
-    /// The policy failed too often in a row; it is no longer asked.
-    pub fn is_out_of_service(&self) -> bool {
-        self.failures >= self.loaded.limits.failures
+    /// The same policy in an instance that lives on from question to question.
+    pub(crate) fn lasting(self) -> Self {
+        Self { lasts: true, ..self }
     }
 
-    /// Bytes of linear memory that the warm instance holds; none where the last call spoilt it.
+    /// The policy failed too often, in a row or among its last calls; it is no longer asked.
+    pub fn is_out_of_service(&self) -> bool {
+        self.failures.is_out
+    }
+
+    /// Bytes of linear memory that the last call left its instance with; none where it failed.
     pub fn memory_bytes(&self) -> usize {
-        self.live.as_ref().map_or(0, |live| live.store.data().usage.memory_bytes())
+        self.memory_bytes
     }
 
     fn ask(&mut self, case: Case<'_>, question: &Arc<Question>, attempts: Option<&[Attempt]>) -> Asked {
-        let live = match Live::ready(&mut self.live, &self.loaded, &self.settings) {
+        self.memory_bytes = 0;
+        let live = match Live::ready(&mut self.live, &self.loaded, &self.settings, &mut self.lessons) {
             Ok(live) => live,
             Err(failure) => return Asked::not(failure),
         };
@@ -177,14 +300,21 @@ impl Policy {
         state.question = None;
         let (candidates, log) = (std::mem::take(&mut state.candidates), std::mem::take(&mut state.log));
         let text_chars = self.loaded.limits.text_chars;
-        let answer = match answer {
-            Ok(Ok(plan)) => Ok(Plan { reason: clean(plan.reason, text_chars), ..plan }),
-            Ok(Err(reason)) => Err(CallFailure { reason: FallbackReason::Error, detail: clean(reason, text_chars) }),
-            Err(failure) => {
-                self.live = None;
-                Err(failure)
-            }
+        if answer.is_ok() {
+            self.memory_bytes = state.usage.memory_bytes();
+        }
+        if answer.is_err() || !self.lasts {
+            self.live = None;
+        }
+        let declined = |reason: String| CallFailure {
+            reason: FallbackReason::Error,
+            detail: clean(reason, text_chars),
+            is_starved: false,
         };
+        let answer = answer.and_then(|answer| match answer {
+            Ok(plan) => Ok(Plan { reason: clean(plan.reason, text_chars), ..plan }),
+            Err(reason) => Err(declined(reason)),
+        });
         Asked { answer, fuel, candidates, log }
     }
 
@@ -200,8 +330,8 @@ impl Policy {
         let question = Arc::new(Question { facts, bounds: Bounds::new(request, offer) });
         let Question { facts, bounds } = &*question;
         let Asked { answer, fuel, candidates, log } = if self.is_out_of_service() {
-            let detail = format!("failed {} times in a row and is no longer asked", self.failures);
-            Asked::not(CallFailure { reason: FallbackReason::OutOfService, detail })
+            let detail = self.failures.words(self.loaded.limits.failures);
+            Asked::not(CallFailure { reason: FallbackReason::OutOfService, detail, is_starved: false })
         } else {
             self.ask(Case { request, device, offer: Some(offer) }, &question, attempts)
         };
@@ -210,24 +340,26 @@ impl Policy {
         let checked = answer.and_then(|answer| {
             let mut plan = answer.clone();
             answered = Some(answer);
-            let nonsense = |detail: &str| CallFailure { reason: FallbackReason::Nonsense, detail: detail.to_owned() };
+            let nonsense = |detail: &str| CallFailure {
+                reason: FallbackReason::Nonsense,
+                detail: detail.to_owned(),
+                is_starved: false,
+            };
             check::fit(&mut plan, bounds, &mut |note| adjusted.push(note.to_string())).map_err(nonsense)?;
-            let bare = |plan: &Plan| Plan { reason: String::new(), ..plan.clone() };
-            let is_tried = |tried: &Attempt| bare(&tried.plan) == bare(&plan);
-            if attempts.is_some_and(|attempts| attempts.iter().any(is_tried)) {
+            if attempts.is_some_and(|attempts| attempts.iter().any(|attempt| check::repeats(&plan, attempt))) {
                 return Err(nonsense(check::REPEATED));
             }
             Ok(plan)
         });
         let (plan, fallback) = match checked {
             Ok(plan) => {
-                self.failures = 0;
+                self.failures.count(false, self.loaded.limits.failures);
                 (plan, None)
             }
-            Err(CallFailure { reason, detail }) => {
-                // An honest error is an answer, and being out of service is no new failure.
-                if !matches!(reason, FallbackReason::Error | FallbackReason::OutOfService) {
-                    self.failures += 1;
+            Err(CallFailure { reason, detail, is_starved }) => {
+                // An honest error is an answer, being out of service is no new failure, and a busy machine is nobody's.
+                if !matches!(reason, FallbackReason::Error | FallbackReason::OutOfService) && !is_starved {
+                    self.failures.count(true, self.loaded.limits.failures);
                 }
                 adjusted.clear();
                 let plan = match attempts {
@@ -237,6 +369,9 @@ impl Policy {
                 (plan, Some(Fallback { reason, detail }))
             }
         };
+        // Asked here, so that whoever listens hears it: nobody prices anything when the outcome is told.
+        let cost = facts.estimate(&plan).ok();
+        self.decided = cost.map(|cost| Expected::new(request, &plan, cost, bounds));
         Decision { answer: answered, plan, adjusted, fallback, elapsed: started.elapsed(), fuel, candidates, log }
     }
 }
@@ -261,20 +396,54 @@ impl Planner for Policy {
         self.plan(request, device, offer, facts, Some(attempts))
     }
 
+    fn stand_in(
+        &mut self,
+        request: &Request,
+        device: &Device,
+        offer: &Offer,
+        facts: Arc<dyn Facts>,
+        attempts: &[Attempt],
+    ) -> Option<Decision> {
+        let started = Instant::now();
+        let plan = native::own(request, device, offer, &*facts, attempts)?;
+        let detail = format!("after {} failed attempts the host's own plan is the last resort", attempts.len());
+        Some(stood_in(started, plan, FallbackReason::Exhausted, detail))
+    }
+
     fn learn(&mut self, request: &Request, device: &Device, plan: &Plan, outcome: &Outcome) {
         self.learnt = Learnt::default();
         if self.is_out_of_service() {
             return;
         }
-        let case = Case { request, device, offer: None };
-        let learnt = Live::ready(&mut self.live, &self.loaded, &self.settings).and_then(|live| {
-            let (learnt, fuel) = live.call(&self.loaded, |guest, store| guest.learn(store, case, plan, outcome));
-            self.learnt.fuel = fuel;
-            learnt
+        let mut lesson = Lesson {
+            request: request.clone(),
+            device: device.clone(),
+            plan: plan.clone(),
+            outcome: *outcome,
+            question: self.decided.as_ref().and_then(|decided| decided.question(request, plan)),
+            fuel: 0,
+        };
+        self.memory_bytes = 0;
+        let ready = Live::ready(&mut self.live, &self.loaded, &self.settings, &mut self.lessons);
+        let learnt = ready.and_then(|live| {
+            let learnt = live.told(&self.loaded, &lesson);
+            (self.learnt.fuel, lesson.fuel) = (learnt.1, learnt.1);
+            self.memory_bytes = live.store.data().usage.memory_bytes();
+            learnt.0
         });
-        if let Err(CallFailure { reason, detail }) = learnt {
+        let limits = self.loaded.limits;
+        let Err(CallFailure { reason, detail, is_starved }) = learnt else {
+            self.failures.count(false, limits.failures);
+            // The instance has heard outcomes alone: the next question is for it.
+            self.lessons.add(lesson, limits.fuel);
+            return;
+        };
+        {
             self.live = None;
-            self.failures += 1;
+            self.memory_bytes = 0;
+            if !is_starved {
+                self.failures.count(true, limits.failures);
+            }
             tracing::warn!("policy {} failed to learn: {reason}: {detail}", self.identity.name);
             self.learnt.failure = Some(Fallback { reason, detail });
         }
@@ -282,5 +451,30 @@ impl Planner for Policy {
 
     fn learnt(&self) -> Learnt {
         self.learnt.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After how many calls a policy is out of service that fails in every so many; none of a thousand.
+    fn out_after(nth: u32) -> Option<u32> {
+        let mut failures = Failures::default();
+        (1..=1000).find(|call| {
+            failures.count(call % nth == 0, 3);
+            failures.is_out
+        })
+    }
+
+    #[test]
+    fn whoever_fails_again_and_again_is_no_longer_asked() {
+        assert_eq!([1, 2, 3, 4, 10].map(out_after), [Some(3), Some(8), Some(12), Some(16), Some(40)]);
+        assert_eq!(out_after(14), None, "three of forty");
+        let mut failures = Failures::default();
+        (0..9).for_each(|call| failures.count(call % 3 == 2, 3));
+        assert!(!failures.is_out);
+        (0..3).for_each(|call| failures.count(call == 2, 3));
+        assert_eq!(failures.words(3), "failed in 4 of its last 40 calls and is no longer asked");
     }
 }

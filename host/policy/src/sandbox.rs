@@ -34,7 +34,7 @@ impl Sandbox {
                 stopped.recv_timeout(next.saturating_duration_since(Instant::now()))
             {
                 clock.increment_epoch();
-                // After a stall the missed ticks are skipped: catching up would end calls that had no time to run.
+                // Missed ticks are skipped: at each one a call looks at its own time.
                 next = Instant::now().max(next) + TICK;
             }
         };

@@ -21,16 +21,21 @@ impl Standby {
     }
 
     fn decided(&self, started: Instant, plan: Plan) -> Decision {
-        Decision {
-            answer: None,
-            plan,
-            adjusted: Vec::new(),
-            fallback: Some(Fallback { reason: FallbackReason::OutOfService, detail: self.why.clone() }),
-            elapsed: started.elapsed(),
-            fuel: 0,
-            candidates: Vec::new(),
-            log: Vec::new(),
-        }
+        stood_in(started, plan, FallbackReason::OutOfService, self.why.clone())
+    }
+}
+
+/// A decision of the host's own that no policy was asked for.
+pub(crate) fn stood_in(started: Instant, plan: Plan, reason: FallbackReason, detail: String) -> Decision {
+    Decision {
+        answer: None,
+        plan,
+        adjusted: Vec::new(),
+        fallback: Some(Fallback { reason, detail }),
+        elapsed: started.elapsed(),
+        fuel: 0,
+        candidates: Vec::new(),
+        log: Vec::new(),
     }
 }
 
@@ -54,6 +59,18 @@ impl Planner for Standby {
     ) -> Decision {
         let started = Instant::now();
         self.decided(started, native::recover(request, device, offer, &*facts, attempts))
+    }
+
+    fn stand_in(
+        &mut self,
+        request: &Request,
+        device: &Device,
+        offer: &Offer,
+        facts: Arc<dyn Facts>,
+        attempts: &[Attempt],
+    ) -> Option<Decision> {
+        let started = Instant::now();
+        Some(self.decided(started, native::own(request, device, offer, &*facts, attempts)?))
     }
 
     fn learn(&mut self, _: &Request, _: &Device, _: &Plan, _: &Outcome) {}

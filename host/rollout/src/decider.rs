@@ -145,10 +145,29 @@ impl Planner for Decider {
         decision
     }
 
+    fn stand_in(
+        &mut self,
+        request: &Request,
+        device: &Device,
+        offer: &Offer,
+        facts: Arc<dyn Facts>,
+        attempts: &[Attempt],
+    ) -> Option<Decision> {
+        match self.standby() {
+            Some(mut standby) => standby.stand_in(request, device, offer, facts, attempts),
+            // Nobody is asked, so there is nothing to count; that it came so far counts when the job has ended.
+            None => self.instance.planner().stand_in(request, device, offer, facts, attempts),
+        }
+    }
+
     fn learn(&mut self, request: &Request, device: &Device, plan: &tilewright_plan::Plan, outcome: &Outcome) {
         // What a clip took that several plans had a part in is none's.
         if !self.assignment.slot.is_paused() && !self.is_mixed {
             self.instance.planner().learn(request, device, plan, outcome);
+            // One that learns well is no decision; one that fails is as bad as one that fails to decide.
+            if self.instance.planner().learnt().failure.is_some() {
+                self.rollout.decided(self.revision(), true);
+            }
         }
     }
 
@@ -185,6 +204,17 @@ impl Planner for Unheard {
         attempts: &[Attempt],
     ) -> Decision {
         self.0.planner().recover(request, device, offer, facts, attempts)
+    }
+
+    fn stand_in(
+        &mut self,
+        request: &Request,
+        device: &Device,
+        offer: &Offer,
+        facts: Arc<dyn Facts>,
+        attempts: &[Attempt],
+    ) -> Option<Decision> {
+        self.0.planner().stand_in(request, device, offer, facts, attempts)
     }
 
     fn learn(&mut self, _: &Request, _: &Device, _: &tilewright_plan::Plan, _: &Outcome) {}

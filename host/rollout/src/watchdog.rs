@@ -15,12 +15,15 @@ const IN_A_ROW: u32 = 3;
 const LEAST_FAILURES: u32 = 3;
 const MAY_FAIL: f64 = 0.02;
 
+/// The share that a revision may have because the one before it was no better. Beyond it neither is of use: the native default decides.
+const MAY_FAIL_AS_BEFORE: f64 = 0.1;
+
 /// The chance of so many failures, were the share no more than allowed, below which they are too many.
 const CHANCE: f64 = 0.001;
 
 /// The rule in words, for people.
 pub const RULE: &str = "A revision is rolled back after 3 failed or invalid answers in a row; after so many among its last 200 that a \
-policy failing in 2 of 100, or as often as the one before it, would show with a chance below 0.001 (3 at least); or where its jobs are \
+policy failing in 2 of 100, or as often as the one before it and at most in 10, would show with a chance below 0.001 (3 at least); or where its jobs are \
 clearly worse than those of the revision before it: after 10, 20, 40, 80 and 160 jobs of a kind that the one before had 8 of, more of them \
 over 1.1 times its median time or memory than a fair coin would show with a chance of 0.002 (sign test; at most 2 of 100 revisions \
 that are no more than a tenth worse are rolled back).";
@@ -39,7 +42,7 @@ pub fn fails(new: &Tally, before: Option<(u32, u32)>) -> Option<String> {
     }
     let (failures, decisions) = new.recent_failures();
     let share = |(failures, decisions): (u32, u32)| f64::from(failures) / f64::from(decisions.max(1));
-    let may = before.map_or(0.0, share).max(MAY_FAIL);
+    let may = before.map_or(0.0, share).clamp(MAY_FAIL, MAY_FAIL_AS_BEFORE);
     let too_many = failures >= LEAST_FAILURES && binomial::at_least(failures, decisions, may) <= CHANCE;
     too_many.then(|| format!("{failures} of the last {decisions} answers failed or were invalid"))
 }
@@ -64,6 +67,19 @@ mod tests {
     fn failures_in_a_row_are_too_many_at_once() {
         assert_eq!(fails(&tally(&[true, true]), None), None);
         assert!(fails(&tally(&[false, true, true, true]), None).is_some());
+    }
+
+    #[test]
+    fn every_third_failure_is_too_many_whatever_came_before() {
+        let every = |nth: usize, decisions: usize| {
+            tally(&(1..=decisions).map(|decision| decision % nth == 0).collect::<Vec<_>>())
+        };
+        assert!(fails(&every(3, 9), None).is_some());
+        let before = every(3, 6).recent_failures();
+        assert!(fails(&every(3, 200), Some(before)).is_some(), "the one before was as bad, and few asked it");
+        assert!(fails(&every(3, 200), Some(every(2, 200).recent_failures())).is_some());
+        assert!(fails(&every(10, 200), None).is_some());
+        assert_eq!(fails(&every(60, 200), None), None);
     }
 
     #[test]

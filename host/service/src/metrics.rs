@@ -31,7 +31,7 @@ const DECIDED: [&str; 4] = ["route", "policy", "revision", "canary"];
 const REVISIONS: usize = 64;
 
 /// Every reason of a fallback.
-const REASONS: [FallbackReason; 7] = [
+const REASONS: [FallbackReason; 8] = [
     FallbackReason::Error,
     FallbackReason::Nonsense,
     FallbackReason::Trap,
@@ -39,6 +39,7 @@ const REASONS: [FallbackReason; 7] = [
     FallbackReason::Timeout,
     FallbackReason::OutOfMemory,
     FallbackReason::OutOfService,
+    FallbackReason::Exhausted,
 ];
 
 /// Every metric.

@@ -67,7 +67,8 @@ impl Policy for Gfx1151 {
 
     fn decide(&mut self, request: &Request) -> Result<Plan, String> {
         let limit = self.limit(request);
-        self.largest(request, precision(request), limit).ok_or_else(|| "no tile fits into its share of memory".into())
+        self.largest(request, precision(request), limit, &[])
+            .ok_or_else(|| "no tile fits into its share of memory".into())
     }
 
     fn recover(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
@@ -84,19 +85,19 @@ impl Policy for Gfx1151 {
                 let limit = self.limit(request);
                 let kept = (request.delivered() > 0).then(|| {
                     let plan = Plan { precision: wider, ..last.plan.clone() };
-                    first(std::iter::once(plan.clone()).chain(leaner(request, &plan)), limit)
+                    first(std::iter::once(plan.clone()).chain(leaner(request, &plan)), limit, attempts)
                 });
-                let plan = kept.unwrap_or_else(|| self.largest(request, wider, limit));
+                let plan = kept.unwrap_or_else(|| self.largest(request, wider, limit, attempts));
                 Ok(plan.ok_or("no tile fits in a wider type")?.because("values overflowed: a wider type"))
             }
             Failure::OutOfMemory(_) | Failure::OverLimit(_) => {
                 let expected = host::estimate(&last.plan).map_or(self.limit(request), |cost| cost.peak_bytes);
                 let limit = self.limit(request).min(expected / 10 * 7);
-                let steps = first(leaner(request, &last.plan).into_iter(), limit)
+                let steps = first(leaner(request, &last.plan).into_iter(), limit, attempts)
                     .map(|plan| plan.because("memory ran out: fewer frames or rows at once"));
                 let tiles = || {
                     let is_free = request.delivered() == 0;
-                    let plan = is_free.then(|| self.largest(request, last.plan.precision, limit)).flatten();
+                    let plan = is_free.then(|| self.largest(request, last.plan.precision, limit, attempts)).flatten();
                     plan.map(|plan| plan.because("memory ran out: smaller tiles"))
                 };
                 let plan = steps.or_else(tiles).ok_or("nothing smaller is left")?;
@@ -114,7 +115,7 @@ impl Gfx1151 {
     }
 
     /// The plan with the largest of the published tiles that fits, with the longest of the published chunks, in one batch if need be.
-    fn largest(&self, request: &Request, precision: Precision, limit: u64) -> Option<Plan> {
+    fn largest(&self, request: &Request, precision: Precision, limit: u64, tried: &[Attempt]) -> Option<Plan> {
         let quantized = request.model.quantized;
         let side = match self.tile {
             Some(side) => side,
@@ -124,7 +125,10 @@ impl Gfx1151 {
         let most = BATCHES.iter().find(|(arch, _)| request.device.arch.starts_with(arch)).map_or(4, |(_, most)| *most);
         let batches: &[u32] = if quantized || request.frames > 1 { &[1] } else { &[most, most / 2, 1] };
         let times = times(request);
+        // As the host would make them, so that what has failed is known again.
+        let least = request.tile_least();
         let sides = || [side, TILES[0]].into_iter().chain(SMALLER).filter(|smaller| *smaller <= side);
+        let sides = || sides().map(|side| side.max(least));
         let divided = |side: u32, time: Time| {
             let (height, width) = (side.min(request.height), side.min(request.width));
             let tile = Tile { height, width, overlap: OVERLAP.min(height.min(width) / 8 * 8 / 4) };
@@ -141,13 +145,16 @@ impl Gfx1151 {
             Precision::Mixed(_) => "published: mixed for medium pictures",
             Precision::Uniform(_) => "published: half for large pictures",
         };
-        first(plans.chain(over_all), limit).map(|plan| plan.because(reason))
+        first(plans.chain(over_all), limit, tried).map(|plan| plan.because(reason))
     }
 }
 
-/// The first plan that is expected to fit.
-fn first(mut plans: impl Iterator<Item = Plan>, limit: u64) -> Option<Plan> {
-    plans.find(|plan| host::estimate(plan).is_ok_and(|cost| cost.peak_bytes <= limit))
+/// The first plan that is expected to fit and has not failed.
+fn first(mut plans: impl Iterator<Item = Plan>, limit: u64, tried: &[Attempt]) -> Option<Plan> {
+    plans.find(|plan| {
+        let is_new = !tried.iter().any(|attempt| plan.repeats(attempt));
+        is_new && host::estimate(plan).is_ok_and(|cost| cost.peak_bytes <= limit)
+    })
 }
 
 /// A carried clip's plans with fewer frames at once than the one that failed, then in bands, most memory first; none for anything else.

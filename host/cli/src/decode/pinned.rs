@@ -94,6 +94,19 @@ impl Planner for Pinned<'_> {
         decision
     }
 
+    fn stand_in(
+        &mut self,
+        request: &Request,
+        device: &Device,
+        offer: &Offer,
+        facts: Arc<dyn Facts>,
+        attempts: &[Attempt],
+    ) -> Option<Decision> {
+        let decision = self.planner.stand_in(request, device, offer, facts, attempts)?;
+        self.keep(&decision.plan);
+        Some(decision)
+    }
+
     fn learn(&mut self, request: &Request, device: &Device, plan: &Plan, outcome: &Measured) {
         self.planner.learn(request, device, plan, outcome);
     }

@@ -19,7 +19,7 @@ use crate::{
 
 /// Checks one policy. A policy that does not pass is work that failed.
 pub fn run(arguments: &args::Check) -> Outcome {
-    let host = super::host(arguments.grants)?;
+    let host = super::host(arguments.grants)?.drawing(arguments.seed);
     let verdict = super::verified(&host, &arguments.policy)?.check(&host, &arguments.set)?;
     if arguments.json {
         super::print(&verdict)?;
@@ -69,10 +69,12 @@ fn steps(verdict: &Verdict) -> impl Iterator<Item = Vec<String>> {
             State::NotReached => "not reached",
         };
         let what = Step::ALL.iter().find(|(step, ..)| *step == row.step).map_or("", |(.., what)| what);
-        let GoldenSet { requests, tried, failing } = verdict.golden;
+        let GoldenSet { requests, seed, tried, failing } = verdict.golden;
         let what = match row.step {
-            Step::Golden if failing > 0 => format!("{what}: fails {failing} of {tried} tried, {requests} in all"),
-            Step::Golden if requests > 0 => format!("{what}: {requests}"),
+            Step::Golden if failing > 0 => {
+                format!("{what}: fails {failing} of {tried} tried, {requests} in all, some drawn from seed {seed}")
+            }
+            Step::Golden if requests > 0 => format!("{what}: {requests}, some drawn from seed {seed}"),
             _ => what.to_owned(),
         };
         vec![row.step.to_string(), state.to_owned(), what]

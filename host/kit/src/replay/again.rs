@@ -131,8 +131,7 @@ fn replay(session: &Session, makes: &mut Makes<'_>, rows: &mut Vec<AgainRow>) ->
             note: None,
         };
         if reason(&call.reply) == Some(FallbackReason::Timeout) {
-            // The instance was made anew then, and so it is now.
-            planner = make()?;
+            // A question that got no answer leaves nothing behind; an outcome is forgotten, or was by programs that kept their instances.
             timeouts += 1;
             row.verdict = Verdict::NotReproducible;
             row.note = Some("ran into the limit of time, which no two runs do alike: not asked again".into());
@@ -157,6 +156,10 @@ fn replay(session: &Session, makes: &mut Makes<'_>, rows: &mut Vec<AgainRow>) ->
             // A policy that is no longer asked learns nothing either.
             () if timeouts > 0 && (out_of_service.contains(&true) || is_unasked(call)) => {
                 let note = "whether it was still asked hung on an earlier call that ran into the limit of time";
+                (Verdict::NotReproducible, Some(note.to_owned()))
+            }
+            () if timeouts > 0 => {
+                let note = "an earlier call ran into the limit of time, and what the policy had learnt may have been lost with it";
                 (Verdict::NotReproducible, Some(note.to_owned()))
             }
             () => match gap {

@@ -9,8 +9,11 @@ use super::{
     facts::{Past, Tabled},
 };
 
-/// Plans that are tried before a request is given up, as the engine has it.
+/// Plans of a policy that are tried, and all that are tried before a request is given up where nobody stands in and where the host does: as
+/// the engine has it.
+const ASKED: usize = 3;
 const MOST_ATTEMPTS: usize = 4;
+const MOST_WITH_OWN: usize = 6;
 
 /// A policy that takes part.
 pub struct Entrant {
@@ -102,12 +105,20 @@ impl Walk<'_> {
                     attempts.push(Attempt { plan: decision.plan.clone(), failure });
                     let is_wide = decision.plan.precision.dtype() == Dtype::F32;
                     let hopeless = matches!(failure, Failure::NonFinite { .. }) && is_wide;
-                    if attempts.len() >= MOST_ATTEMPTS || hopeless {
+                    if hopeless {
                         break (What::Failed, None, stands_in);
                     }
                 }
             }
-            decision = self.planner.recover(&request, self.device, &case.offer, facts.clone(), &attempts);
+            // As the engine: after three the host's own plans, where somebody stands in.
+            let own = (ASKED..MOST_WITH_OWN)
+                .contains(&attempts.len())
+                .then(|| self.planner.stand_in(&request, self.device, &case.offer, facts.clone(), &attempts));
+            decision = match own.flatten() {
+                Some(own) => own,
+                None if attempts.len() >= MOST_ATTEMPTS => break (What::Failed, None, stands_in),
+                None => self.planner.recover(&request, self.device, &case.offer, facts.clone(), &attempts),
+            };
         };
         let (asked, unknown) = facts.asked();
         self.asked = (self.asked.0 + asked, self.asked.1 + unknown);

@@ -316,3 +316,29 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_failed_in_other_words_is_the_same_plan() {
+    let memory = |plan: Plan| Attempt { plan, failure: Failure::OutOfMemory { bytes: 1 } };
+    let tiles = blended(512, 512, 64);
+    let tried = memory(tiles.clone());
+    let alike = [
+        Plan { release: Release::EachStep, ..tiles.clone() },
+        Plan { layout: Layout::ChannelsLast, ..tiles.clone() },
+        Plan { prefetch: 2, reason: "another".into(), ..tiles.clone() },
+        blended(512, 512, 128),
+    ];
+    assert!(alike.iter().all(|plan| repeats(plan, &tried)), "{alike:?}");
+    let others = [
+        blended(512, 448, 64),
+        plan(Space::Whole),
+        Plan { batch: 2, ..tiles.clone() },
+        Plan { offload: true, ..tiles.clone() },
+        Plan { precision: Precision::Uniform(Dtype::Bf16), ..tiles.clone() },
+        carried(4, tiles.space),
+    ];
+    assert!(others.iter().all(|plan| !repeats(plan, &tried)), "{others:?}");
+    // Where values overflowed, it is the type that did.
+    let overflowed = Attempt { plan: tiles, failure: Failure::NonFinite { values: 1 } };
+    assert!(repeats(&plan(Space::Whole), &overflowed) && !repeats(&others[4], &overflowed));
+}

@@ -140,7 +140,7 @@ problems! {
     /// Two fresh instances answer the same inputs differently.
     NotSame "not-same" "the same inputs have to give the same answer and the same fuel: look for what is not initialised"
     /// An instance answers otherwise than a fresh one, though it was told nothing.
-    Remembers "remembers" "decide and recover may not change what later ones answer; only learn may"
+    Remembers "remembers" "decide and recover may not change what later ones answer; only learn may, and at work a fresh instance is asked"
     /// More than half of a limit.
     NearLimit "near-limit" "a slower machine or a larger request goes over it"
     /// The set was not tried to its end.

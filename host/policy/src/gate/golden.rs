@@ -1,5 +1,7 @@
-//! The golden set: requests that every policy is asked before it is put to work. One row each, in the table of `rows`.
+//! The golden set: requests that every policy is asked before it is put to work. One row each, in the table of `rows`; and some that are
+//! drawn from a seed.
 
+mod drawn;
 mod play;
 mod rows;
 
@@ -15,6 +17,7 @@ use super::{
     prices::Prices,
 };
 
+pub use drawn::{any_seed, drawn, shuffled};
 pub use play::Heard;
 
 /// Latent pixels of the smallest tile, and the most samples, tiles and inputs at once: as the engine offers them.
@@ -113,7 +116,7 @@ pub struct GoldenRequest {
     under_way: Option<Plan>,
 }
 
-/// The whole set.
+/// The set that is the same for everybody.
 pub fn set() -> Vec<GoldenRequest> {
     rows::ROWS.iter().map(GoldenRequest::new).collect()
 }

@@ -1,8 +1,13 @@
-//! Verdicts kept beside the compiled code, so that a policy passes the gate once: under the digest of the module, its settings, the
-//! limits, the compiler and the host's own text.
+//! Verdicts kept beside the compiled code, so that a policy passes the gate once a week: under the digest of the module, its settings, the
+//! limits, the compiler and the host's own text. For no longer, since some of the requests are drawn: a module that was lucky once is
+//! asked others then.
 
-use std::fmt::Write;
+use std::{
+    fmt::Write,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{finding::Problem, verdict::Verdict};
@@ -10,6 +15,21 @@ use crate::{cache::Cache, limits::Limits};
 
 /// Changes with everything that may change a verdict: the host's own text, as `build.rs` reads it.
 const HOST: &str = env!("TILEWRIGHT_POLICY_SOURCES");
+
+/// How long a verdict holds.
+const HOLDS: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// A verdict with its time.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    /// Seconds since 1970.
+    since_s: u64,
+    verdict: Verdict,
+}
+
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
 
 /// What a verdict is kept under; `compiler` tells versions and configurations of wasmtime apart.
 pub(super) fn name(digest: &str, settings: &[(String, String)], limits: &Limits, compiler: u64) -> String {
@@ -27,8 +47,10 @@ pub(super) fn name(digest: &str, settings: &[(String, String)], limits: &Limits,
 
 /// The verdict that was kept under this name, for the policy as it is called now.
 pub(super) fn find(cache: Option<&Cache>, name: &str, policy: &str) -> Option<Verdict> {
-    let kept: Verdict = serde_json::from_str(&cache?.text(name)?).ok()?;
-    Some(Verdict { policy: policy.into(), ..kept })
+    let Kept { since_s, verdict } = serde_json::from_str(&cache?.text(name)?).ok()?;
+    // One of the future is of a clock that was wrong.
+    let age_s = now_s().checked_sub(since_s)?;
+    (age_s < HOLDS.as_secs()).then(|| Verdict { policy: policy.into(), ..verdict })
 }
 
 /// Keeps a verdict, unless a call of it ran into the clock: that may be the machine's fault, and another day's verdict another.
@@ -36,7 +58,8 @@ pub(super) fn keep(cache: Option<&Cache>, name: &str, verdict: &Verdict) {
     if verdict.findings.iter().any(|finding| finding.problem == Problem::Timeout) {
         return;
     }
-    if let (Some(cache), Ok(text)) = (cache, serde_json::to_string(verdict)) {
+    let kept = Kept { since_s: now_s(), verdict: verdict.clone() };
+    if let (Some(cache), Ok(text)) = (cache, serde_json::to_string(&kept)) {
         cache.keep_text(name, &text);
     }
 }

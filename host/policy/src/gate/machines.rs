@@ -60,7 +60,7 @@ macro_rules! machines {
             label: stringify!($id), backend: Backend::$backend, arch: $arch, name: $name, units: $units, gibibytes: $gib, unified: $unified,
             dtypes: $dtypes, fast: $fast, tera: $tera, gain: $gain, last: $last,
         };)+
-        static MACHINES: &[&Machine] = &[$(&$id),+];
+        pub(super) static MACHINES: &[&Machine] = &[$(&$id),+];
     };
 }
 
@@ -118,6 +118,7 @@ macro_rules! weights {
             label: $label, family: $family, stored: $stored, quantized: $quantized, parameters: $parameters,
             scale: $scale, frames: $frames, sample_size: $sample,
         };)+
+        pub(super) static WEIGHTS: &[&Weights] = &[$(&$id),+];
     };
 }
 

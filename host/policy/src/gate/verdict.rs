@@ -45,8 +45,10 @@ pub struct Counts {
 /// How much of the golden set was tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GoldenSet {
-    /// Requests in the set.
+    /// Requests in the set, those that were drawn included.
     pub requests: u32,
+    /// What some of them were drawn from: 'tilewright policy check --seed' repeats it.
+    pub seed: u32,
     /// Requests that were tried.
     pub tried: u32,
     /// Requests with a finding of severity error.
@@ -108,7 +110,7 @@ impl Verdict {
     /// What a policy fails, in a few words: `fails 12 of 64 golden requests (trap)`.
     pub fn fails(&self) -> String {
         let reasons = reasons(&self.findings).join(", ");
-        let GoldenSet { requests, tried, failing } = self.golden;
+        let GoldenSet { requests, tried, failing, .. } = self.golden;
         match self.steps.iter().find(|row| row.state == State::Failed) {
             Some(StepState { step: Step::Golden, .. }) if tried < requests => {
                 format!("fails {failing} of the first {tried} golden requests ({reasons})")

@@ -173,7 +173,9 @@ fn once(outcome: Outcome, host: &PolicyHost, bytes: &[u8]) -> Result<Duration, S
         (Ok(policy), _) => policy,
         (Err(error), Outcome::Refused(why)) => {
             let said = error.to_string();
-            let fits = said.starts_with("policy guest") && said.contains(why) && is_one_line(&said);
+            // As in `is_as_told`: on a busy machine the clock may come before the fuel's end.
+            let clock = why.contains("all 50000000") && loading.as_millis() >= 250 && said.contains("no answer within");
+            let fits = said.starts_with("policy guest") && (said.contains(why) || clock) && is_one_line(&said);
             return if fits { Ok(loading) } else { Err(format!("refused with '{said}'")) };
         }
         (Err(error), _) => return Err(format!("refused with '{error}'")),
@@ -257,7 +259,9 @@ fn fails_learning(policy: &mut Policy, said: &str) -> Result<Duration, String> {
     let started = Instant::now();
     let lines = heard(|| policy.learn(&hostile_request(), &device(), &plan, &outcome()));
     let took = started.elapsed();
-    if !lines.iter().any(|line| line.contains("failed to learn") && line.contains(said)) {
+    let clock = said == "out-of-fuel" && took.as_millis() >= 250;
+    let is_told = |line: &String| line.contains(said) || clock && line.contains("timeout");
+    if !lines.iter().any(|line| line.contains("failed to learn") && is_told(line)) {
         return Err(format!("the log says {lines:?}"));
     }
     is_right(&decide(policy, &request()))?;

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
+use tilewright_plan::FallbackReason;
+
 use super::{Rollout, lock, now};
 use crate::{
     Assignment, Ended, Revision, What,
@@ -23,6 +25,9 @@ impl Rollout {
         let kind = tally::kind(&record.request, &record.device);
         let measured = record.measured().filter(|_| !is_mixed && record.fallback.is_none()).map(tally::Sample::from);
         // What never ends well takes the longest of times.
+        // So does what only the host's own plan brought to its end.
+        let is_lost =
+            is_lost || record.fallback.as_ref().is_some_and(|fallback| fallback.reason == FallbackReason::Exhausted);
         let sample = measured.or((is_lost && !is_mixed).then_some(tally::Sample::LOST));
         let Some(slot) = self.slots.load().get(&revision.policy).cloned() else { return };
         // Taken before this revision's own counts are locked: two locks at once could wait for each other.

@@ -65,12 +65,13 @@ const W480: (u32, u32) = (832, 480);
 const W720: (u32, u32) = (1280, 704);
 
 /// Slow whole, quick in tiles, as on gfx1151; a tenth more memory than the price.
-const SLOW_WHOLE: &[(Shape, f64, f64)] =
+pub(super) const SLOW_WHOLE: &[(Shape, f64, f64)] =
     &[(shape(Whole, BF16, 0), 3.5, 1.1), (shape(Tiles(768), BF16, 0), 0.6, 1.1), (shape(Whole, F32, 0), 3.0, 1.05)];
 /// Everything takes longer and holds more than its price.
-const DEARER: &[(Shape, f64, f64)] = &[(shape(Whole, F32, 0), 1.8, 1.25), (shape(Bands(128), F32, 0), 1.6, 1.3)];
+pub(super) const DEARER: &[(Shape, f64, f64)] =
+    &[(shape(Whole, F32, 0), 1.8, 1.25), (shape(Bands(128), F32, 0), 1.6, 1.3)];
 /// Clips by chunk, the longer the quicker.
-const CHUNKS: &[(Shape, f64, f64)] = &[
+pub(super) const CHUNKS: &[(Shape, f64, f64)] = &[
     (shape(Whole, BF16, 4), 1.3, 1.1),
     (shape(Whole, BF16, 16), 0.8, 1.1),
     (shape(Bands(128), BF16, 4), 1.4, 1.2),

@@ -1,0 +1,100 @@
+//! What a plan will likely take, by its price and by what was measured before on the same device.
+
+use std::time::Duration;
+
+use crate::{Cost, Facts, Plan};
+
+/// The newest trials that are looked at, and those of the plan itself.
+const LOOKED_AT: u32 = 64;
+const OF_PLAN: usize = 5;
+
+/// A plan's price, corrected by what was measured before; none where nothing was, and where it has no price.
+///
+/// Of the time, that is the middle one of the newest runs of the same plan over their price; of a plan that never ran, the middle one of
+/// all runs: what is common to them is the machine's. Of the memory, it is the most that the same plan held.
+pub fn expected(facts: &dyn Facts, plan: &Plan) -> Option<Cost> {
+    let cost = facts.estimate(plan).ok()?;
+    let bare = |plan: &Plan| Plan { reason: String::new(), ..plan.clone() };
+    let asked = bare(plan);
+    let (mut own, mut all, mut memory) = (Vec::new(), Vec::new(), None::<f64>);
+    for trial in facts.trials(LOOKED_AT) {
+        let Ok(price) = facts.estimate(&trial.plan) else { continue };
+        let time = ratio(trial.outcome.elapsed.as_secs_f64(), price.elapsed.as_secs_f64());
+        all.extend(time);
+        if bare(&trial.plan) == asked {
+            own.extend(time.filter(|_| own.len() < OF_PLAN));
+            let held = ratio(trial.outcome.peak_bytes as f64, price.peak_bytes as f64);
+            memory = memory.into_iter().chain(held).reduce(f64::max);
+        }
+    }
+    let time = middle(own).or_else(|| middle(all))?;
+    let elapsed = Duration::try_from_secs_f64(cost.elapsed.as_secs_f64() * time).ok()?;
+    let peak_bytes = (cost.peak_bytes as f64 * memory.unwrap_or(1.0)) as u64;
+    Some(Cost { elapsed, peak_bytes, ..cost })
+}
+
+fn ratio(measured: f64, priced: f64) -> Option<f64> {
+    (measured > 0.0 && priced > 0.0).then(|| measured / priced)
+}
+
+/// The lower one of two.
+fn middle(mut ratios: Vec<f64>) -> Option<f64> {
+    let middle = ratios.len().checked_sub(1)? / 2;
+    Some(*ratios.select_nth_unstable_by(middle, f64::total_cmp).1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Dtype, Layout, Outcome, PoolStatistics, Precision, Release, Space, Time, Trial};
+
+    /// A second and a thousand bytes for everything that is channels-first.
+    struct History(Vec<(Layout, f64, f64)>);
+
+    fn plan(layout: Layout) -> Plan {
+        Plan {
+            space: Space::Whole,
+            time: Time::Whole,
+            batch: 1,
+            precision: Precision::Uniform(Dtype::F32),
+            layout,
+            release: Release::Keep,
+            offload: false,
+            prefetch: 0,
+            reason: "why".into(),
+        }
+    }
+
+    impl Facts for History {
+        fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+            let seconds = if plan.layout == Layout::ChannelsFirst { 1 } else { 2 };
+            let elapsed = Duration::from_secs(seconds);
+            Ok(Cost { peak_bytes: 1000, elapsed, tiles: 1, shapes: 1, rework: 1.0 })
+        }
+
+        fn trials(&self, most: u32) -> Vec<Trial> {
+            let trial = |(layout, seconds, bytes): &(Layout, f64, f64)| Trial {
+                plan: Plan { reason: String::new(), ..plan(*layout) },
+                outcome: Outcome {
+                    elapsed: Duration::from_secs_f64(*seconds),
+                    load: Duration::ZERO,
+                    peak_bytes: *bytes as u64,
+                    attempts: 1,
+                    pool: PoolStatistics::default(),
+                },
+            };
+            self.0.iter().take(most as usize).map(trial).collect()
+        }
+    }
+
+    #[test]
+    fn a_plan_that_ran_is_expected_to_take_what_it_took_and_another_what_the_machine_takes() {
+        let first = |seconds, bytes| (Layout::ChannelsFirst, seconds, bytes);
+        let history = History(vec![first(4.0, 900.0), first(1.5, 1200.0), first(1.4, 1000.0)]);
+        let ran = expected(&history, &plan(Layout::ChannelsFirst)).unwrap();
+        assert_eq!((ran.elapsed, ran.peak_bytes), (Duration::from_secs_f64(1.5), 1200), "one slow run says little");
+        let other = expected(&history, &plan(Layout::ChannelsLast)).unwrap();
+        assert_eq!((other.elapsed, other.peak_bytes), (Duration::from_secs(3), 1000));
+        assert_eq!(expected(&History(Vec::new()), &plan(Layout::ChannelsFirst)), None);
+    }
+}

@@ -1,0 +1,136 @@
+//! Requests of the golden set that no module can know beforehand: drawn from a seed, which the verdict names so that it can be repeated.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use tilewright_plan::{Dtype, Objective, Precision};
+
+use super::{
+    Fails, Form, GoldenRequest, Room, Row, Shape, Stage, Then,
+    rows::{CHUNKS, DEARER, SLOW_WHOLE},
+};
+use crate::gate::machines::{MACHINES, WEIGHTS};
+
+/// Requests that are drawn.
+const DRAWN: u32 = 33;
+
+/// What may follow after a decision fails: little, since a policy that has nothing smaller to offer is no worse for it.
+const FAILURES: [&[Fails]; 3] = [&[Fails::OutOfMemory], &[Fails::OverLimit], &[Fails::NonFinite]];
+
+/// A seed that nobody could foresee.
+pub fn any_seed() -> u32 {
+    // The standard library's own source of randomness: its keys come from the system.
+    RandomState::new().build_hasher().finish() as u32
+}
+
+/// The requests of a seed, which are the same everywhere.
+pub fn drawn(seed: u32) -> Vec<GoldenRequest> {
+    let mut numbers = Numbers(u64::from(seed));
+    let request = |index| {
+        let golden = GoldenRequest::new(&row(&mut numbers));
+        GoldenRequest { name: format!("drawn {index}: {}", golden.name), ..golden }
+    };
+    (1..=DRAWN).map(request).collect()
+}
+
+/// Mixes a list by a seed, so that what comes before a request isn't known either.
+pub fn shuffled<T>(mut list: Vec<T>, seed: u32) -> Vec<T> {
+    let mut numbers = Numbers(!u64::from(seed));
+    for last in (1..list.len()).rev() {
+        list.swap(last, numbers.below(last as u64 + 1) as usize);
+    }
+    list
+}
+
+fn row(numbers: &mut Numbers) -> Row {
+    let weights = numbers.of(WEIGHTS);
+    let scale = weights.scale;
+    // From 64 pixels to 4096, as many small ones as large ones.
+    let mut side = || {
+        let least = 64_u64 << numbers.below(6);
+        ((least + numbers.below(least)) as u32).next_multiple_of(scale)
+    };
+    let (width, height) = (side(), side());
+    let frames = if weights.frames > 1 && numbers.below(4) > 0 { 1 + 4 * numbers.below(30) as u32 } else { 1 };
+    let batch = if numbers.below(5) == 0 { 2 + numbers.below(7) as u32 } else { 1 };
+    let room = match numbers.below(20) {
+        0 => Room::Hopeless,
+        1..=7 => Room::Plenty,
+        _ => Room::Percent(5 + numbers.below(150)),
+    };
+    let stage = match numbers.below(20) {
+        0 => Stage::Bare,
+        1..=3 => Stage::Encode,
+        _ => Stage::Decode,
+    };
+    let then = match numbers.below(10) {
+        0..=1 => Then::Nothing,
+        2..=3 => Then::Learn,
+        6 if frames > 9 && stage == Stage::Decode => {
+            let shape = Shape { form: Form::Whole, precision: Precision::Uniform(Dtype::F32), chunk: 4 };
+            Then::UnderWay(shape, 5, &[Fails::OutOfMemory])
+        }
+        _ if matches!(room, Room::Plenty) => Then::Fail(FAILURES[numbers.below(FAILURES.len() as u64) as usize]),
+        _ => Then::Nothing,
+    };
+    let then = match then {
+        // What is hardly larger than the least tile can't be made much smaller.
+        Then::Fail(_) if width.min(height) < 512 => Then::Nothing,
+        then => then,
+    };
+    let tried: &[_] = match numbers.below(3) {
+        0 if frames > 1 => CHUNKS,
+        0 => SLOW_WHOLE,
+        1 => DEARER,
+        _ => &[],
+    };
+    let objective = *numbers.of(&[Objective::Fastest, Objective::Balanced, Objective::Leanest]);
+    let machine = numbers.of(MACHINES);
+    Row { machine, weights, width, height, frames, batch, room, objective, stage, tried, then }
+}
+
+/// The same numbers from the same seed: splitmix64.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % most
+    }
+
+    fn of<T>(&mut self, list: &'static [T]) -> &'static T {
+        &list[self.below(list.len() as u64) as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_the_same_requests_and_another_gives_others() {
+        let asked = |seed| drawn(seed).into_iter().map(|golden| (golden.name, golden.request)).collect::<Vec<_>>();
+        assert_eq!(asked(7), asked(7));
+        assert!(asked(7).iter().zip(asked(8)).filter(|(one, other)| **one == *other).count() < 3);
+        let names: BTreeSet<String> = asked(7).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), DRAWN as usize);
+        assert_ne!([any_seed(), any_seed(), any_seed()], [any_seed(); 3]);
+        let order = shuffled((0..100).collect::<Vec<u32>>(), 7);
+        assert_eq!(order.iter().copied().collect::<BTreeSet<u32>>().len(), 100);
+        assert_ne!(order, shuffled((0..100).collect(), 8));
+    }
+
+    #[test]
+    fn what_is_drawn_can_be_asked() {
+        for golden in (0..200).flat_map(drawn) {
+            let request = &golden.request;
+            let scale = request.model.spatial_scale;
+            assert!(request.width.is_multiple_of(scale) && request.height.is_multiple_of(scale), "{}", golden.name);
+            assert!((64..=4096 + 16).contains(&request.width) && request.memory_limit > 0, "{}", golden.name);
+            assert!(golden.facts().estimate(&golden.plain()).is_ok(), "{}", golden.name);
+        }
+    }
+}

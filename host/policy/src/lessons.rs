@@ -1,0 +1,135 @@
+//! What a policy was told of outcomes, so that a fresh instance can be told again.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use tilewright_plan::{Cost, Device, Facts, Outcome, Plan, Request, Trial};
+
+use crate::guest::Question;
+
+/// The most outcomes that are told again, and the most of one plan for one request.
+const MOST: usize = 64;
+const PER_PLAN: usize = 16;
+
+/// An outcome, as the policy was told it.
+pub(crate) struct Lesson {
+    pub request: Request,
+    pub device: Device,
+    pub plan: Plan,
+    pub outcome: Outcome,
+    /// What it may ask meanwhile: the price of this plan, where it was decided on.
+    pub question: Option<Arc<Question>>,
+    /// What telling it took.
+    pub fuel: u64,
+}
+
+/// The newest outcomes, oldest first.
+#[derive(Default)]
+pub(crate) struct Lessons(VecDeque<Lesson>);
+
+impl Lessons {
+    /// Adds the newest. Those of long ago go: where there are many of the same plan, and where telling all of them would take more than
+    /// `fuel`.
+    pub fn add(&mut self, lesson: Lesson, fuel: u64) {
+        self.0.push_back(lesson);
+        let Some(newest) = self.0.back() else { return };
+        let is_alike = |known: &Lesson| {
+            known.plan == newest.plan && known.request == newest.request && known.device == newest.device
+        };
+        let alike: Vec<usize> = (0..self.0.len()).filter(|index| is_alike(&self.0[*index])).collect();
+        if alike.len() > PER_PLAN {
+            self.0.remove(alike[0]);
+        }
+        let all = |lessons: &VecDeque<Lesson>| lessons.iter().map(|lesson| lesson.fuel).sum::<u64>();
+        while self.0.len() > MOST || self.0.len() > 1 && all(&self.0) > fuel {
+            self.0.pop_front();
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Lesson> {
+        self.0.iter()
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// What may be asked while an outcome is told: the price of the plan that was decided on, and no other.
+pub(crate) struct Decided {
+    pub plan: Plan,
+    pub cost: Cost,
+}
+
+impl Decided {
+    /// Whether the plans are carried out alike.
+    pub fn is(&self, plan: &Plan) -> bool {
+        Plan { reason: String::new(), ..plan.clone() } == self.plan
+    }
+}
+
+impl Facts for Decided {
+    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+        if self.is(plan) {
+            return Ok(self.cost);
+        }
+        Err("while an outcome is told, only the plan that was carried out has a price".into())
+    }
+
+    fn trials(&self, _most: u32) -> Vec<Trial> {
+        Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tilewright_plan::{Dtype, Layout, PoolStatistics, Precision, Release, Space, Time};
+
+    use super::*;
+    use crate::gate::golden;
+
+    fn lesson(height: u32, ms: u64, fuel: u64) -> Lesson {
+        let golden = golden::set().remove(0);
+        let plan = Plan {
+            space: Space::Whole,
+            time: Time::Whole,
+            batch: 1,
+            precision: Precision::Uniform(Dtype::F32),
+            layout: Layout::ChannelsFirst,
+            release: Release::Keep,
+            offload: false,
+            prefetch: 0,
+            reason: String::new(),
+        };
+        let outcome = Outcome {
+            elapsed: Duration::from_millis(ms),
+            load: Duration::ZERO,
+            peak_bytes: 1,
+            attempts: 1,
+            pool: PoolStatistics::default(),
+        };
+        let request = Request { height, ..golden.request };
+        Lesson { request, device: golden.device, plan, outcome, question: None, fuel }
+    }
+
+    #[test]
+    fn the_newest_are_told_again_and_few_of_each_plan() {
+        let mut lessons = Lessons::default();
+        for ms in 0..20 {
+            lessons.add(lesson(64, ms, 1), 1000);
+        }
+        let told =
+            |lessons: &Lessons| lessons.iter().map(|lesson| lesson.outcome.elapsed.as_millis()).collect::<Vec<_>>();
+        assert_eq!(told(&lessons), (4..20).collect::<Vec<u128>>());
+        for height in 0..200 {
+            lessons.add(lesson(height, 1, 1), 1000);
+        }
+        assert_eq!(lessons.iter().count(), MOST);
+        // However much telling takes, it is bounded, and the newest is always told.
+        lessons.add(lesson(999, 1, 990), 1000);
+        assert_eq!(lessons.iter().count(), 11);
+        lessons.add(lesson(998, 1, 2000), 1000);
+        assert_eq!(lessons.iter().count(), 1);
+    }
+}
