@@ -1,0 +1,158 @@
+//! Where an output goes, and whether it may.
+
+use std::{
+    fs::{self, FileType, Metadata},
+    io::{self, ErrorKind},
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use thiserror::Error;
+
+/// The permission of a file's owner to write to it.
+const OWNER_WRITES: u32 = 0o200;
+
+/// A path that can't be an output. One line: which, why, what to do.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{path}: {reason}", path = .path.display())]
+pub struct Refused {
+    /// The path, as it was given.
+    pub path: PathBuf,
+    /// Why, and what to do.
+    pub reason: String,
+}
+
+impl Refused {
+    pub(crate) fn new(path: &Path, reason: impl Into<String>) -> Self {
+        Self { path: path.to_owned(), reason: reason.into() }
+    }
+}
+
+impl From<Refused> for io::Error {
+    fn from(refused: Refused) -> Self {
+        io::Error::other(refused.reason)
+    }
+}
+
+/// The path at which a file of this name is to be written or replaced: the path itself, or what a link leads to, which is then
+/// replaced in its own folder while the link stays. A path that doesn't exist is free.
+///
+/// # Errors
+/// Where a folder, device, pipe or socket stands there, a file that is write-protected or another user's, a link to nothing, or a link
+/// that another user made.
+pub fn destination(path: &Path) -> Result<PathBuf, Refused> {
+    let refused = |reason: String| Err(Refused::new(path, reason));
+    let unreadable = |error: io::Error| Refused::new(path, format!("can't be written: {error}"));
+    let facts = match fs::symlink_metadata(path) {
+        Ok(facts) => facts,
+        // Where the folder is missing, too, its temporary file says so.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(path.to_owned()),
+        Err(error) => return Err(unreadable(error)),
+    };
+    if !facts.is_symlink() {
+        return replaceable(&facts).map_or_else(refused, |()| Ok(path.to_owned()));
+    }
+    // As the system itself has it in folders that everybody can write to; root's links are the machine's own.
+    if facts.uid() != user() && facts.uid() != 0 {
+        return refused(format!("is a link of another user's (user {}): give another name", facts.uid()));
+    }
+    let place = match fs::canonicalize(path) {
+        Ok(place) => place,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return refused("is a link to nothing: remove it, or give another name".into());
+        }
+        Err(error) => return Err(unreadable(error)),
+    };
+    match replaceable(&fs::symlink_metadata(&place).map_err(unreadable)?) {
+        Ok(()) => Ok(place),
+        Err(reason) => refused(format!("is a link to {}, which {}", place.display(), reason)),
+    }
+}
+
+/// Why what stands there can't be replaced.
+fn replaceable(facts: &Metadata) -> Result<(), String> {
+    let kind = facts.file_type();
+    if !kind.is_file() {
+        return Err(format!("is {}, not a file: give another name", noun(kind)));
+    }
+    if facts.uid() != user() {
+        return Err(format!("belongs to another user (user {}): give another name", facts.uid()));
+    }
+    if facts.mode() & OWNER_WRITES == 0 {
+        return Err("is write-protected: give another name, or allow writing with chmod u+w".into());
+    }
+    Ok(())
+}
+
+fn noun(kind: FileType) -> &'static str {
+    match () {
+        () if kind.is_dir() => "a folder",
+        () if kind.is_fifo() => "a pipe",
+        () if kind.is_socket() => "a socket",
+        () => "a device",
+    }
+}
+
+/// Whom the files that this process makes belong to.
+pub(crate) fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn free_names_and_own_files_serve() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        assert_eq!(destination(&path), Ok(path.clone()));
+        fs::write(&path, "").unwrap();
+        assert_eq!(destination(&path), Ok(path.clone()));
+        let link = folder.path().join("link");
+        symlink("a", &link).unwrap();
+        assert_eq!(destination(&link), Ok(path.canonicalize().unwrap()), "a link is followed");
+    }
+
+    #[test]
+    fn what_may_not_be_replaced_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let reason = |name: &str| destination(&at(name)).unwrap_err().reason;
+        fs::create_dir(at("folder")).unwrap();
+        assert_eq!(reason("folder"), "is a folder, not a file: give another name");
+        symlink("nowhere", at("dangling")).unwrap();
+        assert!(reason("dangling").starts_with("is a link to nothing"));
+        fs::write(at("protected"), "").unwrap();
+        fs::set_permissions(at("protected"), fs::Permissions::from_mode(0o444)).unwrap();
+        assert!(reason("protected").starts_with("is write-protected"));
+        symlink("protected", at("link")).unwrap();
+        assert!(reason("link").contains("which is write-protected"), "{}", reason("link"));
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        assert!(reason("socket").starts_with("is a socket"));
+        assert!(destination(Path::new("/dev/null")).unwrap_err().reason.starts_with("is a device"));
+        assert!(std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+        assert!(reason("pipe").starts_with("is a pipe"));
+        fs::write(at("file"), "").unwrap();
+        assert!(reason("file/a").starts_with("can't be written: "));
+    }
+
+    #[test]
+    fn what_is_another_users_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        fs::write(&file, "").unwrap();
+        symlink("file", &link).unwrap();
+        // Only root can give files away; for others, root's own files are foreign.
+        if user() != 0 {
+            assert!(destination(Path::new("/etc/passwd")).unwrap_err().reason.starts_with("belongs to another user"));
+            return;
+        }
+        std::os::unix::fs::lchown(&link, Some(12_345), None).unwrap();
+        assert!(destination(&link).unwrap_err().reason.starts_with("is a link of another user's (user 12345)"));
+        std::os::unix::fs::chown(&file, Some(12_345), None).unwrap();
+        assert!(destination(&file).unwrap_err().reason.starts_with("belongs to another user (user 12345)"));
+    }
+}

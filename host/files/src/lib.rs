@@ -1,0 +1,26 @@
+//! Files in their places. Outputs are whole or not there ([`temporary`], [`place`]), and replace neither an input nor another output
+//! of their command ([`Roles`]), nor what is protected or somebody else's ([`destination`]). Folders with names that anybody can
+//! guess are entered without following links ([`OwnFolder`]).
+//!
+//! ```
+//! use tilewright_files::Roles;
+//!
+//! let folder = tempfile::tempdir()?;
+//! let latent = folder.path().join("cat.latent");
+//! std::fs::write(&latent, "")?;
+//! let refused = Roles::new().reads("the latent", &latent).writes("-o", &latent).check().unwrap_err();
+//! assert!(refused.to_string().ends_with("cat.latent: is the latent, which is read: give -o another name"));
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod destination;
+mod own_folder;
+mod roles;
+mod whole;
+
+pub use destination::{Refused, destination};
+pub use own_folder::OwnFolder;
+pub use roles::Roles;
+pub use whole::{folder_of, place, place_new, temporary, temporary_folder, write_whole};

@@ -1,0 +1,225 @@
+//! A folder whose name anybody can guess: entered only where it is ours, and its files opened only where they are.
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    io::{self, ErrorKind, Read, Write},
+    os::{fd::OwnedFd, unix::ffi::OsStringExt, unix::fs::MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, Dir, Mode, OFlags, mkdirat, openat, renameat, unlinkat},
+    io::Errno,
+};
+
+use crate::destination::user;
+
+/// For their owner alone: what lies there is trusted when it is read again.
+const FOLDER_MODE: Mode = Mode::RWXU;
+const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
+/// The permission of everybody to write.
+const OTHERS_WRITE: u32 = 0o002;
+
+/// A folder of this user's, held open: names in it are looked up in it, whatever happens to its own path. No link is followed, and no
+/// file is opened that is another user's, no plain file, or has a second name elsewhere.
+#[derive(Debug)]
+pub struct OwnFolder {
+    path: PathBuf,
+    folder: OwnedFd,
+}
+
+impl OwnFolder {
+    /// Opens a folder, or makes it for this user alone.
+    ///
+    /// # Errors
+    /// It can't be made or opened; a link or a file stands there; it is another user's, or everybody can write to it.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        match mkdirat(rustix::fs::CWD, path, FOLDER_MODE) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
+        let folder = openat(rustix::fs::CWD, path, flags, Mode::empty()).map_err(|error| match error {
+            Errno::LOOP | Errno::NOTDIR | Errno::MLINK => {
+                foreign("it is a link or a file, not a folder of this program's")
+            }
+            error => error.into(),
+        })?;
+        let facts = File::from(folder.try_clone()?).metadata()?;
+        if facts.uid() != user() {
+            return Err(foreign(&format!("it belongs to another user (user {})", facts.uid())));
+        }
+        if facts.mode() & OTHERS_WRITE != 0 {
+            return Err(foreign("everybody can write to it"));
+        }
+        Ok(Self { path: path.to_owned(), folder })
+    }
+
+    /// The path that it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens a file to be read and written, where it is there or `create` says that it may be made; what is in it stays.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`]; or it is no file of ours.
+    pub fn file(&self, name: &str, create: bool) -> io::Result<File> {
+        let flags = OFlags::RDWR | if create { OFlags::CREATE } else { OFlags::empty() };
+        self.opened(name, flags)
+    }
+
+    /// A file's whole contents.
+    ///
+    /// # Errors
+    /// As [`OwnFolder::file`]; it is longer than `most` bytes.
+    pub fn read(&self, name: &str, most: u64) -> io::Result<Vec<u8>> {
+        let mut contents = Vec::new();
+        self.opened(name, OFlags::RDONLY)?.take(most + 1).read_to_end(&mut contents)?;
+        if contents.len() as u64 > most {
+            return Err(foreign("it is longer than this program makes it"));
+        }
+        Ok(contents)
+    }
+
+    /// Replaces a file at once by one that is on the disk; `new` is its name until then.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn replace(&self, name: &str, new: &str, contents: &[u8]) -> io::Result<()> {
+        // What an interrupted run left, or somebody put there: never written through.
+        self.remove(new)?;
+        let mut file = self.opened(new, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
+        file.write_all(contents)?;
+        file.sync_all()?;
+        renameat(&self.folder, new, &self.folder, name)?;
+        // So that the name is on the disk, too.
+        Ok(rustix::fs::fsync(&self.folder)?)
+    }
+
+    /// Removes a file, or a link itself, where there is one.
+    ///
+    /// # Errors
+    /// It can't be removed.
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        match unlinkat(&self.folder, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The names of what is in it.
+    ///
+    /// # Errors
+    /// It can't be read.
+    pub fn names(&self) -> io::Result<Vec<OsString>> {
+        let entries = Dir::read_from(&self.folder)?;
+        let names = entries.map(|entry| Ok(OsString::from_vec(entry?.file_name().to_bytes().to_vec())));
+        let names: io::Result<Vec<OsString>> = names.collect();
+        Ok(names?.into_iter().filter(|name| name != "." && name != "..").collect())
+    }
+
+    /// Whether the folder still stands at its path.
+    ///
+    /// # Errors
+    /// It can't be asked.
+    pub fn is_in_place(&self) -> io::Result<bool> {
+        let mine = File::from(self.folder.try_clone()?).metadata()?;
+        Ok(std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|there| (there.dev(), there.ino()) == (mine.dev(), mine.ino())))
+    }
+
+    fn opened(&self, name: &str, flags: OFlags) -> io::Result<File> {
+        // Without waiting: a pipe would be opened only once somebody writes to it.
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = openat(&self.folder, name, flags, FILE_MODE).map_err(|error| match error {
+            Errno::LOOP | Errno::MLINK => foreign("it is a link, which is not followed: remove it"),
+            Errno::NXIO | Errno::ISDIR => foreign("it is no plain file: remove it"),
+            error => error.into(),
+        })?;
+        let file = File::from(file);
+        let facts = file.metadata()?;
+        if !facts.is_file() {
+            return Err(foreign("it is no plain file: remove it"));
+        }
+        if facts.uid() != user() {
+            return Err(foreign(&format!("it belongs to another user (user {}): remove it", facts.uid())));
+        }
+        if facts.nlink() > 1 {
+            return Err(foreign("it has a second name elsewhere, which would change with it: remove it"));
+        }
+        Ok(file)
+    }
+}
+
+fn foreign(reason: &str) -> io::Error {
+    io::Error::new(ErrorKind::PermissionDenied, reason.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        os::unix::fs::{PermissionsExt, symlink},
+    };
+
+    use super::*;
+
+    #[test]
+    fn own_files_are_read_written_and_replaced() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = OwnFolder::open(&place.path().join("own")).unwrap();
+        assert_eq!(fs::metadata(folder.path()).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(folder.file("a", false).unwrap_err().kind(), ErrorKind::NotFound);
+        folder.file("a", true).unwrap().write_all(b"one").unwrap();
+        folder.replace("b", "new", b"two").unwrap();
+        assert_eq!((folder.read("a", 3).unwrap(), folder.read("b", 9).unwrap()), (b"one".to_vec(), b"two".to_vec()));
+        assert!(folder.read("a", 2).unwrap_err().to_string().contains("longer"));
+        let mut names = folder.names().unwrap();
+        names.sort();
+        assert_eq!(names, ["a", "b"]);
+        folder.remove("a").unwrap();
+        folder.remove("a").unwrap();
+        assert!(folder.is_in_place().unwrap());
+        fs::remove_dir_all(folder.path()).unwrap();
+        assert!(!folder.is_in_place().unwrap());
+    }
+
+    #[test]
+    fn nothing_planted_is_followed() {
+        let place = tempfile::tempdir().unwrap();
+        let victim = place.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        let folder = OwnFolder::open(&place.path().join("own")).unwrap();
+        symlink(&victim, folder.path().join("soft")).unwrap();
+        fs::hard_link(&victim, folder.path().join("hard")).unwrap();
+        fs::create_dir(folder.path().join("folder")).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(folder.path().join("pipe")).status().unwrap().success());
+        for name in ["soft", "hard", "folder", "pipe"] {
+            assert!(folder.file(name, true).is_err(), "{name}");
+            assert!(folder.read(name, 99).is_err(), "{name}");
+        }
+        symlink(&victim, folder.path().join("new")).unwrap();
+        folder.replace("job", "new", b"ours").unwrap();
+        assert_eq!(
+            (fs::read_to_string(&victim).unwrap(), folder.read("job", 9).unwrap()),
+            ("precious".into(), b"ours".to_vec())
+        );
+
+        symlink(folder.path(), place.path().join("link")).unwrap();
+        for name in ["link", "victim"] {
+            assert!(
+                OwnFolder::open(&place.path().join(name)).unwrap_err().to_string().contains("not a folder"),
+                "{name}"
+            );
+        }
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(OwnFolder::open(folder.path()).unwrap_err().to_string().contains("everybody"));
+        if user() == 0 {
+            fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+            std::os::unix::fs::chown(folder.path(), Some(12_345), None).unwrap();
+            assert!(OwnFolder::open(folder.path()).unwrap_err().to_string().contains("another user"));
+        }
+    }
+}

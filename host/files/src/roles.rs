@@ -1,0 +1,128 @@
+//! What a command reads and what it writes, all of it in one list: no file is both, and none is written twice.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use crate::{Refused, destination, folder_of};
+
+/// The most files of a folder that is read which are compared with what is written.
+const MOST_ENTRIES: usize = 100_000;
+
+/// The inputs and outputs of one command, each with the name that the user knows it by.
+#[derive(Clone, Debug, Default)]
+pub struct Roles {
+    inputs: Vec<(String, PathBuf)>,
+    outputs: Vec<(String, PathBuf)>,
+}
+
+/// The file behind a path, whatever the path.
+#[derive(PartialEq, Eq)]
+enum Identity {
+    /// Device and number of one that is there: the same through links of both kinds.
+    There(u64, u64),
+    /// Folder and name of one that is not.
+    Free((u64, u64), std::ffi::OsString),
+}
+
+impl Roles {
+    /// Nothing is read or written yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an input; of a folder, the files in it, too.
+    #[must_use]
+    pub fn reads(mut self, what: impl Into<String>, path: &Path) -> Self {
+        let what = what.into();
+        if path.is_dir() {
+            let entries = fs::read_dir(path).into_iter().flatten().flatten().take(MOST_ENTRIES);
+            self.inputs.extend(entries.map(|entry| (format!("in {what}"), entry.path())));
+        }
+        self.inputs.push((what, path.to_owned()));
+        self
+    }
+
+    /// Adds an output by its final name.
+    #[must_use]
+    pub fn writes(mut self, option: impl Into<String>, path: &Path) -> Self {
+        self.outputs.push((option.into(), path.to_owned()));
+        self
+    }
+
+    /// Compares every output with every input and with every other output, by what the paths lead to, and asks whether it may be
+    /// replaced. Before anything is written.
+    ///
+    /// # Errors
+    /// The first output that can't be one.
+    pub fn check(&self) -> Result<(), Refused> {
+        let inputs: Vec<_> = self.inputs.iter().filter_map(|(what, path)| Some((what, identity(path)?))).collect();
+        let mut earlier: Vec<(&str, Identity)> = Vec::new();
+        for (option, path) in &self.outputs {
+            let Some(found) = identity(path) else { continue };
+            if let Some((what, _)) = inputs.iter().find(|(_, input)| *input == found) {
+                return Err(Refused::new(path, format!("is {what}, which is read: give {option} another name")));
+            }
+            if let Some((other, _)) = earlier.iter().find(|(_, other)| *other == found) {
+                let reason = match *other == option {
+                    true => format!("is written twice by {option}: give names that differ"),
+                    false => format!("is given as {other} and as {option}: one file can't be both"),
+                };
+                return Err(Refused::new(path, reason));
+            }
+            earlier.push((option, found));
+        }
+        self.outputs.iter().try_for_each(|(_, path)| destination(path).map(drop))
+    }
+}
+
+/// What a path leads to; nothing where not even its folder is there.
+fn identity(path: &Path) -> Option<Identity> {
+    if let Ok(facts) = fs::metadata(path) {
+        return Some(Identity::There(facts.dev(), facts.ino()));
+    }
+    let folder = fs::metadata(folder_of(path)).ok()?;
+    Some(Identity::Free((folder.dev(), folder.ino()), path.file_name()?.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn an_input_is_known_through_every_kind_of_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("sub")).unwrap();
+        fs::write(at("vae"), "weights").unwrap();
+        fs::hard_link(at("vae"), at("hard")).unwrap();
+        symlink("vae", at("soft")).unwrap();
+        symlink(".", at("here")).unwrap();
+        for name in ["vae", "hard", "soft", "sub/../vae", "here/vae"] {
+            let refused = Roles::new().reads("the VAE", &at("vae")).writes("-o", &at(name)).check().unwrap_err();
+            assert_eq!(refused.reason, "is the VAE, which is read: give -o another name", "{name}");
+        }
+        assert_eq!(Roles::new().reads("the VAE", &at("vae")).writes("-o", &at("other")).check(), Ok(()));
+        let inside = Roles::new().reads("the folder", folder.path()).writes("-o", &at("hard")).check().unwrap_err();
+        assert!(inside.reason.starts_with("is in the folder, which is read"), "{inside}");
+    }
+
+    #[test]
+    fn two_outputs_are_two_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        symlink(".", at("here")).unwrap();
+        for (one, other) in [("a", "a"), ("a", "here/a"), ("a", "./a")] {
+            let refused = Roles::new().writes("-o", &at(one)).writes("--record", &at(other)).check().unwrap_err();
+            assert_eq!(refused.reason, "is given as -o and as --record: one file can't be both", "{other}");
+        }
+        assert_eq!(Roles::new().writes("-o", &at("a")).writes("--record", &at("b")).check(), Ok(()));
+        let twice = Roles::new().writes("-o", &at("a")).writes("-o", &at("a")).check().unwrap_err();
+        assert!(twice.reason.starts_with("is written twice by -o"), "{twice}");
+        assert!(Roles::new().writes("-o", folder.path()).check().is_err(), "a folder is no file");
+    }
+}

@@ -1,0 +1,130 @@
+//! Files that stand under their names whole or not at all: each is written under another name in its own folder and renamed.
+
+use std::{
+    fs,
+    io::{self, Write},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+};
+
+use tempfile::{NamedTempFile, TempDir};
+
+use crate::destination;
+
+/// Begins every name that is not final.
+const PREFIX: &str = ".tilewright-";
+
+/// The folder that a path is in.
+pub fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// A file without its final name, on the disk that the path, or what it links to, is on; it goes by itself unless it is placed.
+///
+/// # Errors
+/// No file can be made there, or the path can't be an output.
+pub fn temporary(path: &Path, ending: &str) -> io::Result<NamedTempFile> {
+    let place = destination(path)?;
+    // The umask takes away what the user does not want, as for every file.
+    let mode = fs::Permissions::from_mode(0o666);
+    tempfile::Builder::new().prefix(PREFIX).suffix(ending).permissions(mode).tempfile_in(folder_of(&place))
+}
+
+/// A folder without its final name, in this folder; it goes by itself unless it is renamed and kept.
+///
+/// # Errors
+/// No folder can be made there.
+pub fn temporary_folder(folder: &Path) -> io::Result<TempDir> {
+    let mode = fs::Permissions::from_mode(0o777);
+    tempfile::Builder::new().prefix(PREFIX).permissions(mode).tempdir_in(folder)
+}
+
+/// Gives a whole file its final name, in the place of an older one. A link stays, and what it leads to is replaced.
+///
+/// # Errors
+/// The disk is full, or what has come to stand there can't be replaced.
+pub fn place(file: NamedTempFile, path: &Path) -> io::Result<()> {
+    let place = destination(path)?;
+    file.as_file().sync_data()?;
+    file.persist(place).map(drop).map_err(|error| error.error)
+}
+
+/// Gives a whole file its final name where nothing stands, not even a link to nothing; gives the file back where something does.
+///
+/// # Errors
+/// The disk is full, or the name can't be had for another reason.
+pub fn place_new(file: NamedTempFile, path: &Path) -> io::Result<Option<NamedTempFile>> {
+    file.as_file().sync_data()?;
+    match file.persist_noclobber(path) {
+        Ok(_) => Ok(None),
+        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => Ok(Some(error.file)),
+        Err(error) => Err(error.error),
+    }
+}
+
+/// Writes a whole file under its final name, in the place of an older one.
+///
+/// # Errors
+/// It can't be written; nothing of it is left behind then.
+pub fn write_whole(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let mut file = temporary(path, ".tmp")?;
+    file.write_all(contents)?;
+    place(file, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<_> =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_link_stays_and_what_it_leads_to_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("far/file"), folder.path().join("link"));
+        fs::create_dir(folder.path().join("far")).unwrap();
+        fs::write(&file, "old").unwrap();
+        symlink("far/file", &link).unwrap();
+        write_whole(&link, b"new").unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_to_string(&file).unwrap(), "new");
+        assert_eq!(
+            (names(folder.path()), names(&folder.path().join("far"))),
+            (vec!["far".into(), "link".into()], vec!["file".into()])
+        );
+    }
+
+    #[test]
+    fn nothing_that_may_not_be_replaced_is_and_nothing_is_left_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        fs::write(&path, "old").unwrap();
+        let file = temporary(&path, ".tmp").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+        // It came to be protected while the file was written.
+        assert!(place(file, &path).unwrap_err().to_string().contains("write-protected"));
+        assert!(write_whole(&path, b"new").is_err());
+        assert_eq!((fs::read_to_string(&path).unwrap(), names(folder.path())), ("old".into(), vec!["a".to_owned()]));
+    }
+
+    #[test]
+    fn a_new_file_takes_no_name_that_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        assert!(place_new(temporary(&path, "").unwrap(), &path).unwrap().is_none());
+        symlink("nowhere", folder.path().join("b")).unwrap();
+        for name in ["a", "b"] {
+            let path = folder.path().join(name);
+            let file = place_new(temporary(&folder.path().join("new"), "").unwrap(), &path).unwrap();
+            assert!(file.is_some(), "{name}");
+        }
+        assert_eq!(names(folder.path()), ["a", "b"]);
+    }
+}
