@@ -23,4 +23,4 @@ mod whole;
 pub use destination::{Refused, destination};
 pub use own_folder::OwnFolder;
 pub use roles::Roles;
-pub use whole::{folder_of, place, place_new, temporary, temporary_folder, write_whole};
+pub use whole::{folder_of, place, place_new, temporary, temporary_folder, temporary_in, write_whole};

@@ -134,20 +134,20 @@ impl OwnFolder {
         // Without waiting: a pipe would be opened only once somebody writes to it.
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = openat(&self.folder, name, flags, FILE_MODE).map_err(|error| match error {
-            Errno::LOOP | Errno::MLINK => foreign("it is a link, which is not followed: remove it"),
-            Errno::NXIO | Errno::ISDIR => foreign("it is no plain file: remove it"),
+            Errno::LOOP | Errno::MLINK => foreign("it is a link, which is not followed"),
+            Errno::NXIO | Errno::ISDIR => foreign("it is no plain file"),
             error => error.into(),
         })?;
         let file = File::from(file);
         let facts = file.metadata()?;
         if !facts.is_file() {
-            return Err(foreign("it is no plain file: remove it"));
+            return Err(foreign("it is no plain file"));
         }
         if facts.uid() != user() {
-            return Err(foreign(&format!("it belongs to another user (user {}): remove it", facts.uid())));
+            return Err(foreign(&format!("it belongs to another user (user {})", facts.uid())));
         }
         if facts.nlink() > 1 {
-            return Err(foreign("it has a second name elsewhere, which would change with it: remove it"));
+            return Err(foreign("it has a second name elsewhere, which would change with it"));
         }
         Ok(file)
     }

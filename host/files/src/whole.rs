@@ -24,10 +24,17 @@ pub fn folder_of(path: &Path) -> &Path {
 /// # Errors
 /// No file can be made there, or the path can't be an output.
 pub fn temporary(path: &Path, ending: &str) -> io::Result<NamedTempFile> {
-    let place = destination(path)?;
+    temporary_in(folder_of(&destination(path)?), ending)
+}
+
+/// A file without its final name in this folder; it goes by itself unless it is placed.
+///
+/// # Errors
+/// No file can be made there.
+pub fn temporary_in(folder: &Path, ending: &str) -> io::Result<NamedTempFile> {
     // The umask takes away what the user does not want, as for every file.
     let mode = fs::Permissions::from_mode(0o666);
-    tempfile::Builder::new().prefix(PREFIX).suffix(ending).permissions(mode).tempfile_in(folder_of(&place))
+    tempfile::Builder::new().prefix(PREFIX).suffix(ending).permissions(mode).tempfile_in(folder)
 }
 
 /// A folder without its final name, in this folder; it goes by itself unless it is renamed and kept.

@@ -7,14 +7,16 @@ use std::{
 };
 
 use tempfile::{NamedTempFile, TempDir};
+use tilewright_files::{destination, folder_of, temporary_folder};
 
 use crate::{
     animation::Gif,
     error::{Cause, Error, Result},
     ffmpeg::{self, Encoder},
+    format::Format,
     frame::{Frame, Pixels, Rate, Shape},
-    output::{Format, Output, folder, frame_name, place, temporary, temporary_folder},
-    picture::{self, Texts},
+    output::{Output, frame_name},
+    picture::Texts,
     raw,
     webp::Animation,
 };
@@ -49,19 +51,19 @@ enum Track {
 }
 
 impl ClipWriter {
-    /// Begins clips of this shape. Texts go into the tags of a video and the first PNG of a folder; the other formats have no place
-    /// for them.
+    /// Begins clips of this shape. Texts go into the tags of a video, the EXIF of a WebP, the metadata of a safetensors file and the
+    /// first PNG of a folder; a note says what has no place for them.
     ///
     /// # Errors
     /// As [`Output::check`]; [`Error::Write`] where the disk is too full already.
     pub fn begin(output: &Output, shape: Shape, rate: Rate, texts: &Texts) -> Result<Self> {
         output.check(&shape)?;
         let names = output.names(shape.samples);
-        let mut notes = Vec::new();
+        let mut notes = output.notes(texts);
         let form = if output.format == Format::Safetensors {
             let failed = |error| Error::write(output.path(), error);
-            let file = temporary(folder(output.path()), ".tmp").map_err(failed)?;
-            Form::Raw(raw::Writer::begin(file, shape).map_err(failed)?)
+            let file = output.temporary(&names[0], ".tmp").map_err(failed)?;
+            Form::Raw(raw::Writer::begin(file, shape, texts).map_err(failed)?)
         } else {
             Form::Tracks((0..shape.samples).map(|_| None).collect())
         };
@@ -103,12 +105,10 @@ impl ClipWriter {
                 let name = &self.names[sample];
                 let track = match &mut tracks[sample] {
                     Some(track) => track,
-                    vacant => {
-                        vacant.insert(Track::begin(name, self.output.format, &self.shape, self.rate, &self.texts)?)
-                    }
+                    vacant => vacant.insert(Track::begin(name, &self.output, &self.shape, self.rate, &self.texts)?),
                 };
                 let texts = if index == 0 { &self.texts } else { &Texts::new() };
-                track.frame(name, self.output.format, index, frame, texts)?;
+                track.frame(name, &self.output, index, frame, texts)?;
                 if index + 1 == self.shape.frames {
                     track.end(name)?;
                 }
@@ -128,34 +128,36 @@ impl ClipWriter {
             return Err(Error::Frame { path: self.names[0].clone(), sample, index: self.done[sample], reason });
         }
         match self.form {
-            Form::Raw(writer) => place(writer.into_file(), &self.names[0])?,
+            Form::Raw(writer) => Ok(vec![self.output.place(writer.into_file(), &self.names[0])?]),
             Form::Tracks(tracks) => {
-                for (track, name) in tracks.into_iter().flatten().zip(&self.names) {
-                    track.place(name)?;
-                }
+                let whole = tracks.into_iter().flatten().zip(&self.names);
+                whole.map(|(track, name)| track.place(name, &self.output)).collect()
             }
         }
-        Ok(self.names)
     }
 }
 
 impl Track {
-    fn begin(name: &Path, format: Format, shape: &Shape, rate: Rate, texts: &Texts) -> Result<Self> {
+    fn begin(name: &Path, output: &Output, shape: &Shape, rate: Rate, texts: &Texts) -> Result<Self> {
         let failed = |cause: Cause| Error::Write { path: name.to_owned(), source: cause };
+        let format = output.format;
         if let Some(recipe) = ffmpeg::recipe(format) {
             let (width, height) = (shape.width, shape.height);
             let size =
                 if recipe.even { (width.next_multiple_of(2), height.next_multiple_of(2)) } else { (width, height) };
-            return Ok(Track::Video { encoder: Encoder::begin(recipe, name, size, rate, texts)?, even: recipe.even });
+            return Ok(Track::Video {
+                encoder: Encoder::begin(recipe, name, output, size, rate, texts)?,
+                even: recipe.even,
+            });
         }
         if format == Format::Folder {
             // A folder that is there may be on another disk than the one it is in.
             let fresh = !name.is_dir();
             let frames =
-                temporary_folder(if fresh { folder(name) } else { name }).map_err(|error| failed(error.into()))?;
+                temporary_folder(if fresh { folder_of(name) } else { name }).map_err(|error| failed(error.into()))?;
             return Ok(Track::Folder { frames, fresh });
         }
-        let file = temporary(folder(name), ".tmp").map_err(|error| failed(error.into()))?;
+        let file = output.temporary(name, ".tmp").map_err(|error| failed(error.into()))?;
         let twin = || file.as_file().try_clone().map_err(|error| failed(error.into()));
         match format {
             Format::Gif => {
@@ -163,28 +165,29 @@ impl Track {
                 Ok(Track::Gif { gif, file })
             }
             Format::WebP if shape.frames > 1 => {
-                let animation = Some(Animation::begin(twin()?, shape, rate).map_err(|error| failed(error.into()))?);
+                let animation =
+                    Some(Animation::begin(twin()?, shape, rate, texts).map_err(|error| failed(error.into()))?);
                 Ok(Track::WebP { animation, file })
             }
             _ => Ok(Track::Picture(file)),
         }
     }
 
-    fn frame(&mut self, name: &Path, format: Format, index: usize, frame: &Frame, texts: &Texts) -> Result<()> {
-        let pixels = Pixels::from(frame);
+    fn frame(&mut self, name: &Path, output: &Output, index: usize, frame: &Frame, texts: &Texts) -> Result<()> {
+        let pixels = || Pixels::from(frame);
         let written = match self {
-            Track::Picture(file) => picture::write(&pixels, format, file.as_file(), texts),
+            Track::Picture(file) => output.still().write(frame, file.as_file(), texts),
             Track::Folder { frames, .. } => {
                 File::create(frames.path().join(frame_name(index))).map_err(Cause::from).and_then(|file| {
-                    picture::write(&pixels, Format::Png, &file, texts)?;
+                    output.still().write(frame, &file, texts)?;
                     Ok(file.sync_data()?)
                 })
             }
-            Track::Gif { gif: Some(gif), .. } => gif.frame(index, pixels),
-            Track::WebP { animation: Some(animation), .. } => animation.frame(index, &pixels),
+            Track::Gif { gif: Some(gif), .. } => gif.frame(index, pixels()),
+            Track::WebP { animation: Some(animation), .. } => animation.frame(index, &pixels()),
             Track::Gif { gif: None, .. } | Track::WebP { animation: None, .. } => Err("the clip has ended".into()),
             Track::Video { encoder, even } => {
-                let pixels = pixels.rgb();
+                let pixels = pixels().rgb();
                 return encoder.frame(&if *even { pixels.even() } else { pixels });
             }
         };
@@ -202,23 +205,19 @@ impl Track {
         ended.map_err(|cause| Error::Write { path: name.to_owned(), source: cause })
     }
 
-    fn place(self, name: &Path) -> Result<()> {
+    fn place(self, name: &Path, output: &Output) -> Result<PathBuf> {
         let failed = |error| Error::write(name, error);
         match self {
-            Track::Picture(file) | Track::Gif { file, .. } | Track::WebP { file, .. } => place(file, name),
-            Track::Video { encoder, .. } => encoder.place(),
-            Track::Folder { frames, fresh: true } => {
-                fs::rename(frames.path(), name).map_err(failed)?;
-                // It has gone from where it was; nothing is left to remove.
-                let _ = frames.keep();
-                Ok(())
-            }
+            Track::Picture(file) | Track::Gif { file, .. } | Track::WebP { file, .. } => output.place(file, name),
+            Track::Video { encoder, .. } => output.place(encoder.into_file(), name),
+            Track::Folder { frames, fresh: true } => output.place_folder(frames, name),
             Track::Folder { frames, fresh: false } => {
                 for entry in fs::read_dir(frames.path()).map_err(failed)? {
                     let entry = entry.map_err(failed)?;
-                    fs::rename(entry.path(), name.join(entry.file_name())).map_err(failed)?;
+                    let place = destination(&name.join(entry.file_name()))?;
+                    fs::rename(entry.path(), place).map_err(failed)?;
                 }
-                Ok(())
+                Ok(name.to_owned())
             }
         }
     }

@@ -131,3 +131,9 @@ impl Error {
         Error::Output { path: path.into(), reason: reason.into() }
     }
 }
+
+impl From<tilewright_files::Refused> for Error {
+    fn from(refused: tilewright_files::Refused) -> Self {
+        Error::Output { path: refused.path, reason: refused.reason }
+    }
+}

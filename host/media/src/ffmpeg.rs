@@ -16,13 +16,13 @@ use std::{
 
 use crate::{
     error::{Error, Result},
-    output::Format,
+    format::Format,
 };
 
 mod decoder;
 mod encoder;
 
-pub(crate) use decoder::Decoder;
+pub(crate) use decoder::{Decoder, tags};
 pub(crate) use encoder::Encoder;
 
 /// How a format is encoded.
@@ -34,16 +34,41 @@ pub(crate) struct Recipe {
     /// Chroma has half the resolution, and the encoder wants an even count of pixels.
     pub even: bool,
     options: &'static [&'static str],
+    /// The constant rate factors of the lowest and the highest quality; the largest means the worst picture.
+    factors: (f64, f64),
 }
 
-/// Constant quality that is hard to tell from the source, and the encoders' default effort or a little less.
-const X264: &[&str] = &["-preset", "medium", "-crf", "16"];
-const VP9: &[&str] = &["-crf", "20", "-b:v", "0", "-deadline", "good", "-cpu-used", "3", "-row-mt", "1"];
+/// The encoders' default effort or a little less.
+const X264: &[&str] = &["-preset", "medium"];
+const VP9: &[&str] = &["-b:v", "0", "-deadline", "good", "-cpu-used", "3", "-row-mt", "1"];
+
+/// Where nobody says: constant quality that is hard to tell from the source, CRF 16 of H.264 and 20 of VP9.
+const QUALITY: u8 = 70;
+
+/// H.264 is lossless from 0 on, in a profile that few players have.
+const X264_FACTORS: (f64, f64) = (51.0, 1.0);
+const VP9_FACTORS: (f64, f64) = (63.0, 1.0);
+
+impl Recipe {
+    /// The constant rate factor of a quality from 1 to 100.
+    pub fn crf(&self, quality: Option<u8>) -> u32 {
+        let (worst, best) = self.factors;
+        let share = f64::from(quality.unwrap_or(QUALITY).clamp(1, 100)) / 100.0;
+        (worst + (best - worst) * share).round() as u32
+    }
+}
 
 const RECIPES: [Recipe; 3] = [
-    Recipe { format: Format::Mp4, ending: "mp4", codec: "libx264", even: true, options: X264 },
-    Recipe { format: Format::Mkv, ending: "mkv", codec: "libx264", even: true, options: X264 },
-    Recipe { format: Format::WebM, ending: "webm", codec: "libvpx-vp9", even: false, options: VP9 },
+    Recipe { format: Format::Mp4, ending: "mp4", codec: "libx264", even: true, options: X264, factors: X264_FACTORS },
+    Recipe { format: Format::Mkv, ending: "mkv", codec: "libx264", even: true, options: X264, factors: X264_FACTORS },
+    Recipe {
+        format: Format::WebM,
+        ending: "webm",
+        codec: "libvpx-vp9",
+        even: false,
+        options: VP9,
+        factors: VP9_FACTORS,
+    },
 ];
 
 /// How a format is encoded by ffmpeg; nothing for those that need none.
@@ -182,6 +207,13 @@ mod tests {
         assert_eq!(check_in(Format::WebM, path).unwrap_err().to_string(), expected.replace("mp4", "webm"));
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         assert!(check_in(Format::WebM, path).unwrap_err().to_string().contains("lacks libvpx-vp9, which .webm needs"));
+    }
+
+    #[test]
+    fn quality_spans_what_the_encoders_have() {
+        let factors = |format, quality| recipe(format).unwrap().crf(quality);
+        assert_eq!([None, Some(70), Some(100), Some(1)].map(|quality| factors(Format::Mp4, quality)), [16, 16, 1, 51]);
+        assert_eq!([None, Some(100), Some(1)].map(|quality| factors(Format::WebM, quality)), [20, 1, 62]);
     }
 
     #[test]

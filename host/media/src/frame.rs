@@ -25,6 +25,20 @@ impl Frame {
         self.width as usize * self.height as usize
     }
 
+    /// −1…1 as 0…65535, rounded, row by row, channels interleaved, each with its more significant byte first.
+    pub(crate) fn deep(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.values.len() * 2];
+        for (channel, plane) in self.values.chunks_exact(self.area().max(1)).enumerate() {
+            for (pixel, value) in bytes.chunks_exact_mut(self.channels * 2).zip(plane) {
+                // In f64: half of 65,535 times a value has more digits than f32 holds.
+                let scaled = f64::from(*value) * 32_767.5 + 32_767.5;
+                let deep = scaled.round_ties_even().clamp(0.0, 65_535.0) as u16;
+                pixel[channel * 2..][..2].copy_from_slice(&deep.to_be_bytes());
+            }
+        }
+        bytes
+    }
+
     /// Whether it has as many values as its sides say.
     pub fn is_whole(&self) -> bool {
         [1, 3, 4].contains(&self.channels) && self.area() > 0 && self.values.len() == self.channels * self.area()

@@ -4,15 +4,18 @@
 //! `frames-N.f32` holds the frames of sample N, one after the other: planes of f32, then a checksum over number and values.
 //! `job.json` says whose they are and how many count. It is replaced at once, after the frames are on the disk, so that it never
 //! claims what is not there; what lies behind its count is cut. Checksums tell where a disk kept less than it said.
+//!
+//! Anybody can guess the folder's name: it has to be this user's, and links that were put into it are not followed.
 
 use std::{
-    fs::{self, File, OpenOptions, TryLockError},
-    io::{self, BufReader, ErrorKind, Read, Write},
+    fs::{self, File, TryLockError},
+    io::{self, BufReader, ErrorKind, Read},
     os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
+use tilewright_files::OwnFolder;
 
 use crate::{
     clip::ClipWriter,
@@ -31,11 +34,13 @@ const LOCK: &str = "lock";
 const VERSION: u32 = 1;
 /// A checksum's bytes.
 const CHECKSUM: usize = 4;
+/// The most bytes of a job's text: some twenty for each sample.
+const MOST_JOB: u64 = 16 << 20;
 
 /// The finished frames of a decode that may be interrupted. Used by one process at a time.
 #[derive(Debug)]
 pub struct Journal {
-    folder: PathBuf,
+    folder: OwnFolder,
     job: Job,
     /// Frames written, committed or not.
     done: Vec<usize>,
@@ -68,30 +73,29 @@ impl Journal {
     /// [`Error::Job`] where the journal is of another job, [`Error::Busy`] where another process has it; else [`Error::Write`] or
     /// [`Error::Read`].
     pub fn open(output: &Output, fingerprint: &str, shape: Shape) -> Result<(Self, Vec<usize>)> {
-        let folder = Self::folder_of(output);
-        let lock = lock(&folder)?;
-        let job = match fs::read(folder.join(JOB)) {
-            Ok(text) => known(&folder, &text, fingerprint, &shape)?,
+        let (folder, lock) = lock(&Self::folder_of(output))?;
+        let job = match folder.read(JOB, MOST_JOB) {
+            Ok(text) => known(folder.path(), &text, fingerprint, &shape)?,
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let (fingerprint, done) = (fingerprint.to_owned(), vec![0; shape.samples]);
                 Job { version: VERSION, fingerprint, shape, done, commits: 0, state: false }
             }
-            Err(error) => return Err(Error::read(folder.join(JOB), error)),
+            Err(error) => return Err(unreadable(&folder, JOB, error)),
         };
         let (mut files, mut done) = (Vec::new(), Vec::new());
         for (sample, &claimed) in job.done.iter().enumerate() {
-            let path = frames_path(&folder, sample);
-            let failed = |error| Error::write(&path, error);
-            let mut options = OpenOptions::new();
-            let file = options.read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
-            let whole = whole_frames(&file, &shape, claimed).map_err(|error| Error::read(&path, error))?;
+            let name = frames_name(sample);
+            let file = folder.file(&name, true).map_err(|error| unwritable(&folder, &name, error))?;
+            let whole = whole_frames(&file, &shape, claimed).map_err(|error| unreadable(&folder, &name, error))?;
             // Also what was written after the last commit: no state belongs to it.
-            file.set_len(whole as u64 * record_bytes(&shape)).map_err(failed)?;
+            let cut = file.set_len(whole as u64 * record_bytes(&shape));
+            cut.map_err(|error| unwritable(&folder, &name, error))?;
             files.push(file);
             done.push(whole);
         }
-        let state = state_path(&folder, job.commits);
-        let found = (job.state && done == job.done && state.is_file()).then_some(state);
+        let state = state_name(job.commits);
+        let is_there = job.state && done == job.done && folder.file(&state, false).is_ok();
+        let found = is_there.then(|| folder.path().join(state));
         let journal = Self { folder, job, done: done.clone(), files, lock, found };
         journal.remove_states(|number| number != journal.job.commits)?;
         Ok((journal, done))
@@ -109,7 +113,7 @@ impl Journal {
 
     /// Where the journal is.
     pub fn folder(&self) -> &Path {
-        &self.folder
+        self.folder.path()
     }
 
     /// The caller's state that belongs to exactly the frames that were found, where there is one.
@@ -119,7 +123,7 @@ impl Journal {
 
     /// Where the caller may write a state before the next commit, which makes it the one that belongs to the frames so far.
     pub fn state_path(&self) -> PathBuf {
-        state_path(&self.folder, self.job.commits + 1)
+        self.folder.path().join(state_name(self.job.commits + 1))
     }
 
     /// Adds a finished frame. Those of one sample come in order. It counts from the next commit on.
@@ -130,13 +134,13 @@ impl Journal {
         let shape = &self.job.shape;
         let next = self.done.get(sample).copied().filter(|&next| next < shape.frames);
         if let Some(reason) = shape.objection(sample, index, next, frame) {
-            return Err(Error::Frame { path: self.folder.clone(), sample, index, reason });
+            return Err(Error::Frame { path: self.folder().to_owned(), sample, index, reason });
         }
         let mut record = raw::bytes(&frame.values);
         record.extend(checksum(index, &record).to_le_bytes());
         // At its place, not at the end: what a failed write left is written over.
         let written = self.files[sample].write_all_at(&record, index as u64 * record_bytes(shape));
-        written.map_err(|error| Error::write(frames_path(&self.folder, sample), error))?;
+        written.map_err(|error| unwritable(&self.folder, &frames_name(sample), error))?;
         self.done[sample] += 1;
         Ok(())
     }
@@ -147,20 +151,22 @@ impl Journal {
     /// [`Error::Write`]; the last commit still counts then.
     pub fn commit(&mut self) -> Result<()> {
         for (sample, file) in self.files.iter().enumerate() {
-            file.sync_data().map_err(|error| Error::write(frames_path(&self.folder, sample), error))?;
+            file.sync_data().map_err(|error| unwritable(&self.folder, &frames_name(sample), error))?;
         }
-        let state = self.state_path();
-        let has_state = match File::open(&state) {
+        let commits = self.job.commits + 1;
+        let state = state_name(commits);
+        let has_state = match self.folder.file(&state, false) {
             Ok(file) => file.sync_all().map(|()| true),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         };
-        let has_state = has_state.map_err(|error| Error::write(&state, error))?;
-        let commits = self.job.commits + 1;
+        let has_state = has_state.map_err(|error| unwritable(&self.folder, &state, error))?;
         let Job { fingerprint, shape, .. } = &self.job;
         let (fingerprint, shape, done) = (fingerprint.clone(), *shape, self.done.clone());
         let job = Job { version: VERSION, fingerprint, shape, done, commits, state: has_state };
-        write_job(&self.folder, &job).map_err(|error| Error::write(self.folder.join(JOB), error))?;
+        let text = serde_json::to_vec_pretty(&job).map_err(io::Error::from);
+        let replaced = text.and_then(|text| self.folder.replace(JOB, NEW_JOB, &text));
+        replaced.map_err(|error| unwritable(&self.folder, JOB, error))?;
         self.job = job;
         self.found = None;
         self.remove_states(|number| number < commits)
@@ -186,7 +192,7 @@ impl Journal {
     pub fn frame(&self, sample: usize, index: usize) -> Result<Frame> {
         let Shape { width, height, channels, .. } = self.job.shape;
         let mut record = vec![0; record_bytes(&self.job.shape) as usize];
-        let damaged = |error: io::Error| Error::read(frames_path(&self.folder, sample), error);
+        let damaged = |error: io::Error| unreadable(&self.folder, &frames_name(sample), error);
         let file = self.files.get(sample).ok_or_else(|| damaged(ErrorKind::NotFound.into()))?;
         file.read_exact_at(&mut record, index as u64 * record_bytes(&self.job.shape)).map_err(damaged)?;
         let values = values(index, &record).ok_or_else(|| damaged(io::Error::other("its checksum is wrong")))?;
@@ -200,28 +206,32 @@ impl Journal {
     /// [`Error::Write`].
     pub fn remove(self) -> Result<()> {
         // The job first: should this be interrupted, what is left counts for nothing.
-        remove(&self.folder.join(JOB))?;
-        remove(&self.folder.join(NEW_JOB))?;
-        (0..self.files.len()).try_for_each(|sample| remove(&frames_path(&self.folder, sample)))?;
+        self.forget(JOB)?;
+        self.forget(NEW_JOB)?;
+        (0..self.files.len()).try_for_each(|sample| self.forget(&frames_name(sample)))?;
         self.remove_states(|_| true)?;
-        remove(&self.folder.join(LOCK))?;
-        match fs::remove_dir(&self.folder) {
+        self.forget(LOCK)?;
+        match fs::remove_dir(self.folder()) {
             Err(error) if ![ErrorKind::DirectoryNotEmpty, ErrorKind::NotFound].contains(&error.kind()) => {
-                Err(Error::write(&self.folder, error))
+                Err(Error::write(self.folder(), error))
             }
             _ => Ok(()),
         }
     }
 
     fn remove_states(&self, which: impl Fn(u64) -> bool) -> Result<()> {
-        for entry in fs::read_dir(&self.folder).map_err(|error| Error::read(&self.folder, error))?.flatten() {
-            let name = entry.file_name();
-            let number = name.to_str().and_then(|name| name.strip_prefix("state-")).and_then(|rest| rest.parse().ok());
+        for name in self.folder.names().map_err(|error| Error::read(self.folder(), error))? {
+            let Some(name) = name.to_str() else { continue };
+            let number = name.strip_prefix("state-").and_then(|rest| rest.parse().ok());
             if number.is_some_and(&which) {
-                remove(&entry.path())?;
+                self.forget(name)?;
             }
         }
         Ok(())
+    }
+
+    fn forget(&self, name: &str) -> Result<()> {
+        self.folder.remove(name).map_err(|error| unwritable(&self.folder, name, error))
     }
 }
 
@@ -233,31 +243,45 @@ impl Drop for Journal {
 }
 
 /// Takes the journal for this process; makes its folder where there is none.
-fn lock(folder: &Path) -> Result<File> {
-    let failed = |error| Error::write(folder, error);
-    let path = folder.join(LOCK);
+fn lock(path: &Path) -> Result<(OwnFolder, File)> {
+    let failed = |error| Error::write(path, error);
     loop {
-        if let Err(error) = fs::create_dir(folder)
-            && !folder.is_dir()
-        {
-            return Err(failed(error));
-        }
-        let file = match OpenOptions::new().create(true).truncate(false).write(true).open(&path) {
+        let folder = OwnFolder::open(path).map_err(|error| match error.kind() {
+            ErrorKind::PermissionDenied => refused(path, &error),
+            _ => failed(error),
+        })?;
+        let file = match folder.file(LOCK, true) {
             // Another process removed the folder in between.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            opened => opened.map_err(failed)?,
+            opened => opened.map_err(|error| unwritable(&folder, LOCK, error))?,
         };
         match file.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(Error::Busy { path: folder.to_owned() }),
+            Err(TryLockError::WouldBlock) => return Err(Error::Busy { path: path.to_owned() }),
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
-        // Whoever finished may have removed the file before this locked it.
+        // Whoever finished may have removed the file, and the folder, before this locked it.
         let mine = file.metadata().map_err(failed)?.ino();
-        if fs::metadata(&path).is_ok_and(|there| there.ino() == mine) {
-            return Ok(file);
+        let there = folder.file(LOCK, false).and_then(|file| file.metadata());
+        if there.is_ok_and(|there| there.ino() == mine) && folder.is_in_place().map_err(failed)? {
+            return Ok((folder, file));
         }
     }
+}
+
+/// What is not this user's own, or not what this program puts there.
+fn refused(path: &Path, error: &io::Error) -> Error {
+    Error::output(path, format!("{error}: delete it, or give -o another name"))
+}
+
+fn unwritable(folder: &OwnFolder, name: &str, error: io::Error) -> Error {
+    let path = folder.path().join(name);
+    if error.kind() == ErrorKind::PermissionDenied { refused(&path, &error) } else { Error::write(path, error) }
+}
+
+fn unreadable(folder: &OwnFolder, name: &str, error: io::Error) -> Error {
+    let path = folder.path().join(name);
+    if error.kind() == ErrorKind::PermissionDenied { refused(&path, &error) } else { Error::read(path, error) }
 }
 
 /// The job of a journal that is there, if it is this one.
@@ -273,29 +297,12 @@ fn known(folder: &Path, text: &[u8], fingerprint: &str, shape: &Shape) -> Result
     }
 }
 
-fn write_job(folder: &Path, job: &Job) -> io::Result<()> {
-    let path = folder.join(NEW_JOB);
-    let mut file = File::create(&path)?;
-    file.write_all(&serde_json::to_vec_pretty(job)?)?;
-    file.sync_all()?;
-    fs::rename(path, folder.join(JOB))?;
-    // So that the name is on the disk, too.
-    File::open(folder)?.sync_all()
+fn frames_name(sample: usize) -> String {
+    format!("frames-{sample}.f32")
 }
 
-fn remove(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::write(path, error)),
-        _ => Ok(()),
-    }
-}
-
-fn frames_path(folder: &Path, sample: usize) -> PathBuf {
-    folder.join(format!("frames-{sample}.f32"))
-}
-
-fn state_path(folder: &Path, commit: u64) -> PathBuf {
-    folder.join(format!("state-{commit}"))
+fn state_name(commit: u64) -> String {
+    format!("state-{commit}")
 }
 
 fn record_bytes(shape: &Shape) -> u64 {

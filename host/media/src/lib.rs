@@ -6,7 +6,9 @@
 mod animation;
 mod clip;
 mod error;
+mod exif;
 mod ffmpeg;
+mod format;
 mod frame;
 mod journal;
 mod output;
@@ -14,16 +16,21 @@ mod picture;
 mod preview;
 mod raw;
 mod reader;
+mod still;
+mod texts;
 mod webp;
 
 pub use clip::ClipWriter;
 pub use error::{Error, Result};
+pub use format::{Format, Kind};
 pub use frame::{Frame, Pixels, Rate, Shape};
 pub use journal::Journal;
-pub use output::{Format, Kind, Output};
+pub use output::{NUMBER, Options, Output, STANDARD};
 pub use picture::{Texts, is_keyword, read_picture};
 pub use preview::Preview;
 pub use reader::ClipReader;
+pub use still::Depth;
+pub use texts::read_texts;
 
 #[cfg(test)]
 mod samples;

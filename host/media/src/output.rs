@@ -1,103 +1,105 @@
 //! Where pictures and clips go: the path is checked before any work is done, and files get their final names when all are whole.
 
 use std::{
-    ffi::OsStr,
-    fs, io,
-    os::unix::fs::PermissionsExt,
+    env,
+    ffi::{OsStr, OsString},
+    fs::{self, File},
+    io::{self, IsTerminal, Seek, Write},
     path::{Path, PathBuf},
 };
 
 use tempfile::{NamedTempFile, TempDir};
+use tilewright_files::{destination, folder_of, place, place_new, temporary, temporary_in};
 
 use crate::{
     error::{Error, Result},
     ffmpeg,
+    format::{Format, Kind, format, holds},
     frame::{Frame, Pixels, Shape},
-    picture::{self, Texts},
+    picture::Texts,
     raw,
+    still::{Depth, Still},
 };
 
-/// What a file's ending asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// Portable network graphics, with text chunks.
-    Png,
-    /// JPEG of quality 95.
-    Jpeg,
-    /// Lossless WebP; animated for more than one frame.
-    WebP,
-    /// The raw output, f32, unclamped, as tensor `sample`.
-    Safetensors,
-    /// H.264 in MP4, by ffmpeg.
-    Mp4,
-    /// H.264 in Matroska, by ffmpeg.
-    Mkv,
-    /// VP9 in WebM, by ffmpeg.
-    WebM,
-    /// GIF, each frame with its own 256 colours.
-    Gif,
-    /// A folder of numbered PNGs.
-    Folder,
+/// The path that stands for standard output.
+pub const STANDARD: &str = "-";
+
+/// Stands in a name for the next free number.
+pub const NUMBER: &str = "{n}";
+
+/// Digits of the largest number that is counted on from.
+const MOST_DIGITS: usize = 9;
+
+/// How an output is written, where its path does not say it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Instead of what the path's ending asks for; standard output has none.
+    pub format: Option<Format>,
+    /// Leave what stands there.
+    pub no_clobber: bool,
+    /// Of a JPEG or a video, 1 to 100.
+    pub quality: Option<u8>,
+    /// Of PNGs.
+    pub depth: Depth,
 }
-
-/// What is to be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Pictures [N, C, H, W].
-    Picture,
-    /// Clips [N, C, T, H, W].
-    Clip,
-}
-
-const PICTURES: [(&str, Format); 5] = [
-    ("png", Format::Png),
-    ("jpg", Format::Jpeg),
-    ("jpeg", Format::Jpeg),
-    ("webp", Format::WebP),
-    ("safetensors", Format::Safetensors),
-];
-
-const VIDEOS: [(&str, Format); 4] =
-    [("mp4", Format::Mp4), ("mkv", Format::Mkv), ("webm", Format::WebM), ("gif", Format::Gif)];
-
-/// Largest sides that the formats can hold, in pixels.
-const LIMITS: [(Format, u32); 5] = [
-    (Format::Jpeg, 65_535),
-    (Format::WebP, 16_383),
-    (Format::Gif, 65_535),
-    (Format::Mp4, 16_384),
-    (Format::Mkv, 16_384),
-];
-
-/// Formats of one frame, and formats without transparency, each with what to write instead.
-const SINGLE: [Format; 2] = [Format::Png, Format::Jpeg];
-const OPAQUE: [(Format, &str); 5] = [
-    (Format::Jpeg, "JPEG has no transparency: write .png or .webp"),
-    (Format::Mp4, "MP4 has no transparency: write .webp, a folder or .safetensors"),
-    (Format::Mkv, "MKV has no transparency: write .webp, a folder or .safetensors"),
-    (Format::WebM, "WebM has no transparency here: write .webp, a folder or .safetensors"),
-    (Format::Gif, "GIF has no half transparency: write .webp, a folder or .safetensors"),
-];
 
 /// Where pictures or clips go; the place has been found writable.
 #[derive(Clone, Debug)]
 pub struct Output {
     path: PathBuf,
-    /// What its ending asks for.
+    /// What is written.
     pub format: Format,
+    options: Options,
 }
 
 impl Output {
-    /// Checks a path before any work is done: its ending, that its folder is there and can be written, and that ffmpeg is there
-    /// where it is needed.
+    /// [`Output::with`] nothing but what the path says.
     ///
-    /// For clips, an existing folder, a name that ends in `/` or one without an ending means a folder of frames.
+    /// # Errors
+    /// As there.
+    pub fn new(path: &Path, kind: Kind) -> Result<Self> {
+        Self::with(path, kind, Options::default())
+    }
+
+    /// Checks a path before any work is done: its ending, that its folder is there and can be written, that what stands there may be
+    /// replaced, and that ffmpeg is there where it is needed.
+    ///
+    /// `-` is standard output. `{n}` in the name becomes the next free number. For clips, an existing folder, a name that ends in `/`
+    /// or one without an ending means a folder of frames.
     ///
     /// # Errors
     /// [`Error::Output`], [`Error::Folder`] or [`Error::Tool`]; nothing has been written then.
-    pub fn new(path: &Path, kind: Kind) -> Result<Self> {
-        let output = Self { path: path.to_owned(), format: format(path, kind)? };
-        if output.format == Format::Folder {
+    pub fn with(path: &Path, kind: Kind, options: Options) -> Result<Self> {
+        let format = match (options.format, kind) {
+            (Some(format), _) if format.serves(kind) => format,
+            (Some(_), _) => return Err(Error::output(path, "a picture can't be written as video")),
+            (None, Kind::Picture) if path.as_os_str() == STANDARD => Format::Png,
+            (None, Kind::Clip) if path.as_os_str() == STANDARD => {
+                return Err(Error::output(path, "say with --format what a clip is written as: mp4, gif, webp, …"));
+            }
+            (None, _) => format(path, kind)?,
+        };
+        let output = Self { path: path.to_owned(), format, options };
+        if let Some(objection) = format.objection(options.quality, options.depth) {
+            return Err(Error::output(path, objection));
+        }
+        output.check_place()?;
+        ffmpeg::check(format)?;
+        Ok(output)
+    }
+
+    fn check_place(&self) -> Result<()> {
+        let path = &self.path;
+        if self.is_standard() {
+            if io::stdout().is_terminal() {
+                let reason = "standard output is a terminal: send it into a file or a program, or give -o a name";
+                return Err(Error::output(path, reason));
+            }
+            return temporary_in(&env::temp_dir(), ".tmp")
+                .map(drop)
+                .map_err(|cause| self.unwritable(&env::temp_dir(), cause));
+        }
+        if self.format == Format::Folder {
             if path.exists() && !path.is_dir() {
                 return Err(Error::output(
                     path,
@@ -107,16 +109,61 @@ impl Output {
         } else if path.is_dir() {
             return Err(Error::output(path, "a folder stands there already: give a file's name"));
         }
-        let folder = if output.is_inside() { path } else { folder(path) };
-        let unwritable = |cause| Error::Folder { path: folder.to_owned(), cause };
-        temporary(folder, ".tmp").map_err(unwritable)?;
-        ffmpeg::check(output.format)?;
-        Ok(output)
+        if !self.is_numbered() {
+            self.check_free(path)?;
+        }
+        let folder = if self.is_inside() { path.clone() } else { folder_of(path).to_owned() };
+        temporary_in(&folder, ".tmp").map(drop).map_err(|cause| self.unwritable(&folder, cause))?;
+        if self.format != Format::Folder && !self.is_numbered() {
+            // What a link leads to may be in another folder.
+            let place = destination(path)?;
+            temporary_in(folder_of(&place), ".tmp")
+                .map(drop)
+                .map_err(|cause| self.unwritable(folder_of(&place), cause))?;
+        }
+        Ok(())
+    }
+
+    fn unwritable(&self, folder: &Path, cause: io::Error) -> Error {
+        Error::Folder { path: folder.to_owned(), cause }
+    }
+
+    /// Refuses what stands there already, where it is to be left.
+    fn check_free(&self, name: &Path) -> Result<()> {
+        match self.options.no_clobber && fs::symlink_metadata(name).is_ok() {
+            true => Err(taken(name)),
+            false => Ok(()),
+        }
     }
 
     /// The path asked for.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether it goes to standard output.
+    pub fn is_standard(&self) -> bool {
+        self.path.as_os_str() == STANDARD
+    }
+
+    /// Whether its name has the next free number in it, and so is known only once it has it.
+    pub fn is_numbered(&self) -> bool {
+        name_of(&self.path).to_string_lossy().contains(NUMBER)
+    }
+
+    /// How its pictures are written.
+    pub(crate) fn still(&self) -> Still {
+        let format = if self.format == Format::Folder { Format::Png } else { self.format };
+        Still { format, quality: self.options.quality, depth: self.options.depth }
+    }
+
+    /// What its format has no place for, for the user.
+    pub fn notes(&self, texts: &Texts) -> Vec<String> {
+        self.format
+            .left_out(texts)
+            .map(|note| format!("{} is written {note}", self.path.display()))
+            .into_iter()
+            .collect()
     }
 
     /// Checks what is known only once the input has been read: whether the format can hold so large, so many and such frames, and
@@ -130,7 +177,12 @@ impl Output {
             let what = format!("[{samples}, {channels}, {frames}, {height}, {width}]");
             return Err(Error::write(&self.path, format!("{what} is no shape of pictures")));
         }
-        if frames > 1 && SINGLE.contains(&self.format) {
+        if self.is_standard() && samples > 1 && self.format != Format::Safetensors {
+            let reason =
+                format!("standard output takes one, the latent has {samples}: give -o a name, or --format safetensors");
+            return Err(Error::output(&self.path, reason));
+        }
+        if frames > 1 && self.format.is_single() {
             let reason = format!(
                 "this format holds one frame, the clip has {frames}: write .mp4, .webm, .gif, .webp, a folder or .safetensors"
             );
@@ -138,7 +190,9 @@ impl Output {
         }
         holds(self.format, width, height, channels).map_err(|reason| Error::write(&self.path, reason))?;
         for name in self.names(samples) {
+            self.check_free(&name)?;
             match self.format {
+                _ if self.is_standard() => {}
                 Format::Folder => {
                     let rest = fs::read_dir(&name)
                         .into_iter()
@@ -153,11 +207,12 @@ impl Output {
                         );
                         return Err(Error::output(name, reason));
                     }
+                    let frames = (0..frames).filter(|_| name.is_dir()).map(|index| name.join(frame_name(index)));
+                    frames.map(|frame| destination(&frame)).find(|found| found.is_err()).transpose()?;
                 }
-                _ if name.is_dir() => {
-                    return Err(Error::output(name, "a folder stands there already: give a file's name"));
+                _ => {
+                    destination(&name)?;
                 }
-                _ => {}
             }
         }
         Ok(())
@@ -168,9 +223,15 @@ impl Output {
         self.format == Format::Folder && self.path.is_dir()
     }
 
-    /// Where the pictures or clips of a batch go: the path itself for one, and else numbered from 1.
-    pub(crate) fn names(&self, count: usize) -> Vec<PathBuf> {
-        if count == 1 || self.format == Format::Safetensors {
+    /// The final names of files and folders for so many samples: the path itself for one or where all are in one file, and else
+    /// numbered from 1. Those with `{n}` are what is free now; none for standard output.
+    pub fn names(&self, count: usize) -> Vec<PathBuf> {
+        let count = if self.format == Format::Safetensors { 1 } else { count };
+        if self.is_numbered() {
+            let first = next_number(&self.path);
+            return (first..).take(count).map(|number| numbered(&self.path, number)).collect();
+        }
+        if count == 1 {
             return vec![self.path.clone()];
         }
         let digits = count.to_string().len().max(2);
@@ -183,9 +244,28 @@ impl Output {
         } else {
             let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
             let ending = self.path.extension().unwrap_or_default().to_string_lossy();
-            Box::new(move |number| self.path.with_file_name(format!("{stem}-{number:0digits$}.{ending}")))
+            let ending = if ending.is_empty() { String::new() } else { format!(".{ending}") };
+            Box::new(move |number| self.path.with_file_name(format!("{stem}-{number:0digits$}{ending}")))
         };
         (1..=count).map(numbered).collect()
+    }
+
+    /// The folder and the files of frames in it that a clip of so many would have, for a folder; else as [`Output::names`].
+    pub fn files(&self, shape: &Shape) -> Vec<PathBuf> {
+        let names = self.names(shape.samples);
+        match self.format {
+            Format::Folder => {
+                let frames =
+                    |name: &PathBuf| (0..shape.frames).map(|index| name.join(frame_name(index))).collect::<Vec<_>>();
+                names.iter().flat_map(frames).collect()
+            }
+            _ => names,
+        }
+    }
+
+    /// A file without its final name, for what is to stand under this one.
+    pub(crate) fn temporary(&self, name: &Path, ending: &str) -> io::Result<NamedTempFile> {
+        if self.is_standard() { temporary_in(&env::temp_dir(), ending) } else { temporary(name, ending) }
     }
 
     /// Writes pictures of one size; gives the files' names. None stands there unless all are whole.
@@ -197,21 +277,18 @@ impl Output {
         let mut written = Vec::new();
         for (picture, name) in pictures.iter().zip(&names) {
             let failed = |cause| Error::Write { path: name.clone(), source: cause };
-            let file = temporary(folder(&self.path), ".tmp").map_err(|error| failed(error.into()))?;
+            let file = self.temporary(name, ".tmp").map_err(|error| failed(error.into()))?;
             if !picture.is_whole() {
                 return Err(failed("a picture lacks values".into()));
             }
             match self.format {
-                Format::Safetensors => raw::write_pictures(&file, pictures),
-                _ => picture::write(&Pixels::from(picture), self.format, file.as_file(), texts),
+                Format::Safetensors => raw::write_pictures(&file, pictures, texts),
+                _ => self.still().write(picture, file.as_file(), texts),
             }
             .map_err(failed)?;
             written.push(file);
         }
-        for (file, name) in written.into_iter().zip(&names) {
-            place(file, name)?;
-        }
-        Ok(names)
+        written.into_iter().zip(&names).map(|(file, name)| self.place(file, name)).collect()
     }
 
     /// Writes one picture of 8-bit values.
@@ -220,72 +297,110 @@ impl Output {
     /// [`Error::Write`] where writing fails; what was written is removed.
     pub fn write_pixels(&self, pixels: &Pixels) -> Result<()> {
         let failed = |cause| Error::Write { path: self.path.clone(), source: cause };
-        let file = temporary(folder(&self.path), ".tmp").map_err(|error| failed(error.into()))?;
-        picture::write(pixels, self.format, file.as_file(), &Vec::new()).map_err(failed)?;
-        file.persist(&self.path).map_err(|error| failed(error.error.into()))?;
-        Ok(())
+        let file = self.temporary(&self.path, ".tmp").map_err(|error| failed(error.into()))?;
+        self.still().write_pixels(pixels, file.as_file(), &Vec::new()).map_err(failed)?;
+        self.place(file, &self.path).map(drop)
     }
-}
 
-fn format(path: &Path, kind: Kind) -> Result<Format> {
-    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
-    let find =
-        |formats: &[(&str, Format)]| formats.iter().find(|(known, _)| *known == ending).map(|(_, format)| *format);
-    let (picture, video) = (find(&PICTURES), find(&VIDEOS));
-    match kind {
-        Kind::Picture => picture.ok_or_else(|| {
-            let reason = if video.is_some() { "a picture can't be written as video" } else { "unknown output ending" };
-            Error::output(path, format!("{reason}: expected .png, .jpg, .webp or .safetensors"))
-        }),
-        Kind::Clip => {
-            let slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
-            if slash || path.is_dir() || path.extension().is_none() {
-                return Ok(Format::Folder);
+    /// Gives a whole file its final name, and says which it is: that one, or with `{n}` the next that is free by now.
+    pub(crate) fn place(&self, mut file: NamedTempFile, name: &Path) -> Result<PathBuf> {
+        let failed = |error: io::Error| Error::write(name, error);
+        if self.is_standard() {
+            copy_out(file.as_file_mut()).map_err(|error| Error::write("standard output", error))?;
+            return Ok(name.to_owned());
+        }
+        if self.is_numbered() {
+            let mut number = next_number(&self.path);
+            loop {
+                let name = numbered(&self.path, number);
+                match place_new(file, &name).map_err(|error| Error::write(&name, error))? {
+                    None => return Ok(name),
+                    // Another process was quicker.
+                    Some(back) => (file, number) = (back, number + 1),
+                }
             }
-            picture.or(video).ok_or_else(|| {
-                let expected =
-                    "expected .mp4, .webm, .mkv, .gif, .webp, .safetensors, or a folder (a name that ends in /)";
-                Error::output(path, format!("unknown output ending: {expected}"))
-            })
+        }
+        if self.options.no_clobber {
+            return match place_new(file, name).map_err(failed)? {
+                None => Ok(name.to_owned()),
+                Some(_) => Err(taken(name)),
+            };
+        }
+        place(file, name).map_err(failed)?;
+        Ok(name.to_owned())
+    }
+
+    /// Gives a whole folder its final name, and says which it is; nothing stands there but perhaps an empty folder.
+    pub(crate) fn place_folder(&self, folder: TempDir, name: &Path) -> Result<PathBuf> {
+        let failed = |error: io::Error| Error::write(name, error);
+        if !self.is_numbered() && !self.options.no_clobber {
+            fs::rename(folder.path(), name).map_err(failed)?;
+            // It has gone from where it was; nothing is left to remove.
+            let _ = folder.keep();
+            return Ok(name.to_owned());
+        }
+        let mut number = next_number(&self.path);
+        loop {
+            let free = if self.is_numbered() { numbered(&self.path, number) } else { name.to_owned() };
+            match fs::create_dir(&free) {
+                Ok(()) => {
+                    // Over the empty one, which nobody else can have made.
+                    fs::rename(folder.path(), &free).map_err(failed)?;
+                    let _ = folder.keep();
+                    return Ok(free);
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.is_numbered() => number += 1,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(taken(name)),
+                Err(error) => return Err(failed(error)),
+            }
         }
     }
 }
 
-/// Whether a format can hold such a picture; if not, what to do.
-pub(crate) fn holds(format: Format, width: u32, height: u32, channels: usize) -> std::result::Result<(), String> {
-    let side = width.max(height);
-    if let Some((_, most)) = LIMITS.iter().find(|(limited, most)| *limited == format && side > *most) {
-        return Err(format!("{side} pixels are more than the {most} that this format can hold: write .png"));
-    }
-    match OPAQUE.iter().find(|(opaque, _)| *opaque == format && channels == 4) {
-        Some((_, reason)) => Err((*reason).to_owned()),
-        None => Ok(()),
-    }
+fn taken(name: &Path) -> Error {
+    Error::output(
+        name,
+        "stands there already: give another name, {n} in it for the next number, or leave --no-clobber out",
+    )
 }
 
-/// The folder that a path is in.
-pub(crate) fn folder(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+/// The whole file on standard output.
+fn copy_out(file: &mut File) -> io::Result<()> {
+    file.rewind()?;
+    let mut stdout = io::stdout().lock();
+    io::copy(file, &mut stdout)?;
+    stdout.flush()
 }
 
-/// A file without its final name.
-pub(crate) fn temporary(folder: &Path, ending: &str) -> io::Result<NamedTempFile> {
-    // The umask takes away what the user does not want, as for every file.
-    let mode = fs::Permissions::from_mode(0o666);
-    tempfile::Builder::new().prefix(".tilewright-").suffix(ending).permissions(mode).tempfile_in(folder)
+fn name_of(path: &Path) -> OsString {
+    path.file_name().unwrap_or_default().to_owned()
 }
 
-/// A folder without its final name.
-pub(crate) fn temporary_folder(folder: &Path) -> io::Result<TempDir> {
-    let mode = fs::Permissions::from_mode(0o777);
-    tempfile::Builder::new().prefix(".tilewright-").permissions(mode).tempdir_in(folder)
+/// The path with a number in the place of `{n}`.
+fn numbered(path: &Path, number: u64) -> PathBuf {
+    let name = name_of(path);
+    let (before, after) = around(&name);
+    path.with_file_name(format!("{before}{number}{after}"))
 }
 
-/// Gives a whole file its final name.
-pub(crate) fn place(file: NamedTempFile, name: &Path) -> Result<()> {
-    file.as_file().sync_data().map_err(|error| Error::write(name, error))?;
-    file.persist(name).map_err(|error| Error::write(name, error.error))?;
-    Ok(())
+/// One more than the largest number that stands in a name of this kind: in a row, numbers tell the order.
+fn next_number(path: &Path) -> u64 {
+    let name = name_of(path);
+    let (before, after) = around(&name);
+    let numbers = fs::read_dir(folder_of(path)).into_iter().flatten().flatten().filter_map(|entry| {
+        let name = entry.file_name();
+        let digits = name.to_str()?.strip_prefix(&*before)?.strip_suffix(&*after)?;
+        let plain = (1..=MOST_DIGITS).contains(&digits.len()) && digits.bytes().all(|digit| digit.is_ascii_digit());
+        digits.parse::<u64>().ok().filter(|_| plain)
+    });
+    numbers.max().unwrap_or(0) + 1
+}
+
+/// What stands before and after `{n}`.
+fn around(name: &OsStr) -> (String, String) {
+    let name = name.to_string_lossy();
+    let (before, after) = name.split_once(NUMBER).unwrap_or((&name, ""));
+    (before.to_owned(), after.to_owned())
 }
 
 /// A frame's name in a folder of frames; `index` from 0.
@@ -299,8 +414,10 @@ fn frame_number(name: &OsStr) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
-    use crate::samples;
+    use crate::{picture, samples};
 
     #[test]
     fn endings_are_known_whatever_their_case() {
@@ -343,7 +460,7 @@ mod tests {
 
     #[test]
     fn a_batch_becomes_numbered_files_and_folders() {
-        let output = |path: &str, format| Output { path: path.into(), format };
+        let output = |path: &str, format| Output { path: path.into(), format, options: Options::default() };
         let cat = output("out/cat.png", Format::Png);
         assert_eq!(cat.names(1), [PathBuf::from("out/cat.png")]);
         assert_eq!(cat.names(2), [PathBuf::from("out/cat-01.png"), PathBuf::from("out/cat-02.png")]);
@@ -400,5 +517,110 @@ mod tests {
         let cause = std::error::Error::source(&error).unwrap().to_string();
         assert_eq!(cause, "JPEG has no transparency: write .png or .webp");
         assert!(samples::is_empty(folder.path()));
+    }
+
+    #[test]
+    fn a_number_counts_on_from_the_largest_that_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out-{n}.png");
+        for name in ["out-7.png", "out-0003.png", "out-x.png", "out-8.jpg", "out-99999999999999999999.png", "out-.png"]
+        {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        let output = Output::new(&path, Kind::Picture).unwrap();
+        assert_eq!(output.names(2), ["out-8.png", "out-9.png"].map(|name| folder.path().join(name)));
+        let pictures = [samples::frame(4, 4, 3, 0), samples::frame(4, 4, 3, 1)];
+        assert_eq!(
+            output.write(&pictures, &Vec::new()).unwrap(),
+            output
+                .names(2)
+                .iter()
+                .enumerate()
+                .map(|(index, _)| { folder.path().join(format!("out-{}.png", index + 8)) })
+                .collect::<Vec<_>>()
+        );
+        assert_eq!(fs::read(folder.path().join("out-7.png")).unwrap(), b"");
+    }
+
+    #[test]
+    fn numbers_are_taken_once_however_many_ask() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out-{n}.png");
+        let write = |number: usize| {
+            let output = Output::new(&path, Kind::Picture).unwrap();
+            output.write(&[samples::frame(4, 4, 3, number)], &Vec::new()).unwrap().remove(0)
+        };
+        let names = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..8).map(|number| scope.spawn(move || write(number))).collect();
+            let names = writers.into_iter().map(|writer| writer.join().unwrap());
+            names.collect::<std::collections::BTreeSet<_>>()
+        });
+        assert_eq!(names.len(), 8);
+        assert!(names.contains(&folder.path().join("out-8.png")));
+    }
+
+    #[test]
+    fn what_is_there_is_left_where_that_was_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, frames) = (folder.path().join("a.png"), folder.path().join("frames"));
+        let options = Options { no_clobber: true, ..Options::default() };
+        let output = Output::with(&path, Kind::Picture, options).unwrap();
+        let into_folder = Output::with(&frames, Kind::Clip, options).unwrap();
+        // They came while the picture was decoded.
+        fs::write(&path, "precious").unwrap();
+        fs::create_dir(&frames).unwrap();
+        let error = output.write(&[samples::frame(4, 4, 3, 0)], &Vec::new()).unwrap_err();
+        assert!(error.is_input() && error.to_string().contains("--no-clobber"), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+        let whole = tilewright_files::temporary_folder(folder.path()).unwrap();
+        assert!(into_folder.place_folder(whole, &frames).unwrap_err().to_string().contains("--no-clobber"));
+        assert!(Output::with(&path, Kind::Picture, options).is_err() && Output::new(&path, Kind::Picture).is_ok());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn what_may_not_be_replaced_is_told_before_any_work() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, frames) = (folder.path().join("a.png"), folder.path().join("frames"));
+        fs::create_dir(&frames).unwrap();
+        for file in [&path, &frames.join("frame-000002.png")] {
+            fs::write(file, "").unwrap();
+            fs::set_permissions(file, fs::Permissions::from_mode(0o400)).unwrap();
+        }
+        let error = Output::new(&path, Kind::Picture).unwrap_err();
+        assert!(error.is_input() && error.to_string().contains("write-protected"), "{error}");
+        let shape = Shape { samples: 1, frames: 2, width: 8, height: 8, channels: 3 };
+        let output = Output::new(&frames, Kind::Clip).unwrap();
+        assert!(output.check(&shape).unwrap_err().to_string().contains("write-protected"));
+        output.check(&Shape { frames: 1, ..shape }).unwrap_err();
+    }
+
+    #[test]
+    fn quality_and_bits_are_for_the_formats_that_have_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = |name: &str, options: Options| {
+            Output::with(&folder.path().join(name), Kind::Clip, options).err().map(|error| error.to_string())
+        };
+        let quality = Options { quality: Some(50), ..Options::default() };
+        let bits = Options { depth: Depth::Sixteen, ..Options::default() };
+        assert!(
+            refused("a.jpg", quality).is_none() && refused("a.png", bits).is_none() && refused("a", bits).is_none()
+        );
+        for name in ["a.png", "a.webp", "a.gif", "a.safetensors", "a"] {
+            assert!(refused(name, quality).unwrap().contains("--quality is for .jpg"), "{name}");
+        }
+        for name in ["a.jpg", "a.webp", "a.gif", "a.safetensors"] {
+            assert!(refused(name, bits).unwrap().contains("--bits 16 is for .png"), "{name}");
+        }
+    }
+
+    #[test]
+    fn texts_that_have_no_place_are_told_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let texts = vec![("workflow".to_owned(), "x".repeat(70_000)), ("prompt".to_owned(), "{}".to_owned())];
+        let notes = |name: &str| Output::new(&folder.path().join(name), Kind::Clip).unwrap().notes(&texts).join("");
+        assert!(notes("a.jpg").contains("a.jpg is written without workflow: a JPEG has room"), "{}", notes("a.jpg"));
+        assert!(notes("a.gif").contains("without workflow, prompt: a GIF"), "{}", notes("a.gif"));
+        assert_eq!(notes("a.png") + &notes("a.webp") + &notes("a.safetensors"), "");
     }
 }

@@ -1,72 +1,24 @@
-//! Single pictures in and out of files.
+//! Single pictures out of files.
 
 use std::{
     fs::{self, File},
-    io::{BufReader, BufWriter, Read, Write},
+    io::{BufReader, Read},
     path::Path,
 };
 
-use image::{
-    DynamicImage, ExtendedColorType, ImageDecoder, ImageEncoder, ImageFormat, ImageReader, Limits,
-    codecs::{jpeg::JpegEncoder, webp::WebPEncoder},
-    metadata::Orientation,
-};
+use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, metadata::Orientation};
 
 use crate::{
-    error::{Cause, Error, Result},
+    error::{Error, Result},
     frame::{Frame, Pixels},
-    output::{Format, holds},
 };
 
-/// The text chunks of a PNG, or the tags of a video, by keyword.
+/// What a file says beside its pixels, by keyword: text chunks of a PNG, EXIF of a JPEG or WebP, tags of a video, metadata of a
+/// safetensors file.
 pub type Texts = Vec<(String, String)>;
-
-const JPEG_QUALITY: u8 = 95;
 
 /// The most pixels of a picture that is read: 16,384 by 16,384, 3 GiB as f32.
 const MOST_PIXELS: u64 = 1 << 28;
-
-/// Writes one picture; what was written is not synced.
-pub(crate) fn write(pixels: &Pixels, format: Format, file: &File, texts: &Texts) -> std::result::Result<(), Cause> {
-    holds(format, pixels.width, pixels.height, pixels.channels)?;
-    let color = match pixels.channels {
-        1 => ExtendedColorType::L8,
-        4 => ExtendedColorType::Rgba8,
-        _ => ExtendedColorType::Rgb8,
-    };
-    let (width, height, values) = (pixels.width, pixels.height, &pixels.values);
-    let mut writer = BufWriter::new(file);
-    match format {
-        Format::Png => write_png(pixels, &mut writer, texts)?,
-        Format::Jpeg => {
-            JpegEncoder::new_with_quality(&mut writer, JPEG_QUALITY).write_image(values, width, height, color)?;
-        }
-        Format::WebP => WebPEncoder::new_lossless(&mut writer).write_image(values, width, height, color)?,
-        _ => return Err("pixels are no raw output".into()),
-    }
-    Ok(writer.flush()?)
-}
-
-fn write_png(pixels: &Pixels, writer: &mut impl Write, texts: &Texts) -> std::result::Result<(), Cause> {
-    let mut encoder = png::Encoder::new(writer, pixels.width, pixels.height);
-    encoder.set_color(match pixels.channels {
-        1 => png::ColorType::Grayscale,
-        4 => png::ColorType::Rgba,
-        _ => png::ColorType::Rgb,
-    });
-    encoder.set_depth(png::BitDepth::Eight);
-    for (keyword, text) in texts {
-        // As Pillow does for ComfyUI's nodes: plain text where Latin-1 can hold it, and else UTF-8.
-        if text.chars().all(|character| u32::from(character) < 256 && character != '\0') {
-            encoder.add_text_chunk(keyword.clone(), text.clone())?;
-        } else {
-            encoder.add_itxt_chunk(keyword.clone(), text.clone())?;
-        }
-    }
-    let mut writer = encoder.write_header()?;
-    writer.write_image_data(&pixels.values)?;
-    Ok(writer.finish()?)
-}
 
 /// Whether a PNG's text chunk can have this keyword: 1 to 79 printable Latin-1 characters.
 pub fn is_keyword(text: &str) -> bool {
@@ -213,7 +165,8 @@ mod tests {
         drop(encoder.write_header().unwrap());
         let whole = crate::samples::frame(9, 9, 3, 0);
         let mut cut = Vec::new();
-        write_png(&Pixels::from(&whole), &mut cut, &Vec::new()).unwrap();
+        let values = Pixels::from(&whole).values;
+        crate::still::write_png((9, 9), 3, png::BitDepth::Eight, &values, &mut cut, &Vec::new()).unwrap();
         cut.truncate(cut.len() / 2);
         for bytes in [&b""[..], b"GIF89a", b"text", &huge, &cut] {
             fs::write(&path, bytes).unwrap();

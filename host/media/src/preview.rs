@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use crate::{
     error::{Error, Result},
-    frame::{Frame, Pixels},
-    output::{Format, Kind, Output, folder, temporary},
-    picture::{self, Texts},
+    format::{Format, Kind},
+    frame::Frame,
+    output::Output,
+    picture::Texts,
+    still::Still,
 };
 
 /// A PNG that is replaced at once, so that whoever looks at it never sees half of it.
@@ -23,10 +25,7 @@ impl Preview {
     pub fn new(path: &Path) -> Result<Self> {
         match Output::new(path, Kind::Picture) {
             Ok(output) if output.format == Format::Png => Ok(Self { path: path.to_owned() }),
-            Ok(_) | Err(Error::Output { .. }) if !path.is_dir() => {
-                Err(Error::output(path, "a preview is a .png: give such a name"))
-            }
-            Ok(_) => Err(Error::output(path, "a folder stands there already: give a file's name")),
+            Ok(_) => Err(Error::output(path, "a preview is a .png: give such a name")),
             Err(error) => Err(error),
         }
     }
@@ -37,17 +36,16 @@ impl Preview {
     /// [`Error::Write`]; what stood there before still does.
     pub fn show(&self, frame: &Frame, texts: &Texts) -> Result<()> {
         let failed = |cause| Error::Write { path: self.path.clone(), source: cause };
-        let file = temporary(folder(&self.path), ".tmp").map_err(|error| failed(error.into()))?;
-        picture::write(&Pixels::from(frame), Format::Png, file.as_file(), texts).map_err(failed)?;
-        file.persist(&self.path).map_err(|error| failed(error.error.into()))?;
-        Ok(())
+        let file = tilewright_files::temporary(&self.path, ".tmp").map_err(|error| failed(error.into()))?;
+        Still::plain(Format::Png).write(frame, file.as_file(), texts).map_err(failed)?;
+        tilewright_files::place(file, &self.path).map_err(|error| failed(error.into()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples;
+    use crate::{picture, samples};
 
     #[test]
     fn a_later_frame_replaces_an_earlier_one() {

@@ -15,7 +15,7 @@ use tempfile::NamedTempFile;
 use crate::{
     error::{Cause, Error, Result},
     frame::{Frame, Shape},
-    picture,
+    picture::{self, Texts},
 };
 
 /// The tensor's name.
@@ -30,16 +30,28 @@ pub(crate) fn bytes(values: &[f32]) -> Vec<u8> {
 }
 
 /// The file's header for one tensor of f32, padded to eight bytes as the format's own library does.
-fn header(shape: &[usize]) -> Vec<u8> {
+fn header(shape: &[usize], texts: &Texts) -> Vec<u8> {
     let length = shape.iter().product::<usize>() as u64 * 4;
-    let mut text = format!(r#"{{"{TENSOR}":{{"dtype":"F32","shape":{shape:?},"data_offsets":[0,{length}]}}}}"#);
-    text.retain(|character| character != ' ');
-    let padded = text.len().next_multiple_of(8);
-    [&(padded as u64).to_le_bytes()[..], format!("{text:padded$}").as_bytes()].concat()
+    let mut tensor = format!(r#""{TENSOR}":{{"dtype":"F32","shape":{shape:?},"data_offsets":[0,{length}]}}"#);
+    tensor.retain(|character| character != ' ');
+    // Sorted, so that the same texts give the same bytes.
+    let texts: BTreeMap<_, _> = texts.iter().map(|(keyword, text)| (keyword, text)).collect();
+    let metadata = match texts.is_empty() {
+        true => String::new(),
+        false => format!(r#""__metadata__":{},"#, serde_json::json!(texts)),
+    };
+    let text = format!("{{{metadata}{tensor}}}");
+    let mut padded = text.into_bytes();
+    padded.resize(padded.len().next_multiple_of(8), b' ');
+    [&(padded.len() as u64).to_le_bytes()[..], &padded].concat()
 }
 
 /// Writes pictures of one size as [N, C, H, W].
-pub(crate) fn write_pictures(file: &NamedTempFile, pictures: &[Frame]) -> std::result::Result<(), Cause> {
+pub(crate) fn write_pictures(
+    file: &NamedTempFile,
+    pictures: &[Frame],
+    texts: &Texts,
+) -> std::result::Result<(), Cause> {
     let first = pictures.first().ok_or("there are no pictures")?;
     let size = |frame: &Frame| [frame.channels, frame.height as usize, frame.width as usize];
     if pictures.iter().any(|picture| size(picture) != size(first) || !picture.is_whole()) {
@@ -47,7 +59,7 @@ pub(crate) fn write_pictures(file: &NamedTempFile, pictures: &[Frame]) -> std::r
     }
     let [channels, height, width] = size(first);
     let mut writer = BufWriter::new(file);
-    writer.write_all(&header(&[pictures.len(), channels, height, width]))?;
+    writer.write_all(&header(&[pictures.len(), channels, height, width], texts))?;
     for picture in pictures {
         writer.write_all(&bytes(&picture.values))?;
     }
@@ -64,9 +76,9 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Begins the file at its full length.
-    pub fn begin(file: NamedTempFile, shape: Shape) -> io::Result<Self> {
+    pub fn begin(file: NamedTempFile, shape: Shape, texts: &Texts) -> io::Result<Self> {
         let Shape { samples, frames, width, height, channels } = shape;
-        let header = header(&[samples, channels, frames, height as usize, width as usize]);
+        let header = header(&[samples, channels, frames, height as usize, width as usize], texts);
         let start = header.len() as u64;
         let values = (samples * channels * frames) as u64 * u64::from(height) * u64::from(width);
         file.as_file().set_len(start + values * 4)?;
@@ -200,8 +212,12 @@ mod tests {
         let frame = samples::frame(3, 2, 3, 0);
         let data = bytes(&frame.values);
         let view = TensorView::new(Dtype::F32, vec![1, 3, 2, 3], &data).unwrap();
+        let view = &view;
         let theirs = safetensors::serialize([("sample", view)], None).unwrap();
-        assert_eq!([header(&[1, 3, 2, 3]), data].concat(), theirs);
+        assert_eq!([header(&[1, 3, 2, 3], &Texts::new()), data.clone()].concat(), theirs);
+        let texts = vec![("workflow".to_owned(), r#"{"日":"本"}"#.to_owned())];
+        let theirs = safetensors::serialize([("sample", view)], Some(texts.iter().cloned().collect())).unwrap();
+        assert_eq!([header(&[1, 3, 2, 3], &texts), data.clone()].concat(), theirs);
     }
 
     #[test]

@@ -12,10 +12,13 @@ use image::{ExtendedColorType, ImageEncoder, codecs::webp::WebPEncoder};
 
 use crate::{
     error::Cause,
+    exif,
     frame::{Pixels, Rate, Shape},
+    picture::Texts,
 };
 
 const ANIMATION: u8 = 0x02;
+const EXIF: u8 = 0x08;
 const ALPHA: u8 = 0x10;
 /// A frame replaces what was there instead of being laid over it.
 const NO_BLENDING: u8 = 0x02;
@@ -28,14 +31,18 @@ pub(crate) struct Animation {
     rate: Rate,
     /// Bytes written.
     length: u64,
+    /// What stands behind the last frame.
+    exif: Vec<u8>,
 }
 
 impl Animation {
     /// Begins the file; it loops for ever.
-    pub fn begin(file: File, shape: &Shape, rate: Rate) -> io::Result<Self> {
-        let mut animation = Self { file: BufWriter::new(file), rate, length: 0 };
+    pub fn begin(file: File, shape: &Shape, rate: Rate, texts: &Texts) -> io::Result<Self> {
+        let exif = exif::encode(texts, exif::MOST).0;
+        let alpha = if shape.channels == 4 { ALPHA } else { 0 };
+        let flags = ANIMATION | alpha | if exif.is_empty() { 0 } else { EXIF };
+        let mut animation = Self { file: BufWriter::new(file), rate, length: 0, exif };
         animation.put(b"RIFF\0\0\0\0WEBP")?;
-        let flags = if shape.channels == 4 { ANIMATION | ALPHA } else { ANIMATION };
         let size = [&[flags, 0, 0, 0], &three(shape.width - 1)[..], &three(shape.height - 1)].concat();
         animation.chunk(b"VP8X", &[&size])?;
         animation.chunk(b"ANIM", &[&[0; 6]])?;
@@ -62,6 +69,10 @@ impl Animation {
 
     /// Ends the file.
     pub fn end(mut self) -> io::Result<()> {
+        let exif = std::mem::take(&mut self.exif);
+        if !exif.is_empty() {
+            self.chunk(b"EXIF", &[&exif])?;
+        }
         self.file.seek(SeekFrom::Start(4))?;
         let length = u32::try_from(self.length - 8).unwrap_or(u32::MAX);
         self.file.write_all(&length.to_le_bytes())?;

@@ -3,7 +3,7 @@ use std::{path::PathBuf, process::Command};
 use image::{AnimationDecoder, codecs::webp::WebPDecoder};
 
 use super::*;
-use crate::{journal::Journal, output::Kind, picture::read_picture, reader::ClipReader, samples};
+use crate::{format::Kind, journal::Journal, picture::read_picture, reader::ClipReader, samples};
 
 const SHAPE: Shape = Shape { samples: 1, frames: 5, width: 18, height: 10, channels: 3 };
 
@@ -25,7 +25,7 @@ fn write(path: &Path, shape: Shape, texts: &Texts) -> (Vec<PathBuf>, Vec<String>
             writer.frame(sample, index, &frames[index]).unwrap();
         }
     }
-    assert!(samples::is_empty(folder(path)) || format_of(path) != Format::Safetensors || !path.exists());
+    assert!(samples::is_empty(folder_of(path)) || format_of(path) != Format::Safetensors || !path.exists());
     let notes = writer.notes().to_vec();
     (writer.finish().unwrap(), notes)
 }

@@ -2,6 +2,7 @@
 //! refers to other files, and sizes are checked before memory is taken.
 
 use std::{
+    collections::BTreeMap,
     io::{ErrorKind, Read},
     path::{Path, PathBuf},
     process::Stdio,
@@ -13,7 +14,7 @@ use super::{Process, file, find, quiet};
 use crate::{
     error::{Error, Result},
     frame::{Frame, Pixels, Rate, Shape},
-    picture,
+    picture::{self, Texts},
 };
 
 /// What ffmpeg may open: neither playlists nor anything from the network.
@@ -115,6 +116,33 @@ impl Decoder {
         }
         Ok(None)
     }
+}
+
+#[derive(Deserialize)]
+struct Tagged {
+    format: Tags,
+}
+
+#[derive(Deserialize)]
+struct Tags {
+    #[serde(default)]
+    tags: BTreeMap<String, String>,
+}
+
+/// The most bytes of tags that are read, as JSON.
+const MOST_TAGS: u64 = 64 << 20;
+
+/// A video's tags; in lower case, which Matroska does not keep. Nothing where there are none, or no ffmpeg.
+pub(crate) fn tags(path: &Path) -> Option<Texts> {
+    drop(picture::open(path).ok()?);
+    let mut command = quiet(&find("ffprobe", NEED).ok()?);
+    command.args(GUARD).args(["-of", "json", "-show_entries", "format_tags"]).arg(file(path)).stdout(Stdio::piped());
+    let mut process = Process::start(&mut command, path).ok()?;
+    let mut text = Vec::new();
+    process.child.stdout.take()?.take(MOST_TAGS).read_to_end(&mut text).ok()?;
+    process.end().ok()?;
+    let found: Tagged = serde_json::from_slice(&text).ok()?;
+    Some(found.format.tags.into_iter().map(|(keyword, text)| (keyword.to_lowercase(), text)).collect())
 }
 
 fn probe(path: &Path) -> Result<(Shape, Rate)> {

@@ -13,7 +13,7 @@ use super::{Process, Recipe, file, find, quiet};
 use crate::{
     error::{Error, Result},
     frame::{Pixels, Rate},
-    output::{folder, place, temporary},
+    output::Output,
     picture::Texts,
 };
 
@@ -35,10 +35,17 @@ pub(crate) struct Encoder {
 
 impl Encoder {
     /// Starts ffmpeg for frames of this size, in pixels.
-    pub fn begin(recipe: &Recipe, name: &Path, size: (u32, u32), rate: Rate, texts: &Texts) -> Result<Self> {
+    pub fn begin(
+        recipe: &Recipe,
+        name: &Path,
+        output: &Output,
+        size: (u32, u32),
+        rate: Rate,
+        texts: &Texts,
+    ) -> Result<Self> {
         let failed = |error: io::Error| Error::write(name, error);
-        let video = temporary(folder(name), &format!(".{}", recipe.ending)).map_err(failed)?;
-        let tags = write_tags(name, texts).map_err(failed)?;
+        let video = output.temporary(name, &format!(".{}", recipe.ending)).map_err(failed)?;
+        let tags = write_tags(name, output, texts).map_err(failed)?;
         let mut command = quiet(&find("ffmpeg", &format!("for .{}", recipe.ending))?);
         command.args(["-nostdin", "-y", "-protocol_whitelist", "file,pipe", "-f", "rawvideo", "-pix_fmt", "rgb24"]);
         command.args(["-video_size", &format!("{}x{}", size.0, size.1), "-framerate", &rate.to_string()]);
@@ -47,7 +54,8 @@ impl Encoder {
             command.args(["-f", "ffmetadata", "-protocol_whitelist", "file,pipe", "-i"]).arg(file(tags.path()));
             command.args(["-map_metadata", "1"]);
         }
-        command.args(["-map", "0:v", "-vf", TO_VIDEO, "-c:v", recipe.codec]).args(recipe.options);
+        command.args(["-map", "0:v", "-vf", TO_VIDEO, "-c:v", recipe.codec]);
+        command.args(recipe.options).args(["-crf", &recipe.crf(output.still().quality).to_string()]);
         command.args([
             "-colorspace",
             "bt709",
@@ -89,9 +97,9 @@ impl Encoder {
         Ok(())
     }
 
-    /// Gives the whole file its final name.
-    pub fn place(self) -> Result<()> {
-        place(self.video, &self.name)
+    /// The file, which has its name yet to get.
+    pub fn into_file(self) -> NamedTempFile {
+        self.video
     }
 
     fn failed(&self, reason: String) -> Error {
@@ -105,7 +113,7 @@ impl Encoder {
 }
 
 /// Texts in ffmpeg's own format; a command's arguments could not hold a workflow. A keyword or text can't hold a NUL there.
-fn write_tags(name: &Path, texts: &Texts) -> io::Result<Option<NamedTempFile>> {
+fn write_tags(name: &Path, output: &Output, texts: &Texts) -> io::Result<Option<NamedTempFile>> {
     if texts.is_empty() {
         return Ok(None);
     }
@@ -113,7 +121,7 @@ fn write_tags(name: &Path, texts: &Texts) -> io::Result<Option<NamedTempFile>> {
     for (keyword, text) in texts {
         let _ = writeln!(lines, "{}={}", escaped(keyword), escaped(text));
     }
-    let mut tags = temporary(folder(name), ".txt")?;
+    let mut tags = output.temporary(name, ".txt")?;
     tags.write_all(lines.as_bytes())?;
     tags.flush()?;
     Ok(Some(tags))

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{output::Kind, samples};
+use crate::{format::Kind, samples};
 
 const SHAPE: Shape = Shape { samples: 2, frames: 6, width: 5, height: 3, channels: 3 };
 
@@ -166,4 +166,41 @@ proptest! {
         journal.commit().unwrap();
         assert_frames(&journal, &[6, 0]);
     }
+}
+
+#[test]
+fn what_others_planted_is_neither_read_nor_written() {
+    let place = tempfile::tempdir().unwrap();
+    let output = output(place.path());
+    let folder = place.path().join("a.gif.partial");
+    let victim = place.path().join("victim");
+    let plant = |name: &str| {
+        let _ = fs::remove_dir_all(&folder);
+        fs::write(&victim, "precious").unwrap();
+        fs::create_dir(&folder).unwrap();
+        folder.join(name)
+    };
+    for name in [LOCK, JOB, "frames-0.f32", "frames-1.f32"] {
+        std::os::unix::fs::symlink(&victim, plant(name)).unwrap();
+        let error = Journal::open(&output, "job", SHAPE).unwrap_err();
+        assert!(error.is_input() && error.to_string().contains("is a link, which is not followed"), "{name}: {error}");
+        fs::hard_link(&victim, plant(name)).unwrap();
+        let error = Journal::open(&output, "job", SHAPE).unwrap_err();
+        assert!(error.is_input() && error.to_string().contains("has a second name elsewhere"), "{name}: {error}");
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious", "{name}");
+    }
+    // The name of a job that is not whole yet, and a state: both are removed themselves, not what they lead to.
+    std::os::unix::fs::symlink(&victim, plant(NEW_JOB)).unwrap();
+    std::os::unix::fs::symlink(&victim, folder.join("state-7")).unwrap();
+    let (mut journal, _) = Journal::open(&output, "job", SHAPE).unwrap();
+    journal.commit().unwrap();
+    journal.remove().unwrap();
+    assert!(!folder.exists() && fs::read_to_string(&victim).unwrap() == "precious");
+
+    let elsewhere = place.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &folder).unwrap();
+    let error = Journal::open(&output, "job", SHAPE).unwrap_err();
+    assert!(error.is_input() && error.to_string().contains("not a folder of this program's"), "{error}");
+    assert!(samples::is_empty(&elsewhere));
 }

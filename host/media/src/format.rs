@@ -1,0 +1,171 @@
+//! The formats of pictures and clips: their names, and what each can hold.
+
+use std::{path::Path, str::FromStr};
+
+use crate::{
+    error::{Error, Result},
+    exif,
+    picture::Texts,
+    still::Depth,
+};
+
+/// What a file's ending asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Portable network graphics, with text chunks.
+    Png,
+    /// JPEG, with texts in its EXIF as far as they fit.
+    Jpeg,
+    /// Lossless WebP, with texts in its EXIF; animated for more than one frame.
+    WebP,
+    /// The raw output, f32, unclamped, as tensor `sample`.
+    Safetensors,
+    /// H.264 in MP4, by ffmpeg.
+    Mp4,
+    /// H.264 in Matroska, by ffmpeg.
+    Mkv,
+    /// VP9 in WebM, by ffmpeg.
+    WebM,
+    /// GIF, each frame with its own 256 colours.
+    Gif,
+    /// A folder of numbered PNGs.
+    Folder,
+}
+
+/// What is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Pictures [N, C, H, W].
+    Picture,
+    /// Clips [N, C, T, H, W].
+    Clip,
+}
+
+const PICTURES: [(&str, Format); 5] = [
+    ("png", Format::Png),
+    ("jpg", Format::Jpeg),
+    ("jpeg", Format::Jpeg),
+    ("webp", Format::WebP),
+    ("safetensors", Format::Safetensors),
+];
+
+const VIDEOS: [(&str, Format); 4] =
+    [("mp4", Format::Mp4), ("mkv", Format::Mkv), ("webm", Format::WebM), ("gif", Format::Gif)];
+
+/// Largest sides that the formats can hold, in pixels.
+const LIMITS: [(Format, u32); 5] = [
+    (Format::Jpeg, 65_535),
+    (Format::WebP, 16_383),
+    (Format::Gif, 65_535),
+    (Format::Mp4, 16_384),
+    (Format::Mkv, 16_384),
+];
+
+/// Formats of one frame, and formats without transparency, each with what to write instead.
+const SINGLE: [Format; 2] = [Format::Png, Format::Jpeg];
+const OPAQUE: [(Format, &str); 5] = [
+    (Format::Jpeg, "JPEG has no transparency: write .png or .webp"),
+    (Format::Mp4, "MP4 has no transparency: write .webp, a folder or .safetensors"),
+    (Format::Mkv, "MKV has no transparency: write .webp, a folder or .safetensors"),
+    (Format::WebM, "WebM has no transparency here: write .webp, a folder or .safetensors"),
+    (Format::Gif, "GIF has no half transparency: write .webp, a folder or .safetensors"),
+];
+
+impl Format {
+    /// Whether it is for what is written.
+    pub(crate) fn serves(self, kind: Kind) -> bool {
+        kind == Kind::Clip || PICTURES.iter().any(|(_, format)| *format == self)
+    }
+
+    /// Whether it holds one frame.
+    pub(crate) fn is_single(self) -> bool {
+        SINGLE.contains(&self)
+    }
+
+    /// Why it has no such quality or depth, and what has.
+    pub(crate) fn objection(self, quality: Option<u8>, depth: Depth) -> Option<&'static str> {
+        use Format::{Folder, Jpeg, Mkv, Mp4, Png, WebM};
+        match self {
+            Jpeg | Mp4 | Mkv | WebM => {}
+            _ if quality.is_some() => {
+                return Some(
+                    "has no quality to choose, being lossless or of few colours: --quality is for .jpg, .mp4, .mkv and .webm",
+                );
+            }
+            _ => {}
+        }
+        match self {
+            Png | Folder => None,
+            _ if depth == Depth::Sixteen => {
+                Some("can't hold 16 bits: --bits 16 is for .png and folders of them, and .safetensors holds f32 anyway")
+            }
+            _ => None,
+        }
+    }
+
+    /// The keywords of texts that have no place in a file of this format, and what has.
+    pub(crate) fn left_out(self, texts: &Texts) -> Option<String> {
+        let (keywords, reason): (Vec<String>, _) = match self {
+            Format::Jpeg => {
+                let reason = "a JPEG has room for 64 KiB of them: write .png or .webp to keep them all";
+                (exif::encode(texts, exif::MOST_IN_JPEG).1, reason)
+            }
+            Format::WebP => (exif::encode(texts, exif::MOST).1, "a WebP has no more tags for them: write .png"),
+            Format::Gif => {
+                let keywords = texts.iter().map(|(keyword, _)| keyword.clone()).collect();
+                (keywords, "a GIF has no place for them: write .webp, .mp4 or a folder to keep them")
+            }
+            _ => return None,
+        };
+        (!keywords.is_empty()).then(|| format!("without {}: {reason}", keywords.join(", ")))
+    }
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let all = || PICTURES.iter().chain(&VIDEOS);
+        all().find(|(name, _)| *name == text).map(|(_, format)| *format).ok_or_else(|| {
+            let names: Vec<_> = all().map(|(name, _)| *name).filter(|name| *name != "jpeg").collect();
+            format!("expected one of {}", names.join(", "))
+        })
+    }
+}
+
+/// The format that a path asks for.
+pub(crate) fn format(path: &Path, kind: Kind) -> Result<Format> {
+    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
+    let find =
+        |formats: &[(&str, Format)]| formats.iter().find(|(known, _)| *known == ending).map(|(_, format)| *format);
+    let (picture, video) = (find(&PICTURES), find(&VIDEOS));
+    match kind {
+        Kind::Picture => picture.ok_or_else(|| {
+            let reason = if video.is_some() { "a picture can't be written as video" } else { "unknown output ending" };
+            Error::output(path, format!("{reason}: expected .png, .jpg, .webp or .safetensors"))
+        }),
+        Kind::Clip => {
+            let slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+            if slash || path.is_dir() || path.extension().is_none() {
+                return Ok(Format::Folder);
+            }
+            picture.or(video).ok_or_else(|| {
+                let expected =
+                    "expected .mp4, .webm, .mkv, .gif, .webp, .safetensors, or a folder (a name that ends in /)";
+                Error::output(path, format!("unknown output ending: {expected}"))
+            })
+        }
+    }
+}
+
+/// Whether a format can hold such a picture; if not, what to do.
+pub(crate) fn holds(format: Format, width: u32, height: u32, channels: usize) -> std::result::Result<(), String> {
+    let side = width.max(height);
+    if let Some((_, most)) = LIMITS.iter().find(|(limited, most)| *limited == format && side > *most) {
+        return Err(format!("{side} pixels are more than the {most} that this format can hold: write .png"));
+    }
+    match OPAQUE.iter().find(|(opaque, _)| *opaque == format && channels == 4) {
+        Some((_, reason)) => Err((*reason).to_owned()),
+        None => Ok(()),
+    }
+}

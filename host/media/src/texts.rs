@@ -1,0 +1,136 @@
+//! Texts out of files: ComfyUI's workflow and prompt, wherever a format has its place for them.
+
+use std::{
+    fs::{self, File},
+    io::{BufReader, Read},
+    path::{Path, PathBuf},
+};
+
+use image::{
+    ImageDecoder, ImageFormat,
+    codecs::{jpeg::JpegDecoder, webp::WebPDecoder},
+};
+
+use crate::{
+    exif, ffmpeg,
+    picture::{self, Texts, is_keyword},
+};
+
+/// The most bytes of texts that are read of one file.
+const MOST: usize = 64 << 20;
+
+/// What is found in tags of videos beside what somebody put there.
+const PLAYERS: [&str; 7] =
+    ["major_brand", "minor_version", "compatible_brands", "encoder", "creation_time", "duration", "software"];
+
+/// The texts of a picture, a video, a safetensors file or the first picture of a folder. What can't be read has none: it is the
+/// reader of the pixels that says what is wrong with a file.
+pub fn read_texts(path: &Path) -> Texts {
+    let first = if path.is_dir() { first_picture(path) } else { Some(path.to_owned()) };
+    let mut texts = first.map(|path| of_file(&path)).unwrap_or_default();
+    texts.retain(|(keyword, text)| {
+        is_keyword(keyword) && !text.is_empty() && !PLAYERS.contains(&keyword.to_lowercase().as_str())
+    });
+    texts
+}
+
+fn of_file(path: &Path) -> Texts {
+    let Ok(format) = picture::sniff(path) else { return of_other(path).unwrap_or_default() };
+    let Ok(file) = picture::open(path) else { return Texts::new() };
+    match format {
+        ImageFormat::Png => of_png(file).unwrap_or_default(),
+        ImageFormat::Jpeg => JpegDecoder::new(file).ok().map(of_exif).unwrap_or_default(),
+        ImageFormat::WebP => WebPDecoder::new(file).ok().map(of_exif).unwrap_or_default(),
+        _ => Texts::new(),
+    }
+}
+
+/// Those before the pixels, where Pillow and so ComfyUI put them.
+fn of_png(file: BufReader<File>) -> Option<Texts> {
+    let mut decoder = png::Decoder::new_with_limits(file, png::Limits { bytes: MOST });
+    decoder.set_ignore_iccp_chunk(true);
+    let reader = decoder.read_info().ok()?;
+    let info = reader.info();
+    let plain = info.uncompressed_latin1_text.iter().map(|chunk| (chunk.keyword.clone(), Some(chunk.text.clone())));
+    let packed = info.compressed_latin1_text.iter().map(|chunk| (chunk.keyword.clone(), chunk.get_text().ok()));
+    let wide = info.utf8_text.iter().map(|chunk| (chunk.keyword.clone(), chunk.get_text().ok()));
+    let all = plain.chain(packed).chain(wide);
+    Some(all.filter_map(|(keyword, text)| Some((keyword, text?))).collect())
+}
+
+fn of_exif(mut decoder: impl ImageDecoder) -> Texts {
+    let found = decoder.exif_metadata().ok().flatten().filter(|exif| exif.len() <= MOST);
+    found.map(|exif| exif::decode(&exif)).unwrap_or_default()
+}
+
+/// Those of a safetensors file, or of a video by ffmpeg.
+fn of_other(path: &Path) -> Option<Texts> {
+    let ending = path.extension()?.to_str()?.to_ascii_lowercase();
+    if ending != "safetensors" {
+        return ffmpeg::tags(path);
+    }
+    let mut file = picture::open(path).ok()?;
+    let mut length = [0; 8];
+    file.read_exact(&mut length).ok()?;
+    let length = usize::try_from(u64::from_le_bytes(length)).ok().filter(|length| *length <= MOST)?;
+    let mut header = Vec::new();
+    file.take(length as u64).read_to_end(&mut header).ok()?;
+    let mut header: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&header).ok()?;
+    serde_json::from_value::<std::collections::BTreeMap<_, _>>(header.remove("__metadata__")?)
+        .ok()
+        .map(|texts| texts.into_iter().collect())
+}
+
+fn first_picture(folder: &Path) -> Option<PathBuf> {
+    let names = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    names.filter(|path| picture::sniff(path).is_ok()).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        clip::ClipWriter,
+        format::Kind,
+        frame::{Rate, Shape},
+        output::Output,
+        samples,
+    };
+
+    #[test]
+    fn every_format_gives_back_what_it_was_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut texts = vec![
+            ("prompt".to_owned(), r#"{"1":"a \"b\""}"#.to_owned()),
+            ("workflow".to_owned(), "{\"x\":[1]}".to_owned()),
+        ];
+        for (name, frames) in [
+            ("a.png", 1),
+            ("a.jpg", 1),
+            ("a.webp", 1),
+            ("moving.webp", 3),
+            ("a.safetensors", 1),
+            ("clip.safetensors", 3),
+            ("frames", 2),
+            ("a.mp4", 2),
+            ("a.mkv", 2),
+        ] {
+            if name.contains(".m") && !samples::ffmpeg() {
+                continue;
+            }
+            let path = folder.path().join(name);
+            let output = Output::new(&path, Kind::Clip).unwrap();
+            let shape = Shape { samples: 1, frames, width: 16, height: 16, channels: 3 };
+            let mut writer = ClipWriter::begin(&output, shape, Rate::new(16, 1).unwrap(), &texts).unwrap();
+            (0..frames).for_each(|index| writer.frame(0, index, &samples::frame(16, 16, 3, index)).unwrap());
+            writer.finish().unwrap();
+            let mut found = read_texts(&path);
+            found.sort();
+            texts.sort();
+            assert_eq!(found, texts, "{name}");
+        }
+        assert!(
+            read_texts(&folder.path().join("nowhere.png")).is_empty() && read_texts(Path::new("/dev/null")).is_empty()
+        );
+    }
+}
