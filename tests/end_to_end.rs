@@ -22,6 +22,8 @@ mod history;
 mod hostile;
 #[path = "end_to_end/kills.rs"]
 mod kills;
+#[path = "end_to_end/outputs.rs"]
+mod outputs;
 #[path = "end_to_end/policy_bench.rs"]
 mod policy_bench;
 #[path = "end_to_end/program.rs"]

@@ -7,6 +7,7 @@ mod recording;
 mod replay;
 mod serve;
 mod signing;
+mod writing;
 
 use std::{path::PathBuf, time::SystemTime};
 
@@ -25,6 +26,7 @@ pub use recording::Recording;
 pub use replay::{Replay, Simulate, Table};
 pub use serve::{Rollback, Serve, ServerArguments, Swap};
 pub use signing::{ConfigCommand, Connection, Keygen, Password, Pull, Push, Sign, Verify};
+pub use writing::Writing;
 
 /// In help, options of every command come after the command's own, however many commands there are.
 const LAST: usize = 1000;
@@ -88,15 +90,22 @@ pub enum Command {
 /// `tilewright decode`
 #[derive(Args, Debug)]
 pub struct Decode {
-    /// A ComfyUI .latent, or a .safetensors with one tensor: [N, C, H, W], or [N, C, T, H, W] for video
-    pub latent: PathBuf,
+    /// A ComfyUI .latent, or a .safetensors with one tensor: [N, C, H, W], or [N, C, T, H, W] for video; several, or folders of them, share the loaded
+    /// weights, and one that fails does not stop the others; - is standard input
+    #[arg(value_name = "LATENT", required = true)]
+    pub latents: Vec<PathBuf>,
     /// The VAE's weights: diffusers, LDM/BFL (ae.safetensors), a whole SD checkpoint, or WAN's (Wan2.1_VAE.safetensors)
     #[arg(long, value_name = "FILE")]
     pub vae: PathBuf,
     /// Where to write: .png, .jpg, .webp (a batch becomes numbered files); for clips .mp4, .webm, .mkv, .gif, .webp, or a folder of PNGs (a name that ends
-    /// in /); .safetensors for the raw output [default: the latent's name with .png or .mp4, in the current folder]
+    /// in /); .safetensors for the raw output; - for standard output. {n} in the name becomes the next free number, {name} the latent's name; for several
+    /// latents a folder serves, too. A link is followed; an input, a write-protected file or another user's is never replaced [default: the latent's name
+    /// with .png or .mp4, in the current folder]
     #[arg(short, long, value_name = "OUT")]
     pub output: Option<PathBuf>,
+    /// How it is written.
+    #[command(flatten)]
+    pub writing: Writing,
     /// For clips.
     #[command(flatten)]
     pub clip: ClipArguments,
@@ -145,7 +154,7 @@ pub struct Decode {
     /// Draw the tiles and their overlaps over the picture, into this .png, .jpg or .webp
     #[arg(long, value_name = "FILE")]
     pub explain_image: Option<PathBuf>,
-    /// Print the decision record as JSON on standard output
+    /// Print the decision record as JSON on standard output, with the names of the outputs; for several latents a line each
     #[arg(long)]
     pub json: bool,
     /// What is kept of the decision.

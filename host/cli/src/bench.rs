@@ -16,6 +16,7 @@ use tilewright_bench::{Contest, Entry, Latents, Network, Rounds, Spelling, Subje
 use tilewright_decode::{SHARE_OF_FREE, unscale};
 use tilewright_engine::{Machine, Overrides, Probe, Vae, VideoVae};
 use tilewright_models::{Checkpoint, Identity, Kind, Latent};
+use tilewright_outputs::Roles;
 use tilewright_plan::Planner;
 use tilewright_plot::Page;
 use tilewright_policy::PolicyHost;
@@ -24,7 +25,7 @@ use crate::{
     args::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep},
     bench::waiting::Waiting,
     failure::{Failure, Outcome},
-    policy,
+    files, output, policy,
     tell::tell,
 };
 
@@ -66,7 +67,8 @@ fn contest(arguments: &Bench) -> Outcome {
         Against::None => None,
         Against::Policy(spelling) => Some(spelling.clone()),
     };
-    let policies = Policies::checked(arguments.policies.iter().chain(&against), &arguments.common)?;
+    let roles = files::reads_vae(files::roles().reads("the latent", latent), vae_path);
+    let policies = Policies::checked(arguments.policies.iter().chain(&against), &arguments.common, roles)?;
     let vae = Weighted::open(vae_path, arguments)?;
     let machine = machine(&arguments.common)?;
     let mut latent = Latent::read(latent, arguments.tensor.as_deref())?;
@@ -93,7 +95,9 @@ fn contest(arguments: &Bench) -> Outcome {
 }
 
 fn run_suite(arguments: &Suite) -> Outcome {
-    let policies = Policies::checked(arguments.policies.iter(), &arguments.common)?;
+    let given = [&arguments.vae, &arguments.video_vae].into_iter().flatten();
+    let roles = given.fold(files::roles(), |roles, path| files::reads_vae(roles, path));
+    let policies = Policies::checked(arguments.policies.iter(), &arguments.common, roles)?;
     // Weights of what is not measured are neither asked for nor generated.
     let of_pictures = arguments.only.is_empty() || !arguments.only.iter().all(|case| case.is_of_clips());
     let of_clips = arguments.only.is_empty() || arguments.only.iter().any(|case| case.is_of_clips());
@@ -133,7 +137,8 @@ fn run_suite(arguments: &Suite) -> Outcome {
 }
 
 fn run_sweep(arguments: &Sweep) -> Outcome {
-    let policies = Policies::checked([&arguments.policy], &arguments.common)?;
+    let roles = arguments.vae.iter().fold(files::roles(), |roles, path| files::reads_vae(roles, path));
+    let policies = Policies::checked([&arguments.policy], &arguments.common, roles)?;
     let path = match &arguments.vae {
         Some(path) => path.clone(),
         None => generated(Network::FLUX)?,
@@ -161,6 +166,8 @@ fn run_sweep(arguments: &Sweep) -> Outcome {
 }
 
 fn generate_weights(arguments: &GenerateWeights) -> Outcome {
+    files::check_file(files::roles(), "-o", Some(&arguments.output))?;
+    output::writable(&arguments.output)?;
     Weights { network: arguments.network, seed: arguments.seed }.write(&arguments.output)?;
     wrote(&arguments.output)
 }
@@ -191,6 +198,7 @@ fn generate_latent(arguments: &GenerateLatent) -> Outcome {
         frames: frames.map(|frames| 1 + (frames - 1).div_ceil(network.temporal_scale()) as usize),
         seed: arguments.seed,
     };
+    files::check_file(files::roles(), "-o", Some(&arguments.output))?;
     latents.write(&arguments.output)?;
     wrote(&arguments.output)
 }
@@ -209,7 +217,10 @@ struct Policies(PolicyHost);
 impl Policies {
     /// A policy that is not there, a wrong setting or a report that can't be written is the arguments' fault: nothing is measured
     /// then.
-    fn checked<'a>(spellings: impl IntoIterator<Item = &'a Spelling>, common: &Common) -> Outcome<Self> {
+    fn checked<'a>(spellings: impl IntoIterator<Item = &'a Spelling>, common: &Common, roles: Roles) -> Outcome<Self> {
+        let spellings: Vec<_> = spellings.into_iter().collect();
+        let roles = spellings.iter().fold(roles, |roles, spelling| files::reads_policy(roles, &spelling.policy));
+        files::check_file(roles, "--plot", common.plot.as_deref())?;
         let policies = Self(policy::host(common.grants)?);
         let mut warnings = BTreeSet::new();
         for spelling in spellings {

@@ -1,52 +1,124 @@
-//! `tilewright decode`: arguments to a job, and its result to files and tables.
+//! `tilewright decode`: arguments to jobs, and their results to files and tables.
 
 mod clip;
 mod delivery;
 mod picture;
 mod pinned;
 
-use std::path::Path;
+use std::{fs, path::PathBuf};
 
 use tilewright_decode::SHARE_OF_FREE;
 use tilewright_engine::Machine;
-use tilewright_models::{Checkpoint, Identity, Kind};
+use tilewright_media::{Kind, NUMBER, Options, Output, STANDARD, Shape};
+use tilewright_models::{Checkpoint, Identity};
+use tilewright_outputs::Roles;
 
 use crate::{
     args::Decode,
+    batch::work_through,
     failure::{Failure, Outcome},
+    files,
+    inputs::{Input, listed},
+    naming::Naming,
+    report::Shown,
 };
+
+/// Endings of latents in a folder.
+const LATENTS: [&str; 2] = ["latent", "safetensors"];
+
+/// What outputs are called where nobody says.
+const PICTURE: &str = "png";
+const CLIP: &str = "mp4";
 
 /// Decodes as asked: pictures or clips, as the VAE has it.
 pub fn run(arguments: &Decode) -> Outcome {
-    distinct(arguments)?;
-    arguments.record.check()?;
+    let inputs = listed(&arguments.latents, "latents", Some(&LATENTS))?;
+    let several = arguments.latents.len() > 1 || arguments.latents.iter().any(|path| path.is_dir());
+    let plan = Plan::new(arguments, &inputs, several)?;
     if let Some(threads) = arguments.threads {
         tilewright_torch::set_threads(threads);
     }
-    match Identity::of(&Checkpoint::open(&arguments.vae)?).kind {
-        Kind::VideoAutoencoder => clip::run(arguments),
-        _ => picture::run(arguments),
+    let is_clip =
+        matches!(Identity::of(&Checkpoint::open(&arguments.vae)?).kind, tilewright_models::Kind::VideoAutoencoder);
+    let ending = arguments.writing.format.map_or(if is_clip { CLIP } else { PICTURE }, |format| format.ending());
+    plan.check_names(&inputs, ending)?;
+    arguments.record.check()?;
+    let made = if arguments.dry_run { None } else { plan.naming.make_folder()? };
+    let done = match is_clip {
+        true => clip::Clips::open(arguments, &plan)
+            .and_then(|mut clips| work_through(&mut clips, &inputs, several, "decoded")),
+        false => picture::Pictures::open(arguments, &plan, &inputs)
+            .and_then(|mut pictures| work_through(&mut pictures, &inputs, several, "decoded")),
+    };
+    if let Some(folder) = made {
+        // Succeeds only where nothing came to be in it.
+        let _ = fs::remove_dir(folder);
     }
+    done
 }
 
-/// What is written goes into files of their own.
-fn distinct(arguments: &Decode) -> Outcome {
-    let files: [(&str, Option<&Path>); 4] = [
-        ("-o", arguments.output.as_deref()),
-        ("--preview", arguments.clip.preview.as_deref()),
-        ("--explain-image", arguments.explain_image.as_deref()),
-        ("--record", arguments.record.file()),
-    ];
-    for (index, (name, path)) in files.iter().enumerate() {
-        let same = files[..index].iter().find(|(_, other)| path.is_some() && other == path);
-        if let (Some((other, _)), Some(path)) = (same, path) {
-            return Err(Failure::input(format!(
-                "{}: is given as {other} and as {name}: one file can't be both",
-                path.display()
-            )));
+/// What is read and written, and how that is shown.
+struct Plan {
+    naming: Naming,
+    /// All that is read, and what is written beside the outputs.
+    roles: Roles,
+    options: Options,
+    shown: Shown,
+    dry_run: bool,
+}
+
+impl Plan {
+    /// Refuses what can't be before anything is read or written.
+    fn new(arguments: &Decode, inputs: &[Input], several: bool) -> Outcome<Self> {
+        let naming = Naming::of(arguments.output.as_deref(), inputs, several)?;
+        let (clip, drawing) = (&arguments.clip, arguments.explain_image.as_deref());
+        let one_file = [("--preview", clip.preview.is_some()), ("--explain-image", drawing.is_some())];
+        if let Some((option, _)) = one_file.iter().find(|(_, given)| several && *given) {
+            return Err(Failure::input(format!("{option} is one file: decode one latent with it")));
         }
+        let aside = arguments.output.as_ref().is_some_and(|path| path.as_os_str() == STANDARD);
+        if aside && arguments.json {
+            return Err(Failure::input(
+                "-o - and --json: standard output is the picture or the record: write one into a file",
+            ));
+        }
+        let mut roles = inputs.iter().fold(files::roles(), |roles, input| roles.reads("the latent", &input.path));
+        roles = files::reads_vae(roles, &arguments.vae);
+        roles = files::reads_policy(roles, &arguments.policy);
+        roles = files::check_file(roles, "--preview", clip.preview.as_deref())?;
+        roles = files::check_file(roles, "--explain-image", drawing)?;
+        roles = files::check_file(roles, "--record", arguments.record.file())?;
+        let shown = Shown { json: arguments.json, explain: arguments.explain, several, aside };
+        Ok(Self { naming, roles, options: arguments.writing.options(), shown, dry_run: arguments.dry_run })
     }
-    Ok(())
+
+    /// Where an input's pictures or clips go; nothing where only a decision is asked for.
+    fn output(&self, input: &Input, kind: Kind, ending: &str) -> Outcome<Option<Output>> {
+        if self.dry_run {
+            return Ok(None);
+        }
+        let ending = self.options.format.map_or(ending, |format| format.ending());
+        let path = self.naming.path(input, ending);
+        Ok(Some(Output::with(&path, kind, self.options)?))
+    }
+
+    /// Compares the outputs with all that is read, and with each other; a clip's name may yet change with its frames.
+    fn check_names(&self, inputs: &[Input], ending: &str) -> Outcome {
+        self.naming.check(inputs, ending)?;
+        let paths = inputs.iter().map(|input| self.naming.path(input, ending));
+        let named = paths.filter(|path| path.as_os_str() != STANDARD && !path.to_string_lossy().contains(NUMBER));
+        Ok(named.fold(self.roles.clone(), |roles, path| roles.occupies("-o", &path)).check()?)
+    }
+
+    /// Checks the final names of all that will be written.
+    fn check(&self, output: &Output, shape: &Shape) -> Outcome {
+        output.check(shape)?;
+        if output.is_standard() {
+            return Ok(());
+        }
+        let files: Vec<PathBuf> = output.files(shape);
+        Ok(files.iter().fold(self.roles.clone(), |roles, file| roles.occupies("-o", file)).check()?)
+    }
 }
 
 /// The limit asked for, or else a share of what is free.

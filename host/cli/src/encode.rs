@@ -1,47 +1,132 @@
-//! `tilewright encode`: a picture or a clip to a latent's file, and what was decided to tables.
+//! `tilewright encode`: pictures or clips to latents' files, and what was decided to tables.
 
 mod clip;
 mod latent_file;
 mod picture;
 mod source;
 
-use std::path::{Path, PathBuf};
+use std::{fs, path::Path};
 
 use tilewright_decode::SHARE_OF_FREE;
 use tilewright_engine::{Error, Machine, Unfinished};
+use tilewright_media::{STANDARD, Texts, read_texts};
 use tilewright_models::{Checkpoint, Identity, Kind, Scaling};
+use tilewright_outputs::Roles;
 use tilewright_plan::Recorder;
 
 use crate::{
     args::Encode,
+    batch::work_through,
     failure::{Failure, Outcome},
+    files,
     history::Trials,
-    report::{keep, print_json},
+    inputs::{Input, listed},
+    naming::Naming,
+    report::{Shown, keep, print_json},
 };
 use latent_file::LatentFile;
 
-/// Encodes as asked: pictures or a clip, as the VAE has it.
+pub use latent_file::Kind as LatentKind;
+
+/// Endings of pictures in a folder.
+const PICTURES: [&str; 5] = ["png", "jpg", "jpeg", "webp", "gif"];
+
+/// Encodes as asked: pictures or clips, as the VAE has it.
 pub fn run(arguments: &Encode) -> Outcome {
+    // Before standard input is read.
+    Plan::check_shown(arguments)?;
+    let is_clip = || -> Outcome<bool> {
+        Ok(matches!(Identity::of(&Checkpoint::open(&arguments.vae)?).kind, Kind::VideoAutoencoder))
+    };
+    let has_folder = arguments.inputs.iter().any(|path| path.is_dir());
+    // Of a video VAE, a folder is a clip.
+    let several_inside = has_folder && !is_clip()?;
+    let inputs = listed(&arguments.inputs, "pictures", several_inside.then_some(&PICTURES))?;
+    let several = arguments.inputs.len() > 1 || several_inside;
+    let plan = Plan::new(arguments, &inputs, several)?;
     arguments.record.check()?;
     if let Some(threads) = arguments.threads {
         tilewright_torch::set_threads(threads);
     }
-    match Identity::of(&Checkpoint::open(&arguments.vae)?).kind {
-        Kind::VideoAutoencoder => clip::run(arguments),
-        _ => picture::run(arguments),
+    let is_clip = is_clip()?;
+    plan.naming.check(&inputs, plan.ending())?;
+    let made = if arguments.dry_run { None } else { plan.naming.make_folder()? };
+    let done = match is_clip {
+        true => clip::Clips::open(arguments, &plan, &inputs)
+            .and_then(|mut clips| work_through(&mut clips, &inputs, several, "encoded")),
+        false => picture::Pictures::open(arguments, &plan, &inputs)
+            .and_then(|mut pictures| work_through(&mut pictures, &inputs, several, "encoded")),
+    };
+    if let Some(folder) = made {
+        // Succeeds only where nothing came to be in it.
+        let _ = fs::remove_dir(folder);
+    }
+    done
+}
+
+/// What is read and written, and how that is shown.
+struct Plan<'a> {
+    arguments: &'a Encode,
+    naming: Naming,
+    /// All that is read, and what is written beside the outputs.
+    roles: Roles,
+    shown: Shown,
+}
+
+impl<'a> Plan<'a> {
+    fn check_shown(arguments: &Encode) -> Outcome<bool> {
+        let aside = arguments.output.as_ref().is_some_and(|path| path.as_os_str() == STANDARD);
+        match aside && arguments.json {
+            true => Err(Failure::input(
+                "-o - and --json: standard output is the latent or the record: write one into a file",
+            )),
+            false => Ok(aside),
+        }
+    }
+
+    /// Refuses what can't be before anything is written.
+    fn new(arguments: &'a Encode, inputs: &[Input], several: bool) -> Outcome<Self> {
+        let aside = Self::check_shown(arguments)?;
+        let naming = Naming::of(arguments.output.as_deref(), inputs, several)?;
+        let mut roles = inputs.iter().fold(files::roles(), |roles, input| roles.reads("the input", &input.path));
+        roles = files::reads_vae(roles, &arguments.vae);
+        roles = files::reads_policy(roles, &arguments.policy);
+        roles = files::check_file(roles, "--record", arguments.record.file())?;
+        let shown = Shown { json: arguments.json, explain: arguments.explain, several, aside };
+        let plan = Self { arguments, naming, roles, shown };
+        inputs.iter().try_for_each(|input| plan.check(&plan.naming.path(input, plan.ending())))?;
+        Ok(plan)
+    }
+
+    fn ending(&self) -> &'static str {
+        self.arguments.format.unwrap_or(LatentKind::ComfyUi).ending()
+    }
+
+    fn check(&self, path: &Path) -> Outcome {
+        if path.as_os_str() == STANDARD {
+            return Ok(());
+        }
+        Ok(self.roles.clone().occupies("-o", path).check()?)
+    }
+
+    /// Where an input's latent goes; nothing will be written where only a decision is asked for.
+    fn output(&self, input: &Input) -> Outcome<LatentFile> {
+        let Encode { format, no_clobber, dry_run, .. } = self.arguments;
+        let path = self.naming.path(input, self.ending());
+        let output = match dry_run {
+            true => LatentFile::unwritten(&path, *format),
+            false => LatentFile::new(&path, *format, *no_clobber),
+        }?;
+        if let Some(name) = output.name() {
+            self.check(&name)?;
+        }
+        Ok(output)
     }
 }
 
-/// Where the latent goes; it has been found writable if anything will be written.
-fn output(arguments: &Encode) -> Outcome<(PathBuf, LatentFile)> {
-    let input = &arguments.input;
-    let named = || Path::new(input.file_stem().unwrap_or(input.as_os_str())).with_extension("latent");
-    let path = arguments.output.clone().unwrap_or_else(named);
-    let output = LatentFile::new(&path)?;
-    if !arguments.dry_run {
-        output.check()?;
-    }
-    Ok((path, output))
+/// The workflow and the like that an input carries, for its latent.
+fn texts(input: &Input) -> Texts {
+    tilewright_decode::carried(read_texts(&input.path))
 }
 
 /// The scaling to apply, where that was asked for; what to do where none is known is `advice`.
@@ -49,7 +134,7 @@ fn scaling(arguments: &Encode, output: &LatentFile, known: Option<Scaling>, advi
     if !arguments.scaled {
         return Ok(None);
     }
-    if output.kind == latent_file::Kind::ComfyUi {
+    if output.kind == LatentKind::ComfyUi {
         return Err(Failure::input(format!(
             "{}: a ComfyUI latent carries no scaling: leave --scaled out, or write .safetensors",
             output.path().display()
@@ -65,7 +150,13 @@ fn limit(arguments: &Encode, machine: &Machine) -> u64 {
 }
 
 /// Keeps and shows how far an encode came that did not end.
-fn unfinished(arguments: &Encode, history: &mut Trials, planner: &mut Recorder, unfinished: Unfinished) -> Failure {
+fn unfinished(
+    arguments: &Encode,
+    shown: Shown,
+    history: &mut Trials,
+    planner: &mut Recorder,
+    unfinished: Unfinished,
+) -> Failure {
     let Unfinished { error, record } = unfinished;
     let kept = record.as_deref().map_or(Ok(()), |record| {
         // What the user ended, or could not be read, says nothing of the plan.
@@ -73,7 +164,7 @@ fn unfinished(arguments: &Encode, history: &mut Trials, planner: &mut Recorder, 
             history.keep(record);
         }
         keep(&arguments.record, record, planner)?;
-        if arguments.json { print_json(record) } else { Ok(()) }
+        if arguments.json { print_json(shown, record, &[]) } else { Ok(()) }
     });
     kept.err().unwrap_or_else(|| error.into())
 }

@@ -39,6 +39,16 @@ impl Failure {
         }
     }
 
+    /// The same failure, with another name for a file.
+    #[must_use]
+    pub fn renamed(self, from: &str, to: &str) -> Self {
+        match self {
+            Failure::Input(error) => Failure::input(format!("{error:#}").replace(from, to)),
+            Failure::Work(error) => Failure::work(format!("{error:#}").replace(from, to)),
+            Failure::ClosedPipe => Failure::ClosedPipe,
+        }
+    }
+
     /// Prints the one line and gives the exit status.
     pub fn report(&self) -> ExitCode {
         match self {

@@ -1,9 +1,8 @@
 //! `tilewright history …`, and the history as a decode uses it.
 
 use std::{
-    env, fs,
+    env,
     io::{self, BufWriter, IsTerminal, Write},
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -14,7 +13,7 @@ use tilewright_plan::{Record, Request, bytes};
 use crate::{
     args::{self, HistoryCommand, HistoryFilters, HistoryList},
     failure::{Failure, Outcome},
-    table,
+    files, table,
     tell::{shown, tell},
 };
 
@@ -113,7 +112,7 @@ fn plain(path: &Path) -> String {
 }
 
 /// Where the history is; none where it is switched off.
-fn place() -> Result<Option<PathBuf>, Error> {
+pub fn place() -> Result<Option<PathBuf>, Error> {
     match env::var_os(VARIABLE) {
         Some(value) if value == "off" => Ok(None),
         Some(value) if !value.is_empty() => Ok(Some(value.into())),
@@ -234,26 +233,17 @@ fn export(path: &Path, file: &Path, filter: &Filter) -> Outcome {
         write(&mut BufWriter::new(io::stdout().lock()))?
     } else {
         let failed = |cause: io::Error| Failure::input(format!("{}: can't be written: {cause}", plain(file)));
-        // A device or pipe would be replaced, and so would the history itself.
+        // A device or pipe would be replaced.
         if file.exists() && !file.is_file() {
             return Err(Failure::input(format!("{}: not a file: - is standard output", plain(file))));
         }
-        if file.exists()
-            && path.exists()
-            && file.canonicalize().map_err(failed)? == path.canonicalize().map_err(failed)?
-        {
-            return Err(Failure::input(format!("{}: this is the history itself: give another file", plain(file))));
-        }
-        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // The umask takes away what the user does not want, as for every file.
-        let mode = fs::Permissions::from_mode(0o666);
-        let temporary = tempfile::Builder::new().prefix(".tilewright-").permissions(mode).tempfile_in(folder);
-        let temporary = temporary.map_err(failed)?;
+        files::roles().writes("FILE", file).check()?;
+        let temporary = tilewright_outputs::temporary(file, ".tmp").map_err(failed)?;
         let exported = write(&mut BufWriter::new(temporary.as_file())).map_err(|error| match error {
             Error::Write(cause) => Failure::work(format!("{}: can't be written: {cause}", plain(file))),
             error => error.into(),
         })?;
-        temporary.persist(file).map_err(|error| failed(error.error))?;
+        tilewright_outputs::place(temporary, file).map_err(failed)?;
         exported
     };
     if exported.unreadable > 0 {

@@ -5,15 +5,19 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod args;
+mod batch;
 mod bench;
 mod config;
 mod decode;
 mod device;
 mod encode;
 mod failure;
+mod files;
 mod history;
+mod inputs;
 mod inspect;
 mod libtorch;
+mod naming;
 mod output;
 mod overlay;
 mod policy;
@@ -22,6 +26,7 @@ mod report;
 mod serve;
 mod table;
 mod tell;
+mod workplace;
 
 use std::{io, process::ExitCode};
 

@@ -1,10 +1,9 @@
-//! Files of tensors. Each is written under another name in its own folder and renamed when it is whole, so that a half-written file
-//! never stands under the final name. Pictures and clips are tilewright-media's.
+//! Tensors as files hold them, and whether a file can be written.
 
-use std::{fs, io, os::unix::fs::PermissionsExt, path::Path};
+use std::path::Path;
 
 use tch::{Kind, Tensor};
-use tempfile::NamedTempFile;
+use tilewright_outputs::{destination, folder_of, temporary};
 
 use crate::failure::{Failure, Outcome};
 
@@ -13,20 +12,11 @@ pub fn writable(path: &Path) -> Outcome {
     if path.is_dir() {
         return Err(Failure::input(format!("{}: a folder stands there already: give a file's name", path.display())));
     }
-    temporary(path).map(drop).map_err(|error| {
-        Failure::input(format!("{}: can't be written: {error}: choose another folder with -o", folder(path).display()))
+    destination(path)?;
+    temporary(path, ".tmp").map(drop).map_err(|error| {
+        let folder = folder_of(path).display();
+        Failure::input(format!("{folder}: can't be written: {error}: choose another folder with -o"))
     })
-}
-
-fn folder(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// A file in the folder of this one, to be renamed to it when it is whole.
-pub fn temporary(path: &Path) -> io::Result<NamedTempFile> {
-    // The umask takes away what the user does not want, as for every file.
-    let mode = fs::Permissions::from_mode(0o666);
-    tempfile::Builder::new().prefix(".tilewright-").permissions(mode).tempfile_in(folder(path))
 }
 
 /// A tensor's shape, and its values as bytes of f32.

@@ -65,6 +65,16 @@ impl Progress {
         Self { bar, interrupted, endable, started: now, spoken: now }
     }
 
+    /// Another work begins: a signal may end the program again.
+    pub fn resume(&self) {
+        *self.endable.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    /// Whether the user has asked for the end.
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+
     /// The work has ended: takes the bar away. What follows, giving files their names, is short and no longer interrupted.
     pub fn finish(&self) {
         *self.endable.lock().unwrap_or_else(PoisonError::into_inner) = false;

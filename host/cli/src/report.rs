@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use serde::Serialize;
+use tilewright_media::STANDARD;
 use tilewright_plan::{Candidate, Record, Recorder, bytes};
 
 use crate::{
@@ -36,23 +38,51 @@ pub fn keep(recording: &Recording, record: &Record, planner: &mut Recorder) -> O
         .map_err(|error| Failure::work(format!("{}: can't be written: {error}", path.display())))
 }
 
-/// The record on standard output.
-pub fn print_json(record: &Record) -> Outcome {
-    let text = serde_json::to_string_pretty(record).map_err(Failure::work)?;
-    Ok(writeln!(io::stdout().lock(), "{text}")?)
+/// How what was decided is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown {
+    /// The record alone on standard output, as JSON.
+    pub json: bool,
+    /// Every plan that was considered.
+    pub explain: bool,
+    /// One of several: its JSON is one line.
+    pub several: bool,
+    /// Standard output is the output's own: tables go to standard error.
+    pub aside: bool,
+}
+
+/// A record as it is printed.
+#[derive(Serialize)]
+struct Printed<'a> {
+    #[serde(flatten)]
+    record: &'a Record,
+    /// The final names of the files and folders that were written.
+    outputs: Vec<String>,
+}
+
+/// The record on standard output, with the names of what was written.
+pub fn print_json(shown: Shown, record: &Record, files: &[PathBuf]) -> Outcome {
+    let outputs = files.iter().map(|file| file.display().to_string()).collect();
+    let printed = Printed { record, outputs };
+    let text = if shown.several { serde_json::to_string(&printed) } else { serde_json::to_string_pretty(&printed) };
+    Ok(writeln!(io::stdout().lock(), "{}", text.map_err(Failure::work)?)?)
 }
 
 /// What was decided and measured: the record alone on standard output as JSON, or tables.
-pub fn report((json, explain): (bool, bool), record: &Record, candidates: &[Candidate], files: &[PathBuf]) -> Outcome {
-    if json {
-        // Standard output is the record alone.
-        if explain {
+pub fn report(shown: Shown, record: &Record, candidates: &[Candidate], files: &[PathBuf]) -> Outcome {
+    if shown.json || shown.aside {
+        // Standard output is the record alone, or the picture.
+        if shown.explain {
             tell!("{}", explanation(record, candidates));
         }
-        return print_json(record);
+        if shown.aside {
+            tell!("{}", summary(record, files));
+            return Ok(());
+        }
+        return print_json(shown, record, files);
     }
     let mut stdout = io::stdout().lock();
-    if explain {
+    if shown.explain {
         writeln!(stdout, "{}\n", explanation(record, candidates))?;
     }
     writeln!(stdout, "{}", summary(record, files))?;
@@ -133,7 +163,10 @@ fn summary(record: &Record, files: &[PathBuf]) -> String {
             ),
         ));
     }
-    rows.extend(files.iter().map(|file| ("wrote", file.display().to_string())));
+    rows.extend(files.iter().map(|file| match file.as_os_str() == STANDARD {
+        true => ("wrote", "standard output".to_owned()),
+        false => ("wrote", file.display().to_string()),
+    }));
     table::facts(rows)
 }
 

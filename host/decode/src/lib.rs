@@ -12,7 +12,7 @@ mod texts;
 pub use error::{Error, Result};
 pub use frames::{frame, frames};
 pub use model::{Model, Size, published_rate, unscale};
-pub use texts::{RECORD_KEYWORD, texts};
+pub use texts::{RECORD_KEYWORD, carried, texts};
 
 /// The share of free memory that is used where nobody sets a limit.
 pub const SHARE_OF_FREE: f64 = 0.8;

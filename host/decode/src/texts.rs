@@ -8,6 +8,11 @@ pub const RECORD_KEYWORD: &str = "tilewright";
 
 /// ComfyUI's workflow and the like, so that a picture can be dragged back into it.
 pub fn texts(latent: &Latent) -> Texts {
-    let kept = |name: &str| is_keyword(name) && name != "format" && name != RECORD_KEYWORD;
-    latent.texts.iter().filter(|(name, _)| kept(name)).cloned().collect()
+    carried(latent.texts.clone())
+}
+
+/// The texts that go with a picture or latent into another file: all but what is of this file alone.
+pub fn carried(mut texts: Texts) -> Texts {
+    texts.retain(|(name, _)| is_keyword(name) && name != "format" && name != RECORD_KEYWORD);
+    texts
 }

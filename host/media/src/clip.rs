@@ -7,7 +7,7 @@ use std::{
 };
 
 use tempfile::{NamedTempFile, TempDir};
-use tilewright_files::{destination, folder_of, temporary_folder};
+use tilewright_outputs::{destination, folder_of, temporary_folder};
 
 use crate::{
     animation::Gif,

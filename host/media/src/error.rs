@@ -132,8 +132,8 @@ impl Error {
     }
 }
 
-impl From<tilewright_files::Refused> for Error {
-    fn from(refused: tilewright_files::Refused) -> Self {
+impl From<tilewright_outputs::Refused> for Error {
+    fn from(refused: tilewright_outputs::Refused) -> Self {
         Error::Output { path: refused.path, reason: refused.reason }
     }
 }

@@ -72,6 +72,11 @@ const OPAQUE: [(Format, &str); 5] = [
 ];
 
 impl Format {
+    /// The ending that files of it have; none for folders.
+    pub fn ending(self) -> &'static str {
+        PICTURES.iter().chain(&VIDEOS).find(|(_, format)| *format == self).map_or("", |(name, _)| *name)
+    }
+
     /// Whether it is for what is written.
     pub(crate) fn serves(self, kind: Kind) -> bool {
         kind == Kind::Clip || PICTURES.iter().any(|(_, format)| *format == self)

@@ -15,7 +15,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use tilewright_files::OwnFolder;
+use tilewright_outputs::OwnFolder;
 
 use crate::{
     clip::ClipWriter,

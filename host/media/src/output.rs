@@ -9,7 +9,7 @@ use std::{
 };
 
 use tempfile::{NamedTempFile, TempDir};
-use tilewright_files::{destination, folder_of, place, place_new, temporary, temporary_in};
+use tilewright_outputs::{destination, folder_of, place, place_new, temporary, temporary_in};
 
 use crate::{
     error::{Error, Result},
@@ -264,7 +264,10 @@ impl Output {
     }
 
     /// A file without its final name, for what is to stand under this one.
-    pub(crate) fn temporary(&self, name: &Path, ending: &str) -> io::Result<NamedTempFile> {
+    ///
+    /// # Errors
+    /// No file can be made there.
+    pub fn temporary(&self, name: &Path, ending: &str) -> io::Result<NamedTempFile> {
         if self.is_standard() { temporary_in(&env::temp_dir(), ending) } else { temporary(name, ending) }
     }
 
@@ -302,8 +305,12 @@ impl Output {
         self.place(file, &self.path).map(drop)
     }
 
-    /// Gives a whole file its final name, and says which it is: that one, or with `{n}` the next that is free by now.
-    pub(crate) fn place(&self, mut file: NamedTempFile, name: &Path) -> Result<PathBuf> {
+    /// Gives a whole file its final name, and says which it is: that one, or with `{n}` the next that is free by now. What goes to
+    /// standard output is copied there, and the file removed.
+    ///
+    /// # Errors
+    /// [`Error::Write`]; [`Error::Output`] for what has come to stand there and is to be left.
+    pub fn place(&self, mut file: NamedTempFile, name: &Path) -> Result<PathBuf> {
         let failed = |error: io::Error| Error::write(name, error);
         if self.is_standard() {
             copy_out(file.as_file_mut()).map_err(|error| Error::write("standard output", error))?;
@@ -572,7 +579,7 @@ mod tests {
         let error = output.write(&[samples::frame(4, 4, 3, 0)], &Vec::new()).unwrap_err();
         assert!(error.is_input() && error.to_string().contains("--no-clobber"), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
-        let whole = tilewright_files::temporary_folder(folder.path()).unwrap();
+        let whole = tilewright_outputs::temporary_folder(folder.path()).unwrap();
         assert!(into_folder.place_folder(whole, &frames).unwrap_err().to_string().contains("--no-clobber"));
         assert!(Output::with(&path, Kind::Picture, options).is_err() && Output::new(&path, Kind::Picture).is_ok());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);

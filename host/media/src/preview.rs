@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{
     error::{Error, Result},
-    format::{Format, Kind},
+    format::{Format, Kind, format},
     frame::Frame,
     output::Output,
     picture::Texts,
@@ -23,11 +23,11 @@ impl Preview {
     /// # Errors
     /// [`Error::Output`] or [`Error::Folder`].
     pub fn new(path: &Path) -> Result<Self> {
-        match Output::new(path, Kind::Picture) {
-            Ok(output) if output.format == Format::Png => Ok(Self { path: path.to_owned() }),
-            Ok(_) => Err(Error::output(path, "a preview is a .png: give such a name")),
-            Err(error) => Err(error),
+        if !path.is_dir() && format(path, Kind::Picture).ok() != Some(Format::Png) {
+            return Err(Error::output(path, "a preview is a .png: give such a name"));
         }
+        Output::new(path, Kind::Picture)?;
+        Ok(Self { path: path.to_owned() })
     }
 
     /// Puts a frame there, in place of an earlier one.
@@ -36,9 +36,9 @@ impl Preview {
     /// [`Error::Write`]; what stood there before still does.
     pub fn show(&self, frame: &Frame, texts: &Texts) -> Result<()> {
         let failed = |cause| Error::Write { path: self.path.clone(), source: cause };
-        let file = tilewright_files::temporary(&self.path, ".tmp").map_err(|error| failed(error.into()))?;
+        let file = tilewright_outputs::temporary(&self.path, ".tmp").map_err(|error| failed(error.into()))?;
         Still::plain(Format::Png).write(frame, file.as_file(), texts).map_err(failed)?;
-        tilewright_files::place(file, &self.path).map_err(|error| failed(error.into()))
+        tilewright_outputs::place(file, &self.path).map_err(|error| failed(error.into()))
     }
 }
 

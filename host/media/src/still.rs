@@ -159,7 +159,7 @@ mod tests {
             .map(|value| ((value + 1.0) / 2.0 * 65_535.0).round_ties_even().clamp(0.0, 65_535.0) as u16)
             .collect();
         assert_eq!(found, expected);
-        assert_eq!((found[0], found[3], found[5]), (0, 65_535, 32_768));
+        assert_eq!((found[0], found[3], found[6]), (0, 65_535, 32_768));
     }
 
     #[test]

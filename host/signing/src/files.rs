@@ -8,6 +8,7 @@ use std::{
 };
 
 use tempfile::NamedTempFile;
+use tilewright_outputs::{destination, folder_of, place, place_new};
 
 use crate::{Error, KeyPair, Result};
 
@@ -63,24 +64,26 @@ pub fn write_signature(path: &Path, text: &str) -> Result<()> {
 
 /// The file that is to stand there, whole, under another name. `mode` is what the user's umask is taken from.
 fn written(path: &Path, text: &str, mode: u32) -> Result<NamedTempFile> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix(".tilewright-").permissions(Permissions::from_mode(mode));
-    let written = builder.tempfile_in(folder).and_then(|mut file| {
+    let written = || -> io::Result<NamedTempFile> {
+        let mut file = builder.tempfile_in(folder_of(&destination(path)?))?;
         file.write_all(text.as_bytes())?;
-        file.as_file().sync_all()?;
         Ok(file)
-    });
-    written.map_err(|source| Error::Unwritable { path: path.into(), source })
+    };
+    written().map_err(|source| Error::Unwritable { path: path.into(), source })
 }
 
 fn put(file: NamedTempFile, path: &Path, replace: bool) -> Result<()> {
     // A key that came to stand there in the meantime is kept, too.
-    let kept = if replace { file.persist(path) } else { file.persist_noclobber(path) };
-    kept.map(drop).map_err(|error| match error.error.kind() {
-        io::ErrorKind::AlreadyExists => Error::Stands { path: path.into() },
-        _ => Error::Unwritable { path: path.into(), source: error.error },
-    })
+    let unwritable = |source| Error::Unwritable { path: path.into(), source };
+    if replace {
+        return place(file, path).map_err(unwritable);
+    }
+    match place_new(file, path).map_err(unwritable)? {
+        None => Ok(()),
+        Some(_) => Err(Error::Stands { path: path.into() }),
+    }
 }
 
 /// Whether others than the owner can read this file.

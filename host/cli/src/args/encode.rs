@@ -1,11 +1,13 @@
 //! `tilewright encode`, declared.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, str::FromStr};
 
 use clap::Args;
 use tilewright_models::Family;
 use tilewright_plan::bytes;
 use tilewright_torch::device::Choice;
+
+use crate::encode::LatentKind;
 
 use super::{ObjectiveArgument, PolicyGrants, Recording, device, factor, finite};
 
@@ -14,16 +16,24 @@ use super::{ObjectiveArgument, PolicyGrants, Recording, device, factor, finite};
 pub struct Encode {
     /// A picture (.png, .jpg, .webp), or for video VAEs a clip: .mp4, .webm, .mkv, .mov, .avi, .gif, .webp, a folder of pictures in the order of their
     /// names, or .safetensors with the tensor 'sample'. Sides that are no multiples of the VAE's scale are cropped at the edges; the last frames are left
-    /// out where they make no whole latent frame
-    #[arg(value_name = "PICTURE|CLIP")]
-    pub input: PathBuf,
+    /// out where they make no whole latent frame. Several share the loaded weights, and one that fails does not stop the others; for an image VAE, a
+    /// folder is the pictures in it; - is a picture on standard input
+    #[arg(value_name = "PICTURE|CLIP", required = true)]
+    pub inputs: Vec<PathBuf>,
     /// The VAE's weights, encoder included: diffusers, LDM/BFL (ae.safetensors), a whole SD checkpoint, or WAN's (Wan2.1_VAE.safetensors)
     #[arg(long, value_name = "FILE")]
     pub vae: PathBuf,
-    /// Where to write: .latent as ComfyUI loads it, or .safetensors with the tensor 'latent'
-    /// [default: the input's name with .latent, in the current folder]
+    /// Where to write: .latent as ComfyUI loads it, or .safetensors with the tensor 'latent', both with the picture's workflow; - for standard output.
+    /// {n} in the name becomes the next free number, {name} the input's name; for several inputs a folder serves, too. A link is followed; an input, a
+    /// write-protected file or another user's is never replaced [default: the input's name with .latent, in the current folder]
     #[arg(short, long, value_name = "OUT")]
     pub output: Option<PathBuf>,
+    /// Write this, whatever OUT's ending [default: OUT's ending; latent on standard output]
+    #[arg(long, value_name = "latent|safetensors", value_parser = LatentKind::from_str)]
+    pub format: Option<LatentKind>,
+    /// Replace nothing: refuse where OUT is there already
+    #[arg(long)]
+    pub no_clobber: bool,
     /// Take only so many frames of a clip, from its beginning
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub frames: Option<u32>,
@@ -66,7 +76,7 @@ pub struct Encode {
     /// Show every plan that the policy considered, with what was predicted and measured
     #[arg(long)]
     pub explain: bool,
-    /// Print the decision record as JSON on standard output
+    /// Print the decision record as JSON on standard output, with the names of the outputs; for several inputs a line each
     #[arg(long)]
     pub json: bool,
     /// What is kept of the decision.

@@ -1,6 +1,10 @@
 //! `--record`, of every command that decides: where records go, and how much is in them.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs::OpenOptions,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
 
 use clap::Args;
 
@@ -45,8 +49,14 @@ impl Recording {
                 false => Ok(()),
             };
         };
-        let opened = crate::report::appended(path);
-        opened.map(drop).map_err(|error| Failure::input(format!("{}: can't be written: {error}", path.display())))
+        let failed = |error| Failure::input(format!("{}: can't be written: {error}", path.display()));
+        match OpenOptions::new().append(true).open(path) {
+            // Nothing is made before there is a record.
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                tilewright_outputs::temporary(path, ".tmp").map(drop).map_err(failed)
+            }
+            opened => opened.map(drop).map_err(failed),
+        }
     }
 }
 

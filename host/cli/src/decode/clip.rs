@@ -3,18 +3,19 @@
 use std::{
     fs::File,
     io::{self, Read},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use sha2::{Digest, Sha256};
 use tch::Tensor;
 use tilewright_decode::{published_rate, texts, unscale};
-use tilewright_engine::{ClipJob, Machine, Probe, VideoVae};
+use tilewright_engine::{ClipJob, VideoVae};
 use tilewright_media::{ClipWriter, Journal, Kind, Output, Pixels, Preview, Rate, Shape};
 use tilewright_models::Latent;
-use tilewright_plan::{Planner, PolicyIdentity, Request};
+use tilewright_plan::{Planner, PolicyIdentity, Recorder, Request};
 
 use super::{
+    CLIP, PICTURE, Plan,
     delivery::{Delivery, Writing},
     limit,
     picture::drawing,
@@ -22,142 +23,177 @@ use super::{
 };
 use crate::{
     args::Decode,
+    batch::Work,
     failure::{Failure, Outcome},
-    history::Trials,
+    inputs::Input,
     overlay, policy,
     progress::Progress,
     report::{keep, print_json, report},
     tell::tell,
+    workplace::Workplace,
 };
 
-/// Decodes with a video VAE.
-pub fn run(arguments: &Decode) -> Outcome {
-    let writing = Writing::default();
-    let mut progress = Progress::abandoning({
-        let writing = writing.clone();
-        move || writing.abandon()
-    });
-    // Everything that can be wrong with the arguments comes before anything that takes time.
-    let mut planner = policy::configured(&arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
-    if arguments.family.is_some() || arguments.scaling_factor.is_some() || arguments.shift_factor.is_some() {
-        return Err(Failure::input(
-            "--family, --scaling-factor and --shift-factor are for image VAEs: a video VAE's scaling is one per channel, from its config.json or as published",
-        ));
-    }
-    let vae = VideoVae::open(&arguments.vae)?;
-    let mut latent = Latent::read(&arguments.latent, arguments.tensor.as_deref())?;
-    vae.check(&latent)?;
-    if arguments.scaled {
-        unscale(&mut latent, vae.scaling(), &arguments.vae, "put its config.json beside it")?;
-    }
-    let extents = latent.extents();
-    let frames = vae.config.frames(extents.frames);
-    let path = arguments.output.clone().unwrap_or_else(|| default_output(&arguments.latent, frames));
-    let output = if arguments.dry_run { None } else { Some(Output::new(&path, Kind::Clip)?) };
-    let preview = arguments.clip.preview.as_deref().filter(|_| !arguments.dry_run).map(Preview::new).transpose()?;
-    let drawing = drawing(arguments)?;
-    let scale = vae.config.spatial_scale();
-    let shape = Shape {
-        samples: extents.samples as usize,
-        frames: frames as usize,
-        width: extents.width * scale,
-        height: extents.height * scale,
-        channels: vae.config.image_channels,
-    };
-    if let Some(output) = &output {
-        output.check(&shape)?;
-    }
-    let machine = Machine::find(arguments.device)?.measured(Probe::Kept)?;
-    let job = ClipJob::new(&machine, &vae, &latent.values, limit(arguments, &machine), arguments.objective.into())?;
-    let mut history = if arguments.no_history { Trials::none() } else { Trials::of(&machine, arguments.dry_run) };
-    let before = history.before(job.request());
-    let job = job.with_history(&before);
-    let Some(output) = output else {
-        let (record, candidates) = job.decide(&mut planner);
-        keep(&arguments.record, &record, &mut planner)?;
-        return report((arguments.json, arguments.explain), &record, &candidates, &[]);
-    };
+/// Decodes with a video VAE, whose weights stay loaded.
+pub struct Clips<'a> {
+    arguments: &'a Decode,
+    plan: &'a Plan,
+    writing: Writing,
+    progress: Progress,
+    planner: Recorder,
+    vae: VideoVae,
+    workplace: Workplace,
+}
 
-    let rate = arguments.clip.fps.or_else(|| Rate::new(published_rate(&vae.model.family), 1));
-    let rate = rate.ok_or_else(|| Failure::work("no frame rate"))?;
-    let (journal, done) = match arguments.clip.resume {
-        true => {
-            let fingerprint = fingerprint(&latent.values, &arguments.vae, planner.identity(), job.request())?;
-            let (journal, done) = Journal::open(&output, &fingerprint, shape)?;
-            (Some(journal), done)
+impl<'a> Clips<'a> {
+    /// Everything that can be wrong with the arguments comes before anything that takes time.
+    pub fn open(arguments: &'a Decode, plan: &'a Plan) -> Outcome<Self> {
+        let writing = Writing::default();
+        let progress = Progress::abandoning({
+            let writing = writing.clone();
+            move || writing.abandon()
+        });
+        let planner = policy::configured(&arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
+        if arguments.family.is_some() || arguments.scaling_factor.is_some() || arguments.shift_factor.is_some() {
+            return Err(Failure::input(
+                "--family, --scaling-factor and --shift-factor are for image VAEs: a video VAE's scaling is one per channel, from its config.json or as published",
+            ));
         }
-        false => {
-            let folder = Journal::folder_of(&output);
-            if folder.exists() {
-                tell!(
-                    "note: {}: frames of an interrupted decode are kept here: --resume goes on from them",
+        let vae = VideoVae::open(&arguments.vae)?;
+        let workplace = Workplace::find(arguments.device, arguments.no_history, arguments.dry_run)?;
+        Ok(Self { arguments, plan, writing, progress, planner, vae, workplace })
+    }
+}
+
+impl Work for Clips<'_> {
+    fn work(&mut self, input: &Input) -> Outcome {
+        let Self { arguments, plan, writing, progress, planner, vae, workplace } = self;
+        progress.resume();
+        let mut latent = Latent::read(&input.path, arguments.tensor.as_deref())?;
+        vae.check(&latent)?;
+        if arguments.scaled {
+            unscale(&mut latent, vae.scaling(), &arguments.vae, "put its config.json beside it")?;
+        }
+        let extents = latent.extents();
+        let frames = vae.config.frames(extents.frames);
+        let output = plan.output(input, Kind::Clip, if frames == 1 { PICTURE } else { CLIP })?;
+        if let Some(output) = &output
+            && arguments.clip.resume
+            && (output.is_standard() || output.is_numbered())
+        {
+            let path = output.path().display();
+            return Err(Failure::input(format!(
+                "{path}: --resume finds an earlier decode by its output's name: give one without {{n}}"
+            )));
+        }
+        let preview = arguments.clip.preview.as_deref().filter(|_| !arguments.dry_run).map(Preview::new).transpose()?;
+        let drawing = drawing(arguments)?;
+        let scale = vae.config.spatial_scale();
+        let shape = Shape {
+            samples: extents.samples as usize,
+            frames: frames as usize,
+            width: extents.width * scale,
+            height: extents.height * scale,
+            channels: vae.config.image_channels,
+        };
+        if let Some(output) = &output {
+            plan.check(output, &shape)?;
+        }
+        let (machine, history) = workplace.ready()?;
+        let job = ClipJob::new(machine, vae, &latent.values, limit(arguments, machine), arguments.objective.into())?;
+        let before = history.before(job.request());
+        let job = job.with_history(&before);
+        let Some(output) = output else {
+            let (record, candidates) = job.decide(planner);
+            keep(&arguments.record, &record, planner)?;
+            return report(plan.shown, &record, &candidates, &[]);
+        };
+
+        let rate = arguments.clip.fps.or_else(|| Rate::new(published_rate(&vae.model.family), 1));
+        let rate = rate.ok_or_else(|| Failure::work("no frame rate"))?;
+        let (journal, done) = match arguments.clip.resume {
+            true => {
+                let fingerprint = fingerprint(&latent.values, &arguments.vae, planner.identity(), job.request())?;
+                let (journal, done) = Journal::open(&output, &fingerprint, shape)?;
+                (Some(journal), done)
+            }
+            false => {
+                let folder = Journal::folder_of(&output);
+                if folder.exists() {
+                    tell!(
+                        "note: {}: frames of an interrupted decode are kept here: --resume goes on from them",
+                        folder.display()
+                    );
+                }
+                (None, vec![0; shape.samples])
+            }
+        };
+        let texts = texts(&latent);
+        writing.begin(|| ClipWriter::begin(&output, shape, rate, &texts))?;
+        let folder = journal.as_ref().map(|journal| journal.folder().to_owned());
+        let writing = writing.clone();
+        let mut delivery = Delivery { writing, journal, preview, texts, first: None, delivered: 0 };
+        let begun: usize = done.iter().sum();
+        if begun > 0 {
+            tell!("note: {begun} of {} frames are there already", shape.samples * shape.frames);
+            delivery.replay(&done)?;
+        }
+        let done: Vec<u32> = done.into_iter().map(|done| done as u32).collect();
+        let finished = match &folder {
+            Some(folder) => {
+                let mut pinned = Pinned::new(planner, folder, begun > 0)?;
+                job.run(&mut pinned, progress, &mut delivery, &done)
+            }
+            None => job.run(planner, progress, &mut delivery, &done),
+        };
+        progress.finish();
+        let mut finished = finished.or_else(|unfinished| {
+            drop(delivery.writing.take());
+            if let Some(record) = &unfinished.record {
+                // What the user ended says nothing of the plan.
+                if !matches!(unfinished.error, tilewright_engine::Error::Interrupted) {
+                    history.keep(record);
+                }
+                keep(&arguments.record, record, planner)?;
+                if arguments.json {
+                    print_json(plan.shown, record, &[])?;
+                }
+            }
+            let failure = Failure::from(unfinished.error);
+            Err(match &folder {
+                Some(folder) => failure.and(format!(
+                    "{} of {} frames are kept in {}: --resume goes on from them",
+                    delivery.delivered,
+                    shape.samples * shape.frames,
                     folder.display()
-                );
-            }
-            (None, vec![0; shape.samples])
+                )),
+                None => failure,
+            })
+        })?;
+        // What went on from others' frames took less than such a clip takes.
+        finished.record.resumed_frames = begun as u32;
+        if begun == 0 {
+            history.keep(&finished.record);
         }
-    };
-    let texts = texts(&latent);
-    writing.begin(|| ClipWriter::begin(&output, shape, rate, &texts))?;
-    let folder = journal.as_ref().map(|journal| journal.folder().to_owned());
-    let mut delivery = Delivery { writing, journal, preview, texts, first: None, delivered: 0 };
-    let begun: usize = done.iter().sum();
-    if begun > 0 {
-        tell!("note: {begun} of {} frames are there already", shape.samples * shape.frames);
-        delivery.replay(&done)?;
-    }
-    let done: Vec<u32> = done.into_iter().map(|done| done as u32).collect();
-    let finished = match &folder {
-        Some(folder) => {
-            let mut pinned = Pinned::new(&mut planner, folder, begun > 0);
-            job.run(&mut pinned, &mut progress, &mut delivery, &done)
+        let writer = delivery.writing.take().ok_or_else(|| Failure::work("interrupted"))?;
+        let mut files = writer.finish()?;
+        if let Some(journal) = delivery.journal {
+            Pinned::forget(journal.folder())?;
+            journal.remove()?;
         }
-        None => job.run(&mut planner, &mut progress, &mut delivery, &done),
-    };
-    progress.finish();
-    let mut finished = finished.or_else(|unfinished| {
-        drop(delivery.writing.take());
-        if let Some(record) = &unfinished.record {
-            // What the user ended says nothing of the plan.
-            if !matches!(unfinished.error, tilewright_engine::Error::Interrupted) {
-                history.keep(record);
-            }
-            keep(&arguments.record, record, &mut planner)?;
-            if arguments.json {
-                print_json(record)?;
-            }
+        if let (Some(drawing), Some(path), Some(first)) = (drawing, &arguments.explain_image, &delivery.first) {
+            let mut pixels = Pixels::from(first);
+            overlay::draw(&mut pixels, &finished.record.plan.space);
+            drawing.write_pixels(&pixels)?;
+            files.push(path.clone());
         }
-        let failure = Failure::from(unfinished.error);
-        Err(match &folder {
-            Some(folder) => failure.and(format!(
-                "{} of {} frames are kept in {}: --resume goes on from them",
-                delivery.delivered,
-                shape.samples * shape.frames,
-                folder.display()
-            )),
-            None => failure,
-        })
-    })?;
-    // What went on from others' frames took less than such a clip takes.
-    finished.record.resumed_frames = begun as u32;
-    if begun == 0 {
-        history.keep(&finished.record);
+        files.extend(arguments.clip.preview.clone());
+        keep(&arguments.record, &finished.record, planner)?;
+        report(plan.shown, &finished.record, &finished.candidates, &files)
     }
-    let writer = delivery.writing.take().ok_or_else(|| Failure::work("interrupted"))?;
-    let mut files = writer.finish()?;
-    if let Some(journal) = delivery.journal {
-        Pinned::forget(journal.folder())?;
-        journal.remove()?;
+
+    fn is_interrupted(&self) -> bool {
+        self.progress.is_interrupted()
     }
-    if let (Some(drawing), Some(path), Some(first)) = (drawing, &arguments.explain_image, &delivery.first) {
-        let mut pixels = Pixels::from(first);
-        overlay::draw(&mut pixels, &finished.record.plan.space);
-        drawing.write_pixels(&pixels)?;
-        files.push(path.clone());
-    }
-    files.extend(arguments.clip.preview.clone());
-    keep(&arguments.record, &finished.record, &mut planner)?;
-    report((arguments.json, arguments.explain), &finished.record, &finished.candidates, &files)
 }
 
 /// What decides the values of the frames: the latent, the weights, and who decides how.
@@ -180,9 +216,4 @@ fn fingerprint(latents: &Tensor, vae: &Path, policy: &PolicyIdentity, request: &
     let decided = (&policy.digest, &policy.settings, request.objective);
     digest.update(serde_json::to_vec(&decided).map_err(Failure::work)?);
     Ok(format!("sha256:{:x}", digest.finalize()))
-}
-
-fn default_output(latent: &Path, frames: u32) -> PathBuf {
-    let ending = if frames == 1 { "png" } else { "mp4" };
-    Path::new(latent.file_stem().unwrap_or(latent.as_os_str())).with_extension(ending)
 }

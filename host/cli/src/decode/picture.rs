@@ -1,83 +1,116 @@
 //! Pictures.
 
-use std::path::{Path, PathBuf};
-
 use tilewright_decode::{RECORD_KEYWORD, frames, texts, unscale};
-use tilewright_engine::{Job, Machine, Overrides, Probe, Vae};
-use tilewright_media::{Format, Kind, Output, Pixels};
+use tilewright_engine::{Job, Overrides, Vae};
+use tilewright_media::{Format, Kind, Output, Pixels, Shape};
 use tilewright_models::Latent;
+use tilewright_plan::Recorder;
 
-use super::limit;
+use super::{PICTURE, Plan, limit};
 use crate::{
     args::Decode,
+    batch::Work,
     failure::{Failure, Outcome},
-    history::Trials,
+    inputs::Input,
     overlay, policy,
     progress::Progress,
     report::{keep, print_json, report},
+    tell::tell,
+    workplace::Workplace,
 };
 
-/// Decodes with an image VAE.
-pub fn run(arguments: &Decode) -> Outcome {
-    let mut progress = Progress::new();
-    // Everything that can be wrong with the arguments comes before anything that takes time.
-    let mut planner = policy::configured(&arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
-    arguments.clip.refused_for_pictures()?;
-    let path = arguments.output.clone().unwrap_or_else(|| default_output(&arguments.latent));
-    let output = if arguments.dry_run { None } else { Some(Output::new(&path, Kind::Picture)?) };
-    let drawing = drawing(arguments)?;
-    let overrides =
-        Overrides { family: arguments.family, scaling: arguments.scaling_factor, shift: arguments.shift_factor };
-    let vae = Vae::open(&arguments.vae, overrides)?;
-    let device = Machine::find(arguments.device)?;
-    let mut latent = Latent::read(&arguments.latent, arguments.tensor.as_deref())?;
-    vae.check(&latent)?;
-    if arguments.scaled {
-        unscale(&mut latent, vae.scaling(), &arguments.vae, "give --family, or --scaling-factor")?;
-    }
-    let machine = device.measured(Probe::Kept)?;
-    let latents = latent.pictures()?;
-    let job = Job::new(&machine, &vae, &latents, limit(arguments, &machine), arguments.objective.into())?;
-    let mut history = if arguments.no_history { Trials::none() } else { Trials::of(&machine, arguments.dry_run) };
-    let before = history.before(job.request());
-    let job = job.with_history(&before);
+/// Decodes with an image VAE, whose weights stay loaded.
+pub struct Pictures<'a> {
+    arguments: &'a Decode,
+    plan: &'a Plan,
+    progress: Progress,
+    planner: Recorder,
+    drawing: Option<Output>,
+    vae: Vae,
+    workplace: Workplace,
+}
 
-    if arguments.dry_run {
-        let (record, candidates) = job.decide(&mut planner);
-        keep(&arguments.record, &record, &mut planner)?;
-        return report((arguments.json, arguments.explain), &record, &candidates, &[]);
+impl<'a> Pictures<'a> {
+    /// Everything that can be wrong with the arguments comes before anything that takes time.
+    pub fn open(arguments: &'a Decode, plan: &'a Plan, inputs: &[Input]) -> Outcome<Self> {
+        let progress = Progress::new();
+        let planner = policy::configured(&arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
+        arguments.clip.refused_for_pictures()?;
+        inputs.iter().try_for_each(|input| plan.output(input, Kind::Picture, PICTURE).map(drop))?;
+        let drawing = drawing(arguments)?;
+        let overrides =
+            Overrides { family: arguments.family, scaling: arguments.scaling_factor, shift: arguments.shift_factor };
+        let vae = Vae::open(&arguments.vae, overrides)?;
+        let workplace = Workplace::find(arguments.device, arguments.no_history, arguments.dry_run)?;
+        Ok(Self { arguments, plan, progress, planner, drawing, vae, workplace })
     }
-    let finished = job.run(&mut planner, &mut progress);
-    progress.finish();
-    let finished = finished.or_else(|unfinished| {
-        if let Some(record) = &unfinished.record {
-            // What the user ended says nothing of the plan.
-            if !matches!(unfinished.error, tilewright_engine::Error::Interrupted) {
-                history.keep(record);
-            }
-            keep(&arguments.record, record, &mut planner)?;
-            if arguments.json {
-                print_json(record)?;
-            }
+}
+
+impl Work for Pictures<'_> {
+    fn work(&mut self, input: &Input) -> Outcome {
+        let Self { arguments, plan, progress, planner, drawing, vae, workplace } = self;
+        progress.resume();
+        let output = plan.output(input, Kind::Picture, PICTURE)?;
+        let mut latent = Latent::read(&input.path, arguments.tensor.as_deref())?;
+        vae.check(&latent)?;
+        if arguments.scaled {
+            unscale(&mut latent, vae.scaling(), &arguments.vae, "give --family, or --scaling-factor")?;
         }
-        Err(Failure::from(unfinished.error))
-    })?;
-    history.keep(&finished.record);
-    let mut texts = texts(&latent);
-    texts.push((RECORD_KEYWORD.into(), serde_json::to_string(&finished.record).map_err(Failure::work)?));
-    let pictures = frames(&finished.pictures)?;
-    let mut files = match &output {
-        Some(output) => output.write(&pictures, &texts)?,
-        None => Vec::new(),
-    };
-    if let (Some(drawing), Some(path), Some(picture)) = (drawing, &arguments.explain_image, pictures.first()) {
-        let mut pixels = Pixels::from(picture);
-        overlay::draw(&mut pixels, &finished.record.plan.space);
-        drawing.write_pixels(&pixels)?;
-        files.push(path.clone());
+        let latents = latent.pictures()?;
+        if let Some(output) = &output {
+            let (extents, scale) = (latent.extents(), vae.config.spatial_scale());
+            let shape = Shape {
+                samples: extents.samples as usize,
+                frames: 1,
+                width: extents.width * scale,
+                height: extents.height * scale,
+                channels: vae.config.image_channels,
+            };
+            plan.check(output, &shape)?;
+        }
+        let (machine, history) = workplace.ready()?;
+        let job = Job::new(machine, vae, &latents, limit(arguments, machine), arguments.objective.into())?;
+        let before = history.before(job.request());
+        let job = job.with_history(&before);
+        let Some(output) = output else {
+            let (record, candidates) = job.decide(planner);
+            keep(&arguments.record, &record, planner)?;
+            return report(plan.shown, &record, &candidates, &[]);
+        };
+        let finished = job.run(planner, progress);
+        progress.finish();
+        let finished = finished.or_else(|unfinished| {
+            if let Some(record) = &unfinished.record {
+                // What the user ended says nothing of the plan.
+                if !matches!(unfinished.error, tilewright_engine::Error::Interrupted) {
+                    history.keep(record);
+                }
+                keep(&arguments.record, record, planner)?;
+                if arguments.json {
+                    print_json(plan.shown, record, &[])?;
+                }
+            }
+            Err(Failure::from(unfinished.error))
+        })?;
+        history.keep(&finished.record);
+        let mut texts = texts(&latent);
+        texts.push((RECORD_KEYWORD.into(), serde_json::to_string(&finished.record).map_err(Failure::work)?));
+        output.notes(&texts).iter().for_each(|note| tell!("note: {note}"));
+        let pictures = frames(&finished.pictures)?;
+        let mut files = output.write(&pictures, &texts)?;
+        if let (Some(drawing), Some(picture)) = (drawing, pictures.first()) {
+            let mut pixels = Pixels::from(picture);
+            overlay::draw(&mut pixels, &finished.record.plan.space);
+            drawing.write_pixels(&pixels)?;
+            files.push(drawing.path().to_owned());
+        }
+        keep(&arguments.record, &finished.record, planner)?;
+        report(plan.shown, &finished.record, &finished.candidates, &files)
     }
-    keep(&arguments.record, &finished.record, &mut planner)?;
-    report((arguments.json, arguments.explain), &finished.record, &finished.candidates, &files)
+
+    fn is_interrupted(&self) -> bool {
+        self.progress.is_interrupted()
+    }
 }
 
 /// Where the tiles are drawn, where the user wants to see them.
@@ -88,8 +121,4 @@ pub fn drawing(arguments: &Decode) -> Outcome<Option<Output>> {
         return Err(Failure::input("--explain-image: a picture is drawn: expected .png, .jpg or .webp"));
     }
     Ok(drawing)
-}
-
-fn default_output(latent: &Path) -> PathBuf {
-    Path::new(latent.file_stem().unwrap_or(latent.as_os_str())).with_extension("png")
 }

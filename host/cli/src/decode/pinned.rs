@@ -1,13 +1,9 @@
 //! A decode that goes on is run as it was begun: the plan is kept beside the frames, and answered instead of asking the policy anew,
 //! which may know better by now but would change the picture in the middle of the clip.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, path::Path, sync::Arc, time::Duration};
 
+use tilewright_outputs::OwnFolder;
 use tilewright_plan::{
     Attempt, Decision, Device, Facts, Offer, Outcome as Measured, Plan, Planner, PolicyIdentity, Request,
 };
@@ -16,6 +12,10 @@ use crate::failure::{Failure, Outcome};
 
 /// Its name in the journal's folder.
 const PLAN: &str = "plan.json";
+/// Its name before it is whole.
+const NEW_PLAN: &str = "plan.new";
+/// The most bytes of a plan.
+const MOST_PLAN: u64 = 1 << 20;
 
 /// Answers a plan that was decided before, until it fails.
 pub struct Pinned<'a> {
@@ -23,39 +23,46 @@ pub struct Pinned<'a> {
     /// None where nothing was begun: the policy is asked then.
     plan: Option<Plan>,
     /// Where the plan in force is kept.
-    path: PathBuf,
+    folder: OwnFolder,
 }
 
 impl<'a> Pinned<'a> {
     /// Goes on with the plan that is kept in a journal's folder where `begun` says that there are frames of it, and keeps the one that is decided
     /// otherwise.
-    pub fn new(planner: &'a mut dyn Planner, folder: &Path, begun: bool) -> Self {
-        let path = folder.join(PLAN);
-        let kept = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
-        Self { planner, plan: kept.filter(|_| begun), path }
+    pub fn new(planner: &'a mut dyn Planner, folder: &Path, begun: bool) -> Outcome<Self> {
+        let folder = opened(folder)?;
+        let plan = match folder.read(PLAN, MOST_PLAN) {
+            Ok(text) => serde_json::from_slice(&text).ok(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(Failure::input(format!("{}: {error}", folder.path().join(PLAN).display()))),
+        };
+        Ok(Self { planner, plan: plan.filter(|_| begun), folder })
     }
 
     /// Removes the plan, once the journal has served.
     pub fn forget(folder: &Path) -> Outcome {
-        match fs::remove_file(folder.join(PLAN)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(Failure::work(format!("{}: can't be removed: {error}", folder.join(PLAN).display())))
-            }
-            _ => Ok(()),
+        let folder = opened(folder)?;
+        for name in [PLAN, NEW_PLAN] {
+            let failed =
+                |error| Failure::work(format!("{}: can't be removed: {error}", folder.path().join(name).display()));
+            folder.remove(name).map_err(failed)?;
         }
+        Ok(())
     }
 
     /// A plan that can't be kept costs sameness, not the decode.
     fn keep(&self, plan: &Plan) {
-        let kept = || -> io::Result<()> {
-            let new = self.path.with_extension("new");
-            fs::write(&new, serde_json::to_vec(plan)?)?;
-            fs::rename(new, &self.path)
-        };
-        if let Err(error) = kept() {
-            tracing::warn!(%error, path = %self.path.display(), "the plan can't be kept: a decode that goes on may decide otherwise");
+        let text = serde_json::to_vec(plan).map_err(io::Error::from);
+        if let Err(error) = text.and_then(|text| self.folder.replace(PLAN, NEW_PLAN, &text)) {
+            let path = self.folder.path().join(PLAN);
+            tracing::warn!(%error, path = %path.display(), "the plan can't be kept: a decode that goes on may decide otherwise");
         }
     }
+}
+
+/// The journal's folder, which is this user's own.
+fn opened(folder: &Path) -> Outcome<OwnFolder> {
+    OwnFolder::open(folder).map_err(|error| Failure::input(format!("{}: {error}", folder.display())))
 }
 
 impl Planner for Pinned<'_> {

@@ -1,80 +1,108 @@
 //! Clips, and single pictures for video VAEs.
 
-use tilewright_engine::{ClipEncodeJob, ClipExtents, Machine, Probe, VideoVae};
+use tilewright_engine::{ClipEncodeJob, ClipExtents, VideoVae};
+use tilewright_plan::Recorder;
 
-use super::{limit, output, scaling, source::Source, unfinished};
+use super::{Plan, limit, scaling, source::Source, texts, unfinished};
 use crate::{
     args::Encode,
+    batch::Work,
     failure::{Failure, Outcome},
-    history::Trials,
+    inputs::Input,
     policy,
     progress::Progress,
     report::{keep, report},
     tell::tell,
+    workplace::Workplace,
 };
 
-/// Encodes with a video VAE.
-pub fn run(arguments: &Encode) -> Outcome {
-    // Everything that can be wrong with the arguments comes before anything that takes time.
-    let mut planner = policy::configured(&arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
-    if arguments.family.is_some() || arguments.scaling_factor.is_some() || arguments.shift_factor.is_some() {
-        return Err(Failure::input(
-            "--family, --scaling-factor and --shift-factor are for image VAEs: a video VAE's scaling is one per channel, from its config.json or as published",
-        ));
-    }
-    let (path, output) = output(arguments)?;
-    let vae = VideoVae::open(&arguments.vae)?;
-    let (config, _) = vae.encoding()?;
-    let scaling = scaling(arguments, &output, vae.scaling(), "put its config.json beside it")?;
-    let device = Machine::find(arguments.device)?;
-    let mut source = Source::open(&arguments.input, arguments.frames)?;
-    let refused = |reason: String| Err(Failure::input(format!("{}: {reason}", arguments.input.display())));
-    if source.samples() > 1 {
-        return refused(format!(
-            "{} clips, and an encode takes one: save it alone, as [1, C, T, H, W]",
-            source.samples()
-        ));
-    }
-    if source.channels() != config.image_channels {
-        return refused(format!("{} channels, the VAE takes {}", source.channels(), config.image_channels));
-    }
-    source.crop(config.spatial_scale())?;
-    let temporal = config.temporal_scale();
-    let frames = whole(source.frames(), temporal);
-    if frames < source.frames() {
-        tell!("note: {} of {} frames are encoded: the first, and whole groups of {temporal}", frames, source.frames());
-    }
-    let machine = device.measured(Probe::Kept)?;
-    let (height, width) = source.size();
-    let extents = ClipExtents { frames, height, width };
-    let job = ClipEncodeJob::new(&machine, &vae, extents, limit(arguments, &machine), arguments.objective.into())?;
-    let mut history = if arguments.no_history { Trials::none() } else { Trials::of(&machine, arguments.dry_run) };
-    let before = history.before(job.request());
-    let job = job.with_history(&before);
+/// Encodes with a video VAE, whose weights stay loaded.
+pub struct Clips<'a> {
+    arguments: &'a Encode,
+    plan: &'a Plan<'a>,
+    progress: Option<Progress>,
+    planner: Recorder,
+    vae: VideoVae,
+    workplace: Workplace,
+}
 
-    let shown = (arguments.json, arguments.explain);
-    if arguments.dry_run {
-        let (record, candidates) = job.decide(&mut planner);
-        keep(&arguments.record, &record, &mut planner)?;
-        return report(shown, &record, &candidates, &[]);
+impl<'a> Clips<'a> {
+    /// Everything that can be wrong with the arguments comes before anything that takes time.
+    pub fn open(arguments: &'a Encode, plan: &'a Plan<'a>, inputs: &[Input]) -> Outcome<Self> {
+        let planner = policy::configured(&arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
+        if arguments.family.is_some() || arguments.scaling_factor.is_some() || arguments.shift_factor.is_some() {
+            return Err(Failure::input(
+                "--family, --scaling-factor and --shift-factor are for image VAEs: a video VAE's scaling is one per channel, from its config.json or as published",
+            ));
+        }
+        inputs.iter().try_for_each(|input| plan.output(input).map(drop))?;
+        let vae = VideoVae::open(&arguments.vae)?;
+        let workplace = Workplace::find(arguments.device, arguments.no_history, arguments.dry_run)?;
+        Ok(Self { arguments, plan, progress: None, planner, vae, workplace })
     }
-    let mut progress = Progress::new();
-    let encoded = job.run(&mut planner, &mut progress, &mut |count| Ok(source.next(count)?));
-    progress.finish();
-    source.say_notes();
-    let encoded = encoded.map_err(|stopped| unfinished(arguments, &mut history, &mut planner, stopped))?;
-    if encoded.frames < frames {
-        tell!("note: the clip ended early: {} of {frames} frames were encoded", encoded.frames);
-    } else {
-        history.keep(&encoded.record);
+}
+
+impl Work for Clips<'_> {
+    fn work(&mut self, input: &Input) -> Outcome {
+        let Self { arguments, plan, progress, planner, vae, workplace } = self;
+        let output = plan.output(input)?;
+        let (config, _) = vae.encoding()?;
+        let scaling = scaling(arguments, &output, vae.scaling(), "put its config.json beside it")?;
+        let mut source = Source::open(&input.path, arguments.frames)?;
+        let refused = |reason: String| Err(Failure::input(format!("{}: {reason}", input.shown)));
+        if source.samples() > 1 {
+            return refused(format!(
+                "{} clips, and an encode takes one: save it alone, as [1, C, T, H, W]",
+                source.samples()
+            ));
+        }
+        if source.channels() != config.image_channels {
+            return refused(format!("{} channels, the VAE takes {}", source.channels(), config.image_channels));
+        }
+        source.crop(config.spatial_scale())?;
+        let temporal = config.temporal_scale();
+        let frames = whole(source.frames(), temporal);
+        if frames < source.frames() {
+            tell!(
+                "note: {} of {} frames are encoded: the first, and whole groups of {temporal}",
+                frames,
+                source.frames()
+            );
+        }
+        let (machine, history) = workplace.ready()?;
+        let (height, width) = source.size();
+        let extents = ClipExtents { frames, height, width };
+        let job = ClipEncodeJob::new(machine, vae, extents, limit(arguments, machine), arguments.objective.into())?;
+        let before = history.before(job.request());
+        let job = job.with_history(&before);
+        if arguments.dry_run {
+            let (record, candidates) = job.decide(planner);
+            keep(&arguments.record, &record, planner)?;
+            return report(plan.shown, &record, &candidates, &[]);
+        }
+        let progress = progress.get_or_insert_with(Progress::new);
+        progress.resume();
+        let encoded = job.run(planner, progress, &mut |count| Ok(source.next(count)?));
+        progress.finish();
+        source.say_notes();
+        let encoded = encoded.map_err(|stopped| unfinished(arguments, plan.shown, history, planner, stopped))?;
+        if encoded.frames < frames {
+            tell!("note: the clip ended early: {} of {frames} frames were encoded", encoded.frames);
+        } else {
+            history.keep(&encoded.record);
+        }
+        let latents = match scaling {
+            Some(scaling) => scaling.apply(&encoded.latents)?,
+            None => encoded.latents,
+        };
+        let path = output.write(&latents, &texts(input), &encoded.record)?;
+        keep(&arguments.record, &encoded.record, planner)?;
+        report(plan.shown, &encoded.record, &encoded.candidates, &[path])
     }
-    let latents = match scaling {
-        Some(scaling) => scaling.apply(&encoded.latents)?,
-        None => encoded.latents,
-    };
-    output.write(&latents, &encoded.record)?;
-    keep(&arguments.record, &encoded.record, &mut planner)?;
-    report(shown, &encoded.record, &encoded.candidates, &[path])
+
+    fn is_interrupted(&self) -> bool {
+        self.progress.as_ref().is_some_and(Progress::is_interrupted)
+    }
 }
 
 /// As many frames as make whole latent frames, as diffusers has it: the first, and groups of `temporal`.

@@ -5,16 +5,18 @@ use std::{
     collections::HashMap,
     io::Write,
     path::{Path, PathBuf},
+    str::FromStr,
 };
 
 use safetensors::tensor::{Dtype, TensorView};
 use tch::Tensor;
 use tilewright_decode::RECORD_KEYWORD;
+use tilewright_media::{self as media, Format, Options, Output, STANDARD, Texts};
 use tilewright_plan::Record;
 
 use crate::{
     failure::{Failure, Outcome},
-    output::{raw, temporary, writable},
+    output::raw,
 };
 
 /// Whose names the tensors get.
@@ -28,25 +30,54 @@ pub enum Kind {
 
 const KINDS: [(&str, Kind); 2] = [("latent", Kind::ComfyUi), ("safetensors", Kind::Safetensors)];
 
-/// Where a latent goes.
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = KINDS.iter().find(|(known, _)| *known == text).map(|(_, kind)| *kind);
+        known.ok_or_else(|| "expected latent or safetensors".to_owned())
+    }
+}
+
+impl Kind {
+    /// The ending of its files.
+    pub fn ending(self) -> &'static str {
+        KINDS.iter().find(|(_, kind)| *kind == self).map_or("", |(ending, _)| *ending)
+    }
+}
+
+/// Where a latent goes; the place has been found writable.
 #[derive(Debug)]
 pub struct LatentFile {
     path: PathBuf,
-    /// What its ending asks for.
+    /// None where nothing will be written.
+    output: Option<Output>,
+    /// What its ending, or the user, asks for.
     pub kind: Kind,
 }
 
 impl LatentFile {
-    /// Checks the ending.
-    pub fn new(path: &Path) -> Outcome<Self> {
+    /// Checks before any work is done the ending, unless the kind was asked for, and that the file can be written.
+    pub fn new(path: &Path, kind: Option<Kind>, no_clobber: bool) -> Outcome<Self> {
+        let file = Self::unwritten(path, kind)?;
+        let options = Options { format: Some(Format::Safetensors), no_clobber, ..Options::default() };
+        Ok(Self { output: Some(Output::with(path, media::Kind::Picture, options)?), ..file })
+    }
+
+    /// Checks the ending alone, where nothing will be written.
+    pub fn unwritten(path: &Path, kind: Option<Kind>) -> Outcome<Self> {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
-        let kind = KINDS.iter().find(|(known, _)| *known == ending).map(|(_, kind)| *kind).ok_or_else(|| {
+        let by_ending = || match path.as_os_str() == STANDARD {
+            true => Some(Kind::ComfyUi),
+            false => KINDS.iter().find(|(known, _)| *known == ending).map(|(_, kind)| *kind),
+        };
+        let kind = kind.or_else(by_ending).ok_or_else(|| {
             Failure::input(format!(
                 "{}: unknown output ending: a latent is written to .latent or .safetensors",
                 path.display()
             ))
         })?;
-        Ok(Self { path: path.to_owned(), kind })
+        Ok(Self { path: path.to_owned(), output: None, kind })
     }
 
     /// Where.
@@ -54,18 +85,26 @@ impl LatentFile {
         &self.path
     }
 
-    /// Checks before any work is done that the file can be written.
-    pub fn check(&self) -> Outcome {
-        writable(&self.path)
+    /// Its final name, as far as that is known by now.
+    pub fn name(&self) -> Option<PathBuf> {
+        self.output.as_ref().filter(|output| !output.is_standard()).and_then(|output| output.names(1).pop())
     }
 
-    /// Writes latents [N, C, h, w] or [N, C, t, h, w], with the record among the file's texts. A half-written file never stands under the final name.
-    pub fn write(&self, latents: &Tensor, record: &Record) -> Outcome {
-        self.written(latents, record)
-            .map_err(|error| Failure::work(format!("{}: can't be written: {error:#}", self.path.display())))
+    /// Writes latents [N, C, h, w] or [N, C, t, h, w], with the record and the workflow among the file's texts; gives the file's name. A half-written file
+    /// never stands under the final name.
+    pub fn write(&self, latents: &Tensor, texts: &Texts, record: &Record) -> Outcome<PathBuf> {
+        let path = self.name().unwrap_or_else(|| self.path().to_owned());
+        let failed = |error| Failure::work(format!("{}: can't be written: {error:#}", path.display()));
+        let output = self.output.as_ref().ok_or_else(|| Failure::work("nothing was to be written"))?;
+        let bytes = self.bytes(latents, texts, record).map_err(failed)?;
+        let written = output.temporary(&path, ".tmp").and_then(|mut file| {
+            file.write_all(&bytes)?;
+            Ok(file)
+        });
+        Ok(output.place(written.map_err(|error| failed(error.into()))?, &path)?)
     }
 
-    fn written(&self, latents: &Tensor, record: &Record) -> anyhow::Result<()> {
+    fn bytes(&self, latents: &Tensor, texts: &Texts, record: &Record) -> anyhow::Result<Vec<u8>> {
         let (shape, values) = raw(latents)?;
         let values = TensorView::new(Dtype::F32, shape, &values)?;
         let marker = || TensorView::new(Dtype::F32, vec![0], &[]);
@@ -73,13 +112,9 @@ impl LatentFile {
             Kind::ComfyUi => vec![("latent_tensor", values), ("latent_format_version_0", marker()?)],
             Kind::Safetensors => vec![("latent", values)],
         };
-        let texts = HashMap::from([(RECORD_KEYWORD.to_owned(), serde_json::to_string(record)?)]);
+        let mut texts: HashMap<String, String> = texts.iter().cloned().collect();
+        texts.insert(RECORD_KEYWORD.to_owned(), serde_json::to_string(record)?);
         let tensors = tensors.into_iter().map(|(name, tensor)| (Cow::Borrowed(name), tensor));
-        let bytes = safetensors::serialize(tensors, Some(texts))?;
-        let mut file = temporary(&self.path)?;
-        file.write_all(&bytes)?;
-        file.as_file().sync_data()?;
-        file.persist(&self.path)?;
-        Ok(())
+        Ok(safetensors::serialize(tensors, Some(texts))?)
     }
 }

@@ -1,7 +1,8 @@
 //! `tilewright policy build`: a project's tool-chain, and what came of it.
 
 use std::{
-    io::{self, Write},
+    fs::File,
+    io::{self, Read, Write},
     path::Path,
 };
 
@@ -12,9 +13,12 @@ use tilewright_policy::CacheDir;
 use crate::{
     args::PolicyGrants,
     failure::{Failure, Outcome},
-    table,
+    files, table,
     tell::tell,
 };
+
+/// What every WebAssembly file begins with.
+const MAGIC: &[u8] = b"\0asm";
 
 impl From<ProjectError> for Failure {
     fn from(error: ProjectError) -> Self {
@@ -27,6 +31,9 @@ impl From<ProjectError> for Failure {
 
 /// Builds a project and says what came of it.
 pub fn run(project: &Path, output: Option<&Path>, json: bool, grants: PolicyGrants) -> Outcome {
+    if let Some(output) = output {
+        check(output)?;
+    }
     let wanted = Wanted { output: output.map(Path::to_owned), wasi: grants.wasi(), memory_bytes: grants.policy_memory };
     let built = project::build(project, &wanted, &CacheDir::User).inspect_err(|error| {
         // Set off from the one line that is the program's own; the last of these is also in it.
@@ -41,6 +48,21 @@ pub fn run(project: &Path, output: Option<&Path>, json: bool, grants: PolicyGran
         return super::print(&built);
     }
     Ok(writeln!(io::stdout().lock(), "{}", table::facts(rows(&built)))?)
+}
+
+/// A policy replaces a policy alone: not a source of its own, either.
+fn check(output: &Path) -> Outcome {
+    files::check_file(files::roles(), "-o", Some(output))?;
+    let mut start = Vec::new();
+    // What is not there is no other file.
+    let read = File::open(output).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut start));
+    match read.is_ok() && !start.is_empty() && start != MAGIC {
+        true => Err(Failure::input(format!(
+            "{}: is a file other than a policy, which a build does not replace: give -o another name",
+            output.display()
+        ))),
+        false => Ok(()),
+    }
 }
 
 fn rows(built: &Built) -> Vec<(&'static str, String)> {

@@ -13,6 +13,7 @@ use crate::{
     args::{Keygen, Password},
     config,
     failure::{Failure, Outcome},
+    files,
 };
 
 /// The variable that holds a key's password.
@@ -24,6 +25,11 @@ const MOST_PASSWORD: u64 = 1024;
 /// Makes and writes a pair.
 pub fn run(arguments: &Keygen) -> Outcome {
     let (secret, public) = (with_ending(&arguments.name, "key"), with_ending(&arguments.name, "pub"));
+    let roles = files::roles().writes("the secret key", &secret).writes("the public key", &public);
+    match arguments.password.password_file.as_deref() {
+        Some(password) => roles.reads("the password", password).check()?,
+        None => roles.check()?,
+    }
     // Before a password is asked for.
     if let Some(path) = [&secret, &public].into_iter().find(|path| !arguments.force && path.symlink_metadata().is_ok())
     {

@@ -16,7 +16,7 @@ use crate::{
     args::Pull,
     config,
     failure::{Failure, Outcome},
-    output,
+    files, output,
 };
 
 #[derive(Serialize)]
@@ -40,6 +40,7 @@ pub fn run(arguments: &Pull) -> Outcome {
     let default = || PathBuf::from(format!("{}.wasm", arguments.reference.name()));
     let path = arguments.output.clone().unwrap_or_else(default);
     output::writable(&path)?;
+    files::roles().writes("-o", &path).writes("the signature", &signature_path(&path)).check()?;
     let policies = config::current()?.policies;
     let client = push::client(&arguments.reference, &arguments.connection, arguments.grants)?;
     let pulled = client.pull(&arguments.reference)?;
@@ -78,15 +79,15 @@ fn keep(path: &Path, pulled: &Pulled) -> Outcome {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        policy.persist(path).map_err(|error| error.error)?;
-        signature.map_or(Ok(()), |signature| signature.persist(&beside).map(drop).map_err(|error| error.error))
+        tilewright_outputs::place(policy, path)?;
+        signature.map_or(Ok(()), |signature| tilewright_outputs::place(signature, &beside))
     });
     kept.map_err(|error| Failure::work(format!("{}: can't be written: {error}", path.display())))
 }
 
 /// The file that is to stand there, whole, under another name.
 fn written(path: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
-    let mut file = output::temporary(path)?;
+    let mut file = tilewright_outputs::temporary(path, ".tmp")?;
     file.write_all(bytes)?;
     file.as_file().sync_all()?;
     Ok(file)

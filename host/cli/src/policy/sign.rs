@@ -10,7 +10,7 @@ use serde::Serialize;
 use tilewright_policy::{Inspection, PolicyHost};
 use tilewright_signing::{KeyId, LockedKey, others_can_read, signature_path, write_signature};
 
-use crate::{args::Sign, failure::Outcome, policy::keygen};
+use crate::{args::Sign, failure::Outcome, files, policy::keygen};
 
 #[derive(Serialize)]
 struct Report {
@@ -25,6 +25,12 @@ struct Report {
 
 /// Signs a policy's file.
 pub fn run(arguments: &Sign) -> Outcome {
+    let path = signature_path(&arguments.file);
+    let mut roles = files::roles().reads("the policy", &arguments.file).reads("the secret key", &arguments.key);
+    if let Some(password) = &arguments.password.password_file {
+        roles = roles.reads("the password", password);
+    }
+    roles.writes("the signature", &path).check()?;
     let host = super::host(arguments.grants)?;
     let bytes = host.read_file(&arguments.file)?;
     let policy = described(&host, &arguments.file, &bytes)?;
@@ -36,7 +42,6 @@ pub fn run(arguments: &Sign) -> Outcome {
     let key = key.open(password)?;
     let comment = comment(&policy, arguments.comment.as_deref());
     let signature = key.sign(&bytes, &comment, None)?;
-    let path = signature_path(&arguments.file);
     write_signature(&path, &signature)?;
     let report = Report {
         file: arguments.file.display().to_string(),

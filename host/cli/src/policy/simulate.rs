@@ -18,7 +18,7 @@ use tilewright_plot::Page;
 use crate::{
     args::Simulate,
     failure::{Failure, Outcome},
-    table,
+    files, table,
     tell::{shown, tell},
 };
 
@@ -32,6 +32,10 @@ const BUILTIN: &str = "builtin";
 pub fn run(arguments: &Simulate) -> Outcome {
     if let Some(plot) = &arguments.plot {
         Page::check(plot)?;
+        let roles =
+            files::roles().reads("the device's table", &arguments.device).reads("the workload", &arguments.workload);
+        let policies = arguments.policies.iter().map(|spelling| spelling.policy.as_str());
+        files::check_file(policies.fold(roles, files::reads_policy), "--plot", Some(plot))?;
     }
     let path = &arguments.device;
     let text = super::bounded(path, MOST_TABLE_BYTES)?;

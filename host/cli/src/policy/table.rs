@@ -8,11 +8,14 @@ use tilewright_plan::records;
 use crate::{
     args::Table,
     failure::{Failure, Outcome},
+    files,
     tell::tell,
 };
 
 /// Makes a table.
 pub fn run(arguments: &Table) -> Outcome {
+    let sources = arguments.sources.iter().fold(files::roles(), |roles, path| roles.reads("a source", path));
+    files::check_file(sources, "-o", Some(&arguments.output))?;
     let mut builder = Builder::new(arguments.device.clone(), arguments.priced);
     for path in &arguments.sources {
         take(&mut builder, path)?;

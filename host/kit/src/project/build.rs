@@ -104,10 +104,7 @@ fn component(origin: &str, made: &[u8]) -> Result<Vec<u8>, ProjectError> {
 
 /// Puts the file in place at once.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), ProjectError> {
-    // What an interrupted build leaves, the next one writes over.
-    let unfinished = path.with_extension("wasm.new");
-    fs::write(&unfinished, bytes).map_err(ProjectError::file(&unfinished))?;
-    fs::rename(&unfinished, path).map_err(ProjectError::file(path))
+    tilewright_outputs::write_whole(path, bytes).map_err(ProjectError::file(path))
 }
 
 fn milliseconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {

@@ -101,7 +101,7 @@ fn a_state_belongs_to_its_commit_alone() {
     assert_eq!(journal.saved_state(), None, "the last commit had none");
     fs::write(journal.state_path(), "third").unwrap();
     journal.commit().unwrap();
-    let frames = frames_path(journal.folder(), 0);
+    let frames = journal.folder().join(frames_name(0));
     drop(journal);
     File::options().write(true).open(frames).unwrap().set_len(10).unwrap();
     let (journal, done) = Journal::open(&output, "job", SHAPE).unwrap();
@@ -146,7 +146,7 @@ proptest! {
         fill(&mut journal, 0, 0..committed);
         journal.commit().unwrap();
         fill(&mut journal, 0, committed..more.max(committed));
-        let path = frames_path(journal.folder(), 0);
+        let path = journal.folder().join(frames_name(0));
         drop(journal);
 
         let file = File::options().read(true).write(true).open(&path).unwrap();

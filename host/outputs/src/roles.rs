@@ -1,6 +1,8 @@
 //! What a command reads and what it writes, all of it in one list: no file is both, and none is written twice.
 
 use std::{
+    collections::HashMap,
+    ffi::OsString,
     fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -15,16 +17,25 @@ const MOST_ENTRIES: usize = 100_000;
 #[derive(Clone, Debug, Default)]
 pub struct Roles {
     inputs: Vec<(String, PathBuf)>,
-    outputs: Vec<(String, PathBuf)>,
+    outputs: Vec<Written>,
+}
+
+/// An output.
+#[derive(Clone, Debug)]
+struct Written {
+    option: String,
+    path: PathBuf,
+    /// It is asked whether what stands there may be replaced.
+    is_file: bool,
 }
 
 /// The file behind a path, whatever the path.
-#[derive(PartialEq, Eq)]
+#[derive(PartialEq, Eq, Hash)]
 enum Identity {
     /// Device and number of one that is there: the same through links of both kinds.
     There(u64, u64),
     /// Folder and name of one that is not.
-    Free((u64, u64), std::ffi::OsString),
+    Free((u64, u64), OsString),
 }
 
 impl Roles {
@@ -48,7 +59,14 @@ impl Roles {
     /// Adds an output by its final name.
     #[must_use]
     pub fn writes(mut self, option: impl Into<String>, path: &Path) -> Self {
-        self.outputs.push((option.into(), path.to_owned()));
+        self.outputs.push(Written { option: option.into(), path: path.to_owned(), is_file: true });
+        self
+    }
+
+    /// Adds an output that is compared and no more: it may be a folder, or is asked elsewhere whether it may be replaced.
+    #[must_use]
+    pub fn occupies(mut self, option: impl Into<String>, path: &Path) -> Self {
+        self.outputs.push(Written { option: option.into(), path: path.to_owned(), is_file: false });
         self
     }
 
@@ -58,23 +76,23 @@ impl Roles {
     /// # Errors
     /// The first output that can't be one.
     pub fn check(&self) -> Result<(), Refused> {
-        let inputs: Vec<_> = self.inputs.iter().filter_map(|(what, path)| Some((what, identity(path)?))).collect();
-        let mut earlier: Vec<(&str, Identity)> = Vec::new();
-        for (option, path) in &self.outputs {
+        let found = |(what, path): &(String, PathBuf)| Some((identity(path)?, what.clone()));
+        let inputs: HashMap<Identity, String> = self.inputs.iter().rev().filter_map(found).collect();
+        let mut earlier: HashMap<Identity, &str> = HashMap::new();
+        for Written { option, path, .. } in &self.outputs {
             let Some(found) = identity(path) else { continue };
-            if let Some((what, _)) = inputs.iter().find(|(_, input)| *input == found) {
+            if let Some(what) = inputs.get(&found) {
                 return Err(Refused::new(path, format!("is {what}, which is read: give {option} another name")));
             }
-            if let Some((other, _)) = earlier.iter().find(|(_, other)| *other == found) {
-                let reason = match *other == option {
+            if let Some(other) = earlier.insert(found, option) {
+                let reason = match other == option {
                     true => format!("is written twice by {option}: give names that differ"),
                     false => format!("is given as {other} and as {option}: one file can't be both"),
                 };
                 return Err(Refused::new(path, reason));
             }
-            earlier.push((option, found));
         }
-        self.outputs.iter().try_for_each(|(_, path)| destination(path).map(drop))
+        self.outputs.iter().filter(|output| output.is_file).try_for_each(|output| destination(&output.path).map(drop))
     }
 }
 

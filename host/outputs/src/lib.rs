@@ -3,7 +3,7 @@
 //! guess are entered without following links ([`OwnFolder`]).
 //!
 //! ```
-//! use tilewright_files::Roles;
+//! use tilewright_outputs::Roles;
 //!
 //! let folder = tempfile::tempdir()?;
 //! let latent = folder.path().join("cat.latent");

@@ -1,0 +1,36 @@
+//! How outputs are written, of decode.
+
+use clap::Args;
+use tilewright_media::{Depth, Format, Options};
+
+/// Options of everything that decodes.
+#[derive(Args, Debug)]
+pub struct Writing {
+    /// Write this, whatever OUT's ending: png, jpg, webp, safetensors, and for clips mp4, mkv, webm, gif [default: OUT's ending; png on standard output]
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<Format>,
+    /// Quality of .jpg [default: 95], and of .mp4, .mkv and .webm [default: 70, CRF 16 of H.264 and 20 of VP9]; the other formats lose nothing
+    #[arg(long, value_name = "1-100", value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub quality: Option<u8>,
+    /// Bits of each value in .png, and in a folder of them
+    #[arg(long, value_name = "8|16", default_value = "8", value_parser = depth)]
+    pub bits: Depth,
+    /// Replace nothing: refuse where OUT is there already
+    #[arg(long)]
+    pub no_clobber: bool,
+}
+
+impl Writing {
+    /// As outputs take it.
+    pub fn options(&self) -> Options {
+        Options { format: self.format, no_clobber: self.no_clobber, quality: self.quality, depth: self.bits }
+    }
+}
+
+fn depth(text: &str) -> Result<Depth, String> {
+    match text {
+        "8" => Ok(Depth::Eight),
+        "16" => Ok(Depth::Sixteen),
+        _ => Err("expected 8 or 16".into()),
+    }
+}

@@ -1,0 +1,42 @@
+//! One file or several, one after the other: one that fails does not stop those after it.
+
+use crate::{
+    failure::{Failure, Outcome},
+    inputs::Input,
+    tell::tell,
+};
+
+/// What works on one file at a time.
+pub trait Work {
+    /// Works on a file.
+    fn work(&mut self, input: &Input) -> Outcome;
+    /// Whether the user has asked for the end.
+    fn is_interrupted(&self) -> bool;
+}
+
+/// Works through the files. A single one's failure is the command's; of several, each failure is told as it happens and the command
+/// ends with how many there were. `done` is the word for what is done to a file.
+pub fn work_through(work: &mut dyn Work, inputs: &[Input], several: bool, done: &str) -> Outcome {
+    if !several {
+        return inputs.iter().try_for_each(|input| work.work(input).map_err(|failure| input.renamed(failure)));
+    }
+    let (mut failed, count) = (Vec::new(), inputs.len());
+    for (index, input) in inputs.iter().enumerate() {
+        tell!("{} of {count}: {}", index + 1, crate::tell::shown(&input.shown, usize::MAX));
+        match work.work(input).map_err(|failure| input.renamed(failure)) {
+            Ok(()) => {}
+            Err(Failure::ClosedPipe) => return Err(Failure::ClosedPipe),
+            Err(failure) if work.is_interrupted() => {
+                return Err(failure.and(format!("{} of {count} were {done}", index - failed.len())));
+            }
+            Err(failure) => {
+                tell!("failed: {failure}");
+                failed.push(crate::tell::shown(&input.shown, usize::MAX));
+            }
+        }
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::work(format!("{} of {count} could not be {done}: {}", failed.len(), failed.join(", "))))
+}

@@ -1,0 +1,63 @@
+//! The files of a command: what it reads, so that nothing that it writes replaces any of it.
+
+use std::path::Path;
+
+use tilewright_outputs::{Refused, Roles};
+use tilewright_media::STANDARD;
+use tilewright_policy::PolicyHost;
+use tilewright_signing::signature_path;
+
+use crate::{
+    config,
+    failure::{Failure, Outcome},
+    history,
+};
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Self {
+        Failure::Input(refused.into())
+    }
+}
+
+/// What every command reads: the configuration and the history.
+pub fn roles() -> Roles {
+    let mut roles = Roles::new();
+    if let Some(path) = config::place().path() {
+        roles = roles.reads("the configuration", &path);
+    }
+    if let Ok(Some(path)) = history::place() {
+        for ending in ["", "-wal", "-shm"] {
+            let mut part = path.clone().into_os_string();
+            part.push(ending);
+            roles = roles.reads("the history", Path::new(&part));
+        }
+    }
+    roles
+}
+
+/// Adds a policy's file and its signature, where it is one.
+#[must_use]
+pub fn reads_policy(roles: Roles, name_or_file: &str) -> Roles {
+    if !PolicyHost::names_file(name_or_file) {
+        return roles;
+    }
+    let path = Path::new(name_or_file);
+    roles.reads("the policy", path).reads("the policy's signature", &signature_path(path))
+}
+
+/// Adds a VAE's file and the configuration that may lie beside it.
+#[must_use]
+pub fn reads_vae(roles: Roles, path: &Path) -> Roles {
+    roles.reads("the VAE", path).reads("the VAE's config.json", &path.with_file_name("config.json"))
+}
+
+/// Refuses standard output where only a file serves, and then what [`Roles::check`] refuses.
+pub fn check_file(roles: Roles, option: &str, path: Option<&Path>) -> Outcome<Roles> {
+    let Some(path) = path else { return Ok(roles) };
+    if path.as_os_str() == STANDARD {
+        return Err(Failure::input(format!("{option} -: give a file's name; ./- is a file of that name")));
+    }
+    let roles = roles.writes(option, path);
+    roles.check()?;
+    Ok(roles)
+}

@@ -1,0 +1,145 @@
+//! What the outputs of a command are called: as the user says, or after their inputs.
+
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use tilewright_media::{NUMBER, STANDARD};
+
+use crate::{
+    failure::{Failure, Outcome},
+    inputs::Input,
+};
+
+/// Stands in a name for that of the input.
+const NAME: &str = "{name}";
+
+/// Where outputs go.
+#[derive(Debug)]
+pub enum Naming {
+    /// After their inputs, into this folder; the current one where it is empty.
+    Inside(PathBuf),
+    /// This, with `{name}` in it replaced.
+    As(PathBuf),
+}
+
+impl Naming {
+    /// Where `output` says; for several inputs it is a folder, unless `{name}` or `{n}` in its name tells the outputs apart.
+    pub fn of(output: Option<&Path>, inputs: &[Input], several: bool) -> Outcome<Self> {
+        let Some(output) = output else {
+            if inputs.iter().any(Input::is_standard) {
+                return Err(Failure::input(
+                    "-o is needed: standard input has no name that an output could be called after",
+                ));
+            }
+            return Ok(Naming::Inside(PathBuf::new()));
+        };
+        let name = output.file_name().unwrap_or_default().to_string_lossy();
+        if !several || name.contains(NAME) || name.contains(NUMBER) {
+            return Ok(Naming::As(output.to_owned()));
+        }
+        let refused = |reason: &str| Err(Failure::input(format!("{}: {reason}", output.display())));
+        let slash = output.as_os_str().as_encoded_bytes().ends_with(b"/");
+        match () {
+            () if output.as_os_str() == STANDARD => {
+                refused("standard output takes one: for several give a folder, or a name with {name} or {n} in it")
+            }
+            () if !slash && !output.is_dir() && output.extension().is_some() => {
+                refused("one name for several: give a folder (a name that ends in /), or {name} or {n} in the name")
+            }
+            () => Ok(Naming::Inside(output.to_owned())),
+        }
+    }
+
+    /// The output of an input; `ending` is for names that don't say it.
+    pub fn path(&self, input: &Input, ending: &str) -> PathBuf {
+        let stem = input.stem.as_deref().unwrap_or("standard-input");
+        match self {
+            Naming::Inside(folder) => folder.join(format!("{stem}.{ending}")),
+            Naming::As(path) => {
+                let name = path.file_name().map(|name| name.to_string_lossy().replace(NAME, stem));
+                let slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+                match name {
+                    Some(name) if slash => path.with_file_name(format!("{name}/")),
+                    Some(name) => path.with_file_name(name),
+                    None => path.clone(),
+                }
+            }
+        }
+    }
+
+    /// Refuses two inputs whose outputs would be one. Numbers tell them apart anyway.
+    pub fn check(&self, inputs: &[Input], ending: &str) -> Outcome {
+        let mut taken: HashMap<PathBuf, &str> = HashMap::new();
+        for input in inputs {
+            let path = self.path(input, ending);
+            if path.as_os_str() == STANDARD || path.to_string_lossy().contains(NUMBER) {
+                continue;
+            }
+            if let Some(other) = taken.insert(path.clone(), &input.shown) {
+                let (path, shown) = (path.display(), &input.shown);
+                return Err(Failure::input(format!(
+                    "{path}: {other} and {shown} would both be written to it: decode them apart, or give {NUMBER} in the name"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the folder that outputs go into, where it is missing and the one above it is there; it is given back where it was made.
+    pub fn make_folder(&self) -> Outcome<Option<&Path>> {
+        match self {
+            Naming::Inside(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
+                let failed = |error| Failure::input(format!("{}: can't be made: {error}", folder.display()));
+                fs::create_dir(folder).map_err(failed)?;
+                Ok(Some(folder))
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inputs::listed;
+
+    fn inputs(names: &[&str]) -> Vec<Input> {
+        listed(&names.iter().map(PathBuf::from).collect::<Vec<_>>(), "latents", None).unwrap()
+    }
+
+    #[test]
+    fn one_is_named_as_asked_and_several_after_their_inputs() {
+        let one = inputs(&["far/v1.5.latent"]);
+        let path = |output: Option<&str>| {
+            let naming = Naming::of(output.map(Path::new), &one, false).unwrap();
+            naming.path(&one[0], "png").display().to_string()
+        };
+        assert_eq!(path(None), "v1.5.png");
+        assert_eq!(path(Some("a.webp")), "a.webp");
+        assert_eq!(path(Some("out/{name}-{n}.png")), "out/v1.5-{n}.png");
+        assert_eq!(path(Some("{name}/")), "v1.5/");
+        let two = inputs(&["a.latent", "far/b.latent"]);
+        let paths = |output: Option<&str>| {
+            let naming = Naming::of(output.map(Path::new), &two, true).unwrap();
+            two.iter().map(|input| naming.path(input, "png").display().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(paths(None), ["a.png", "b.png"]);
+        assert_eq!(paths(Some("out")), ["out/a.png", "out/b.png"]);
+        assert_eq!(paths(Some("{name}.jpg")), ["a.jpg", "b.jpg"]);
+        for output in ["a.png", "-"] {
+            assert!(Naming::of(Some(Path::new(output)), &two, true).is_err(), "{output}");
+        }
+    }
+
+    #[test]
+    fn two_inputs_of_one_name_are_refused_unless_numbers_tell_them_apart() {
+        let two = inputs(&["a/x.latent", "b/x.latent"]);
+        let check = |output: &str| Naming::of(Some(Path::new(output)), &two, true).unwrap().check(&two, "png");
+        let error = check("out/").unwrap_err().to_string();
+        assert!(error.starts_with("out/x.png: a/x.latent and b/x.latent would both be written to it"), "{error}");
+        assert!(check("{name}-{n}.png").is_ok() && check("{name}.png").is_err());
+    }
+}

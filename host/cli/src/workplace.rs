@@ -1,0 +1,37 @@
+//! Where a command works: the device, measured once it is needed, and what was measured on it before.
+
+use tilewright_engine::{Found, Machine, Probe};
+use tilewright_torch::device::Choice;
+
+use crate::{
+    failure::{Failure, Outcome},
+    history::Trials,
+};
+
+/// A device that was found, and is measured for the first file that is sound.
+pub struct Workplace {
+    found: Option<Found>,
+    ready: Option<(Machine, Trials)>,
+    no_history: bool,
+    dry_run: bool,
+}
+
+impl Workplace {
+    /// Finds the device; what is amiss with it is said before anything is read.
+    pub fn find(choice: Choice, no_history: bool, dry_run: bool) -> Outcome<Self> {
+        Ok(Self { found: Some(Machine::find(choice)?), ready: None, no_history, dry_run })
+    }
+
+    /// The device as it was measured, and the history of what was run on it.
+    pub fn ready(&mut self) -> Outcome<(&Machine, &mut Trials)> {
+        if let Some(found) = self.found.take() {
+            let machine = found.measured(Probe::Kept)?;
+            let history = if self.no_history { Trials::none() } else { Trials::of(&machine, self.dry_run) };
+            self.ready = Some((machine, history));
+        }
+        match &mut self.ready {
+            Some((machine, history)) => Ok((machine, history)),
+            None => Err(Failure::work("the device could not be measured before, and is not tried again")),
+        }
+    }
+}

@@ -1,0 +1,524 @@
+//! Outputs: what they never replace, how they are named, standard input and output, several files in one call, and what they say
+//! beside their pixels.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::Write,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::Path,
+    process::Stdio,
+};
+
+use safetensors::{
+    SafeTensors,
+    tensor::{Dtype, TensorView},
+};
+use serde_json::Value;
+
+use crate::program::{Place, Run, bundled, fixture, latent, root, texts};
+
+const WORKFLOW: &str = r#"{"nodes":[{"title":"日本"}]}"#;
+const PROMPT: &str = r#"{"3":{"class_type":"KSampler"}}"#;
+
+/// A latent of 64 by 64 pixels as ComfyUI saves it, with its workflow.
+fn small() -> Vec<u8> {
+    let values: Vec<u8> = (0..1024).flat_map(|place: u32| ((place % 17) as f32 / 17.0 - 0.5).to_le_bytes()).collect();
+    let texts = [("workflow", WORKFLOW), ("prompt", PROMPT)].map(|(name, text)| (name.to_owned(), text.to_owned()));
+    let tensors = [
+        ("latent_tensor", TensorView::new(Dtype::F32, vec![1, 16, 8, 8], &values).unwrap()),
+        ("latent_format_version_0", TensorView::new(Dtype::F32, vec![0], &[]).unwrap()),
+    ];
+    safetensors::serialize(tensors, Some(texts.into_iter().collect())).unwrap()
+}
+
+fn vae() -> String {
+    bundled()[2].clone()
+}
+
+fn decode(place: &Place, latents: &[&str], options: &[&str]) -> Run {
+    let vae = vae();
+    place.decode(&[latents, &["--vae", &vae]].concat(), &[options, &["--no-history"]].concat())
+}
+
+/// Every file's contents.
+fn contents(place: &Place) -> BTreeMap<String, Vec<u8>> {
+    place.files().into_iter().map(|name| (name.clone(), fs::read(place.path(&name)).unwrap_or_default())).collect()
+}
+
+#[test]
+fn an_output_never_replaces_an_input() {
+    let place = Place::new();
+    place.write("a.latent", small());
+    fs::copy(vae(), place.path("vae.safetensors")).unwrap();
+    fs::write(place.path("config.json"), "{}").unwrap();
+    fs::write(place.path("p.wasm"), wat::parse_str("(component)").unwrap()).unwrap();
+    fs::write(place.path("p.wasm.minisig"), "signature").unwrap();
+    fs::write(place.path("config.toml"), "").unwrap();
+    fs::write(place.path("photo.png"), "photo").unwrap();
+    fs::write(place.path("records.jsonl"), "").unwrap();
+    fs::hard_link(place.path("vae.safetensors"), place.path("hard.png")).unwrap();
+    symlink("a.latent", place.path("soft.png")).unwrap();
+    fs::hard_link(place.path("a.latent"), place.path("page.html")).unwrap();
+    symlink("photo.png", place.path("photo.latent")).unwrap();
+    let before = contents(&place);
+    let commands: [(&str, &str); 15] = [
+        ("decode a.latent --vae vae.safetensors -o vae.safetensors", "is the VAE, which is read"),
+        ("decode a.latent --vae vae.safetensors -o hard.png", "is the VAE, which is read"),
+        ("decode a.latent --vae vae.safetensors -o soft.png", "is the latent, which is read"),
+        ("decode a.latent --vae vae.safetensors -o ./soft.png --format webp", "is the latent, which is read"),
+        ("decode a.latent --vae vae.safetensors -o x.png --record a.latent", "is the latent, which is read"),
+        ("decode a.latent --vae vae.safetensors -o x.png --record config.json", "is the VAE's config.json"),
+        ("decode a.latent --vae vae.safetensors -o x.png --explain-image hard.png", "is the VAE, which is read"),
+        ("decode a.latent --vae vae.safetensors -o x.png --preview soft.png", "is the latent, which is read"),
+        ("decode a.latent --vae vae.safetensors -o x.png --policy ./p.wasm --record p.wasm", "is the policy, which"),
+        ("decode a.latent --vae vae.safetensors -o x.png --policy ./p.wasm --record p.wasm.minisig", "signature"),
+        ("decode a.latent --vae vae.safetensors -o x.png --config config.toml --record config.toml", "configuration"),
+        ("encode photo.png --vae vae.safetensors -o photo.latent", "is the input, which is read"),
+        ("encode photo.png --vae vae.safetensors --record photo.png", "is the input, which is read"),
+        ("bench a.latent --vae vae.safetensors --plot page.html", "is the latent, which is read"),
+        ("policy table records.jsonl -o records.jsonl", "is a source, which is read"),
+    ];
+    for (command, words) in commands {
+        let run = place.run(&command.split(' ').collect::<Vec<_>>());
+        run.failed(2, words);
+        assert!(run.stderr().contains("another name"), "{}", run.stderr());
+        assert_eq!(contents(&place), before, "{command}");
+    }
+    let history = place.history().display().to_string();
+    place
+        .run(&["decode", "a.latent", "--vae", "vae.safetensors", "-o", "x.png", "--record", &history])
+        .failed(2, "history");
+    assert!(!place.history().exists());
+}
+
+#[test]
+fn what_signs_and_builds_replaces_no_input_either() {
+    let place = Place::new();
+    fs::write(place.path("secret"), "password\n").unwrap();
+    fs::rename(place.path("secret"), place.path("me.pub")).unwrap();
+    place
+        .run(&["policy", "keygen", "me", "--force", "--password-file", "me.pub"])
+        .failed(2, "is the password, which is read");
+    fs::write(place.path("p.wasm"), wat::parse_str("(component)").unwrap()).unwrap();
+    fs::write(place.path("p.wasm.minisig"), "a key").unwrap();
+    place.run(&["policy", "sign", "p.wasm", "--key", "p.wasm.minisig"]).failed(2, "is the secret key, which is read");
+    place.run(&["policy", "new", "mine"]).succeeded();
+    let source = fs::read(place.path("mine/src/lib.rs")).unwrap();
+    place.run(&["policy", "build", "mine", "-o", "mine/src/lib.rs"]).failed(2, "is a file other than a policy");
+    assert_eq!(fs::read(place.path("mine/src/lib.rs")).unwrap(), source);
+    fs::write(place.path("w.safetensors"), "mine").unwrap();
+    fs::set_permissions(place.path("w.safetensors"), fs::Permissions::from_mode(0o444)).unwrap();
+    for command in ["bench weights sd -o w.safetensors", "bench latent --size 64x64 -o w.safetensors"] {
+        place.run(&command.split(' ').collect::<Vec<_>>()).failed(2, "is write-protected");
+    }
+    assert_eq!(fs::read_to_string(place.path("w.safetensors")).unwrap(), "mine");
+}
+
+#[test]
+fn two_outputs_are_two_files() {
+    let place = Place::new();
+    place.write("a.latent", small());
+    symlink(".", place.path("here")).unwrap();
+    for (options, words) in [
+        (&["-o", "x.png", "--record", "x.png"][..], "is given as --record and as -o"),
+        (&["-o", "x.png", "--explain-image", "here/x.png"], "one file can't be both"),
+        (&["-o", "x.png", "--record", "y.png", "--explain-image", "./y.png"], "one file can't be both"),
+        (&["--record", "a.png"], "one file can't be both"),
+    ] {
+        let run = decode(&place, &["a.latent"], options);
+        assert_eq!(run.0.status.code(), Some(2), "{options:?}: {}", run.stderr());
+        assert!(run.stderr().contains("one file can't be both"), "{words}: {}", run.stderr());
+        assert_eq!(place.files(), ["a.latent", "here"], "{options:?}");
+    }
+    // The names that a batch comes to are known once the latent is read.
+    place.write("two.latent", latent(&[2, 16, 8, 8], 0.5));
+    decode(&place, &["two.latent"], &["-o", "x.png", "--record", "x-02.png"]).failed(2, "one file can't be both");
+    assert_eq!(place.files(), ["a.latent", "here", "two.latent"]);
+}
+
+#[test]
+fn what_is_protected_or_no_file_is_left_and_a_link_is_followed() {
+    let place = Place::new();
+    place.write("a.latent", small());
+    fs::write(place.path("protected.png"), "mine").unwrap();
+    fs::set_permissions(place.path("protected.png"), fs::Permissions::from_mode(0o444)).unwrap();
+    symlink("nowhere.png", place.path("dangling.png")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(place.path("pipe.png")).status().unwrap().success());
+    let mut cases = vec![
+        ("protected.png", "is write-protected"),
+        ("dangling.png", "is a link to nothing"),
+        ("pipe.png", "is a pipe"),
+    ];
+    fs::write(place.path("foreign.png"), "theirs").unwrap();
+    // Only root can give a file away.
+    if std::os::unix::fs::chown(place.path("foreign.png"), Some(12_345), None).is_ok() {
+        cases.push(("foreign.png", "belongs to another user (user 12345)"));
+    }
+    let before = place.files();
+    for (name, words) in cases {
+        for option in ["-o", "--explain-image", "--record"] {
+            let options = if option == "-o" { vec!["-o", name] } else { vec!["-o", "x.png", option, name] };
+            decode(&place, &["a.latent"], &options).failed(2, words);
+            assert_eq!(place.files(), before, "{option} {name}");
+        }
+    }
+    assert_eq!(fs::read_to_string(place.path("protected.png")).unwrap(), "mine");
+
+    fs::create_dir(place.path("far")).unwrap();
+    fs::write(place.path("far/real.png"), "old").unwrap();
+    symlink("far/real.png", place.path("link.png")).unwrap();
+    decode(&place, &["a.latent"], &["-o", "link.png"]).succeeded();
+    assert!(fs::symlink_metadata(place.path("link.png")).unwrap().is_symlink());
+    assert_eq!(image::open(place.path("far/real.png")).unwrap().width(), 64);
+    assert_eq!(fs::read_dir(place.path("far")).unwrap().count(), 1, "nothing is left beside it");
+}
+
+#[test]
+fn outputs_are_numbered_or_left_and_named_in_json() {
+    let place = Place::new();
+    place.write("a.latent", small());
+    place.write("two.latent", latent(&[2, 16, 8, 8], 0.5));
+    let outputs = |run: &Run| run.json()["outputs"].clone();
+    for expected in ["out-1.png", "out-2.png"] {
+        let run = decode(&place, &["a.latent"], &["-o", "out-{n}.png", "--json"]);
+        assert_eq!(outputs(&run), serde_json::json!([expected]));
+    }
+    let run = decode(&place, &["two.latent"], &["-o", "out-{n}.png", "--json", "--explain-image", "t.png"]);
+    assert_eq!(outputs(&run), serde_json::json!(["out-3.png", "out-4.png", "t.png"]));
+    let run = decode(&place, &["two.latent"], &["-o", "b.png", "--json"]);
+    assert_eq!(outputs(&run), serde_json::json!(["b-01.png", "b-02.png"]));
+    assert_eq!(outputs(&decode(&place, &["a.latent"], &["--dry-run", "--json"])), serde_json::json!([]));
+
+    let before = contents(&place);
+    for (name, output) in [("a.latent", "out-1.png"), ("two.latent", "b.png")] {
+        decode(&place, &[name], &["-o", output, "--no-clobber"]).failed(2, "stands there already");
+        assert_eq!(contents(&place), before);
+    }
+    decode(&place, &["a.latent"], &["-o", "c.png", "--no-clobber"]).succeeded();
+}
+
+#[test]
+fn standard_input_and_output_take_one_picture() {
+    let place = Place::new();
+    let vae = vae();
+    let arguments = ["decode", "-", "--vae", &vae, "--device", "cpu", "--no-history", "-o", "-"];
+    let piped = |arguments: &[&str], input: &[u8], output: Stdio| {
+        let mut command = place.command(arguments);
+        let mut program = command.stdin(Stdio::piped()).stdout(output).stderr(Stdio::piped()).spawn().unwrap();
+        // It may refuse without reading.
+        let _ = program.stdin.take().unwrap().write_all(input);
+        Run(program.wait_with_output().unwrap())
+    };
+    let run = piped(&arguments, &small(), Stdio::piped());
+    assert!(run.0.status.success(), "{}", run.stderr());
+    assert_eq!(image::load_from_memory_with_format(&run.0.stdout, image::ImageFormat::Png).unwrap().width(), 64);
+    assert!(run.stderr().contains("standard output"), "{}", run.stderr());
+    let run = piped(&[&arguments[..], &["--format", "webp"]].concat(), &small(), Stdio::piped());
+    assert!(run.0.stdout.starts_with(b"RIFF"), "{}", run.stderr());
+
+    // What comes out goes in again.
+    let picture = piped(&arguments, &small(), Stdio::piped()).0.stdout;
+    let encode = ["encode", "-", "--vae", &vae, "--device", "cpu", "--no-history", "-o", "-"];
+    let run = piped(&encode, &picture, Stdio::piped());
+    assert!(run.0.status.success(), "{}", run.stderr());
+    assert_eq!(
+        SafeTensors::deserialize(&run.0.stdout).unwrap().tensor("latent_tensor").unwrap().shape(),
+        [1, 16, 8, 8]
+    );
+
+    piped(&arguments, b"nonsense", Stdio::piped()).failed(2, "standard input: ");
+    piped(&[&arguments[..], &["--json"]].concat(), &small(), Stdio::piped())
+        .failed(2, "standard output is the picture");
+    piped(&arguments[..7], &small(), Stdio::piped()).failed(2, "-o is needed");
+    piped(&["decode", "-", "-", "--vae", &vae], &small(), Stdio::piped()).failed(2, "given twice");
+
+    // A full disk and a reader that has gone are failures, and nothing is left.
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    piped(&arguments, &small(), full.into()).failed(1, "standard output: can't be written");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    piped(&arguments, &small(), writer.into()).failed(1, "standard output: can't be written");
+    assert!(place.files().is_empty());
+}
+
+#[test]
+fn several_latents_share_the_weights_and_one_that_fails_stops_none() {
+    let place = Place::new();
+    fs::create_dir(place.path("in")).unwrap();
+    for name in ["in/a.latent", "in/c.latent"] {
+        place.write(name, small());
+    }
+    place.write("in/b.latent", "nonsense");
+    place.write("in/notes.txt", "");
+    let run = decode(&place, &["in"], &["-o", "out", "--json"]);
+    run.failed(1, "1 of 3 could not be decoded: in/b.latent");
+    assert_eq!(fs::read_dir(place.path("out")).unwrap().count(), 2);
+    let records: Vec<Value> = run.stdout().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(
+        records.iter().map(|record| &record["outputs"]).collect::<Vec<_>>(),
+        [&serde_json::json!(["out/a.png"]), &serde_json::json!(["out/c.png"])]
+    );
+    let load = |record: &Value| record["outcome"]["load_ms"].as_f64().unwrap();
+    assert!(load(&records[0]) > 0.0);
+    assert_eq!(load(&records[1]), 0.0, "the weights are loaded once: {}", records[1]);
+
+    let two = ["in/a.latent", "in/c.latent"];
+    decode(&place, &two, &["-o", "all/", "--format", "jpg"]).succeeded();
+    assert!(place.path("all/a.jpg").is_file() && place.path("all/c.jpg").is_file());
+    decode(&place, &two, &["-o", "{name}-{n}.png"]).succeeded();
+    decode(&place, &two, &["-o", "all-{n}.webp"]).succeeded();
+    let mut expected =
+        ["a-1.png", "all", "all-1.webp", "all-2.webp", "c-1.png", "in", "out"].map(str::to_owned).to_vec();
+    expected.sort();
+    assert_eq!(place.files(), expected);
+
+    for (latents, options, words) in [
+        (&two[..], &["-o", "x.png"][..], "one name for several"),
+        (&two, &["-o", "-"], "standard output takes one"),
+        (&["in/a.latent", "./in/a.latent"], &["-o", "new/"], "would both be written to it"),
+        (&two, &["-o", "new/", "--explain-image", "t.png"], "--explain-image is one file"),
+        (&two, &["-o", "{name}.latent"], "unknown output ending"),
+        (&["all"], &["-o", "new/"], "a folder without latents"),
+    ] {
+        decode(&place, latents, options).failed(2, words);
+        assert_eq!(place.files(), expected, "{options:?}");
+    }
+    // Where none could be written, no folder stays.
+    decode(&place, &["in/b.latent", "in/b.latent"], &["-o", "{name}-{n}.png"]).failed(1, "2 of 2 could not be decoded");
+    place.write("d.latent", "nonsense");
+    decode(&place, &["in/b.latent", "d.latent"], &["-o", "new"]).failed(1, "2 of 2");
+    assert!(!place.path("new").exists());
+}
+
+#[test]
+fn several_pictures_are_encoded_and_a_folder_of_them() {
+    let place = Place::new();
+    fs::create_dir(place.path("in")).unwrap();
+    let photograph = image::open(root().join("examples/latents/astronaut.png")).unwrap();
+    photograph.resize_exact(64, 64, image::imageops::FilterType::Nearest).save(place.path("in/a.png")).unwrap();
+    fs::copy(place.path("in/a.png"), place.path("in/b.png")).unwrap();
+    place.write("in/bad.png", "no picture");
+    let vae = vae();
+    let encode = |arguments: &[&str]| {
+        place.run(&[&["encode"], arguments, &["--vae", &vae, "--device", "cpu", "--no-history"]].concat())
+    };
+    encode(&["in", "-o", "latents"]).failed(1, "1 of 3 could not be encoded: in/bad.png");
+    assert!(place.path("latents/a.latent").is_file() && place.path("latents/b.latent").is_file());
+    encode(&["in/a.png", "in/b.png", "-o", "{name}-{n}.safetensors"]).succeeded();
+    assert!(place.path("a-1.safetensors").is_file() && place.path("b-1.safetensors").is_file());
+    encode(&["in/a.png", "-o", "a-1.safetensors", "--no-clobber"]).failed(2, "stands there already");
+}
+
+/// The ASCII entries of a little-endian EXIF directory, by tag; read here by the letter of TIFF 6.0.
+fn exif(directory: &[u8]) -> BTreeMap<u16, String> {
+    assert_eq!(directory[..4], *b"II*\0");
+    let short = |at: usize| u16::from_le_bytes(directory[at..at + 2].try_into().unwrap());
+    let long = |at: usize| u32::from_le_bytes(directory[at..at + 4].try_into().unwrap()) as usize;
+    let start = long(4);
+    let entry = |number: usize| {
+        let at = start + 2 + number * 12;
+        assert_eq!(short(at + 2), 2, "ASCII");
+        let value = &directory[long(at + 8)..][..long(at + 4)];
+        assert_eq!(value.last(), Some(&0));
+        (short(at), String::from_utf8(value[..value.len() - 1].to_vec()).unwrap())
+    };
+    (0..short(start) as usize).map(entry).collect()
+}
+
+/// The contents of a file's first chunk of this name, in RIFF.
+fn riff_chunk(bytes: &[u8], name: &[u8; 4]) -> Vec<u8> {
+    let mut rest = &bytes[12..];
+    loop {
+        let length = u32::from_le_bytes(rest[4..8].try_into().unwrap()) as usize;
+        if rest[..4] == *name {
+            return rest[8..8 + length].to_vec();
+        }
+        rest = &rest[8 + length.next_multiple_of(2)..];
+    }
+}
+
+/// The EXIF of a JPEG.
+fn jpeg_exif(bytes: &[u8]) -> Vec<u8> {
+    let mut rest = &bytes[2..];
+    loop {
+        let length = u16::from_be_bytes(rest[2..4].try_into().unwrap()) as usize;
+        if rest[1] == 0xe1 {
+            return rest[4..2 + length].strip_prefix(b"Exif\0\0").unwrap().to_vec();
+        }
+        rest = &rest[2 + length..];
+    }
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn every_format_keeps_the_workflow_or_says_that_it_does_not() {
+    let place = Place::new();
+    place.write("a.latent", small());
+    for name in ["a.webp", "a.jpg", "a.safetensors", "a.png"] {
+        let run = decode(&place, &["a.latent"], &["-o", name]);
+        run.succeeded();
+        assert!(!run.stderr().contains("note"), "{name}: {}", run.stderr());
+    }
+    for directory in [
+        riff_chunk(&fs::read(place.path("a.webp")).unwrap(), b"EXIF"),
+        jpeg_exif(&fs::read(place.path("a.jpg")).unwrap()),
+    ] {
+        // As ComfyUI writes them: the workflow in Make, the prompt in Model.
+        let found = exif(&directory);
+        assert_eq!(json(found[&0x010f].strip_prefix("workflow:").unwrap()), json(WORKFLOW));
+        assert_eq!(json(found[&0x0110].strip_prefix("prompt:").unwrap()), json(PROMPT));
+        assert!(found.values().any(|text| text.starts_with("tilewright:{")), "{found:?}");
+    }
+    let raw = fs::read(place.path("a.safetensors")).unwrap();
+    let (_, metadata) = SafeTensors::read_metadata(&raw).unwrap();
+    let metadata = metadata.metadata().clone().unwrap();
+    assert_eq!((metadata["workflow"].as_str(), metadata["prompt"].as_str()), (WORKFLOW, PROMPT));
+
+    // From each of them, encode gives it on to the latent.
+    for name in ["a.webp", "a.jpg", "a.safetensors", "a.png"] {
+        let arguments = ["encode", name, "--vae", &vae(), "--device", "cpu", "--no-history", "-o", "back.latent"];
+        place.run(&arguments).succeeded();
+        let bytes = fs::read(place.path("back.latent")).unwrap();
+        let metadata = SafeTensors::read_metadata(&bytes).unwrap().1.metadata().clone().unwrap();
+        assert_eq!((json(&metadata["workflow"]), json(&metadata["prompt"])), (json(WORKFLOW), json(PROMPT)), "{name}");
+        let record = json(&metadata["tilewright"]);
+        assert!(record["request"]["hints"].to_string().contains("encode"), "its own record: {record}");
+    }
+}
+
+#[test]
+fn a_workflow_too_large_for_a_jpeg_is_told_of() {
+    let place = Place::new();
+    let values = [0; 4096];
+    let workflow = format!("{{\"x\":\"{}\"}}", "y".repeat(70_000));
+    let tensors = [("latent_tensor", TensorView::new(Dtype::F32, vec![1, 16, 8, 8], &values).unwrap())];
+    let texts = [("workflow".to_owned(), workflow.clone()), ("prompt".to_owned(), PROMPT.to_owned())];
+    let bytes = safetensors::serialize(tensors, Some(texts.into_iter().collect())).unwrap();
+    place.write("a.latent", bytes);
+    let run = decode(&place, &["a.latent"], &["-o", "a.jpg"]);
+    run.succeeded();
+    assert!(run.stderr().contains("note: a.jpg is written without workflow: a JPEG has room"), "{}", run.stderr());
+    let found = exif(&jpeg_exif(&fs::read(place.path("a.jpg")).unwrap()));
+    assert!(!found.contains_key(&0x010f) && found.contains_key(&0x0110));
+    assert_eq!(image::open(place.path("a.jpg")).unwrap().width(), 64);
+    let run = decode(&place, &["a.latent"], &["-o", "a.webp"]);
+    assert!(!run.stderr().contains("note"), "{}", run.stderr());
+    let found = exif(&riff_chunk(&fs::read(place.path("a.webp")).unwrap(), b"EXIF"));
+    assert_eq!(found[&0x010f], format!("workflow:{workflow}"));
+}
+
+fn png(path: &Path) -> png::Reader<std::io::BufReader<File>> {
+    png::Decoder::new(std::io::BufReader::new(File::open(path).unwrap())).read_info().unwrap()
+}
+
+#[test]
+fn bits_and_quality_are_as_asked() {
+    let place = Place::new();
+    place.write("a.latent", small());
+    decode(&place, &["a.latent"], &["-o", "deep.png", "--bits", "16"]).succeeded();
+    decode(&place, &["a.latent"], &["-o", "raw.safetensors"]).succeeded();
+    let mut reader = png(&place.path("deep.png"));
+    assert_eq!(reader.info().bit_depth, png::BitDepth::Sixteen);
+    assert_eq!(reader.info().srgb, Some(png::SrgbRenderingIntent::Perceptual));
+    assert_eq!(json(&texts(&place.path("deep.png"))["workflow"]), json(WORKFLOW));
+    let mut found = vec![0; reader.output_buffer_size().unwrap()];
+    reader.next_frame(&mut found).unwrap();
+    let (shape, values) = place.sample("raw.safetensors");
+    let plane = shape[2] * shape[3];
+    for (place, pair) in found.chunks_exact(2).enumerate() {
+        let value = f64::from(values[place % 3 * plane + place / 3]);
+        let expected = ((value + 1.0) / 2.0 * 65_535.0).round_ties_even().clamp(0.0, 65_535.0);
+        assert_eq!(f64::from(u16::from_be_bytes([pair[0], pair[1]])), expected);
+    }
+    let length = |quality: &str| {
+        decode(&place, &["a.latent"], &["-o", "q.jpg", "--quality", quality]).succeeded();
+        fs::metadata(place.path("q.jpg")).unwrap().len()
+    };
+    assert!(length("10") < length("100"));
+    for (options, words) in [
+        (&["-o", "a.jpg", "--bits", "16"][..], "--bits 16 is for .png"),
+        (&["-o", "a.png", "--quality", "50"], "--quality is for .jpg"),
+        (&["-o", "a.jpg", "--quality", "0"], "--quality"),
+        (&["-o", "a.jpg", "--bits", "12"], "expected 8 or 16"),
+    ] {
+        decode(&place, &["a.latent"], options).failed(2, words);
+    }
+}
+
+#[test]
+fn a_disk_that_takes_no_more_leaves_nothing_half_written() {
+    let place = Place::new();
+    place.write("a.latent", small());
+    place.write("old.png", "what stood there");
+    // What this machine was measured at is known from here on: nothing but the output is written below.
+    decode(&place, &["a.latent"], &["-o", "whole.png"]).succeeded();
+    for name in ["old.png", "a.jpg", "a.webp", "a.safetensors", "{n}.png", "-"] {
+        let program = place.command::<&str>(&[]);
+        // Files of at most 1 KiB: writing more fails, as on a full disk. Standard output is a file here.
+        let mut command = std::process::Command::new("/bin/sh");
+        command.current_dir(program.get_current_dir().unwrap()).env_clear();
+        command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.args(["-c", "trap '' XFSZ; ulimit -f 2; exec \"$@\"", "sh"]).arg(program.get_program());
+        command.args(["decode", "a.latent", "--vae", &vae(), "--device", "cpu", "--no-history", "-o", name]);
+        if name == "-" {
+            command.stdout(File::create(place.path("out")).unwrap());
+        }
+        Run(command.output().unwrap()).failed(1, "can't be written");
+        fs::remove_file(place.path("out")).ok();
+        assert_eq!(place.files(), ["a.latent", "old.png", "whole.png"], "{name}");
+    }
+    assert_eq!(fs::read_to_string(place.path("old.png")).unwrap(), "what stood there");
+}
+
+#[test]
+fn a_resumed_decode_follows_no_link_that_was_planted() {
+    let clip = ["wan21-original-17/latent.safetensors", "wan21-original/Wan2.1_VAE.safetensors"].map(fixture);
+    let [latent, vae] = clip.each_ref().map(String::as_str);
+    for name in ["lock", "job.json", "frames-0.f32", "plan.json"] {
+        let place = Place::new();
+        place.write("victim", "precious");
+        fs::create_dir(place.path("x.gif.partial")).unwrap();
+        symlink("../victim", place.path("x.gif.partial").join(name)).unwrap();
+        let run = place.decode(&[latent, "--vae", vae], &["-o", "x.gif", "--resume", "--no-history"]);
+        run.failed(2, "is a link, which is not followed");
+        assert_eq!(fs::read_to_string(place.path("victim")).unwrap(), "precious", "{name}");
+        assert_eq!(place.files(), ["victim", "x.gif.partial"]);
+    }
+    let place = Place::new();
+    fs::create_dir(place.path("elsewhere")).unwrap();
+    symlink("elsewhere", place.path("x.gif.partial")).unwrap();
+    let run = place.decode(&[latent, "--vae", vae], &["-o", "x.gif", "--resume", "--no-history"]);
+    run.failed(2, "not a folder of this program's");
+    assert_eq!(fs::read_dir(place.path("elsewhere")).unwrap().count(), 0);
+    // Numbered names have no earlier decode to go on from.
+    place
+        .decode(&[latent, "--vae", vae], &["-o", "x-{n}.gif", "--resume"])
+        .failed(2, "--resume finds an earlier decode");
+}
+
+#[test]
+fn clips_are_numbered_and_left_as_pictures_are() {
+    let place = Place::new();
+    let clip = ["wan21-original-17/latent.safetensors", "wan21-original/Wan2.1_VAE.safetensors"].map(fixture);
+    let [latent, vae] = clip.each_ref().map(String::as_str);
+    let decode = |options: &[&str]| place.decode(&[latent, "--vae", vae], &[options, &["--no-history"]].concat());
+    for _ in 0..2 {
+        decode(&["-o", "clip-{n}.webp"]).succeeded();
+        decode(&["-o", "frames-{n}/", "--bits", "16"]).succeeded();
+    }
+    assert_eq!(place.files(), ["clip-1.webp", "clip-2.webp", "frames-1", "frames-2"]);
+    assert_eq!(png(&place.path("frames-2/frame-000017.png")).info().bit_depth, png::BitDepth::Sixteen);
+    for output in ["clip-1.webp", "frames-1/"] {
+        decode(&["-o", output, "--no-clobber"]).failed(2, "stands there already");
+    }
+    decode(&["-o", "frames-1/", "--preview", "frames-1/frame-000003.png"]).failed(2, "one file can't be both");
+    let run =
+        place.command(&["decode", latent, "--vae", vae, "--device", "cpu", "-o", "-", "--format", "gif"]).output();
+    let run = Run(run.unwrap());
+    assert!(run.0.status.success() && run.0.stdout.starts_with(b"GIF89a"), "{}", run.stderr());
+    decode(&["-o", "-"]).failed(2, "say with --format");
+}
