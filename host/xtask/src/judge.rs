@@ -39,6 +39,8 @@ pub struct Arguments {
 /// What looks at a service from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Judge {
+    /// openapi-spec-validator: whether the API's description is OpenAPI
+    Description,
     /// Schemathesis: whether the API is as its description says
     Api,
     /// Chromium: whether a person can use the dashboard
@@ -52,6 +54,7 @@ enum Judge {
 impl Judge {
     fn name(self) -> &'static str {
         match self {
+            Judge::Description => "description",
             Judge::Api => "api",
             Judge::Dashboard => "dashboard",
             Judge::Metrics => "metrics",
@@ -143,6 +146,7 @@ impl<'a> Panel<'a> {
         }
         fs::create_dir_all(&place).with_context(|| format!("{}", place.display()))?;
         match judge {
+            Judge::Description => self.description(),
             Judge::Api => self.api(),
             Judge::Dashboard => self.dashboard(),
             Judge::Metrics => self.metrics(),
@@ -175,7 +179,7 @@ fn lock(project: &Project) -> Result<File> {
 fn summed_up(verdicts: &[(Judge, Verdict)]) -> Result<()> {
     println!();
     for (judge, verdict) in verdicts {
-        println!("{:10} {verdict}", judge.name());
+        println!("{:11} {verdict}", judge.name());
     }
     let names = |is: fn(&Verdict) -> bool| {
         let names: Vec<_> = verdicts.iter().filter(|(_, one)| is(one)).map(|(judge, _)| judge.name()).collect();

@@ -1,4 +1,5 @@
-//! How operations fail, where that is the same for all: each handler names only the statuses of its own.
+//! How operations end, where that is the same for all: each handler names only the statuses of its own, and no response goes without
+//! words.
 
 use axum::http::StatusCode;
 use utoipa::openapi::{
@@ -7,14 +8,18 @@ use utoipa::openapi::{
 };
 
 /// What any request may be answered with, and whether that is so of one that only reads.
-const OF_ALL: [(&str, &str, bool); 3] = [
+const OF_ALL: [(&str, &str, bool); 7] = [
     ("401", "A token is asked for", true),
-    ("403", "Asked for by a page of another site", false),
+    ("403", "Asked for by a page of another site, or the caller's role does not reach that far", false),
+    ("421", "The Host header names a server that this one is not", true),
     ("429", "Too many requests from this address", true),
+    ("500", "The server could not do that: its log says why", true),
+    ("503", "Not now: the server ends, or has too much to do", false),
+    ("507", "The server's disk is full: nothing has changed", false),
 ];
 
 /// Everybody may ask for these without a token, and for the first as often as they like.
-const OPEN: [(&str, &[&str]); 2] = [("/healthz", &["401", "429"]), ("/readyz", &["401"])];
+const OPEN: [(&str, &[&str]); 2] = [("/healthz", &["401", "429", "500"]), ("/readyz", &["401"])];
 
 /// Adds what any request may be answered with, and says of each failure that its body is a problem.
 pub fn describe(description: &mut OpenApi) {
@@ -29,23 +34,23 @@ pub fn describe(description: &mut OpenApi) {
             }
             for (status, response) in &mut operation.responses.responses {
                 if let RefOr::T(response) = response {
-                    told(status, response);
+                    complete(status, response);
                 }
             }
         }
     }
 }
 
-/// A failure without a body of its own has a problem for one.
-fn told(status: &str, response: &mut Response) {
-    if !status.starts_with(['4', '5']) || !response.content.is_empty() {
-        return;
-    }
-    let body = Content::new(Some(Ref::from_schema_name("Problem")));
-    response.content.insert("application/problem+json".to_owned(), body.into());
+/// A response without words gets those of its status, which OpenAPI asks for of each; a failure without a body of its own has a problem
+/// for one.
+fn complete(status: &str, response: &mut Response) {
     if response.description.is_empty() {
         let reason = status.parse().ok().and_then(|status: StatusCode| status.canonical_reason());
-        response.description = reason.unwrap_or_default().to_owned();
+        response.description = reason.unwrap_or("As described").to_owned();
+    }
+    if status.starts_with(['4', '5']) && response.content.is_empty() {
+        let body = Content::new(Some(Ref::from_schema_name("Problem")));
+        response.content.insert("application/problem+json".to_owned(), body.into());
     }
 }
 

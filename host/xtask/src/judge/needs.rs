@@ -59,7 +59,7 @@ impl Needs {
     pub fn bring(project: &Project, judges: &[Judge]) -> Result<Self> {
         let lock = project.lock()?;
         let asked = |needing: &[Judge]| needing.iter().any(|judge| judges.contains(judge));
-        let needs_python = asked(&[Judge::Api, Judge::Dashboard, Judge::Traces]);
+        let needs_python = asked(&[Judge::Description, Judge::Api, Judge::Dashboard, Judge::Traces]);
         Ok(Self {
             python: outcome(needs_python, || python(project, &lock)),
             browser: outcome(asked(&[Judge::Dashboard]), browser),
@@ -70,7 +70,7 @@ impl Needs {
     /// Why a judge can't judge, where it can't.
     pub fn missing(&self, judge: Judge) -> Option<&str> {
         let why = match judge {
-            Judge::Api | Judge::Traces => self.python.as_ref().err(),
+            Judge::Description | Judge::Api | Judge::Traces => self.python.as_ref().err(),
             Judge::Dashboard => self.python.as_ref().err().or(self.browser.as_ref().err()),
             Judge::Metrics => self.promtool.as_ref().err(),
         };

@@ -46,6 +46,15 @@ const HISTOGRAMS: [&str; 5] = [
 const SPANS: [&str; 4] = ["request", "job", "decode", "write"];
 
 impl Panel<'_> {
+    /// openapi-spec-validator reads the API's description.
+    pub(super) fn description(&self) -> Result<()> {
+        let server = self.server(Judge::Description, None)?;
+        let mut validate = self.needs.python()?.command("description.py");
+        validate.arg(server.url()).arg("--token-file").arg(self.token(Judge::Description));
+        tools::run(&mut validate)?;
+        server.end()
+    }
+
     /// Schemathesis sends whatever the API's description allows.
     pub(super) fn api(&self) -> Result<()> {
         let server = self.server(Judge::Api, None)?;
