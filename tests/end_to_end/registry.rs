@@ -136,6 +136,32 @@ fn what_is_pushed_is_pulled_with_its_signature() {
 }
 
 #[test]
+fn what_was_signed_for_another_name_or_version_is_refused_and_what_says_nothing_is_told() {
+    let Some(registry) = Registry::open() else { return };
+    let signer = Signer::new();
+    let (own, old, other) =
+        (registry.named("ada/wide:1.0.0"), registry.named("ada/wide:1.1.0"), registry.named("eve/wide:1.0.0"));
+    signer.place.run(&["policy", "sign", "p.wasm", "--key", "ada.key", "--reference", &own]).succeeded();
+    // As whoever runs the registry could lay it.
+    for name in [&own, &old, &other] {
+        signer.place.run(&["policy", "push", "p.wasm", name]).succeeded();
+    }
+    let place = Place::new();
+    place.configure(&signer.configuration(true, &[("Ada", &signer.public)]));
+    let pull = |name: &str| place.run(&["policy", "pull", name, "-o", "q.wasm"]);
+    pull(&old).failed(1, "it was signed as");
+    pull(&other).failed(1, "it was signed as");
+    assert_eq!(place.files(), [""; 0]);
+    assert!(!pull(&own).succeeded().stderr().contains("note:"));
+    // One that says no name of its own: what is lacking is told.
+    signer.sign().succeeded();
+    signer.place.run(&["policy", "push", "p.wasm", &own]).succeeded();
+    assert!(pull(&own).succeeded().stderr().contains("nothing binds that to the name ada/wide"));
+    signer.place.run(&["policy", "push", "p.wasm", &old]).succeeded();
+    pull(&old).failed(1, "it was signed as version 1.0.0");
+}
+
+#[test]
 fn a_manifest_is_laid_out_as_other_tools_expect_it() {
     let Some(registry) = Registry::open() else { return };
     let place = Place::new();

@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod artifact;
+mod binding;
 mod client;
 mod credentials;
 mod digest;
@@ -28,6 +29,7 @@ mod session;
 mod transport;
 
 pub use artifact::{About, SIGNATURE};
+pub use binding::{Binding, Statement};
 pub use client::{Client, Pulled, Pushed};
 pub use credentials::{Credentials, PASSWORD, REGISTRY, USER};
 pub use error::{Error, Result};

@@ -8,7 +8,7 @@ use std::{
 
 use serde::Serialize;
 use tempfile::NamedTempFile;
-use tilewright_registry::Pulled;
+use tilewright_registry::{Binding, Pulled, Statement};
 use tilewright_signing::{KeyId, Refusal, Signed, signature_path};
 
 use super::{admission, push, sign};
@@ -17,6 +17,7 @@ use crate::{
     config,
     failure::{Failure, Outcome},
     files, output,
+    tell::tell,
 };
 
 #[derive(Serialize)]
@@ -31,6 +32,8 @@ struct Report {
     policy: String,
     /// Who signed it, where a trusted key did.
     signed: Option<Signed>,
+    /// What is lacking where nothing that was signed says that this is what was asked for.
+    unbound: Option<String>,
     /// The key that it claims to be signed with otherwise.
     untrusted_key: Option<KeyId>,
 }
@@ -54,6 +57,13 @@ pub fn run(arguments: &Pull) -> Outcome {
         // What a trusted key is said to have signed, and did not, is never kept.
         Err(refusal) => return Err(Failure::work(format!("policy {shown}: {refusal}"))),
     };
+    // Signed, and as what: a registry may hand out any file that was ever signed.
+    let binding = signed.as_ref().map(|signed| arguments.reference.binding(&Statement::read(&signed.comment)));
+    let unbound = match binding {
+        Some(Binding::Other(mismatch)) => return Err(Failure::work(format!("policy {shown}: {mismatch}"))),
+        Some(Binding::Loose(lack)) => Some(lack),
+        Some(Binding::Bound) | None => None,
+    };
     let policy = sign::described(&super::host(arguments.grants)?, Path::new(&shown), &pulled.wasm)?;
     keep(&path, &pulled)?;
     let report = Report {
@@ -64,6 +74,7 @@ pub fn run(arguments: &Pull) -> Outcome {
         version: policy.description.version,
         policy: policy.digest,
         signed,
+        unbound,
         untrusted_key,
     };
     if arguments.connection.json { super::print(&report) } else { tell(&report) }
@@ -94,7 +105,10 @@ fn written(path: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
 }
 
 fn tell(report: &Report) -> Outcome {
-    let Report { file, name, version, reference, signed, untrusted_key, .. } = report;
+    let Report { file, name, version, reference, signed, unbound, untrusted_key, .. } = report;
+    if let Some(lack) = unbound {
+        tell!("note: policy {reference}: {lack}");
+    }
     let signed = match (signed, untrusted_key) {
         (Some(signed), _) => format!("signed by {} (key {})", signed.by, signed.key),
         (None, Some(key)) => format!("signed with key {key}, which is not among the trusted ones"),

@@ -8,6 +8,7 @@ use std::{
 
 use serde::Serialize;
 use tilewright_policy::{Inspection, PolicyHost};
+use tilewright_registry::Reference;
 use tilewright_signing::{KeyId, LockedKey, others_can_read, signature_path, write_signature};
 
 use crate::{args::Sign, failure::Outcome, files, policy::keygen};
@@ -40,7 +41,7 @@ pub fn run(arguments: &Sign) -> Outcome {
     let key = LockedKey::read(&arguments.key)?;
     let password = if key.is_encrypted() { keygen::password(&arguments.password, false, "")? } else { String::new() };
     let key = key.open(password)?;
-    let comment = comment(&policy, arguments.comment.as_deref());
+    let comment = comment(&policy, arguments.reference.as_ref(), arguments.comment.as_deref());
     let signature = key.sign(&bytes, &comment, None)?;
     write_signature(&path, &signature)?;
     let report = Report {
@@ -65,9 +66,14 @@ pub fn described(host: &PolicyHost, file: &Path, bytes: &[u8]) -> Outcome<Inspec
 }
 
 /// Signed with the file, in minisign's own manner: parts, with tabs between.
-fn comment(policy: &Inspection, more: Option<&str>) -> String {
+fn comment(policy: &Inspection, reference: Option<&Reference>, more: Option<&str>) -> String {
     let seconds = UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs());
     let (name, version) = (&policy.description.name, &policy.description.version);
     let parts = format!("timestamp:{seconds}\tpolicy:{name}\tversion:{version}\tdigest:{}", policy.digest);
-    more.map_or(parts.clone(), |more| format!("{parts}\t{more}"))
+    // With its tag only where one was given: without, it is good for any.
+    let reference = reference.map(|reference| {
+        let tag = reference.tag().map_or_else(String::new, |tag| format!(":{tag}"));
+        format!("reference:{}/{}{tag}", reference.registry(), reference.repository())
+    });
+    [Some(parts), reference, more.map(str::to_owned)].into_iter().flatten().collect::<Vec<_>>().join("\t")
 }

@@ -1,0 +1,174 @@
+//! Whether a signed policy is the one that was asked for. A signature says who made a file; a registry may hand out any file that was ever
+//! signed by the same key, under whatever name and version is asked for. What the signer says of the file beside it, signed as well,
+//! is held against the reference.
+
+use crate::Reference;
+
+/// What a signer says of a file: the parts of minisign's trusted comment, as `tilewright policy sign` writes them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Statement {
+    /// `reference:`, a name in a registry with its tag, where the signer gave one.
+    pub reference: Option<String>,
+    /// `policy:`, what the policy calls itself.
+    pub name: Option<String>,
+    /// `version:`
+    pub version: Option<String>,
+}
+
+/// How a signed policy stands to the reference that it was pulled by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Binding {
+    /// It is what was asked for: by its digest, or as its signer says.
+    Bound,
+    /// Nothing says so: what is lacking, in a line.
+    Loose(String),
+    /// It is something else: what differs, in a line.
+    Other(String),
+}
+
+impl Statement {
+    /// Reads a trusted comment: parts `name:value` with tabs between. What else is in it is left alone.
+    pub fn read(comment: &str) -> Self {
+        let part = |name: &str| {
+            comment
+                .split('\t')
+                .find_map(|part| part.strip_prefix(name)?.strip_prefix(':'))
+                .map(|text| text.trim().to_owned())
+        };
+        Self { reference: part("reference"), name: part("policy"), version: part("version") }
+    }
+}
+
+impl Reference {
+    /// How what was signed stands to this reference.
+    pub fn binding(&self, statement: &Statement) -> Binding {
+        // A digest names these bytes and no others.
+        if self.digest().is_some() {
+            return Binding::Bound;
+        }
+        let tag = self.tag().unwrap_or("latest");
+        if let Some(said) = &statement.reference {
+            let Ok(signed) = said.parse::<Reference>() else {
+                return Binding::Other(format!("its signature is for '{}', which is no reference", shown(said)));
+            };
+            let is_same = signed.registry() == self.registry() && signed.repository() == self.repository();
+            return match is_same && signed.tag().is_none_or(|signed| signed == tag) {
+                true if signed.tag().is_some() => Binding::Bound,
+                true => self.version(statement, tag),
+                false => Binding::Other(format!(
+                    "it was signed as {signed}, and not as {self}: ask for that one, or for a digest"
+                )),
+            };
+        }
+        self.version(statement, tag)
+    }
+
+    /// A tag that is a version has to be the one that was signed.
+    fn version(&self, statement: &Statement, tag: &str) -> Binding {
+        let Some(version) = statement.version.as_deref().filter(|version| is_version(version)) else {
+            return Binding::Loose(format!(
+                "its signature says no version, so that nothing binds it to {self}: pin it with @sha256:…"
+            ));
+        };
+        let plain = tag.strip_prefix('v').unwrap_or(tag);
+        if is_version(plain) && plain != version {
+            return Binding::Other(format!(
+                "it was signed as version {}, and {self} asks for {tag}: ask for that version, or for a digest",
+                shown(version)
+            ));
+        }
+        if !is_version(plain) {
+            return Binding::Loose(format!(
+                "it was signed as version {}, and nothing binds that to the tag {tag}: pin it with @sha256:…",
+                shown(version)
+            ));
+        }
+        match (&statement.reference, &statement.name) {
+            (Some(_), _) => Binding::Bound,
+            (None, Some(name)) if name == self.name() => Binding::Bound,
+            (None, name) => Binding::Loose(format!(
+                "it was signed as {} {}, and nothing binds that to the name {}: pin it with @sha256:…, or have it signed with --reference",
+                name.as_deref().map_or_else(|| "version".into(), shown),
+                shown(version),
+                self.repository()
+            )),
+        }
+    }
+}
+
+/// Three numbers with dots between, and what may follow them.
+fn is_version(text: &str) -> bool {
+    let core = text.split(['-', '+']).next().unwrap_or_default();
+    let numbers: Vec<&str> = core.split('.').collect();
+    numbers.len() == 3
+        && numbers.iter().all(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(100).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn binding(reference: &str, comment: &str) -> Binding {
+        reference.parse::<Reference>().unwrap().binding(&Statement::read(comment))
+    }
+
+    #[test]
+    fn a_comment_has_parts() {
+        let read = Statement::read(
+            "timestamp:1\tpolicy:wide\tversion:1.0.0\tdigest:sha256:00\treference:ghcr.io/ada/wide:1.0.0\tmore",
+        );
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(
+            read,
+            Statement { reference: text("ghcr.io/ada/wide:1.0.0"), name: text("wide"), version: text("1.0.0") }
+        );
+        assert_eq!(Statement::read("timestamp:1 file:wide.wasm"), Statement::default());
+    }
+
+    #[test]
+    fn what_was_signed_as_something_else_is_told_from_what_was_not_said() {
+        let signed = "policy:wide\tversion:1.0.0";
+        let named = "policy:wide\tversion:1.0.0\treference:ghcr.io/ada/wide:1.0.0";
+        let pinned = format!("ghcr.io/ada/other@sha256:{}", "a1".repeat(32));
+        for (reference, comment) in [
+            ("ghcr.io/ada/wide:1.0.0", signed),
+            ("ghcr.io/ada/wide:v1.0.0", signed),
+            ("ghcr.io/ada/wide:1.0.0", named),
+            ("ghcr.io/ada/fast:1.0.0", "policy:wide\tversion:1.0.0\treference:ghcr.io/ada/fast"),
+            (&pinned, signed),
+            (&pinned, ""),
+        ] {
+            assert_eq!(binding(reference, comment), Binding::Bound, "{reference} {comment}");
+        }
+        for (reference, comment, words) in [
+            (
+                "ghcr.io/ada/wide:1.1.0",
+                signed,
+                "it was signed as version 1.0.0, and ghcr.io/ada/wide:1.1.0 asks for 1.1.0",
+            ),
+            (
+                "ghcr.io/ada/wide:latest",
+                named,
+                "it was signed as ghcr.io/ada/wide:1.0.0, and not as ghcr.io/ada/wide:latest",
+            ),
+            ("ghcr.io/eve/wide:1.0.0", named, "it was signed as ghcr.io/ada/wide:1.0.0"),
+            ("ghcr.io/ada/wide:1.0.0", "reference:nonsense", "is no reference"),
+        ] {
+            let Binding::Other(told) = binding(reference, comment) else { panic!("{reference} {comment}") };
+            assert!(told.contains(words), "{told}");
+        }
+        for (reference, comment, words) in [
+            ("ghcr.io/ada/wide", signed, "nothing binds that to the tag latest"),
+            ("ghcr.io/ada/wide:stable", signed, "nothing binds that to the tag stable"),
+            ("ghcr.io/ada/wide:1.0.0", "", "says no version"),
+            ("ghcr.io/ada/fast:1.0.0", signed, "nothing binds that to the name ada/fast"),
+        ] {
+            let Binding::Loose(told) = binding(reference, comment) else { panic!("{reference} {comment}") };
+            assert!(told.contains(words), "{told}");
+        }
+    }
+}
