@@ -57,6 +57,8 @@ fn check(path: &str) -> Outcome {
     let config = current()?;
     let shipped: Vec<&str> = shipped_names().collect();
     config.check(&shipped)?;
+    config.check_presence()?;
+    config.check_presence_of_policies()?;
     let policies = &config.policies;
     let stands = std::path::Path::new(path).exists();
     let word = |required: bool| if required { "required" } else { "not required" };
@@ -77,21 +79,19 @@ fn check(path: &str) -> Outcome {
 /// What `tilewright serve` makes of it. Files that it names have to be there and to be what they are named for.
 fn served(config: &Config) -> Outcome<Vec<(&'static str, String)>> {
     let server = &config.server;
-    let access = match (&server.tls, &server.token_file) {
+    let access = match (&server.tls, server.has_tokens()) {
         (Some(tls), _) if tls.clients.is_some() => "TLS, with clients' certificates",
-        (Some(_), Some(_)) => "TLS, with a token",
-        (Some(_), None) => "TLS",
-        (None, Some(_)) => "with a token",
-        (None, None) => "this machine alone",
+        (Some(_), true) => "TLS, with a token",
+        (Some(_), false) => "TLS",
+        (None, true) => "with a token",
+        (None, false) => "this machine alone",
     };
     let mut rows = vec![("listens on", format!("{} ({access})", server.listen))];
     rows.extend(server.data_folder().map(|folder| ("keeps jobs in", folder.display().to_string())));
-    for root in &server.roots {
-        if !root.is_dir() {
-            return Err(Failure::input(format!("{}: a root has to be a folder that is there", root.display())));
-        }
-        rows.push(("root", root.display().to_string()));
-    }
+    rows.extend(server.roots.iter().map(|root| ("root", root.display().to_string())));
+    rows.extend(server.tokens.iter().map(|token| ("token", format!("{}: {}", token.name, token.role.name()))));
+    rows.extend(server.registries.iter().map(|registry| ("registry", registry.clone())));
+    rows.extend(server.audit.iter().map(|path| ("writes changes to", path.display().to_string())));
     for (name, model) in &config.models {
         let opened = Model::open(&model.vae, Overrides::default())?;
         rows.push(("model", format!("{name}: {} ({})", opened.facts().family, model.vae.display())));

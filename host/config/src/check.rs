@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Config, Route, Source, origin::Fault};
+use crate::{Config, Route, Source, Stage, origin::Fault};
 
 /// What is wrong whatever ships.
 pub(crate) fn within(config: &Config) -> Result<(), Fault> {
@@ -13,6 +13,11 @@ pub(crate) fn within(config: &Config) -> Result<(), Fault> {
         let at = format!("routes/{place}");
         unique(&config.routes()[..place], route, &at)?;
         reachable(&config.routes()[..place], route, &at)?;
+        if !route.conditions.stage.is_empty() && !route.conditions.stage.contains(&Stage::Decode) {
+            let detail =
+                "a service only decodes: no job would come to this route: write \"decode\", or leave the key out";
+            return fault(format!("{at}/stage"), detail);
+        }
         known(&config.models, "model", &route.conditions.model, &at)?;
         known(config.devices(), "device", &route.conditions.device, &at)?;
         if let Some((key, name)) = route.policies().skip(1).find(|(_, name)| *name == route.policy) {

@@ -19,7 +19,7 @@ pub struct Device {
     #[serde(deserialize_with = "values::count::<_, _, 1024>")]
     pub threads: Option<u32>,
     /// The most that a job may hold at once, in bytes; without it, 80 % of what is free.
-    #[serde(rename = "memory-limit", deserialize_with = "values::size")]
+    #[serde(rename = "memory-limit", deserialize_with = "values::memory_limit")]
     pub memory_limit_bytes: Option<u64>,
 }
 
@@ -86,6 +86,7 @@ mod tests {
             ("[devices.a]\ndevice = \"cuda:+1\"", 2, "expected auto, cpu, cuda or cuda:N"),
             ("[devices.a]\nthreads = 1025", 2, "expected a whole number from 1 to 1024"),
             ("[devices.a]\nmemory-limit = \"0\"", 2, "'0' is not a size"),
+            ("[devices.a]\nmemory-limit = \"1000B\"", 2, "allowed is 1MiB or more: no job fits into less"),
             ("[devices.a]\nmemory = \"1GiB\"", 2, "expected one of `device`, `threads`, `memory-limit`"),
         ] {
             let message = refused(text, line);

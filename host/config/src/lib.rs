@@ -25,6 +25,7 @@ mod origin;
 mod place;
 mod policies;
 mod policy;
+mod presence;
 mod routes;
 mod server;
 mod values;
@@ -41,7 +42,7 @@ pub use place::{Place, user_path};
 pub use policies::Policies;
 pub use policy::{Policy, Source, Wasi};
 pub use routes::{Canary, Route, TakeOver};
-pub use server::{LogFormat, Server, ServerLimits, Telemetry, Tls};
+pub use server::{LogFormat, Role, Server, ServerLimits, Telemetry, Tls, Token};
 
 use origin::Origin;
 
@@ -112,6 +113,33 @@ impl Config {
         check::against(self, shipped).map_err(|fault| self.origin.fault(fault))
     }
 
+    /// Says whether the files and folders that a service needs are there and of their kind, policies'
+    /// files aside: what is named by mistake is a mistake of the configuration, and told with its line.
+    ///
+    /// # Errors
+    /// [`Error::Wrong`], with the line.
+    pub fn check_presence(&self) -> Result<()> {
+        presence::check(self).map_err(|fault| self.origin.fault(fault))
+    }
+
+    /// The same for policies that are files. A service that had one in force goes on without its file.
+    ///
+    /// # Errors
+    /// [`Error::Wrong`], with the line.
+    pub fn check_presence_of_policies(&self) -> Result<()> {
+        presence::check_policies(self).map_err(|fault| self.origin.fault(fault))
+    }
+
+    /// Whether a request may have a policy fetched from this registry (host or host:port).
+    pub fn allows_registry(&self, registry: &str) -> bool {
+        let of_policy = |policy: &Policy| match &policy.source {
+            Source::Oci(reference) => reference.split('/').next().is_some_and(|own| own.eq_ignore_ascii_case(registry)),
+            Source::Shipped(_) | Source::File(_) => false,
+        };
+        self.server.registries.iter().any(|known| known.eq_ignore_ascii_case(registry))
+            || self.policies.named.values().any(of_policy)
+    }
+
     /// The devices that jobs run on: `main`, chosen by itself, where none is configured.
     pub fn devices(&self) -> &BTreeMap<String, Device> {
         &self.devices
@@ -134,7 +162,7 @@ impl Config {
             ("server.listen", old_server.listen != new_server.listen),
             ("server.data", old_server.data != new_server.data),
             ("server.tls", old_server.tls != new_server.tls),
-            ("server.token-file", old_server.token_file != new_server.token_file),
+            ("server.audit", old_server.audit != new_server.audit),
             ("server.hosts", old_server.hosts != new_server.hosts),
             ("server.behind-proxy", old_server.behind_proxy != new_server.behind_proxy),
             ("server.limits.queue", old_server.limits.queue != new_server.limits.queue),

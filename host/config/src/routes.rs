@@ -110,7 +110,7 @@ pub(crate) struct Written {
     shadow: Option<Name>,
     canary: Option<Canary>,
     objective: Option<Objective>,
-    #[serde(default, deserialize_with = "values::size")]
+    #[serde(default, deserialize_with = "values::memory_limit")]
     memory_limit: Option<u64>,
     #[serde(default)]
     take_over: TakeOver,
@@ -187,6 +187,8 @@ mod tests {
             ("policy = \"fixed\"\nshadow = \"fixed\"", 3, "'fixed' decides for the route 'route-1' already"),
             ("policy = \"fixed\"\nname = \"Video\"", 3, "'Video' is no name"),
             ("policy = \"fixed\"\nstage = \"train\"", 3, "unknown variant `train`, expected `decode` or `encode`"),
+            ("policy = \"fixed\"\nstage = \"encode\"", 3, "a service only decodes: no job would come to this route"),
+            ("policy = \"fixed\"\nmemory-limit = \"1KiB\"", 3, "allowed is 1MiB or more"),
             ("policy = \"fixed\"\nstage = []", 3, "an empty list: name at least one"),
             ("policy = \"fixed\"\nfamily = 1", 3, "expected a text or a list of texts"),
             ("policy = \"fixed\"\nfamily = [\"\"]", 3, "allowed are 1 to 64 characters"),

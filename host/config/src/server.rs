@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 use crate::{place, values};
 
@@ -14,6 +14,9 @@ use crate::{place, values};
 const LONGEST_JOB: u64 = 30 * 24 * 3_600_000;
 /// Milliseconds of the longest that results are kept: a year.
 const LONGEST_KEPT: u64 = 31_557_600_000;
+/// Bytes of the smallest and the largest latent that uploads can be limited to.
+const LEAST_UPLOAD: u64 = 1 << 10;
+const MOST_UPLOAD: u64 = 64 << 30;
 
 /// `[server]`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -29,9 +32,18 @@ pub struct Server {
     /// The folders that jobs may name paths in, not made canonical.
     #[serde(deserialize_with = "values::paths")]
     pub roots: Vec<PathBuf>,
-    /// The file with the bearer token. It is not looked at here.
+    /// The file with a bearer token that may do everything.
     #[serde(deserialize_with = "values::path")]
     pub token_file: Option<PathBuf>,
+    /// `[[server.tokens]]`: further bearer tokens, each with a name and a role.
+    #[serde(deserialize_with = "tokens")]
+    pub tokens: Vec<Token>,
+    /// Registries that a request may have policies fetched from, as host or host:port; those that `[policies.NAME]` names count, too.
+    #[serde(deserialize_with = "registries")]
+    pub registries: Vec<String>,
+    /// The file that a line is added to for each request that changes something. Without it, such lines go to the log alone.
+    #[serde(deserialize_with = "values::path")]
+    pub audit: Option<PathBuf>,
     /// Further names that requests may come under, in lower case and without a port.
     #[serde(deserialize_with = "hosts")]
     pub hosts: Vec<String>,
@@ -45,7 +57,44 @@ pub struct Server {
     pub telemetry: Telemetry,
 }
 
-/// `[server.tls]`: PEM files. They are not looked at here.
+/// `[[server.tokens]]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
+pub struct Token {
+    /// Whose it is: stands in the audit's lines.
+    #[serde(deserialize_with = "name")]
+    pub name: String,
+    /// What it is good for.
+    pub role: Role,
+    /// The file that it stands in.
+    #[serde(deserialize_with = "values::path")]
+    pub file: PathBuf,
+}
+
+/// What a caller may do. Each may do what those before it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// See everything: jobs, results, decisions, policies, metrics.
+    Read,
+    /// Submit and cancel jobs.
+    Submit,
+    /// Swap, roll back and pause policies, end trials, upload modules.
+    Operate,
+}
+
+impl Role {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Read => "read",
+            Role::Submit => "submit",
+            Role::Operate => "operate",
+        }
+    }
+}
+
+/// `[server.tls]`: PEM files.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
 pub struct Tls {
@@ -64,8 +113,8 @@ pub struct Tls {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default, expecting = "a table")]
 pub struct ServerLimits {
-    /// Bytes of the largest request.
-    #[serde(rename = "upload", deserialize_with = "values::size")]
+    /// Bytes of the largest latent.
+    #[serde(rename = "upload", deserialize_with = "upload")]
     pub upload_bytes: u64,
     /// Jobs that may wait, per device.
     #[serde(deserialize_with = "values::count::<_, _, 100_000>")]
@@ -113,6 +162,9 @@ impl Default for Server {
             data: None,
             roots: Vec::new(),
             token_file: None,
+            tokens: Vec::new(),
+            registries: Vec::new(),
+            audit: None,
             hosts: Vec::new(),
             behind_proxy: false,
             tls: None,
@@ -153,12 +205,19 @@ impl Server {
             .tls
             .iter_mut()
             .flat_map(|tls| [&mut tls.certificate, &mut tls.key].into_iter().chain(&mut tls.clients));
-        self.data.iter_mut().chain(&mut self.roots).chain(&mut self.token_file).chain(tls)
+        let tokens = self.tokens.iter_mut().map(|token| &mut token.file);
+        let files = self.data.iter_mut().chain(&mut self.roots).chain(&mut self.token_file).chain(&mut self.audit);
+        files.chain(tokens).chain(tls)
+    }
+
+    /// Whether callers are asked for a token.
+    pub fn has_tokens(&self) -> bool {
+        self.token_file.is_some() || !self.tokens.is_empty()
     }
 
     /// What stands against listening where other machines can come.
     pub(crate) fn exposure(&self) -> Option<String> {
-        let token = self.token_file.is_some();
+        let token = self.has_tokens();
         let guarded = match &self.tls {
             Some(tls) => token || tls.clients.is_some(),
             None => token && self.behind_proxy,
@@ -166,7 +225,7 @@ impl Server {
         (self.is_exposed() && !guarded).then(|| {
             format!(
                 "{} can be reached from other machines: allowed are 127.0.0.0/8 and [::1], or [server.tls] with token-file or with clients in \
-                 it, or token-file with behind-proxy = true where TLS ends at a proxy in front of it",
+                 it, or token-file with behind-proxy = true where TLS ends at a proxy in front of it ([[server.tokens]] do as well)",
                 self.listen
             )
         })
@@ -201,6 +260,53 @@ impl<'de> Deserialize<'de> for Host {
     }
 }
 
+fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Ok(values::Name::deserialize(deserializer)?.0)
+}
+
+/// Two tokens of one name could not be told apart in the audit's lines.
+fn tokens<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Token>, D::Error> {
+    let tokens = Vec::<Token>::deserialize(deserializer)?;
+    for (place, token) in tokens.iter().enumerate() {
+        if tokens.iter().take(place).any(|other| other.name == token.name) {
+            let name = &token.name;
+            return Err(D::Error::custom(format!("'{name}' is the name of another token, too: give each its own")));
+        }
+    }
+    Ok(tokens)
+}
+
+/// What no latent is as small as, or as large as, can't be meant.
+fn upload<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let bytes: u64 = values::size(deserializer)?;
+    match (LEAST_UPLOAD..=MOST_UPLOAD).contains(&bytes) {
+        true => Ok(bytes),
+        false => Err(D::Error::custom("allowed is 1KiB to 64GiB")),
+    }
+}
+
+/// A registry as references begin with it: `registry.example`, `localhost:5000`.
+struct Registry(String);
+
+impl<'de> Deserialize<'de> for Registry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        values::text(deserializer, "a registry such as \"registry.example\"", |text| {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b':');
+            match (1..=253).contains(&text.len()) && text.bytes().all(plain) {
+                true => Ok(Self(text.to_ascii_lowercase())),
+                false => Err(format!(
+                    "'{}' is no registry: write a host without scheme and path, as in registry.example or localhost:5000",
+                    text.escape_debug()
+                )),
+            }
+        })
+    }
+}
+
+fn registries<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Ok(Vec::<Registry>::deserialize(deserializer)?.into_iter().map(|Registry(name)| name).collect())
+}
+
 fn hosts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     Ok(Vec::<Host>::deserialize(deserializer)?.into_iter().map(|Host(name)| name).collect())
 }
@@ -230,7 +336,7 @@ mod tests {
     #[test]
     fn a_server_that_is_wrong() {
         for (text, words) in [
-            ("port = 1", "unknown field `port`, expected one of `listen`, `data`, `roots`, `token-file`, `hosts`"),
+            ("port = 1", "unknown field `port`, expected one of `listen`, `data`, `roots`, `token-file`, `tokens`"),
             ("listen = 7590", "expected an address such as \"127.0.0.1:7590\""),
             ("listen = \"localhost\"", "'localhost' is no address to listen on: write IP:PORT"),
             ("data = \"\"", "an empty path"),
@@ -247,6 +353,20 @@ mod tests {
             ),
             ("limits = { upload = 5 }", "expected a size such as \"8GiB\""),
             ("limits = { upload = \"5 apples\" }", "'5 apples' is not a size"),
+            ("limits = { upload = \"1B\" }", "allowed is 1KiB to 64GiB"),
+            ("limits = { upload = \"1TiB\" }", "allowed is 1KiB to 64GiB"),
+            ("registries = [\"oci://registry.example\"]", "is no registry: write a host without scheme and path"),
+            ("registries = [\"registry.example/team\"]", "is no registry: write a host without scheme and path"),
+            ("audit = \"\"", "an empty path"),
+            (
+                "tokens = [{ name = \"ci\", role = \"root\", file = \"t\" }]",
+                "expected one of `read`, `submit`, `operate`",
+            ),
+            ("tokens = [{ name = \"CI\", role = \"read\", file = \"t\" }]", "'CI' is no name"),
+            (
+                "tokens = [{ name = \"ci\", role = \"read\", file = \"t\" }, { name = \"ci\", role = \"submit\", file = \"u\" }]",
+                "'ci' is the name of another token, too",
+            ),
             ("limits = { queue = 0 }", "integer `0`, expected a whole number from 1 to 100000"),
             ("limits = { queue = 100001 }", "expected a whole number from 1 to 100000"),
             ("limits = { queue = \"64\" }", "expected a whole number from 1 to 100000"),
@@ -271,6 +391,7 @@ mod tests {
     #[test]
     fn beyond_this_machine_it_takes_protection() {
         const TOKEN: &str = "token-file = \"token\"\n";
+        const TOKENS: &str = "tokens = [{ name = \"ci\", role = \"submit\", file = \"token\" }]\n";
         const PROXY: &str = "behind-proxy = true\n";
         const TLS: &str = "tls = { certificate = \"c\", key = \"k\" }\n";
         const CLIENTS: &str = "tls = { certificate = \"c\", key = \"k\", clients = \"a\" }\n";
@@ -289,6 +410,8 @@ mod tests {
             ("192.168.0.1:80", vec![CLIENTS], true),
             ("192.168.0.1:80", vec![CLIENTS, TOKEN], true),
             ("192.168.0.1:80", vec![TOKEN, PROXY], true),
+            ("192.168.0.1:80", vec![TOKENS, PROXY], true),
+            ("192.168.0.1:80", vec![TOKENS], false),
         ] {
             let text = format!("[server]\n{}listen = \"{address}\"\n", keys.concat());
             match allowed {

@@ -71,6 +71,9 @@ fn every_key_says_what_it_says() {
         data: Some("/var/lib/tilewright".into()),
         roots: vec!["/srv/latents".into()],
         token_file: Some(below("token")),
+        tokens: vec![Token { name: "ci".into(), role: Role::Submit, file: below("ci.token") }],
+        registries: vec!["registry.example".into()],
+        audit: Some("/var/log/tilewright/audit.log".into()),
         hosts: vec!["tiles.example".into()],
         behind_proxy: true,
         tls: Some(tls),
@@ -153,6 +156,26 @@ fn the_example_that_ships_is_right() {
 }
 
 #[test]
+fn requests_reach_the_registries_that_are_named_and_no_others() {
+    let config =
+        parsed("[server]\nregistries = [\"one.example\"]\n[policies.own]\nsource = \"oci://localhost:5000/a/b:1\"\n");
+    let config = config.unwrap();
+    for (registry, allowed) in [
+        ("one.example", true),
+        ("ONE.example", true),
+        ("localhost:5000", true),
+        ("localhost", false),
+        ("localhost:5001", false),
+        ("two.example", false),
+        ("one.example.two", false),
+        ("", false),
+    ] {
+        assert_eq!(config.allows_registry(registry), allowed, "{registry}");
+    }
+    assert!(!Config::default().allows_registry("one.example"));
+}
+
+#[test]
 fn what_counts_after_a_restart_only_is_told() {
     let was = parsed(COMPLETE).unwrap();
     for (from, to, sections) in [
@@ -160,6 +183,10 @@ fn what_counts_after_a_restart_only_is_told() {
         ("queue = 65", "queue = 64", &["server.limits.queue"]),
         ("connections = 257", "connections = 2", &["server.limits.connections"]),
         ("roots = [\"/srv/latents\"]", "", &[]),
+        ("token-file = \"token\"", "token-file = \"other\"", &[]),
+        ("role = \"submit\"", "role = \"read\"", &[]),
+        ("registries = [\"Registry.example\"]", "", &[]),
+        ("audit.log", "other.log", &["server.audit"]),
         ("share = 0.1", "share = 0.2", &[]),
         ("vae = \"ae.safetensors\"", "vae = \"other.safetensors\"", &[]),
         ("tile = 512", "tile = 256", &[]),

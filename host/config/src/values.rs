@@ -12,6 +12,8 @@ use tilewright_plan::bytes;
 
 /// Characters of the longest name or word.
 const LONGEST: usize = 64;
+/// Bytes of the least memory that a job can be limited to.
+const LEAST_MEMORY: u64 = 1 << 20;
 
 /// A name of the user's own: 1 to 64 of a–z, 0–9, `-` and `_`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,6 +112,14 @@ pub(crate) fn paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pa
 pub(crate) fn size<'de, D: Deserializer<'de>, T: From<u64>>(deserializer: D) -> Result<T, D::Error> {
     let read = |text: &str| bytes::parse(text).map_err(|error| error.to_string());
     Ok(text(deserializer, "a size such as \"8GiB\" or \"512MiB\"", read)?.into())
+}
+
+/// The most that a job may hold, in bytes.
+pub(crate) fn memory_limit<'de, D: Deserializer<'de>, T: From<u64>>(deserializer: D) -> Result<T, D::Error> {
+    match size(deserializer)? {
+        bytes @ LEAST_MEMORY.. => Ok(T::from(bytes)),
+        _ => Err(D::Error::custom("allowed is 1MiB or more: no job fits into less")),
+    }
 }
 
 /// A span of time from `LEAST` to `MOST` milliseconds.
