@@ -16,6 +16,22 @@ pub enum Error {
     /// A registry does not give it.
     #[error(transparent)]
     Registry(#[from] tilewright_registry::Error),
+    /// A registry that requests may not have policies fetched from.
+    #[error(
+        "policy oci://{reference}: the configuration allows no such registry: add it to [server] registries, or name the policy in [policies.NAME]"
+    )]
+    RegistryNotAllowed {
+        /// As asked for.
+        reference: String,
+    },
+    /// What a registry gives is another policy or version than the one that its signer signed.
+    #[error("policy {policy}: {mismatch}")]
+    Mismatch {
+        /// Where it is from.
+        policy: String,
+        /// What differs.
+        mismatch: String,
+    },
     /// Its signature can't be read.
     #[error(transparent)]
     Signing(#[from] tilewright_signing::Error),
@@ -98,6 +114,28 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error in a line, for whoever asked: what a registry or the way to it did would tell a stranger what listens where, and is for
+    /// the log alone.
+    pub fn for_callers(&self) -> String {
+        match self {
+            Error::Registry(tilewright_registry::Error::Reference { .. }) => self.one_line(),
+            Error::Registry(_) => "the registry does not give this policy: the server's log says why".into(),
+            error => error.one_line(),
+        }
+    }
+
+    /// The error with its causes.
+    pub(crate) fn one_line(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(source) = cause {
+            text.push_str(": ");
+            text.push_str(&source.to_string());
+            cause = source.source();
+        }
+        text.lines().collect::<Vec<_>>().join(", ")
+    }
+
     /// Whether what was asked for is wrong, rather than the machine.
     pub fn is_input(&self) -> bool {
         !matches!(self, Error::Storage { .. } | Error::Policy(tilewright_policy::PolicyError::Sandbox { .. }))

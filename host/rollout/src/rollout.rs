@@ -278,12 +278,5 @@ fn words(case: &Case<'_>) -> String {
 }
 
 fn one_line(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(source) = cause {
-        text.push_str(": ");
-        text.push_str(&source.to_string());
-        cause = source.source();
-    }
-    text.lines().collect::<Vec<_>>().join(", ")
+    error.one_line()
 }

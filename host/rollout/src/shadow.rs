@@ -7,7 +7,7 @@ use std::{
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
     thread,
-    time::{SystemTime, UNIX_EPOCH},
+    time::SystemTime,
 };
 
 use serde::Serialize;
@@ -22,10 +22,10 @@ const WAITING: usize = 64;
 const KEPT: usize = 256;
 
 /// One decision's regrets: what each one's plan is predicted to take over the better of the two, less one.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Regret {
-    /// When, in milliseconds since 1970.
-    pub time_ms: u64,
+    /// When, RFC 3339 in UTC.
+    pub time: String,
     /// Mean of the incumbent's regrets so far.
     pub incumbent: f64,
     /// Mean of the shadow's.
@@ -120,10 +120,6 @@ impl Shadows {
     }
 }
 
-fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
-}
-
 fn think(questions: &Receiver<Asked>) {
     for Asked { shadow, revision, request, device, offer, facts, plan } in questions {
         let decision = revision.instance().planner().decide(&request, &device, &offer, facts.clone());
@@ -150,7 +146,8 @@ fn think(questions: &Receiver<Asked>) {
             let Sums { compared, gain, incumbent, shadow } = *sums;
             let count = compared as f64;
             known.predicted_gain = Some(gain / count);
-            known.regrets.push_back(Regret { time_ms: now_ms(), incumbent: incumbent / count, shadow: shadow / count });
+            let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+            known.regrets.push_back(Regret { time, incumbent: incumbent / count, shadow: shadow / count });
             if known.regrets.len() > KEPT {
                 known.regrets.pop_front();
             }

@@ -9,7 +9,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tilewright_config::{self as config, Policies, Source};
 use tilewright_policy::{Admission, CacheDir, Limits, LoadedPolicy, Policy, PolicyHost, Verdict, Wasi, shipped_module};
-use tilewright_registry::{Client, Credentials, Reference};
+use tilewright_registry::{Binding, Client, Credentials, Reference, Statement};
 use tilewright_signing::{read_text, signature_path, write_signature};
 
 use crate::{
@@ -83,6 +83,8 @@ pub struct Fetched {
     /// The name of a policy that ships: it passed its gate when the program was built.
     pub shipped: Option<String>,
     pub signature: Option<String>,
+    /// What it was asked for by, where it is from a registry.
+    pub reference: Option<Reference>,
 }
 
 impl Fetched {
@@ -159,12 +161,18 @@ impl Sources {
                 let known = || tilewright_policy::shipped_names().collect();
                 let unknown = || tilewright_policy::PolicyError::Unknown { name: name.clone(), known: known() };
                 let bytes = shipped_module(name).ok_or_else(unknown)?.to_vec();
-                Ok(Fetched { bytes, origin: name.clone(), shipped: Some(name.clone()), signature: None })
+                Ok(Fetched {
+                    bytes,
+                    origin: name.clone(),
+                    shipped: Some(name.clone()),
+                    signature: None,
+                    reference: None,
+                })
             }
             Source::File(path) => {
                 let bytes = self.host(grants)?.read_file(path)?;
                 let signature = signature_beside(path)?;
-                Ok(Fetched { bytes, origin: path.display().to_string(), shipped: None, signature })
+                Ok(Fetched { bytes, origin: path.display().to_string(), shipped: None, signature, reference: None })
             }
             Source::Oci(reference) => {
                 let parsed: Reference = reference.parse()?;
@@ -173,7 +181,8 @@ impl Sources {
                 let pulled =
                     Client::new(&parsed, Credentials::of_user(parsed.registry())?, false, limits)?.pull(&parsed)?;
                 let origin = format!("oci://{}", pulled.reference);
-                Ok(Fetched { bytes: pulled.wasm, origin, shipped: None, signature: pulled.signature })
+                let (bytes, signature) = (pulled.wasm, pulled.signature);
+                Ok(Fetched { bytes, origin, shipped: None, signature, reference: Some(parsed) })
             }
         }
     }
@@ -182,11 +191,10 @@ impl Sources {
     pub fn stored(&self, digest: &str) -> Result<Fetched> {
         let bytes = self.modules.get(digest)?;
         // What somebody uploads again and again is still what ships.
-        let shipped = tilewright_policy::shipped_names()
-            .find(|name| shipped_module(name).is_some_and(|module| *module == bytes[..]));
+        let shipped = shipped_as(&bytes);
         let path = self.modules.path(digest).ok_or_else(|| Error::UnknownModule { digest: digest.into() })?;
         let signature = signature_beside(&path)?;
-        Ok(Fetched { bytes, origin: called(digest), shipped: shipped.map(str::to_owned), signature })
+        Ok(Fetched { bytes, origin: called(digest), shipped, signature, reference: None })
     }
 
     /// Loads, compiles, passes the gate, and warms up. Nothing is put in force.
@@ -198,15 +206,13 @@ impl Sources {
         grants: Grants,
         policies: &Policies,
     ) -> Result<Prepared> {
-        let Fetched { bytes, origin, shipped, signature } = fetched;
+        let verified = verified(&fetched, policies);
+        let Fetched { bytes, origin, shipped, signature, .. } = fetched;
         let found = digest(&bytes);
         if let Some(wanted) = wanted_digest.filter(|wanted| *wanted != found) {
             return Err(Error::OtherDigest { policy: origin, wanted: wanted.into(), found });
         }
-        if shipped.is_none() && policies.require_signed {
-            let verified = policies.trusted.verify(&bytes, signature.as_deref());
-            verified.map_err(|refusal| Error::Unsigned { policy: origin.clone(), refusal })?;
-        }
+        verified?;
         let host = self.host(grants)?;
         step_aside();
         let loaded = match &shipped {
@@ -226,15 +232,52 @@ impl Sources {
         Ok(Prepared { loaded, policy, settings, grants, origin, digest })
     }
 
-    /// What the gate says of a module; keeps it where it can be loaded at all.
-    pub fn check(&self, fetched: &Fetched, settings: Settings<'_>, grants: Grants) -> Result<Verdict> {
+    /// What the gate says of a module; keeps it, with its signature, where it can be loaded at all. Where signatures are required, the
+    /// signature comes first: nothing of a module that nobody trusted made is compiled.
+    pub fn check(
+        &self,
+        fetched: &Fetched,
+        settings: Settings<'_>,
+        grants: Grants,
+        policies: &Policies,
+    ) -> Result<Verdict> {
+        verified(fetched, policies)?;
         let host = self.host(grants)?;
         let name = fetched.shipped.as_deref().unwrap_or(&fetched.origin);
         let loaded = host.load(name, &fetched.bytes)?;
         let settings = settings.of(&loaded);
-        self.modules.keep(&fetched.bytes)?;
+        let digest = self.modules.keep(&fetched.bytes)?;
+        if let (Some(signature), Some(path)) = (&fetched.signature, self.modules.path(&digest)) {
+            write_signature(&signature_path(&path), signature)?;
+        }
         Ok(host.check_module(name, &fetched.bytes, settings)?)
     }
+}
+
+/// Whether a module may be looked at at all: where signatures are required, somebody trusted has signed it, and what comes from a registry
+/// is what was signed under that name and version.
+fn verified(fetched: &Fetched, policies: &Policies) -> Result<()> {
+    if fetched.shipped.is_some() || !policies.require_signed {
+        return Ok(());
+    }
+    let policy = || fetched.origin.clone();
+    let signed = policies.trusted.verify(&fetched.bytes, fetched.signature.as_deref());
+    let signed = signed.map_err(|refusal| Error::Unsigned { policy: policy(), refusal })?;
+    let Some(reference) = &fetched.reference else { return Ok(()) };
+    match reference.binding(&Statement::read(&signed.comment)) {
+        Binding::Other(mismatch) => Err(Error::Mismatch { policy: policy(), mismatch }),
+        Binding::Loose(lack) => {
+            tracing::warn!(policy = fetched.origin, "{lack}");
+            Ok(())
+        }
+        Binding::Bound => Ok(()),
+    }
+}
+
+/// The name of the policy that ships with these bytes.
+pub(crate) fn shipped_as(bytes: &[u8]) -> Option<String> {
+    let is_same = |name: &&str| shipped_module(name).is_some_and(|module| *module == *bytes);
+    tilewright_policy::shipped_names().find(is_same).map(str::to_owned)
 }
 
 /// Lets whoever else wants this processor go first. A swap is over a millisecond of work; the system may run it on a processor where a

@@ -5,14 +5,15 @@ use std::{
     sync::{Arc, TryLockError, atomic::Ordering},
 };
 
-use tilewright_config::Config;
+use tilewright_config::{Config, Source};
 use tilewright_policy::Verdict;
+use tilewright_registry::Reference;
 
 use super::{Change, Checked, InForce, Replacement, Rollout, lock, now, one_line, opening::wanted};
 use crate::{
     CanaryState, Error, Result, Revision, What,
     slot::{Refused, Slot},
-    source::{Fetched, Prepared, Settings, Wanted, step_aside},
+    source::{Fetched, Prepared, Settings, Wanted, shipped_as, step_aside},
 };
 
 impl Rollout {
@@ -55,7 +56,18 @@ impl Rollout {
     fn replacement(&self, replacement: &Replacement, wanted: &Wanted) -> Result<Fetched> {
         match replacement {
             Replacement::Stored { digest } => self.sources.stored(digest),
-            Replacement::From(source) => self.sources.fetch(source, wanted.grants),
+            Replacement::From(source) => {
+                // Whoever may ask for a swap could make the server ask any machine that it reaches.
+                if let Source::Oci(reference) = source {
+                    let parsed: Result<Reference, _> = reference.parse();
+                    let is_allowed =
+                        parsed.as_ref().is_ok_and(|parsed| self.config.load().allows_registry(parsed.registry()));
+                    if !is_allowed {
+                        return Err(Error::RegistryNotAllowed { reference: reference.chars().take(200).collect() });
+                    }
+                }
+                self.sources.fetch(source, wanted.grants)
+            }
             Replacement::Configured => self.sources.fetch(&wanted.source, wanted.grants),
         }
     }
@@ -90,8 +102,12 @@ impl Rollout {
 
     fn refused(&self, slot: &Slot, origin: &str, error: &Error) {
         let in_force = slot.forces.load().in_force.number;
-        slot.refuse(Refused { time: now(), origin: origin.into(), why: one_line(error) });
-        let detail = format!("{}; revision {in_force} stays in force", one_line(error));
+        let why = error.for_callers();
+        if why != one_line(error) {
+            tracing::warn!(policy = slot.name, error = one_line(error), "a registry does not give a policy");
+        }
+        slot.refuse(Refused { time: now(), origin: origin.into(), why: why.clone() });
+        let detail = format!("{why}; revision {in_force} stays in force");
         self.tell(What::Refused, Some(&slot.name), None, Some(in_force), detail);
     }
 
@@ -262,16 +278,23 @@ impl Rollout {
         }
     }
 
-    /// Stores a module and says what the gate says of it, with what the policy that it is for may use.
+    /// Stores a module with its signature and says what the gate says of it, with what the policy that it is for may use. Where signatures
+    /// are required, the signature is verified before anything of the module is looked at.
     ///
     /// # Errors
-    /// It can't be loaded at all; [`Error::UnknownPolicy`]
-    pub fn upload(&self, bytes: Vec<u8>, policy: Option<&str>) -> Result<Checked> {
+    /// It is not signed, where it has to be; it can't be loaded at all; [`Error::UnknownPolicy`]
+    pub fn upload(&self, bytes: Vec<u8>, signature: Option<String>, policy: Option<&str>) -> Result<Checked> {
         let grants = policy.map(|name| Ok::<_, Error>(self.find(name)?.changing().wanted.grants)).transpose()?;
         let digest = crate::module::digest(&bytes);
         let origin = crate::module::called(&digest);
-        let fetched = Fetched { bytes, origin, shipped: None, signature: None };
-        let verdict = self.sources.check(&fetched, Settings::Given(&[]), grants.unwrap_or_default())?;
+        if let Some(signature) = &signature {
+            key_of(&digest, signature)?;
+        }
+        // What somebody uploads again and again is still what ships, and needs no signature.
+        let shipped = shipped_as(&bytes);
+        let fetched = Fetched { bytes, origin, shipped, signature, reference: None };
+        let policies = self.config.load().policies.clone();
+        let verdict = self.sources.check(&fetched, Settings::Given(&[]), grants.unwrap_or_default(), &policies)?;
         Ok(Checked { digest, verdict })
     }
 
@@ -280,9 +303,14 @@ impl Rollout {
     /// # Errors
     /// No such module; no signature at all.
     pub fn sign(&self, digest: &str, signature: &str) -> Result<()> {
-        tilewright_signing::key_of(signature)
-            .map_err(|refusal| Error::Unsigned { policy: digest.chars().take(80).collect(), refusal })?;
-        self.sources.modules.get(digest)?;
+        key_of(digest, signature)?;
+        let bytes = self.sources.modules.get(digest)?;
+        let policies = self.config.load().policies.clone();
+        if policies.require_signed {
+            // One that counts is not replaced by one that does not.
+            let verified = policies.trusted.verify(&bytes, Some(signature));
+            verified.map_err(|refusal| Error::Unsigned { policy: crate::module::called(digest), refusal })?;
+        }
         let path = self.sources.modules.path(digest).ok_or_else(|| Error::UnknownModule { digest: digest.into() })?;
         Ok(tilewright_signing::write_signature(&tilewright_signing::signature_path(&path), signature)?)
     }
@@ -301,8 +329,16 @@ impl Rollout {
         let wanted = slot.changing().wanted.clone();
         let fetched = self.replacement(replacement, &wanted)?;
         let in_force = slot.forces.load().in_force.clone();
-        self.sources.check(&fetched, settings_for(replacement, settings, &wanted, &in_force), wanted.grants)
+        let policies = self.config.load().policies.clone();
+        let settings = settings_for(replacement, settings, &wanted, &in_force);
+        self.sources.check(&fetched, settings, wanted.grants, &policies)
     }
+}
+
+/// Refuses what is no signature at all.
+fn key_of(digest: &str, signature: &str) -> Result<()> {
+    let policy = || digest.chars().take(80).collect();
+    tilewright_signing::key_of(signature).map(drop).map_err(|refusal| Error::Unsigned { policy: policy(), refusal })
 }
 
 /// What a replacement is configured with: what is given, what is configured where that is asked for, or else what is in force.
