@@ -28,6 +28,8 @@ fn main() -> std::io::Result<()> {
     running.job = plain.job("0199a2f0-job", facts::State::Running, 0.4);
     let mut waiting = plain.job_page();
     (waiting.job, waiting.story) = (plain.job("0199a2f0-job", facts::State::Queued, 0.0), None);
+    let mut clip = plain.job_page();
+    clip.job.results = vec![facts::File { sample: 0, bytes: 1_234_567, content_type: "video/mp4".into() }];
     let pages = [
         ("overview", dashboard::overview(&plain.overview())),
         ("empty", dashboard::overview(&plain.empty())),
@@ -35,6 +37,8 @@ fn main() -> std::io::Result<()> {
         ("job", dashboard::job(&plain.job_page())),
         ("job-running", dashboard::job(&running)),
         ("job-waiting", dashboard::job(&waiting)),
+        ("job-clip", dashboard::job(&clip)),
+        ("jobs", dashboard::jobs(&plain.jobs_page())),
         ("policy", dashboard::policy(&plain.policy_page())),
         ("login", dashboard::login(&plain.login())),
         ("problem", dashboard::problem(&plain.problem())),

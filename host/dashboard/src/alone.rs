@@ -20,7 +20,7 @@ pub fn login(facts: &Login) -> String {
     };
     let content = html! {
         h1 { "Sign in" }
-        p.quiet { "With the token that the service was configured with, in the file that " code { "token-file" } " names." }
+        p.quiet { "With a token that the service was configured with: " code { "token-file" } " or one of " code { "[[server.tokens]]" } "." }
         @if let Some(error) = &facts.error { p #login-error.fault role="alert" { (error) } }
         (form::post(&facts.form_token, "/login", "fields", fields))
     };

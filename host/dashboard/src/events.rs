@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use crate::facts::Overview;
 use crate::frame::section;
-use crate::units::since;
+use crate::units::{absolute, since};
 use crate::words::badge;
 
 /// How kinds of events are marked; those not named are plain.
@@ -30,7 +30,7 @@ pub(crate) fn events(facts: &Overview) -> Markup {
             ol.events {
                 @for event in &facts.events {
                     li {
-                        (since(facts.frame.now, event.time))
+                        div { (since(facts.frame.now, event.time)) span.below { (absolute(event.time)) } }
                         (badge(KINDS.iter().find(|(kind, _)| *kind == event.kind).map_or("plain", |(_, look)| look), &event.kind))
                         span.what { (event.what) }
                     }

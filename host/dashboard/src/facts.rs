@@ -10,7 +10,8 @@ mod routes;
 pub use charts::{Charts, Latency, Series};
 pub use jobs::{File, Grid, Job, State, Unit};
 pub use pages::{
-    Chosen, Comparison, Dump, Frame, Health, JobPage, Login, Notice, Overview, PolicyPage, Problem, Story, Tone,
+    Chosen, Comparison, Dump, Frame, Health, JobPage, JobQuery, JobsPage, Login, Notice, Overview, PolicyPage, Problem,
+    Role, Story, Tone,
 };
 pub use policies::{Place, Policy, Reading, Refused, Revision, Watchdog};
 pub use routes::{Canary, Conditions, Device, Event, Route, Shadow, Span, Standing};

@@ -56,6 +56,30 @@ impl Fixture {
             address: self.text("127.0.0.1:7590"),
             has_token: true,
             notice: None,
+            role: Role::Operate,
+        }
+    }
+
+    pub fn jobs_page(&self) -> JobsPage {
+        let states = [State::Queued, State::Running, State::Done, State::Failed, State::Cancelled, State::Expired];
+        let share = |state| if state == State::Running { 0.4 } else { 1.0 };
+        let jobs =
+            states.iter().enumerate().map(|(place, state)| self.job(&format!("job-{place}"), *state, share(*state)));
+        let text = |text: &str| Some(self.text(text));
+        JobsPage {
+            frame: self.frame(),
+            jobs: jobs.collect(),
+            query: JobQuery {
+                state: None,
+                model: text("flux"),
+                text: text("night"),
+                before: text("0199"),
+                ..JobQuery::default()
+            },
+            next: text("0198"),
+            models: self.texts(&["flux", "wan"]),
+            devices: self.texts(&["main"]),
+            policies: self.texts(&["adaptive", "fast"]),
         }
     }
 

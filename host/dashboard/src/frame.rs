@@ -8,7 +8,9 @@ use crate::units::{between, coarse};
 use crate::{form, words};
 
 /// Where the header leads: an address on the overview, and its name.
-const PLACES: [(&str, &str); 6] = [
+const PLACES: [(&str, &str); 8] = [
+    ("/#submit", "New job"),
+    ("/jobs", "Jobs"),
     ("/#running", "Running"),
     ("/#queue", "Queue"),
     ("/#routes", "Routes"),

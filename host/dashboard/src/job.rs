@@ -7,11 +7,14 @@ use crate::frame::page;
 use crate::grid::grid;
 use crate::lists::{cancel, decider, share};
 use crate::story::story;
-use crate::units::{NONE, between, coarse, extent, moment, percent, since, size, span};
+use crate::units::{NONE, between, coarse, extent, moment, percent, size, span, when};
 use crate::{address, words};
 
-/// Results that a page can show; of others it shows the way to them.
-const SHOWN: [&str; 4] = ["image/png", "image/jpeg", "image/webp", "image/gif"];
+/// Results that a page can show as pictures, moving ones among them.
+const PICTURES: [&str; 4] = ["image/png", "image/jpeg", "image/webp", "image/gif"];
+
+/// Results that browsers play. Of others a page shows the way to them.
+const CLIPS: [&str; 2] = ["video/mp4", "video/webm"];
 
 /// Results of a batch that are shown; the rest are links.
 const SHOWN_MOST: usize = 16;
@@ -33,7 +36,7 @@ fn part(facts: &JobPage) -> Markup {
     html! {
         div #job {
             header.title {
-                p.crumb { a href="/" { "Overview" } " / job " code { (job.id) } }
+                p.crumb { a href="/" { "Overview" } " / " a href="/jobs" { "jobs" } " / " code { (job.id) } }
                 h1 { (job.model) " " span.size { (extent(job.width, job.height, job.frames, job.batch)) } " " (words::state(job.state)) }
                 @if let Some(error) = &job.error { p.fault { (error) } }
             }
@@ -60,12 +63,17 @@ fn part(facts: &JobPage) -> Markup {
 }
 
 fn result(job: &Job) -> Markup {
-    let is_shown = |file: &&File| SHOWN.contains(&file.content_type.as_str());
+    let is_picture = |file: &File| PICTURES.contains(&file.content_type.as_str());
+    let is_clip = |file: &File| CLIPS.contains(&file.content_type.as_str());
+    let (width, height) = ((job.width > 0).then_some(job.width), (job.height > 0).then_some(job.height));
     html! {
-        @for file in job.results.iter().filter(is_shown).take(SHOWN_MOST) {
-            a.picture href=(address::result(&job.id, file.sample)) {
-                img src=(address::result(&job.id, file.sample)) alt={ "Result " (file.sample + 1) " of " (job.results.len()) }
-                    width=[(job.width > 0).then_some(job.width)] height=[(job.height > 0).then_some(job.height)];
+        @for file in job.results.iter().filter(|file| is_picture(file) || is_clip(file)).take(SHOWN_MOST) {
+            @let (source, words) = (address::result(&job.id, file.sample), format!("Result {} of {}", file.sample + 1, job.results.len()));
+            @if is_clip(file) {
+                // Only what is looked at is fetched, by ranges; the browser's own buttons need no script.
+                video.clip src=(source) controls loop muted playsinline preload="metadata" aria-label=(words) width=[width] height=[height] {}
+            } @else {
+                a.picture href=(source) { img src=(source) alt=(words) width=[width] height=[height]; }
             }
         }
         @if !job.results.is_empty() {
@@ -101,13 +109,16 @@ fn about(facts: &JobPage) -> Markup {
     let (job, now) = (&facts.job, facts.frame.now);
     html! {
         dl {
-            dt { "Accepted" } dd { (since(now, job.created)) }
+            dt { "Accepted" } dd { (when(now, job.created)) }
             @if let Some(started) = job.started {
                 dt { "Started" } dd { (moment(started, &format!("after {}", span(between(job.created, started))))) }
             }
             @match (job.started, job.finished) {
-                (Some(started), Some(finished)) => { dt { "Took" } dd { (moment(finished, &span(between(started, finished)))) } },
-                (None, Some(finished)) => { dt { "Ended" } dd { (since(now, finished)) } },
+                (Some(started), Some(finished)) => {
+                    dt { "Ended" } dd { (when(now, finished)) }
+                    dt { "Took" } dd { (span(between(started, finished))) }
+                },
+                (None, Some(finished)) => { dt { "Ended" } dd { (when(now, finished)) } },
                 (Some(started), None) => { dt { "Runs for" } dd { (coarse(between(started, now))) } },
                 (None, None) => {},
             }

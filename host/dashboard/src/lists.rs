@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use maud::{Markup, html};
 
-use crate::facts::{Frame, Job, Overview, State};
+use crate::facts::{Frame, Job, Overview, Role, State};
 use crate::form;
 use crate::frame::section;
 use crate::grid::grid;
 use crate::table::{Column, Row, table};
-use crate::units::{NONE, between, coarse, extent, percent, since, size, span};
+use crate::units::{NONE, between, coarse, extent, percent, size, span, when};
 use crate::{address, words};
 
 /// The element with the id `running`.
@@ -108,7 +108,7 @@ pub(crate) fn decider(job: &Job) -> Markup {
 /// The button that cancels a job, where that can be.
 pub(crate) fn cancel(frame: &Frame, job: &Job, place: &str) -> Markup {
     html! {
-        @if job.state.is_open() {
+        @if job.state.is_open() && frame.role >= Role::Submit {
             (form::confirm(
                 frame,
                 &address::id(&format!("{place}-cancel"), &job.id),
@@ -169,7 +169,7 @@ pub(crate) fn recent(facts: &Overview) -> Markup {
             html! {
                 a href=(address::job(&job.id)) { (job.model) }
                 @if let Some(tag) = &job.tag { " " span.tag { (tag) } }
-                @if let Some(finished) = job.finished { span.below { (since(facts.frame.now, finished)) } }
+                @if let Some(finished) = job.finished { span.below { (when(facts.frame.now, finished)) } }
             },
             html! {
                 (words::state(job.state))
@@ -192,6 +192,7 @@ pub(crate) fn recent(facts: &Overview) -> Markup {
             p.empty { "No job has ended yet. What comes out of them can be looked at and fetched here." }
         } @else {
             (table("Jobs that ended, the newest first", &COLUMNS, &facts.recent.iter().map(row).collect::<Vec<_>>()))
+            p.pages { a href="/jobs" { "All jobs" } }
         }
     };
     section("recent", "Recent", None, body)

@@ -88,13 +88,14 @@ pub fn overview(facts: &Overview) -> String {
     let content = html! {
         h1.unseen { "Overview" }
         div.overview {
+            // What a page is opened for on a phone stands first there; where there is room it has its own place.
+            (submit::submit(facts))
             (part(Part::Devices))
             (part(Part::Running))
             div.jobs {
                 (part(Part::Queue))
                 (part(Part::Recent))
             }
-            (submit::submit(facts))
             (part(Part::Routes))
             (part(Part::Policies))
             (part(Part::Charts))

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use crate::facts::{Frame, Overview, Place, Policy, Revision};
+use crate::facts::{Frame, Overview, Place, Policy, Revision, Role};
 use crate::form;
 use crate::frame::section;
 use crate::table::{Column, Row, table};
@@ -118,11 +118,16 @@ pub(crate) fn refusals(frame: &Frame, policy: &Policy, most: usize) -> Markup {
 pub(crate) fn actions(frame: &Frame, policy: &Policy) -> Markup {
     let action = |what: &str| format!("/actions{}/{what}", address::policy(&policy.name));
     let id = |what: &str| address::id(what, &policy.name);
-    let (file, source, settings) = (id("swap-module"), id("swap-source"), id("swap-settings"));
+    let (file, signature) = (id("swap-module"), id("swap-signature"));
+    let (source, settings) = (id("swap-source"), id("swap-settings"));
     let fields = html! {
         p.field {
             label for=(file) { "Module " span.quiet { "a .wasm file" } }
             input id=(file) type="file" name="module" accept=".wasm,application/wasm";
+        }
+        p.field {
+            label for=(signature) { "Its signature " span.quiet { "a .minisig file, where one is asked for" } }
+            input id=(signature) type="file" name="signature" accept=".minisig";
         }
         p.field {
             label for=(source) { "or source " span.quiet { "a name that ships, sha256:… or oci://…" } }
@@ -136,7 +141,7 @@ pub(crate) fn actions(frame: &Frame, policy: &Policy) -> Markup {
         p.field { button.primary type="submit" { "Swap" } }
     };
     html! {
-        div.buttons {
+        @if frame.role >= Role::Operate { div.buttons {
             details.swap id=(id("swap")) {
                 summary title={ "swap the policy " (policy.name) } { "Swap…" span.unseen { " the policy " (policy.name) } }
                 (form::upload(&frame.form_token, &action("swap"), "fields", fields))
@@ -150,6 +155,6 @@ pub(crate) fn actions(frame: &Frame, policy: &Policy) -> Markup {
             } @else {
                 (form::act(frame, &action("pause"), "Pause", &format!("pause the policy {}: the native default decides", policy.name)))
             }
-        }
+        } }
     }
 }

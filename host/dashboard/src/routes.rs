@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use crate::facts::{Canary, Frame, Overview, Route, Shadow};
+use crate::facts::{Canary, Frame, Overview, Role, Route, Shadow};
 use crate::form;
 use crate::frame::section;
 use crate::table::{Column, Row, table};
@@ -84,7 +84,7 @@ fn canary(frame: &Frame, route: &Route, canary: &Canary) -> Markup {
             @if let Some(least) = canary.psnr_least { ", " (decibels(least)) " allowed" }
         }
         @if !canary.why.is_empty() { span.below { (canary.why) } }
-        @if canary.standing.is_live() {
+        @if canary.standing.is_live() && frame.role >= Role::Operate {
             div.buttons {
                 (form::confirm(frame, &address::id("promote", &route.name), &action("promote"), "Promote", &about("promote")))
                 (form::confirm(frame, &address::id("stop", &route.name), &action("stop"), "Stop", &about("stop")))

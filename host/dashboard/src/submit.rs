@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use crate::facts::Overview;
+use crate::facts::{Overview, Role};
 use crate::form;
 use crate::frame::section;
 
@@ -43,7 +43,9 @@ pub(crate) fn submit(facts: &Overview) -> Markup {
         p.field { button.primary type="submit" { "Decode" } }
     };
     let body = html! {
-        @if facts.models.is_empty() {
+        @if facts.frame.role < Role::Submit {
+            p.empty { "The token that you signed in with is good for looking only." }
+        } @else if facts.models.is_empty() {
             p.empty {
                 "No model is set up. Name one in the configuration, under " code { "[models.NAME]" } ", with its " code { "vae" } "."
             }

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::facts::{Charts, Health, JobPage, Latency, Login, Notice, Overview, Series, State, Tone};
+use crate::facts::{
+    Charts, File, Health, JobPage, JobsPage, Latency, Login, Notice, Overview, Role, Series, State, Tone,
+};
 use crate::fixture::{Fixture, now};
-use crate::{Part, job, job_part, login, overview, policy, policy_part, problem, status_part};
+use crate::{Part, job, job_part, jobs, login, overview, policy, policy_part, problem, status_part};
 
 const PLAIN: Fixture = Fixture(str::to_owned);
 const HOSTILE: Fixture = Fixture(hostile);
@@ -73,6 +75,8 @@ fn pages(fixture: &Fixture) -> Vec<(&'static str, String)> {
     let running = JobPage { job: fixture.job("one", State::Running, 0.4), ..fixture.job_page() };
     let waiting = JobPage { job: fixture.job("one", State::Queued, 0.0), story: None, ..fixture.job_page() };
     let failed = JobPage { job: fixture.job("one", State::Failed, 0.0), ..fixture.job_page() };
+    let mut clip = fixture.job_page();
+    clip.job.results = vec![File { sample: 0, bytes: 5, content_type: "video/mp4".into() }];
     let mut noticed = fixture.overview();
     noticed.frame.notice = Some(Notice { tone: Tone::Bad, text: (fixture.0)("refused:\nnot signed") });
     noticed.frame.health = Health::Degraded((fixture.0)("disk full"));
@@ -86,6 +90,9 @@ fn pages(fixture: &Fixture) -> Vec<(&'static str, String)> {
         ("running", job(&running)),
         ("waiting", job(&waiting)),
         ("failed", job(&failed)),
+        ("clip", job(&clip)),
+        ("jobs", jobs(&fixture.jobs_page())),
+        ("no jobs", jobs(&JobsPage { jobs: vec![], next: None, ..fixture.jobs_page() })),
         ("policy", policy(&fixture.policy_page())),
         ("login", login(&fixture.login())),
         ("problem", problem(&fixture.problem())),
@@ -173,6 +180,9 @@ fn every_field_has_a_label_and_every_button_a_form_with_its_token() {
                     assert!(labelled.contains(id), "{name}: no label for {id}");
                     assert!(tag.inside("form").is_some() && tag.attribute("name").is_some(), "{name}: {id}");
                 }
+                // What only asks for a page changes nothing, and needs to show nothing.
+                "form" if tag.attribute("method") == Some("get") => assert!(!tokens.contains(&place), "{name}"),
+                "button" if tag.inside("form").is_some_and(|form| tags[form].attribute("method") == Some("get")) => {}
                 "button" => {
                     let form = tag.inside("form").unwrap_or_else(|| panic!("{name}: a button without a form"));
                     assert!(tokens.contains(&form), "{name}: a form without its token");
@@ -201,7 +211,7 @@ fn forms_lead_to_what_the_service_answers() {
     for (name, html) in pages(&PLAIN) {
         for action in tags(&html).iter().filter(|tag| tag.name == "form").filter_map(|tag| tag.attribute("action")) {
             let is_known = match action.split('/').skip(1).collect::<Vec<_>>()[..] {
-                ["login"] | ["actions", "submit" | "logout"] => true,
+                ["login" | "jobs"] | ["actions", "submit" | "logout"] => true,
                 ["actions", "jobs", _, what] => JOB.contains(&what),
                 ["actions", "policies", _, what] => POLICY.contains(&what),
                 ["actions", "routes", _, what] => ROUTE.contains(&what),
@@ -211,7 +221,7 @@ fn forms_lead_to_what_the_service_answers() {
             found.insert(action.rsplit('/').next().unwrap_or_default().to_owned());
         }
     }
-    let all = [&["login", "submit", "logout"][..], &JOB, &POLICY, &ROUTE].concat();
+    let all = [&["login", "jobs", "submit", "logout"][..], &JOB, &POLICY, &ROUTE].concat();
     assert_eq!(found, all.into_iter().map(str::to_owned).collect(), "each is reached from some page");
     assert!(!overview(&PLAIN.empty()).contains("/actions/logout"), "nothing to sign out of without a token");
 }
@@ -250,6 +260,56 @@ fn pages_name_themselves_for_live_updates() {
     assert_eq!(page(&job(&PLAIN.job_page())).as_deref(), Some("/jobs/0199a2f0-job"));
     assert_eq!(page(&policy(&PLAIN.policy_page())).as_deref(), Some("/policies/fast"));
     assert_eq!(page(&login(&PLAIN.login())), None);
+}
+
+#[test]
+fn clips_play_and_pictures_are_shown() {
+    let mut facts = PLAIN.job_page();
+    let mut shown = |kind: &str| {
+        facts.job.results = vec![File { sample: 0, bytes: 5, content_type: kind.into() }];
+        let html = job(&facts);
+        let found = tags(&html).iter().find(|tag| ["video", "img"].contains(&tag.name)).map(|tag| {
+            assert!(tag.name == "img" || tag.attribute("controls").is_some(), "{kind}");
+            (tag.name.to_owned(), tag.attribute("src").unwrap_or_default().to_owned())
+        });
+        assert!(html.contains("Save result 1"), "{kind}");
+        found
+    };
+    let address = "/v1/jobs/0199a2f0-job/result?sample=0".to_owned();
+    for kind in ["video/mp4", "video/webm"] {
+        assert_eq!(shown(kind), Some(("video".to_owned(), address.clone())), "{kind}");
+    }
+    for kind in ["image/png", "image/webp", "image/gif"] {
+        assert_eq!(shown(kind), Some(("img".to_owned(), address.clone())), "{kind}");
+    }
+    assert_eq!(shown("video/x-matroska"), None);
+    assert!(crate::CONTENT_SECURITY_POLICY.contains("media-src 'self'"));
+}
+
+#[test]
+fn there_are_buttons_for_what_one_may_do_alone() {
+    let actions = |role: Role| -> BTreeSet<String> {
+        let mut facts = PLAIN.overview();
+        facts.frame.role = role;
+        let html = overview(&facts);
+        let actions =
+            tags(&html).iter().filter_map(|tag| tag.attribute("action")).map(str::to_owned).collect::<Vec<_>>();
+        actions.into_iter().map(|action| action.rsplit('/').next().unwrap_or_default().to_owned()).collect()
+    };
+    let of = |names: &[&str]| -> BTreeSet<String> { names.iter().map(|name| (*name).to_owned()).collect() };
+    assert_eq!(actions(Role::Read), of(&["logout"]));
+    assert_eq!(actions(Role::Submit), of(&["logout", "submit", "cancel"]));
+    assert!(actions(Role::Operate).is_superset(&of(&["swap", "pause", "promote", "cancel", "submit"])));
+}
+
+#[test]
+fn times_are_told_absolutely_as_well() {
+    let facts = PLAIN.jobs_page();
+    let html = jobs(&facts);
+    let stamp = crate::units::stamp(facts.jobs[0].created);
+    let spelt = stamp.replace('T', "\u{a0}").replace('Z', "\u{a0}UTC");
+    assert!(html.contains(&format!("<time datetime=\"{stamp}\">{spelt}</time>")), "{html}");
+    assert!(job(&PLAIN.job_page()).contains("\u{a0}UTC</span>"));
 }
 
 #[test]

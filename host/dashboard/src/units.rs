@@ -102,6 +102,21 @@ pub(crate) fn since(now: SystemTime, then: SystemTime) -> Markup {
     moment(then, &words)
 }
 
+/// A moment, as the time since then, with the moment itself beside it.
+pub(crate) fn when(now: SystemTime, then: SystemTime) -> Markup {
+    html! { (since(now, then)) " " span.quiet { (spelt(then)) } }
+}
+
+/// A moment itself.
+pub(crate) fn absolute(then: SystemTime) -> Markup {
+    html! { time datetime=(stamp(then)) { (spelt(then)) } }
+}
+
+/// A moment as people read it: date, time and zone.
+fn spelt(then: SystemTime) -> String {
+    stamp(then).replace('T', "\u{a0}").replace('Z', "\u{a0}UTC")
+}
+
 /// A moment, as the words given; the moment itself is in the title.
 pub(crate) fn moment(then: SystemTime, words: &str) -> Markup {
     let stamp = stamp(then);

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use tilewright_plan::{Candidate, Cost, LogLine, Outcome, Plan, Record};
 
-use super::{Charts, Conditions, Device, Event, Job, Latency, Policy, Route, Watchdog};
+use super::{Charts, Conditions, Device, Event, Job, Latency, Policy, Route, State, Watchdog};
 
 /// What every page shows.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +25,19 @@ pub struct Frame {
     pub has_token: bool,
     /// What became of the last action.
     pub notice: Option<Notice>,
+    /// What the one who looks may do: of the rest there are no buttons.
+    pub role: Role,
+}
+
+/// What somebody may do. Each may do what those before it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// See everything.
+    Read,
+    /// Submit and cancel jobs.
+    Submit,
+    /// Change policies and routes, too.
+    Operate,
 }
 
 /// How the service is.
@@ -85,6 +98,42 @@ pub struct Overview {
     pub charts: Charts,
     /// The newest first.
     pub events: Vec<Event>,
+}
+
+/// The page at `/jobs`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobsPage {
+    /// What every page shows.
+    pub frame: Frame,
+    /// The newest first.
+    pub jobs: Vec<Job>,
+    /// What they were searched for by.
+    pub query: JobQuery,
+    /// Where the next page begins; none on the last.
+    pub next: Option<String>,
+    /// Names that can be chosen.
+    pub models: Vec<String>,
+    /// Names that can be chosen.
+    pub devices: Vec<String>,
+    /// Names that can be chosen.
+    pub policies: Vec<String>,
+}
+
+/// What jobs are searched for by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobQuery {
+    /// In this state.
+    pub state: Option<State>,
+    /// Of this model.
+    pub model: Option<String>,
+    /// On this device.
+    pub device: Option<String>,
+    /// Decided by this policy.
+    pub policy: Option<String>,
+    /// With this text somewhere.
+    pub text: Option<String>,
+    /// Accepted before this one.
+    pub before: Option<String>,
 }
 
 /// The page at `/jobs/{id}`.

@@ -1,0 +1,153 @@
+//! The page at `/jobs`: every job that is still known, searched and filtered, a page at a time, with absolute times. It does not renew
+//! itself, so that what one reads stays where it is.
+
+use maud::{Markup, html};
+
+use crate::facts::{Job, JobQuery, JobsPage, State};
+use crate::frame::{page, section};
+use crate::lists::decider;
+use crate::table::{Column, Row, table};
+use crate::units::{NONE, absolute, between, extent, size, span};
+use crate::{address, words};
+
+const COLUMNS: [Column; 7] = [
+    Column::Short("Accepted"),
+    Column::Text("Job"),
+    Column::Text("State"),
+    Column::Short("Size"),
+    Column::Number("Took"),
+    Column::Text("Policy"),
+    Column::Text("Result"),
+];
+
+const STATES: [(State, &str); 6] = [
+    (State::Queued, "queued"),
+    (State::Running, "running"),
+    (State::Done, "done"),
+    (State::Failed, "failed"),
+    (State::Cancelled, "cancelled"),
+    (State::Expired, "expired"),
+];
+
+/// The page at `/jobs`.
+pub fn jobs(facts: &JobsPage) -> String {
+    let rows: Vec<Row> = facts.jobs.iter().map(row).collect();
+    let next = facts.next.as_ref().map(|next| query(&JobQuery { before: Some(next.clone()), ..facts.query.clone() }));
+    let body = html! {
+        (search(facts))
+        @if rows.is_empty() {
+            p.empty {
+                @if next.is_some() { "None among those that were looked through so far." }
+                @else { "No job is as searched for, or it is no longer kept." }
+            }
+        } @else { (table("Jobs, the newest first", &COLUMNS, &rows)) }
+        p.pages {
+            @if facts.query.before.is_some() { a href=(query(&JobQuery { before: None, ..facts.query.clone() })) { "Newest" } }
+            @if let Some(next) = &next { a href=(next) rel="next" { "Older" } }
+        }
+    };
+    let content = html! {
+        h1.unseen { "Jobs" }
+        (section("jobs", "Jobs", None, body))
+    };
+    page(&facts.frame, "Jobs", "/jobs", content).into_string()
+}
+
+/// The page's address with what it is asked.
+fn query(query: &JobQuery) -> String {
+    let state = query
+        .state
+        .and_then(|state| STATES.iter().find(|(known, _)| *known == state))
+        .map(|(_, name)| (*name).to_owned());
+    let pairs = [
+        ("state", &state),
+        ("model", &query.model),
+        ("device", &query.device),
+        ("policy", &query.policy),
+        ("q", &query.text),
+        ("before", &query.before),
+    ];
+    let given =
+        pairs.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", address::segment(value.as_ref()?))));
+    let given: Vec<String> = given.collect();
+    if given.is_empty() { "/jobs".into() } else { format!("/jobs?{}", given.join("&")) }
+}
+
+/// Asks for the page anew, by its address, so that it can be kept and passed on.
+fn search(facts: &JobsPage) -> Markup {
+    let JobQuery { state, model, device, policy, text, .. } = &facts.query;
+    let states = STATES.iter().map(|(known, name)| (*name, *state == Some(*known)));
+    let names = |all: &'_ [String], chosen: &Option<String>| -> Vec<(String, bool)> {
+        all.iter().map(|name| (name.clone(), chosen.as_ref() == Some(name))).collect()
+    };
+    html! {
+        form.search method="get" action="/jobs" role="search" {
+            p.field {
+                label for="jobs-text" { "Search" }
+                input #jobs-text type="search" name="q" maxlength="64" value=[text.as_ref()] autocomplete="off" spellcheck="false";
+            }
+            (choice("jobs-state", "state", "State", states.map(|(name, is_chosen)| (name.to_owned(), is_chosen)).collect()))
+            (choice("jobs-model", "model", "Model", names(&facts.models, model)))
+            (choice("jobs-device", "device", "Device", names(&facts.devices, device)))
+            (choice("jobs-policy", "policy", "Policy", names(&facts.policies, policy)))
+            p.field { button.primary type="submit" { "Show" } }
+        }
+    }
+}
+
+fn choice(id: &str, name: &str, label: &str, options: Vec<(String, bool)>) -> Markup {
+    html! {
+        p.field {
+            label for=(id) { (label) }
+            select id=(id) name=(name) {
+                option value="" { "any" }
+                @for (option, is_chosen) in &options { option value=(option) selected[*is_chosen] { (option) } }
+            }
+        }
+    }
+}
+
+fn row(job: &Job) -> Row {
+    Row {
+        id: address::id("job", &job.id),
+        class: "",
+        cells: vec![
+            absolute(job.created),
+            html! {
+                a href=(address::job(&job.id)) { (job.model) }
+                @if let Some(tag) = &job.tag { " " span.tag { (tag) } }
+                span.below { (job.device) }
+            },
+            html! {
+                (words::state(job.state))
+                @if let Some(error) = &job.error { span.below.fault { (error) } }
+            },
+            html! { (extent(job.width, job.height, job.frames, job.batch)) },
+            html! { (job.started.zip(job.finished).map_or_else(|| NONE.to_owned(), |(from, to)| span(between(from, to)))) },
+            decider(job),
+            html! {
+                @match job.results.first() {
+                    Some(file) => a href=(address::result(&job.id, file.sample)) { (job.format) " " span.quiet { (size(file.bytes)) } },
+                    None => span.quiet { (NONE) },
+                }
+            },
+        ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_leads_to_the_next_with_what_was_searched_for() {
+        let asked = JobQuery {
+            state: Some(State::Failed),
+            text: Some("a&b=c".into()),
+            before: Some("0199".into()),
+            ..JobQuery::default()
+        };
+        assert_eq!(query(&asked), "/jobs?state=failed&q=a%26b%3Dc&before=0199");
+        assert_eq!(query(&JobQuery::default()), "/jobs");
+    }
+}
