@@ -24,6 +24,9 @@ use crate::{
     models::Opened,
 };
 
+/// Characters of the longest path to a latent.
+const LONGEST_PATH: usize = 4096;
+
 /// Why a job is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -77,6 +80,9 @@ impl House {
         let config = self.config.load();
         let limits = &config.server.limits;
         let wanted = Path::new(path);
+        if path.chars().count() > LONGEST_PATH {
+            return Err(wrong(format!("latent_path: expected at most {LONGEST_PATH} characters")));
+        }
         if !wanted.is_absolute() || path.contains('\0') {
             return Err(wrong("latent_path: expected an absolute path"));
         }
@@ -295,6 +301,12 @@ fn check_words(request: &JobRequest) -> Result<(), Refusal> {
     let sound = |tag: &String| (1..=64).contains(&tag.len()) && tag.bytes().all(|byte| byte.is_ascii_graphic());
     if !request.tag.as_ref().is_none_or(sound) {
         return Err(wrong("tag: expected 1 to 64 printable ASCII characters without blanks"));
+    }
+    // As long as the API's description says, and no longer.
+    for (name, text, most) in [("tensor", &request.tensor, 256), ("fps", &request.fps, 32)] {
+        if text.as_ref().is_some_and(|text| text.chars().count() > most) {
+            return Err(wrong(format!("{name}: expected at most {most} characters")));
+        }
     }
     for (name, number) in [("memory_limit_bytes", request.memory_limit_bytes), ("deadline_s", request.deadline_s)] {
         if number == Some(0) {

@@ -10,6 +10,8 @@ mod jobs;
 mod policies;
 mod problems;
 mod routes;
+mod spool;
+mod words;
 
 use axum::{
     Json, Router,
@@ -24,9 +26,11 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{App, problem::Problem};
 
+pub use bodies::{Asked, Named};
 pub use forms::Bounded;
 pub use jobs::submitted;
-pub use policies::{ReplacementBody, carried_out, changed, uploaded};
+pub use policies::{ReplacementBody, carried_out, changed, largest_module, uploaded};
+pub use spool::Spool;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -114,6 +118,12 @@ mod tests {
                 assert!(summary.is_some_and(|summary| summary.len() > 3), "{method} {path}");
                 assert!(responses.keys().any(|status| status.starts_with('2')), "{method} {path}");
                 assert!(path.starts_with("/healthz") || responses.contains_key("429"), "{method} {path}");
+                assert!(path.starts_with("/healthz") || responses.contains_key("500"), "{method} {path}");
+                assert_eq!(responses.contains_key("507"), method != "get", "{method} {path}");
+                for (status, response) in responses {
+                    let words = response["description"].as_str();
+                    assert!(words.is_some_and(|words| words.len() > 1), "{method} {path} {status}");
+                }
             }
         }
         assert_eq!(operations, 26);

@@ -1,12 +1,11 @@
-//! Who comes in: names that the server goes by, tokens and sessions, how fast, and nothing on behalf of another site.
+//! Who comes in: names that the server goes by, callers with what their role allows, how fast, and nothing on behalf of another site.
+
+mod callers;
 
 use std::{
-    collections::HashMap,
     net::{IpAddr, SocketAddr},
     num::NonZeroU32,
-    path::Path,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    sync::Arc,
 };
 
 use axum::{
@@ -16,70 +15,52 @@ use axum::{
     response::{IntoResponse, Redirect, Response},
 };
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
-use tilewright_config::Server;
-use uuid::Uuid;
+use tilewright_config::{Role, Server};
 
-use crate::{App, Error, Result, pages, problem::Problem};
-
-/// The cookie of a session.
-const COOKIE: &str = "tilewright";
-
-/// How long a session lasts.
-const SESSION: Duration = Duration::from_secs(12 * 3600);
-
-/// Sessions at once; the oldest goes.
-const SESSIONS: usize = 64;
-
-/// Characters of the shortest token.
-const TOKEN: usize = 16;
-
-/// Bytes of the longest token's file.
-const TOKEN_FILE: u64 = 4096;
+pub use self::callers::Callers;
+use self::callers::secret;
+use crate::{
+    App, Result,
+    audit::{Audit, Entry},
+    listen::Subject,
+    pages,
+    problem::Problem,
+};
 
 /// What everybody may see: whether the server lives, and how to sign in.
 const OPEN: [&str; 4] = ["/healthz", "/readyz", "/login", "/assets/"];
 
-type Hash = [u8; 32];
-
 /// The door.
 pub struct Door {
-    token: Option<Hash>,
+    /// Tokens, roles and sessions.
+    pub callers: Callers,
     /// Names that the server goes by, lower case, without port.
     hosts: Vec<String>,
     pace: DefaultKeyedRateLimiter<IpAddr>,
-    sessions: Mutex<HashMap<Hash, Instant>>,
     /// Every form carries it: another site can't know it.
     pub form_token: String,
-    /// Cookies are for encrypted connections alone.
-    is_encrypted: bool,
+    /// Where changes are written down.
+    audit: Arc<Audit>,
 }
 
 impl Door {
-    /// Reads the token where there is one.
+    /// Reads the tokens where there are any.
     ///
     /// # Errors
-    /// [`Error::Credential`] where it does not serve.
+    /// [`crate::Error::Credential`] where one does not serve.
     pub fn new(server: &Server) -> Result<Self> {
-        let token = server.token_file.as_deref().map(token).transpose()?;
         let mut hosts = vec!["localhost".to_owned()];
         hosts.extend(server.hosts.iter().map(|host| host.to_ascii_lowercase()));
         let rate = NonZeroU32::new(server.limits.requests_per_second).unwrap_or(NonZeroU32::MIN);
         let quota = Quota::per_second(rate).allow_burst(rate.saturating_add(rate.get()));
         Ok(Self {
-            token: token.map(|token| hash(token.as_bytes())),
+            callers: Callers::new(server)?,
             hosts,
             pace: RateLimiter::keyed(quota),
-            sessions: Mutex::default(),
             form_token: secret(),
-            is_encrypted: server.tls.is_some() || server.behind_proxy,
+            audit: Arc::new(Audit::new(server.audit.as_deref())),
         })
-    }
-
-    /// Whether a token is asked for.
-    pub fn has_token(&self) -> bool {
-        self.token.is_some()
     }
 
     /// Whether a form is of a page of ours.
@@ -87,56 +68,13 @@ impl Door {
         given.is_some_and(|given| bool::from(given.as_bytes().ct_eq(self.form_token.as_bytes())))
     }
 
-    fn sessions(&self) -> MutexGuard<'_, HashMap<Hash, Instant>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether these are the token's bytes; takes as long whatever they are.
-    pub fn is_token(&self, given: &[u8]) -> bool {
-        self.token.is_some_and(|token| bool::from(hash(given).ct_eq(&token)))
-    }
-
-    /// Begins a session; gives the cookie to set.
-    pub fn begin_session(&self) -> String {
-        let value = secret();
-        let mut sessions = self.sessions();
-        sessions.retain(|_, began| began.elapsed() < SESSION);
-        if sessions.len() >= SESSIONS
-            && let Some(oldest) = sessions.iter().min_by_key(|(_, began)| **began).map(|(hash, _)| *hash)
-        {
-            sessions.remove(&oldest);
+    /// Who asks, to share things out by: the token's name, or else the address.
+    pub fn caller_of(&self, request: &Request) -> String {
+        let address = || request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| address.ip());
+        match self.callers.of(request.headers()) {
+            Some(caller) if self.callers.has_tokens() => caller.name,
+            _ => address().map_or_else(String::new, |address| address.to_string()),
         }
-        sessions.insert(hash(value.as_bytes()), Instant::now());
-        self.cookie(&value, SESSION.as_secs())
-    }
-
-    /// Ends the session of a request; gives the cookie to set.
-    pub fn end_session(&self, headers: &HeaderMap) -> String {
-        if let Some(value) = cookie(headers) {
-            self.sessions().remove(&hash(value.as_bytes()));
-        }
-        self.cookie("", 0)
-    }
-
-    fn cookie(&self, value: &str, seconds: u64) -> String {
-        let secure = if self.is_encrypted { "; Secure" } else { "" };
-        format!("{COOKIE}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}")
-    }
-
-    fn is_known(&self, headers: &HeaderMap) -> bool {
-        if self.token.is_none() {
-            return true;
-        }
-        let bearer = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).and_then(|value| {
-            let (scheme, rest) = value.split_at_checked(7)?;
-            scheme.eq_ignore_ascii_case(b"bearer ").then_some(rest)
-        });
-        let session = || {
-            let value = cookie(headers)?;
-            let began = *self.sessions().get(&hash(value.as_bytes()))?;
-            Some(began.elapsed() < SESSION)
-        };
-        bearer.map_or_else(|| session() == Some(true), |given| self.is_token(given))
     }
 
     /// Names of strangers are refused: a page of theirs could have been given our address (DNS rebinding). The one in the request's first line
@@ -170,6 +108,20 @@ fn is_same_site(headers: &HeaderMap) -> bool {
     }
 }
 
+/// The least role that a request takes.
+fn needed(method: &Method, path: &str) -> Role {
+    if method.is_safe() {
+        return Role::Read;
+    }
+    let of_jobs = ["/v1/jobs", "/actions/submit", "/actions/jobs"];
+    let is_below = |base: &&str| path.strip_prefix(*base).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    if of_jobs.iter().any(is_below) {
+        return Role::Submit;
+    }
+    // Signing out is everybody's own matter.
+    if path == "/actions/logout" { Role::Read } else { Role::Operate }
+}
+
 /// The first thing that a request meets.
 pub async fn guard(
     State(app): State<App>,
@@ -180,6 +132,8 @@ pub async fn guard(
     let door = &app.door;
     let (headers, path) = (request.headers(), request.uri().path());
     let is_open = OPEN.iter().any(|open| path == *open || open.ends_with('/') && path.starts_with(open));
+    let caller = door.callers.of(headers);
+    let needed = needed(request.method(), path);
     let refused = if path != "/healthz" && door.pace.check_key(&address.ip()).is_err() {
         Some(("pace", Problem::busy("too many requests from this address: slow down", 1)))
     } else if !door.is_ours(headers, request.uri().authority().map(|authority| authority.as_str())) {
@@ -187,24 +141,62 @@ pub async fn guard(
         Some(("host", Problem::new(StatusCode::MISDIRECTED_REQUEST, line)))
     } else if !request.method().is_safe() && !is_same_site(headers) {
         Some(("site", Problem::new(StatusCode::FORBIDDEN, "asked for by a page of another site")))
-    } else if !is_open && !door.is_known(headers) {
-        if request.method() == Method::GET && wants_page(headers) {
-            let next: String = path.chars().filter(|c| c.is_ascii_graphic()).take(200).collect();
-            return Redirect::to(&format!("/login?next={}", next.replace(['&', '#', '?', '%'], ""))).into_response();
-        }
-        Some(("token", Problem::new(StatusCode::UNAUTHORIZED, "a token is asked for: Authorization: Bearer TOKEN")))
-    } else {
+    } else if is_open {
         None
+    } else {
+        match &caller {
+            None if request.method() == Method::GET && wants_page(headers) => {
+                let next: String = path.chars().filter(|c| c.is_ascii_graphic()).take(200).collect();
+                let next = next.replace(['&', '#', '?', '%'], "");
+                return Redirect::to(&format!("/login?next={next}")).into_response();
+            }
+            None => {
+                let line = "a token is asked for: Authorization: Bearer TOKEN";
+                Some(("token", Problem::new(StatusCode::UNAUTHORIZED, line)))
+            }
+            Some(caller) if caller.role < needed => {
+                let line = format!(
+                    "the token '{}' is good for {}, and this takes one for {}",
+                    caller.name,
+                    caller.role.name(),
+                    needed.name()
+                );
+                Some(("role", Problem::new(StatusCode::FORBIDDEN, line)))
+            }
+            Some(_) => None,
+        }
     };
     if let Some((reason, _)) = &refused {
         app.house.metrics.turned_away(reason);
         tracing::debug!(reason, address = %address.ip(), "a request was turned away");
     }
+    // Whoever is not let in changes nothing, but for somebody known who tried more than the role allows, and for who tries to sign in.
+    let is_told = refused.as_ref().is_none_or(|(reason, _)| *reason == "role");
+    let entry = (!request.method().is_safe() && is_told).then(|| Entry {
+        time: Entry::now(),
+        who: caller.as_ref().map_or_else(|| "nobody yet".into(), |caller| caller.name.clone()),
+        role: caller.as_ref().map_or("none", |caller| caller.role.name()),
+        address: address.ip(),
+        certificate: request.extensions().get::<Subject>().map(ToString::to_string),
+        method: request.method().to_string(),
+        path: Entry::path(path),
+        status: 0,
+        made: None,
+    });
+    let is_page = wants_page(headers) && !path.starts_with("/v1/");
     let mut response = match refused.map(|(_, problem)| problem) {
-        Some(problem) if wants_page(headers) && !path.starts_with("/v1/") => pages::problem_page(&problem),
+        Some(problem) if is_page => pages::problem_page(&problem),
         Some(problem) => problem.into_response(),
         None => next.run(request).await,
     };
+    if let Some(mut entry) = entry {
+        entry.status = response.status().as_u16();
+        let made = response.headers().get(header::LOCATION).and_then(|made| made.to_str().ok());
+        entry.made = made.map(Entry::path);
+        let audit = door.audit.clone();
+        // Written before it is answered: what somebody was told has its line.
+        let _ = tokio::task::spawn_blocking(move || audit.write(&entry)).await;
+    }
     if response.status() == StatusCode::UNAUTHORIZED {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
@@ -237,42 +229,6 @@ impl Door {
     }
 }
 
-fn cookie(headers: &HeaderMap) -> Option<&str> {
-    let all = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-    all.flat_map(|text| text.split(';')).find_map(|pair| pair.trim().strip_prefix(COOKIE)?.strip_prefix('='))
-}
-
-fn hash(bytes: &[u8]) -> Hash {
-    Sha256::digest(bytes).into()
-}
-
-/// 244 random bits.
-fn secret() -> String {
-    format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple())
-}
-
-/// The token in a file, which nobody else may read.
-fn token(path: &Path) -> Result<String> {
-    let wrong = |reason: &str| Error::Credential { path: path.to_owned(), reason: reason.to_owned() };
-    let unreadable = |error: std::io::Error| wrong(&format!("can't be read: {error}"));
-    let metadata = std::fs::metadata(path).map_err(unreadable)?;
-    if !metadata.is_file() || metadata.len() > TOKEN_FILE {
-        return Err(wrong("expected a file with a token in one line"));
-    }
-    {
-        use std::os::unix::fs::MetadataExt;
-        if metadata.mode() & 0o077 != 0 {
-            tracing::warn!("{}: others can read the token: chmod 600 it", path.display());
-        }
-    }
-    let text = std::fs::read_to_string(path).map_err(unreadable)?;
-    let token = text.trim();
-    if token.len() < TOKEN || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(wrong("expected a token of at least 16 printable ASCII characters without blanks"));
-    }
-    Ok(token.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -281,44 +237,37 @@ mod tests {
         pairs.iter().map(|(name, value)| (header::HeaderName::from_static(name), value.parse().unwrap())).collect()
     }
 
-    fn door(token: bool) -> Door {
+    fn door() -> Door {
         let mut server = Server::default();
-        let folder = tempfile::tempdir().unwrap();
-        if token {
-            let path = folder.path().join("token");
-            std::fs::write(&path, "0123456789abcdef\n").unwrap();
-            server.token_file = Some(path);
-        }
         server.hosts.push("Tiles.Example".into());
         Door::new(&server).unwrap()
     }
 
     #[test]
-    fn only_the_token_or_a_session_comes_in() {
-        let door = door(true);
-        for (value, comes_in) in [
-            ("Bearer 0123456789abcdef", true),
-            ("bearer 0123456789abcdef", true),
-            ("Bearer 0123456789abcde", false),
-            ("Bearer 0123456789abcdef0", false),
-            ("Bearer ", false),
-            ("Basic 0123456789abcdef", false),
-            ("", false),
+    fn each_request_takes_the_least_role_that_it_can_do_with() {
+        for (method, path, role) in [
+            ("GET", "/v1/jobs", Role::Read),
+            ("HEAD", "/metrics", Role::Read),
+            ("POST", "/v1/jobs", Role::Submit),
+            ("DELETE", "/v1/jobs/1", Role::Submit),
+            ("POST", "/actions/submit", Role::Submit),
+            ("POST", "/actions/jobs/1/cancel", Role::Submit),
+            ("POST", "/actions/logout", Role::Read),
+            ("POST", "/v1/modules", Role::Operate),
+            ("PUT", "/v1/modules/sha256:1/signature", Role::Operate),
+            ("POST", "/v1/policies/a/check", Role::Operate),
+            ("POST", "/actions/policies/a/swap", Role::Operate),
+            ("POST", "/v1/routes/a/canary/stop", Role::Operate),
+            ("POST", "/v1/jobs2", Role::Operate),
+            ("PATCH", "/whatever/comes", Role::Operate),
         ] {
-            assert_eq!(door.is_known(&headers(&[("authorization", value)])), comes_in, "{value}");
+            assert_eq!(needed(&method.parse().unwrap(), path), role, "{method} {path}");
         }
-        assert!(!door.is_known(&HeaderMap::new()));
-        let set = door.begin_session();
-        let session = set.split(';').next().unwrap();
-        assert!(door.is_known(&headers(&[("cookie", &format!("other=1; {session}"))])));
-        door.end_session(&headers(&[("cookie", session)]));
-        assert!(!door.is_known(&headers(&[("cookie", session)])));
-        assert!(!door.is_known(&headers(&[("cookie", "tilewright=")])));
     }
 
     #[test]
     fn strangers_names_are_refused() {
-        let door = door(false);
+        let door = door();
         for (host, ours) in [
             ("localhost:7590", true),
             ("LOCALHOST", true),

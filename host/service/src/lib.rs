@@ -7,6 +7,7 @@
 
 mod accept;
 mod api;
+mod audit;
 mod bodies;
 mod clock;
 mod device;
@@ -15,6 +16,7 @@ mod error;
 mod house;
 mod jobs;
 mod listen;
+mod looks;
 mod metrics;
 mod models;
 mod pages;
@@ -38,8 +40,10 @@ pub use telemetry::{Telemetered, begin as begin_telemetry};
 struct App {
     house: Arc<house::House>,
     door: Arc<door::Door>,
-    /// Latents that are read at once, each whole.
-    readings: Arc<Semaphore>,
+    /// What became of actions on the dashboard.
+    notices: Arc<pages::Notices>,
+    /// Turns to look into latents.
+    looks: Arc<looks::Looks>,
     /// Modules that are compiled and checked at once.
     gates: Arc<Semaphore>,
     /// True once the server ends: whoever follows something is let go.

@@ -1,41 +1,55 @@
 //! Connections: a bounded number of them, encrypted where that is configured, none that may take for ever to say what it wants.
 
+mod certificates;
+mod connections;
+mod subject;
+
 use std::{
-    collections::HashMap,
-    fs, io,
-    net::{IpAddr, SocketAddr},
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::{Duration, Instant},
 };
 
-use axum::{Router, extract::ConnectInfo};
-use hyper::{body::Incoming, server::conn::http1};
+use axum::{
+    Router,
+    body::{Body, HttpBody},
+    extract::ConnectInfo,
+    http::{HeaderValue, header},
+    response::IntoResponse,
+};
+use hyper::{
+    body::{Frame, Incoming, SizeHint},
+    server::conn::http1,
+    service::service_fn,
+};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
-    server::graceful::GracefulShutdown,
-    service::TowerToHyperService,
+    server::graceful::{GracefulShutdown, Watcher},
 };
-use rustls::{
-    RootCertStore, ServerConfig,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-    server::WebPkiClientVerifier,
-};
-use tilewright_config::{Server, Tls};
+use tilewright_config::Server;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
-    sync::Semaphore,
     time::timeout,
 };
 use tokio_io_timeout::TimeoutStream;
-use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
-use crate::{Error, Result};
+use self::connections::{Answering, Connections, Place};
+pub use self::{certificates::Certificates, subject::Subject};
+use crate::{Error, Result, problem::Problem};
 
 /// For the first headers, and for each further request's.
 const HEADERS: Duration = Duration::from_secs(10);
+
+/// The same, where only questions after health are answered.
+const HEADERS_OF_HEALTH: Duration = Duration::from_secs(2);
+
+/// What is answered there.
+const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
 
 /// For a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -53,11 +67,8 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Where connections come in.
 pub struct Listener {
     socket: TcpListener,
-    tls: Option<TlsAcceptor>,
-    connections: Arc<Semaphore>,
-    /// Of one address.
-    most_of_one: usize,
-    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    tls: Option<Arc<Certificates>>,
+    connections: Arc<Connections>,
 }
 
 impl Listener {
@@ -66,13 +77,18 @@ impl Listener {
     /// # Errors
     /// [`Error::Listen`], or [`Error::Credential`] where certificates or keys don't serve.
     pub async fn bind(server: &Server) -> Result<Self> {
-        let (address, tls, connections) = (server.listen, server.tls.as_ref(), server.limits.connections as usize);
-        let tls = tls.map(acceptor).transpose()?;
+        let (address, connections) = (server.listen, server.limits.connections as usize);
+        let tls = server.tls.as_ref().map(Certificates::open).transpose()?.map(Arc::new);
         let socket = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
         // Behind a proxy, and on this machine, all come from one.
         let all_come_from_one = server.behind_proxy || address.ip().is_loopback();
         let most_of_one = if all_come_from_one { connections } else { connections.div_ceil(4) };
-        Ok(Self { socket, tls, connections: Arc::new(Semaphore::new(connections)), most_of_one, open: Arc::default() })
+        Ok(Self { socket, tls, connections: Connections::new(connections, most_of_one) })
+    }
+
+    /// What connections are encrypted with, where they are.
+    pub fn certificates(&self) -> Option<Arc<Certificates>> {
+        self.tls.clone()
     }
 
     /// Where it listens.
@@ -98,22 +114,24 @@ impl Listener {
                 },
             };
             // One too many is closed at once: it can't keep the others waiting.
-            let Ok(permit) = self.connections.clone().try_acquire_owned() else { continue };
-            let Some(counted) = Counted::new(&self.open, address.ip(), self.most_of_one) else { continue };
+            let Some(place) = self.connections.take(address.ip(), Instant::now()) else { continue };
             let _ = stream.set_nodelay(true);
             let mut stream = TimeoutStream::new(stream);
             stream.set_write_timeout(Some(WRITE));
             let stream = Box::pin(stream);
+            let peer = Peer { address, subject: None };
             let (router, tls, watcher) = (router.clone(), self.tls.clone(), graceful.watcher());
             tokio::spawn(async move {
-                let _held = (permit, counted);
-                match tls {
-                    None => talk(stream, address, router, watcher).await,
-                    Some(tls) => match timeout(HANDSHAKE, tls.accept(stream)).await {
-                        Ok(Ok(stream)) => talk(stream, address, router, watcher).await,
-                        Ok(Err(error)) => tracing::debug!(%error, %address, "a TLS handshake failed"),
-                        Err(_) => tracing::debug!(%address, "a TLS handshake took too long"),
-                    },
+                let place = Arc::new(place);
+                let talking = async {
+                    match tls {
+                        None => talk(stream, peer, router, watcher, place.clone()).await,
+                        Some(tls) => encrypted(&tls, stream, peer, router, watcher, place.clone()).await,
+                    }
+                };
+                tokio::select! {
+                    () = talking => {}
+                    () = place.given_way() => tracing::debug!(%address, "a connection that asked nothing gave way"),
                 }
             });
         }
@@ -122,86 +140,109 @@ impl Listener {
     }
 }
 
-/// A connection among those of its address.
-struct Counted {
-    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
-    address: IpAddr,
+/// Who is at the other end.
+#[derive(Clone)]
+struct Peer {
+    address: SocketAddr,
+    /// Of its certificate, where it showed one.
+    subject: Option<Subject>,
 }
 
-impl Counted {
-    /// None where the address has as many as it may.
-    fn new(open: &Arc<Mutex<HashMap<IpAddr, usize>>>, address: IpAddr, most: usize) -> Option<Self> {
-        let mut counts = open.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(address).or_default();
-        if *count >= most {
-            return None;
+async fn encrypted<S>(
+    tls: &Certificates,
+    stream: S,
+    mut peer: Peer,
+    router: Router,
+    watcher: Watcher,
+    place: Arc<Place>,
+) where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let address = peer.address;
+    match timeout(HANDSHAKE, tls.acceptor().accept(stream)).await {
+        Ok(Ok(stream)) => {
+            let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+            peer.subject = shown.map(|certificate| Subject::of(certificate));
+            talk(stream, peer, router, watcher, place).await;
         }
-        *count += 1;
-        drop(counts);
-        Some(Self { open: open.clone(), address })
+        Ok(Err(error)) => tracing::debug!(%error, %address, "a TLS handshake failed"),
+        Err(_) => tracing::debug!(%address, "a TLS handshake took too long"),
     }
 }
 
-impl Drop for Counted {
-    fn drop(&mut self) {
-        let mut counts = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.address);
-            }
-        }
-    }
-}
-
-async fn talk<S>(stream: S, address: SocketAddr, router: Router, watcher: hyper_util::server::graceful::Watcher)
+async fn talk<S>(stream: S, peer: Peer, router: Router, watcher: Watcher, place: Arc<Place>)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let service = router.map_request(move |mut request: hyper::Request<Incoming>| {
-        request.extensions_mut().insert(ConnectInfo(address));
-        request.map(axum::body::Body::new)
+    let (address, headers) = (peer.address, if place.for_health { HEADERS_OF_HEALTH } else { HEADERS });
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let (router, peer, place) = (router.clone(), peer.clone(), place.clone());
+        async move {
+            let answering = place.answering();
+            let mut response = match place.for_health && !HEALTH.contains(&request.uri().path()) {
+                true => crowded(),
+                false => answered(router, peer, request).await?,
+            };
+            if place.for_health {
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, std::convert::Infallible>(response.map(|body| Held { body, _answering: answering }))
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS)
+        .header_read_timeout(headers)
         .max_headers(MOST_HEADERS)
         .max_buf_size(HEADER_BYTES)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+        .serve_connection(TokioIo::new(stream), service);
     if let Err(error) = watcher.watch(connection).await {
         tracing::debug!(%error, %address, "a connection broke");
     }
 }
 
-fn acceptor(tls: &Tls) -> Result<TlsAcceptor> {
-    let wrong = |path: &Path, reason: String| Error::Credential { path: path.to_owned(), reason };
-    let read = |path: &Path| fs::read(path).map_err(|error| wrong(path, format!("can't be read: {error}")));
-    let certificates = |path: &Path| -> Result<Vec<CertificateDer<'static>>> {
-        let all = CertificateDer::pem_slice_iter(&read(path)?).collect::<Result<Vec<_>, _>>();
-        let all = all.map_err(|error| wrong(path, format!("expected certificates in PEM: {error}")))?;
-        if all.is_empty() { Err(wrong(path, "no certificate in it: expected PEM".into())) } else { Ok(all) }
-    };
-    let chain = certificates(&tls.certificate)?;
-    let key = PrivateKeyDer::from_pem_slice(&read(&tls.key)?);
-    let key = key.map_err(|error| wrong(&tls.key, format!("expected a private key in PEM: {error}")))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| wrong(&tls.certificate, error.to_string()))?;
-    let builder = match &tls.clients {
-        None => builder.with_no_client_auth(),
-        Some(path) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(path)? {
-                roots.add(certificate).map_err(|error| wrong(path, format!("no authority's certificate: {error}")))?;
-            }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-            builder.with_client_cert_verifier(verifier.map_err(|error| wrong(path, error.to_string()))?)
-        }
-    };
-    let mut config = builder
-        .with_single_cert(chain, key)
-        .map_err(|error| wrong(&tls.certificate, format!("does not go with {}: {error}", tls.key.display())))?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(config)))
+async fn answered(
+    router: Router,
+    peer: Peer,
+    request: hyper::Request<Incoming>,
+) -> std::result::Result<axum::response::Response, std::convert::Infallible> {
+    let mut request = request.map(Body::new);
+    request.extensions_mut().insert(ConnectInfo(peer.address));
+    if let Some(subject) = peer.subject {
+        request.extensions_mut().insert(subject);
+    }
+    router.oneshot(request).await
+}
+
+/// Every place is taken, and this one is for questions after health.
+fn crowded() -> axum::response::Response {
+    let line = "too many connections: come again after Retry-After";
+    let mut problem = Problem::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, line);
+    problem.retry_after = Some(1);
+    problem.into_response()
+}
+
+/// An answer's body: as long as it is sent, its connection gives way to nobody.
+struct Held {
+    body: Body,
+    _answering: Answering,
+}
+
+impl HttpBody for Held {
+    type Data = bytes::Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }

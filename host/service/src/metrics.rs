@@ -145,7 +145,7 @@ impl Metrics {
             in_force: gauge("tilewright_policy_revision", "The revision in force.", &["policy"])?,
             turned_away: counter(
                 "tilewright_requests_turned_away_total",
-                "Requests that did not come in: no token, an unknown host, another site's page, too fast.",
+                "Requests that did not come in: no token, a role that does not reach that far, an unknown host, another site's page, too fast.",
                 &["reason"],
             )?,
             followers,

@@ -2,6 +2,7 @@
 
 mod actions;
 mod facts;
+mod notices;
 
 use std::{
     collections::{HashMap, hash_map::DefaultHasher},
@@ -12,7 +13,7 @@ use std::{
 
 use axum::{
     Router,
-    extract::{Path, Query, State},
+    extract::State,
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{
         Html, IntoResponse, Response, Sse,
@@ -22,11 +23,13 @@ use axum::{
 };
 use futures_util::{Stream, stream};
 use serde::Deserialize;
-use tilewright_dashboard::{ASSETS, Part, job, job_part, login, overview, policy, policy_part, status_part};
+use tilewright_dashboard::{ASSETS, Part, job, job_part, jobs, login, overview, policy, policy_part, status_part};
 use tokio::{sync::watch, task::spawn_blocking};
 
+pub use self::notices::Notices;
 use crate::{
     App,
+    api::{Asked, Named},
     problem::{Outcome, Problem},
 };
 
@@ -40,6 +43,7 @@ const ANYWAY: Duration = Duration::from_secs(5);
 pub fn router() -> Router<App> {
     Router::new()
         .route("/", get(overview_page))
+        .route("/jobs", get(jobs_page))
         .route("/jobs/{id}", get(job_page))
         .route("/policies/{name}", get(policy_page))
         .route("/live", get(live))
@@ -62,18 +66,40 @@ struct Told {
     page: Option<String>,
 }
 
-async fn overview_page(State(app): State<App>, Query(told): Query<Told>, headers: HeaderMap) -> Outcome<Html<String>> {
+async fn overview_page(State(app): State<App>, Asked(told): Asked<Told>, headers: HeaderMap) -> Outcome<Html<String>> {
     let html =
         spawn_blocking(move || facts::overview(&app, &headers, told.notice.as_deref()).map(|facts| overview(&facts)));
     Ok(Html(html.await??))
 }
 
-async fn job_page(
-    State(app): State<App>,
-    Path(id): Path<String>,
-    Query(told): Query<Told>,
-    headers: HeaderMap,
-) -> Response {
+/// What the list of jobs is asked with. A field that is left empty asks for nothing.
+#[derive(Debug, Default, Deserialize)]
+struct Searched {
+    state: Option<String>,
+    model: Option<String>,
+    device: Option<String>,
+    policy: Option<String>,
+    q: Option<String>,
+    before: Option<String>,
+    notice: Option<String>,
+}
+
+async fn jobs_page(State(app): State<App>, Asked(asked): Asked<Searched>, headers: HeaderMap) -> Outcome<Html<String>> {
+    let Searched { state, model, device, policy, q, before, notice } = asked;
+    let given = |text: Option<String>| text.filter(|text| !text.is_empty()).map(|text| text.chars().take(64).collect());
+    let query = facts::Query {
+        state: given(state).and_then(|name: String| facts::state_of(&name)),
+        model: given(model),
+        device: given(device),
+        policy: given(policy),
+        text: given(q),
+        before: given(before),
+    };
+    let html = spawn_blocking(move || facts::jobs(&app, &headers, query, notice.as_deref()).map(|facts| jobs(&facts)));
+    Ok(Html(html.await??))
+}
+
+async fn job_page(State(app): State<App>, Named(id): Named, Asked(told): Asked<Told>, headers: HeaderMap) -> Response {
     let page = spawn_blocking(move || {
         facts::job_page(&app, &headers, &id, told.notice.as_deref()).map(|facts| facts.map(|facts| job(&facts)))
     });
@@ -82,8 +108,8 @@ async fn job_page(
 
 async fn policy_page(
     State(app): State<App>,
-    Path(name): Path<String>,
-    Query(told): Query<Told>,
+    Named(name): Named,
+    Asked(told): Asked<Told>,
     headers: HeaderMap,
 ) -> Response {
     let page = spawn_blocking(move || {
@@ -111,11 +137,11 @@ pub fn problem_page(problem: &Problem) -> Response {
     response
 }
 
-async fn login_page(State(app): State<App>, Query(told): Query<Told>) -> Html<String> {
+async fn login_page(State(app): State<App>, Asked(told): Asked<Told>) -> Html<String> {
     Html(login(&facts::login(&app, told.next.as_deref(), None)))
 }
 
-async fn asset(Path(name): Path<String>) -> Response {
+async fn asset(Named(name): Named) -> Response {
     match ASSETS.iter().find(|asset| asset.name == name) {
         // Pages name them with their digest.
         Some(asset) => {
@@ -144,6 +170,9 @@ fn parts(app: &App, headers: &HeaderMap, page: &str) -> crate::Result<Vec<(&'sta
             vec![("status", status_part(&facts.frame)), ("policy", policy_part(&facts))]
         }));
     }
+    if page == "/jobs" {
+        return Ok(vec![("status", status_part(&facts::frame(app, headers, None)))]);
+    }
     let facts = facts::overview(app, headers, None)?;
     Ok(Part::ALL.iter().map(|part| (part.id(), part.html(&facts))).collect())
 }
@@ -151,7 +180,7 @@ fn parts(app: &App, headers: &HeaderMap, page: &str) -> crate::Result<Vec<(&'sta
 /// A page's parts as they change.
 async fn live(
     State(app): State<App>,
-    Query(told): Query<Told>,
+    Asked(told): Asked<Told>,
     headers: HeaderMap,
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let page = told.page.unwrap_or_default();
@@ -208,17 +237,9 @@ impl Following {
     }
 }
 
-/// The query's text of a notice.
-pub fn with_notice(path: &str, good: bool, text: &str) -> String {
-    let tone = if good { "good" } else { "bad" };
-    let mut encoded = String::new();
-    for byte in text.bytes().take(600) {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => encoded.push(byte.into()),
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    format!("{path}?notice={tone}%3A{encoded}")
+/// A page's address, with the number of what it is to say first.
+pub fn with_notice(app: &App, path: &str, is_good: bool, text: &str) -> String {
+    format!("{path}?notice={}", app.notices.hold(is_good, text))
 }
 
 /// Whatever a form asks for is ours.

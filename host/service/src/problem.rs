@@ -95,8 +95,13 @@ impl From<crate::Error> for Problem {
 impl From<tilewright_rollout::Error> for Problem {
     fn from(error: tilewright_rollout::Error) -> Self {
         use tilewright_rollout::Error;
-        let line = one_line(&error);
+        let line = error.for_callers();
         match error {
+            // What came of asking a registry is nobody's business but the operator's.
+            Error::Registry(_) => {
+                tracing::warn!(error = one_line(&error), "a registry does not give a policy");
+                Problem::wrong(line)
+            }
             Error::UnknownPolicy { .. } | Error::UnknownRoute { .. } => Problem::not_found(line),
             Error::NoPrevious { .. } | Error::NoCanary { .. } | Error::Busy { .. } => Problem::conflict(line),
             error if error.is_input() => Problem::wrong(line),

@@ -39,7 +39,7 @@ use crate::{
     models::{self, Models},
     pages,
     story::Stories,
-    watch::{self, Told},
+    watch::{self, Credentials, Told},
     work,
 };
 
@@ -58,8 +58,7 @@ const DRAIN: Duration = Duration::from_secs(1);
 /// For jobs at work when the server ends; they begin anew after the next start.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// Latents that are read, and modules that are compiled and checked, at once.
-const READINGS: usize = 4;
+/// Modules that are compiled and checked at once.
 const GATES: usize = 2;
 
 /// How a server is started.
@@ -90,6 +89,7 @@ pub fn serve(options: Options) -> Result<()> {
     }
     let shipped: Vec<&str> = tilewright_policy::shipped_names().collect();
     config.check(&shipped)?;
+    config.check_presence()?;
     let server = config.server.clone();
     let door = Arc::new(Door::new(&server)?);
     // Before anything that takes long: an address in use is a mistake to be told of at once.
@@ -103,12 +103,14 @@ pub fn serve(options: Options) -> Result<()> {
             device.begin(move |worker| work::run(&house, &worker))
         })
         .collect();
-    let (telling, watching) = watch::begin(house.clone());
+    let credentials = Credentials { door: door.clone(), certificates: listener.certificates() };
+    let (telling, watching) = watch::begin(house.clone(), credentials);
     let (ending, end) = watched::channel(false);
     let app = App {
         house: house.clone(),
         door,
-        readings: Arc::new(Semaphore::new(READINGS)),
+        notices: Arc::default(),
+        looks: Arc::default(),
         gates: Arc::new(Semaphore::new(GATES)),
         end,
     };
@@ -164,7 +166,10 @@ fn furnished(
             counting.happened(event);
             tracing::info!(what = ?event.what, policy = event.policy, route = event.route, revision = event.revision, "{}", event.detail);
         }),
-    )?;
+    );
+    // A file that is missing, and was in force before, keeps nothing from starting; otherwise its line is the better word.
+    let rollout =
+        rollout.map_err(|error| config.check_presence_of_policies().err().map_or_else(|| error.into(), Error::from))?;
     let devices = device::open(&config)?;
     let house = House {
         place,

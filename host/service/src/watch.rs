@@ -9,9 +9,9 @@ use std::{
 };
 
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
-use tilewright_config::{Config, Place};
+use tilewright_config::{Config, Place, Server};
 
-use crate::{error::one_line, house::House, models};
+use crate::{door::Door, error::one_line, house::House, listen::Certificates, models};
 
 /// Editors and builds write in several steps: what has changed is looked at once nothing has for so long.
 const QUIET: Duration = Duration::from_millis(150);
@@ -32,16 +32,52 @@ pub enum Told {
     End,
 }
 
+/// What callers are told apart by and connections are encrypted with.
+pub struct Credentials {
+    pub door: Arc<Door>,
+    pub certificates: Option<Arc<Certificates>>,
+}
+
+impl Credentials {
+    /// The files that they stand in, as far as the server goes by them.
+    fn paths(&self, server: &Server) -> Vec<PathBuf> {
+        let tokens = server.tokens.iter().map(|token| &token.file).chain(&server.token_file).cloned();
+        tokens.chain(self.certificates.iter().flat_map(|certificates| certificates.paths())).collect()
+    }
+
+    /// Goes by what the files hold now. What does not serve changes nothing.
+    fn refresh(&self, server: &Server) {
+        if let Some(certificates) = &self.certificates {
+            match certificates.refresh() {
+                Ok(true) => tracing::info!("certificates were read anew: the next connections are encrypted with them"),
+                Ok(false) => {}
+                Err(error) => {
+                    let error = one_line(&error);
+                    tracing::error!(error, "new certificates don't serve: those before stay in force");
+                }
+            }
+        }
+        match self.door.callers.reload(server) {
+            Ok(true) => tracing::info!("tokens were read anew: those that are gone are good for nothing any more"),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::error!(error = one_line(&error), "new tokens don't serve: those before stay in force")
+            }
+        }
+    }
+}
+
 /// Watches until it is told to end.
-pub fn begin(house: Arc<House>) -> (mpsc::Sender<Told>, Option<thread::JoinHandle<()>>) {
+pub fn begin(house: Arc<House>, credentials: Credentials) -> (mpsc::Sender<Told>, Option<thread::JoinHandle<()>>) {
     let (sender, receiver) = mpsc::channel();
     let telling = sender.clone();
-    let watching = thread::Builder::new().name("watch".into()).spawn(move || watch(&house, &telling, &receiver));
+    let watching =
+        thread::Builder::new().name("watch".into()).spawn(move || watch(&house, &credentials, &telling, &receiver));
     let watching = watching.inspect_err(|error| tracing::error!(%error, "files can't be watched")).ok();
     (sender, watching)
 }
 
-fn watch(house: &House, telling: &mpsc::Sender<Told>, told: &mpsc::Receiver<Told>) {
+fn watch(house: &House, credentials: &Credentials, telling: &mpsc::Sender<Told>, told: &mpsc::Receiver<Told>) {
     let telling = telling.clone();
     let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         if event.is_ok_and(|event| !matches!(event.kind, EventKind::Access(_))) {
@@ -55,7 +91,7 @@ fn watch(house: &House, telling: &mpsc::Sender<Told>, told: &mpsc::Receiver<Told
     let mut text = None;
     let mut patience = Duration::ZERO;
     loop {
-        follow(house, watcher.as_mut(), &mut folders);
+        follow(house, credentials, watcher.as_mut(), &mut folders);
         let mut asked = false;
         match told.recv_timeout(std::mem::replace(&mut patience, ANYWAY)) {
             Ok(Told::End) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
@@ -82,6 +118,7 @@ fn watch(house: &House, telling: &mpsc::Sender<Told>, told: &mpsc::Receiver<Told
                 false => *house.config_fault() = restart(house),
             }
         }
+        credentials.refresh(&house.config.load().server);
         for (_, policy) in house.rollout.watched() {
             house.rollout.refresh(&policy);
         }
@@ -106,9 +143,15 @@ fn is_in_force(house: &House) -> bool {
 }
 
 /// Watches the folders of all files: a file that is replaced is another one, under the same name.
-fn follow(house: &House, watcher: Option<&mut RecommendedWatcher>, folders: &mut BTreeSet<PathBuf>) {
+fn follow(
+    house: &House,
+    credentials: &Credentials,
+    watcher: Option<&mut RecommendedWatcher>,
+    folders: &mut BTreeSet<PathBuf>,
+) {
     let Some(watcher) = watcher else { return };
-    let files = house.rollout.watched().into_iter().map(|(path, _)| path).chain(house.place.path());
+    let credentials = credentials.paths(&house.config.load().server);
+    let files = house.rollout.watched().into_iter().map(|(path, _)| path).chain(house.place.path()).chain(credentials);
     let folder = |path: PathBuf| {
         Some(path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned())
     };
@@ -155,6 +198,7 @@ fn read(house: &House) -> Result<Vec<String>, String> {
     let mut config = Config::load(&house.place).map_err(|error| one_line(&error))?;
     let shipped: Vec<&str> = tilewright_policy::shipped_names().collect();
     config.check(&shipped).map_err(|error| one_line(&error))?;
+    config.check_presence().map_err(|error| one_line(&error))?;
     let models = models::open(&config, &house.models.load()).map_err(|error| one_line(&error))?;
     let refused = house.rollout.reload(&config).map_err(|error| one_line(&error))?;
     if house.is_listening_elsewhere {

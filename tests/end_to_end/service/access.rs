@@ -18,7 +18,9 @@ fn certificates(place: &Place) {
     place.write("ca.pem", authority.pem());
     for name in ["server", "client"] {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, format!("A {name}"));
         let certificate = params.signed_by(&key, &authority).unwrap();
         place.write(&format!("{name}.pem"), certificate.pem());
         place.write(&format!("{name}.key"), key.serialize_pem());
@@ -70,6 +72,85 @@ fn a_token_is_asked_for_and_told_to_nobody() {
     for said in ["server.log", "data/rollout.json"] {
         assert!(!fs::read_to_string(place.path(said)).unwrap().contains(token), "{said}");
     }
+}
+
+#[test]
+fn each_token_does_what_its_role_allows_and_changes_have_a_line() {
+    let place = Place::new();
+    for (file, token) in
+        [("token", "the-operators-own-token"), ("ci", "the-token-of-builds"), ("board", "the-token-on-the-wall")]
+    {
+        place.write(file, token);
+    }
+    let tokens = "token-file = \"token\"\naudit = \"audit.log\"\ntokens = [\n\
+                  { name = \"ci\", role = \"submit\", file = \"ci\" },\n{ name = \"board\", role = \"read\", file = \"board\" },\n]\n";
+    let server = Server::start(&place, &config("").replace("[server]\n", &format!("[server]\n{tokens}")));
+    let ask = |token: &str, method: &str, path: &str| {
+        let bearer = format!("Bearer {token}");
+        let (media, body) = super::server::form(&json!({ "model": "picture" }), &super::jobs::small(4, 4));
+        server.ask_as(method, path, &[("authorization", &bearer), ("content-type", media)], &body)
+    };
+    let (operator, ci, board) = ("the-operators-own-token", "the-token-of-builds", "the-token-on-the-wall");
+    for token in [operator, ci, board] {
+        ask(token, "GET", "/v1/jobs").with(200);
+        assert_eq!(ask(token, "GET", "/metrics").status, 200);
+    }
+    ask("somebody-elses-token", "GET", "/v1/jobs").problem(401);
+    let refused = ask(board, "POST", "/v1/jobs").problem(403);
+    assert_eq!(refused, "the token 'board' is good for read, and this takes one for submit");
+    let job = ask(ci, "POST", "/v1/jobs").with(202)["id"].as_str().unwrap().to_owned();
+    ask(board, "DELETE", &format!("/v1/jobs/{job}")).problem(403);
+    ask(ci, "POST", "/v1/policies/adaptive/pause").problem(403);
+    ask(ci, "POST", "/v1/modules").problem(403);
+    ask(operator, "POST", "/v1/policies/adaptive/pause").with(200);
+    let lines = fs::read_to_string(place.path("audit.log")).unwrap();
+    let lines: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told: Vec<_> = lines
+        .iter()
+        .map(|line| (line["who"].as_str().unwrap(), line["method"].as_str().unwrap(), line["status"].as_u64().unwrap()))
+        .collect();
+    let expected = [
+        ("board", "POST", 403),
+        ("ci", "POST", 202),
+        ("board", "DELETE", 403),
+        ("ci", "POST", 403),
+        ("ci", "POST", 403),
+        ("token-file", "POST", 200),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!((&lines[1]["made"], &lines[1]["address"]), (&json!(format!("/v1/jobs/{job}")), &json!("127.0.0.1")));
+    let log = fs::read_to_string(place.path("server.log")).unwrap();
+    assert_eq!(log.matches("tilewright::audit").count(), expected.len());
+    // A token that is renewed counts at once, and the one before no more.
+    place.write("ci", "another-token-of-builds");
+    server.until(|| (ask("another-token-of-builds", "GET", "/v1/jobs").status == 200).then_some(()));
+    ask(ci, "GET", "/v1/jobs").problem(401);
+    for said in ["server.log", "audit.log"] {
+        let text = fs::read_to_string(place.path(said)).unwrap();
+        assert!([operator, ci, board, "another-token-of-builds"].iter().all(|token| !text.contains(token)), "{said}");
+    }
+}
+
+#[test]
+fn a_renewed_certificate_counts_without_a_restart_and_says_who_came() {
+    let place = Place::new();
+    certificates(&place);
+    let tls = "[server.tls]\ncertificate = \"server.pem\"\nkey = \"server.key\"\nclients = \"ca.pem\"\n";
+    let config = config("").replace("[server]\n", "[server]\naudit = \"audit.log\"\n") + tls;
+    let server = Server::start(&place, &config);
+    let come = || rolled_back(&place, &server, &["--ca", "ca.pem", "--certificate", "client-both.pem"]);
+    come().failed(2, "no previous revision");
+    let line = fs::read_to_string(place.path("audit.log")).unwrap();
+    assert!(line.contains("\"certificate\":\"CN=A client\""), "{line}");
+    let log = || fs::read_to_string(place.path("server.log")).unwrap();
+    // A certificate without its key changes nothing.
+    place.write("server.pem", fs::read(place.path("client.pem")).unwrap());
+    server.until(|| log().contains("new certificates don't serve").then_some(()));
+    come().failed(2, "no previous revision");
+    // Another authority, and all that it signs.
+    certificates(&place);
+    server.until(|| log().contains("certificates were read anew").then_some(()));
+    server.until(|| come().stderr().contains("no previous revision").then_some(()));
 }
 
 #[test]

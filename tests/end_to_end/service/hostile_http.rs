@@ -318,6 +318,24 @@ fn who_never_reads_is_let_go() {
 }
 
 #[test]
+fn who_holds_all_connections_and_asks_nothing_locks_nobody_out() {
+    let place = Place::new();
+    let server = start(&place, WITH_TOKEN, "connections = 256");
+    let judge = Judge::of(&server, &place);
+    let idle: Vec<_> = (0..256).map(|_| TcpStream::connect(judge.address).unwrap()).collect();
+    for path in ["/readyz", "/healthz"].iter().cycle().take(8) {
+        let begun = Instant::now();
+        let answer = exchange(judge.address, &request(format!("GET {path}"), "", "")).unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert!(begun.elapsed() < PROMPTLY, "{:?}", begun.elapsed());
+    }
+    // Who has been idle for a second gives way to who asks something.
+    thread::sleep(Duration::from_millis(1100));
+    judge.state();
+    drop(idle);
+}
+
+#[test]
 fn more_connections_than_allowed_do_no_lasting_harm() {
     let place = Place::new();
     let server = start(&place, WITH_TOKEN, "connections = 16");

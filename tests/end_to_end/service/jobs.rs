@@ -118,10 +118,10 @@ fn what_makes_no_sense_is_refused_with_a_line_and_nothing_is_kept() {
         (json!({ "model": "nope" }), &good[..], 422, "there are clip, picture"),
         (json!({ "model": "picture", "device": "gpu" }), &good, 422, "there are main"),
         (json!({ "model": "picture", "format": "mp4" }), &good, 422, "can't be written as video"),
-        (json!({ "model": "picture", "format": "bmp" }), &good, 422, "unknown variant"),
+        (json!({ "model": "picture", "format": "bmp" }), &good, 422, "format: 'bmp' is not known: there are png, jpg"),
         (json!({ "model": "picture", "tag": "a b" }), &good, 422, "tag: expected"),
         (json!({ "model": "picture", "deadline_s": 0 }), &good, 422, "deadline_s: expected at least 1"),
-        (json!({ "model": "picture", "what": 1 }), &good, 422, "unknown field"),
+        (json!({ "model": "picture", "what": 1 }), &good, 422, "what: there is no such field: there are model"),
         (json!({ "model": "clip" }), &latent(&[1, 4, 4, 4], 0.0), 422, "channels"),
         (json!({ "model": "picture" }), b"rubbish", 422, "latent:"),
         (json!({ "model": "picture" }), &latent(&[1, 16, 64, 64], 0.0), 413, "is taken"),
@@ -136,6 +136,54 @@ fn what_makes_no_sense_is_refused_with_a_line_and_nothing_is_kept() {
     assert_eq!(server.get("/v1/jobs").with(200)["jobs"].as_array().unwrap().len(), 0);
     assert_eq!(fs::read_dir(place.path("data/jobs")).unwrap().count(), 0);
     assert_eq!(fs::read_dir(place.path("data/incoming")).unwrap().count(), 0);
+}
+
+#[test]
+fn jobs_are_searched_filtered_and_paged() {
+    let place = Place::new();
+    let server = Server::start(&place, &config(""));
+    let ids: Vec<String> = (0..5)
+        .map(|number| {
+            let tag = if number % 2 == 0 { "Night-shift" } else { "day" };
+            server.accepted(&json!({ "model": "picture", "tag": tag, "format": "jpg" }), &small(4, 4))
+        })
+        .collect();
+    ids.iter().for_each(|id| drop(server.ended(id)));
+    let listed = |query: &str| -> (Vec<String>, Option<String>) {
+        let page = server.get(&format!("/v1/jobs?{query}")).with(200);
+        let jobs = page["jobs"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap().to_owned());
+        (jobs.collect(), page["next"].as_str().map(str::to_owned))
+    };
+    let newest: Vec<String> = ids.iter().rev().cloned().collect();
+    let night: Vec<String> = ids.iter().rev().step_by(2).cloned().collect();
+    for (query, expected) in [
+        ("", newest.clone()),
+        ("state=done&model=picture&device=main&policy=adaptive&route=default&q=jpg", newest.clone()),
+        ("q=night", night.clone()),
+        (&format!("q={}", ids[1]), vec![ids[1].clone()]),
+        ("model=clip", vec![]),
+        ("state=failed", vec![]),
+        ("q=nothing%20like%20it", vec![]),
+    ] {
+        assert_eq!(listed(query), (expected, None), "{query}");
+    }
+    for query in ["", "q=picture"] {
+        let mut all = Vec::new();
+        let mut before = String::new();
+        loop {
+            let (page, next) = listed(&format!("limit=2&{query}{before}"));
+            assert!(page.len() <= 2);
+            all.extend(page);
+            let Some(next) = next else { break };
+            before = format!("&before={next}");
+        }
+        assert_eq!(all, newest, "{query}");
+    }
+    let long = "q".repeat(65);
+    assert!(server.get(&format!("/v1/jobs?q={long}")).problem(400).contains("q: expected at most 64 characters"));
+    let page = String::from_utf8(server.get("/jobs?q=night&state=done").body).unwrap();
+    let created = server.job(&ids[0])["created"].as_str().unwrap()[..19].to_owned() + "Z";
+    assert!(page.contains(&format!("datetime=\"{created}\"")) && page.matches("href=\"/jobs/").count() == 3, "{page}");
 }
 
 #[test]

@@ -61,18 +61,25 @@ fn settings_are_changed_on_the_policys_page() {
         let media = [("content-type", "multipart/form-data; boundary=edge")];
         let answer = server.ask("POST", "/actions/policies/own/swap", &media, body.as_bytes());
         assert_eq!(answer.status, 303);
-        answer.headers["location"].to_str().unwrap().to_owned()
+        // What became of it stands on the page, and not in the address.
+        let location = answer.headers["location"].to_str().unwrap().to_owned();
+        assert!(location.strip_prefix("/?notice=").unwrap().bytes().all(|byte| byte.is_ascii_hexdigit()), "{location}");
+        let page = String::from_utf8(server.get(&location).body).unwrap();
+        let notice = page.split("id=\"notice\"").nth(1).unwrap().split("</div>").next().unwrap().to_owned();
+        notice
     };
-    assert!(swap("tile = 64\r\noverlap=8\r\n").contains("good"));
+    assert!(swap("tile = 64\r\noverlap=8\r\n").contains("notice good"));
     let in_force = server.get("/v1/policies/own").with(200)["in_force"].clone();
     assert_eq!((&in_force["number"], &in_force["name"]), (&json!(2), &json!("fixed")));
     assert_eq!((&in_force["settings"]["tile"], &in_force["settings"]["overlap"]), (&json!("64"), &json!(8)));
-    for (settings, words) in [("", "choose"), ("tile", "name%3Dvalue"), ("tile=none", "tile"), ("nothing=1", "nothing")]
-    {
+    for (settings, words) in [("", "choose"), ("tile", "name=value"), ("tile=none", "tile"), ("nothing=1", "nothing")] {
         let told = swap(settings);
-        assert!(told.contains("notice=bad") && told.contains(words), "{settings}: {told}");
+        assert!(told.contains("notice bad") && told.contains(words), "{settings}: {told}");
     }
     assert_eq!(server.in_force("own"), 2);
+    // Nobody else puts words there.
+    let page = String::from_utf8(server.get("/?notice=good%3ACall%20this%20number").body).unwrap();
+    assert!(!page.contains("Call this number") && !page.contains("id=\"notice\""));
 }
 
 #[test]
@@ -307,6 +314,72 @@ fn modules_are_stored_checked_and_never_taken_for_what_they_are_not() {
     upload(b"(module)").problem(422);
     server.ask("POST", "/v1/modules", &[("content-type", "text/plain")], b"\0asm").problem(415);
     assert_eq!(server.in_force("adaptive"), 1);
+}
+
+#[test]
+fn a_registry_is_asked_only_where_the_configuration_allows_it_and_nobody_is_told_what_listens_there() {
+    let place = Place::new();
+    let listening = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let open = listening.local_addr().unwrap().port();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    other.set_nonblocking(true).unwrap();
+    // Whoever asks the open one is hung up on.
+    std::thread::spawn(move || listening.incoming().for_each(drop));
+    let registries = format!("registries = [\"127.0.0.1:{open}\", \"127.0.0.1:{closed}\"]\n");
+    let server = Server::start(&place, &config("").replace("[server]\n", &format!("[server]\n{registries}")));
+    let told: BTreeSet<String> = [open, closed]
+        .iter()
+        .flat_map(|port| {
+            let body = json!({ "source": format!("oci://127.0.0.1:{port}/team/fast:1.0") });
+            ["swap", "check"].map(|verb| server.post(&format!("/v1/policies/adaptive/{verb}"), &body).problem(422))
+        })
+        .collect();
+    assert_eq!(told, BTreeSet::from(["the registry does not give this policy: the server's log says why".to_owned()]));
+    let events = server.get("/v1/events").with(200).to_string();
+    assert!(!events.contains("127.0.0.1"), "{events}");
+    let port = other.local_addr().unwrap().port();
+    for verb in ["swap", "check"] {
+        let body = json!({ "source": format!("oci://127.0.0.1:{port}/team/fast:1.0") });
+        let line = server.post(&format!("/v1/policies/adaptive/{verb}"), &body).problem(422);
+        assert!(line.contains("the configuration allows no such registry"), "{line}");
+    }
+    assert_eq!(other.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "nobody was asked");
+    assert!(fs::read_to_string(place.path("server.log")).unwrap().contains(&format!("127.0.0.1:{closed}")));
+}
+
+#[test]
+fn where_signatures_are_required_nothing_unsigned_is_compiled() {
+    let place = Place::new();
+    place.run(&["policy", "keygen", "ada", "--no-password"]).succeeded();
+    let key = fs::read_to_string(place.path("ada.pub")).unwrap().lines().nth(1).unwrap().to_owned();
+    let trusted = format!("[policies]\nrequire-signed = true\n[[policies.trusted]]\nname = \"Ada\"\nkey = {key:?}\n");
+    let server = Server::start(&place, &(config("") + &trusted));
+    let upload = |bytes: &[u8], headers: &[(&str, &str)]| {
+        let media = [("content-type", "application/wasm")];
+        server.ask("POST", "/v1/modules", &[&media, headers].concat(), bytes)
+    };
+    // Not even whether it is a module is looked at.
+    for bytes in [&b"\0asm\x01\0\0\0rubbish"[..], b"(module)", &careful("")] {
+        let line = upload(bytes, &[]).problem(422);
+        assert!(line.contains("it is not signed"), "{line}");
+    }
+    assert!(!place.path("data/modules").read_dir().unwrap().any(|entry| entry.is_ok()), "nothing is kept of it");
+    let file = place.write("own.wasm", careful(""));
+    place.run(&["policy", "swap", "adaptive", &file, "--server", &server.url()]).failed(2, "it is not signed");
+    place.run(&["policy", "sign", &file, "--key", "ada.key"]).succeeded();
+    place.run(&["policy", "swap", "adaptive", &file, "--server", &server.url()]).succeeded();
+    assert_eq!(server.in_force("adaptive"), 2);
+    // A signature of something else does not count, and does not take the place of one that does.
+    let other = place.write("other.wasm", trapping_at(424_242));
+    place.run(&["policy", "sign", &other, "--key", "ada.key"]).succeeded();
+    let digest = server.get("/v1/policies/adaptive").with(200)["in_force"]["digest"].as_str().unwrap().to_owned();
+    let wrong = fs::read(place.path("other.wasm.minisig")).unwrap();
+    let line = server.ask("PUT", &format!("/v1/modules/{digest}/signature"), &[], &wrong).problem(422);
+    assert!(line.contains("it is not what Ada signed"), "{line}");
+    assert!(upload(&careful(""), &[("module-signature", "???")]).problem(400).contains("Module-Signature"));
+    // What ships needs none.
+    server.post("/v1/policies/adaptive/swap", &json!({ "source": "fixed" })).with(200);
 }
 
 #[test]

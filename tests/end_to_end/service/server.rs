@@ -131,6 +131,17 @@ impl Server {
         Ok(Answer { status: response.status().as_u16(), headers: response.headers().clone(), body })
     }
 
+    /// Asks as whoever the headers say.
+    pub fn ask_as(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.url()));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let mut response = self.agent.run(request.body(body.to_vec()).unwrap()).unwrap();
+        let body = response.body_mut().with_config().limit(1 << 30).read_to_vec().unwrap();
+        Answer { status: response.status().as_u16(), headers: response.headers().clone(), body }
+    }
+
     pub fn get(&self, path: &str) -> Answer {
         self.ask("GET", path, &[], b"")
     }

@@ -6,6 +6,7 @@ use axum::{
 };
 use serde::de::DeserializeOwned;
 
+use super::words::{self, Fault};
 use crate::problem::Problem;
 
 /// Characters of the longest name.
@@ -37,15 +38,11 @@ pub fn is_json(media: &str) -> bool {
     media.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json"))
 }
 
-/// JSON, or a line that says where it is wrong.
+/// JSON, or a line that says which field is wrong.
 pub fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    // A list with the fields in order would be taken, too.
-    if bytes.trim_ascii_start().first() == Some(&b'[') {
-        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "the body: expected an object"));
-    }
-    serde_json::from_slice(bytes).map_err(|error| {
-        let status = if error.is_data() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::BAD_REQUEST };
-        Problem::new(status, format!("the body: {error}"))
+    words::object(bytes).map_err(|fault| match fault {
+        Fault::Syntax(line) => Problem::new(StatusCode::BAD_REQUEST, format!("the body: {line}")),
+        Fault::Data(line) => Problem::wrong(line),
     })
 }
 
@@ -80,9 +77,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let asked = Query::<T>::from_request_parts(parts, state).await;
-        asked
-            .map(|Query(asked)| Asked(asked))
-            .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, format!("the query: {}", error.body_text())))
+        asked.map(|Query(asked)| Asked(asked)).map_err(|error| {
+            Problem::new(StatusCode::BAD_REQUEST, format!("the query: {}", words::query(&error.body_text())))
+        })
     }
 }
 

@@ -50,8 +50,8 @@ impl Bounded {
             }))
         });
         let form = Multipart::from_request(request, &()).await;
-        let form =
-            form.map_err(|error| Problem::new(StatusCode::BAD_REQUEST, format!("the form: {}", error.body_text())))?;
+        let line = "the form: expected Content-Type: multipart/form-data with a boundary";
+        let form = form.map_err(|_| Problem::new(StatusCode::BAD_REQUEST, line))?;
         Ok(Self { form, held })
     }
 
@@ -119,6 +119,11 @@ impl Part<'_> {
 }
 
 fn broken(error: &axum::extract::multipart::MultipartError) -> Problem {
-    let status = if error.status() == StatusCode::PAYLOAD_TOO_LARGE { error.status() } else { StatusCode::BAD_REQUEST };
-    Problem::new(status, format!("the form: {}", error.body_text()))
+    match error.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => Problem::new(error.status(), "the form: larger than is taken"),
+        _ => Problem::new(
+            StatusCode::BAD_REQUEST,
+            "the form: its parts can't be told apart: it was cut off, took too long, or is not as RFC 7578 has it",
+        ),
+    }
 }

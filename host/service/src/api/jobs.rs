@@ -11,7 +11,7 @@ use axum::{
 };
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
-use tokio::{io::AsyncWriteExt, task::spawn_blocking};
+use tokio::task::spawn_blocking;
 use tower::ServiceExt;
 use tower_http::services::ServeFile;
 use utoipa::{IntoParams, ToSchema};
@@ -19,11 +19,15 @@ use utoipa::{IntoParams, ToSchema};
 use super::{
     bodies::{Asked, Named, check_length, check_names, cut_off, is_json, parsed},
     forms::{Bounded, Part},
+    spool::Spool,
 };
 use crate::{
     App,
     accept::Refusal,
-    jobs::{Job, JobRequest, State as JobState, store::Filter},
+    jobs::{
+        Job, JobRequest, State as JobState,
+        store::{Filter, Search},
+    },
     problem::{Outcome, Problem},
 };
 
@@ -86,6 +90,7 @@ fn key(headers: &HeaderMap) -> Outcome<Option<String>> {
 /// Reads a submission of either kind and accepts it; one from a page of ours carries the page's token.
 pub async fn submitted(app: &App, request: Request, key: Option<String>, from_page: bool) -> Outcome<Job> {
     let house = app.house.clone();
+    let caller = app.door.caller_of(&request);
     let is_known = match key.clone() {
         Some(key) => {
             let house = house.clone();
@@ -137,9 +142,14 @@ pub async fn submitted(app: &App, request: Request, key: Option<String>, from_pa
             "expected application/json or multipart/form-data",
         ));
     };
-    // A latent is read whole: so many at once.
-    let _reading = app.readings.acquire().await;
-    Ok(spawn_blocking(move || house.accept(job, latent, key.as_deref())).await??)
+    let bytes = latent.as_file().metadata().map_err(|error| Problem::unable(&error))?.len();
+    let turn = app.looks.turn(&caller, bytes).await?;
+    Ok(spawn_blocking(move || {
+        // Held until the look is over, whether anybody still waits for it or not.
+        let _turn = turn;
+        house.accept(job, latent, key.as_deref())
+    })
+    .await??)
 }
 
 async fn form(app: &App, request: Request) -> Outcome<Form> {
@@ -184,26 +194,20 @@ struct Form {
 fn simple(fields: &[(String, String)]) -> Outcome<JobRequest> {
     let given = fields.iter().filter(|(name, text)| name != "form" && !text.is_empty());
     let object: serde_json::Map<_, _> = given.map(|(name, text)| (name.clone(), text.clone().into())).collect();
-    serde_json::from_value(object.into()).map_err(|error| Problem::wrong(format!("the form: {error}")))
+    parsed(serde_json::Value::from(object).to_string().as_bytes())
 }
 
 /// A part that is a file, written as it comes.
 async fn received(app: &App, mut part: Part<'_>, most: u64) -> Outcome<NamedTempFile> {
-    let house = app.house.clone();
-    let file = spawn_blocking(move || house.upload()).await??;
-    let again = file.reopen().map_err(|error| Problem::unable(&error))?;
-    let mut writing = tokio::fs::File::from_std(again);
-    let mut bytes = 0;
+    let mut spool = Spool::new(app).await?;
     while let Some(chunk) = part.chunk().await? {
-        bytes += chunk.len() as u64;
-        if bytes > most {
+        if spool.bytes + chunk.len() as u64 > most {
             app.house.metrics.refused("too_large");
             return Err(Refusal::TooLarge(most).into());
         }
-        writing.write_all(&chunk).await.map_err(|error| Problem::unable(&error))?;
+        spool.write(&chunk).await?;
     }
-    writing.flush().await.map_err(|error| Problem::unable(&error))?;
-    Ok(file)
+    spool.finish().await
 }
 
 /// Which jobs.
@@ -216,6 +220,21 @@ pub struct Listed {
     /// With this tag.
     #[param(max_length = 64)]
     tag: Option<String>,
+    /// Of this model.
+    #[param(max_length = 64)]
+    model: Option<String>,
+    /// On this device.
+    #[param(max_length = 64)]
+    device: Option<String>,
+    /// Decided by this policy.
+    #[param(max_length = 64)]
+    policy: Option<String>,
+    /// On this route.
+    #[param(max_length = 64)]
+    route: Option<String>,
+    /// With this text in the id, model, device, tag, route, policy, format or error.
+    #[param(max_length = 64)]
+    q: Option<String>,
     /// At most so many.
     #[serde(default = "fifty")]
     #[param(minimum = 1, maximum = 500, default = 50)]
@@ -241,7 +260,7 @@ pub fn page(limit: u32) -> Outcome<u32> {
 #[derive(Serialize, ToSchema)]
 pub struct Jobs {
     jobs: Vec<Job>,
-    /// Where the next page begins; null on the last.
+    /// Where the next page begins; null on the last. A search reads so many jobs at a time: a page may be short and still not the last.
     next: Option<String>,
 }
 
@@ -254,17 +273,25 @@ pub struct Jobs {
     )
 )]
 pub async fn list(State(app): State<App>, Asked(listed): Asked<Listed>) -> Outcome<Json<Jobs>> {
-    let Listed { state, tag, limit, before } = listed;
+    let Listed { state, tag, model, device, policy, route, q, limit, before } = listed;
     let limit = page(limit)?;
-    check_names(&[("tag", &tag), ("before", &before)])?;
-    let filter = Filter { state, tag, limit, before, ..Filter::default() };
-    let jobs = spawn_blocking(move || {
-        let found = app.house.store.list(&filter)?;
-        Ok::<Vec<Job>, crate::Error>(found.into_iter().map(|(kept, _)| app.house.told(kept)).collect())
+    check_names(&[
+        ("tag", &tag),
+        ("model", &model),
+        ("device", &device),
+        ("policy", &policy),
+        ("route", &route),
+        ("q", &q),
+        ("before", &before),
+    ])?;
+    let filter = Filter { state, tag, policy, route, limit, before, ..Filter::default() };
+    let search = Search { model, device, text: q.filter(|text| !text.is_empty()) };
+    let found = spawn_blocking(move || {
+        let (found, next) = app.house.store.search(&filter, &search)?;
+        let jobs = found.into_iter().map(|kept| app.house.told(kept)).collect();
+        Ok::<_, crate::Error>(Jobs { jobs, next })
     });
-    let jobs = jobs.await??;
-    let next = jobs.last().filter(|_| jobs.len() == limit as usize).map(|job| job.id.clone());
-    Ok(Json(Jobs { jobs, next }))
+    Ok(Json(found.await??))
 }
 
 /// No job of that id.

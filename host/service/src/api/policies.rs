@@ -9,17 +9,23 @@ use axum::{
     Json,
     body::to_bytes,
     extract::{Request, State},
-    http::{StatusCode, header},
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use base64::{Engine, engine::general_purpose::STANDARD};
+use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
 use tilewright_config::Source;
 use tilewright_policy::{Limits, Verdict};
 use tilewright_rollout::{Replacement, Revision, SlotFacts};
 use tokio::{sync::SemaphorePermit, task::spawn_blocking, time::timeout};
 use utoipa::{IntoParams, ToSchema};
 
-use super::bodies::{Asked, Named, ReadBody, check_length, check_names, cut_off};
+use super::{
+    bodies::{Asked, Named, ReadBody, check_length, check_names, cut_off},
+    spool::Spool,
+};
 use crate::{
     App,
     house::House,
@@ -182,16 +188,19 @@ pub struct For {
 
 /// Upload a module
 ///
-/// It is stored under its digest and checked; a swap can name it then. Modules that nothing needs are removed after a while.
+/// It is stored under its digest and checked; a swap can name it then. Where the configuration asks for signed policies, its signature
+/// comes with it and is verified before anything else. Modules that nothing needs are removed after a while.
 #[utoipa::path(
-    post, path = "/v1/modules", operation_id = "uploadModule", params(For), request_body(content = ModuleFile, content_type = "application/wasm"),
+    post, path = "/v1/modules", operation_id = "uploadModule",
+    params(For, ("Module-Signature" = Option<String>, Header, description = "Its signature as minisign writes it, the whole file in base64", max_length = 8192, pattern = "^[A-Za-z0-9+/]+=*$")),
+    request_body(content = ModuleFile, content_type = "application/wasm"),
     responses(
         (status = 201, body = ModuleBody),
         (status = 400),
         (status = 404, description = "No such policy"),
         (status = 413),
         (status = 415),
-        (status = 422, description = "It can't be loaded")
+        (status = 422, description = "It is not signed where it has to be, or can't be loaded")
     )
 )]
 pub async fn upload(State(app): State<App>, Asked(For { policy }): Asked<For>, request: Request) -> Outcome<Response> {
@@ -200,13 +209,42 @@ pub async fn upload(State(app): State<App>, Asked(For { policy }): Asked<For>, r
     if !media.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("application/wasm")) {
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "expected Content-Type: application/wasm"));
     }
-    let file = Limits::default().granting(tilewright_policy::Wasi::Inert, None).file_bytes;
-    let upload = usize::try_from(app.house.config.load().server.limits.upload_bytes).unwrap_or(usize::MAX);
-    let most = file.min(upload);
-    check_length(request.headers(), most as u64)?;
-    let bytes = to_bytes(request.into_body(), most).await.map_err(|error| cut_off(&error, most as u64))?;
-    let checked = uploaded(&app, bytes.to_vec(), policy).await?;
+    let signature = signature(request.headers())?;
+    let module = received(&app, request).await?;
+    let checked = uploaded(&app, module, signature, policy).await?;
     Ok((StatusCode::CREATED, Json(checked)).into_response())
+}
+
+/// The signature that comes with a module.
+fn signature(headers: &HeaderMap) -> Outcome<Option<String>> {
+    let Some(value) = headers.get("module-signature") else { return Ok(None) };
+    let wrong = || {
+        Problem::new(StatusCode::BAD_REQUEST, "Module-Signature: expected a .minisig file in base64, without line ends")
+    };
+    let bytes = STANDARD.decode(value.as_bytes()).map_err(|_| wrong())?;
+    let text = String::from_utf8(bytes).ok().filter(|text| text.len() <= SIGNATURE);
+    text.map(Some).ok_or_else(wrong)
+}
+
+/// Bytes of the largest module that is taken, whichever policy it is for.
+pub fn largest_module(app: &App) -> u64 {
+    let file = Limits::default().granting(tilewright_policy::Wasi::Inert, None).file_bytes as u64;
+    file.min(app.house.config.load().server.limits.upload_bytes)
+}
+
+/// A module that comes in, written to a file as it comes: none is held in memory before its turn.
+async fn received(app: &App, request: Request) -> Outcome<NamedTempFile> {
+    let most = largest_module(app);
+    check_length(request.headers(), most)?;
+    let mut spool = Spool::new(app).await?;
+    let mut body = http_body_util::Limited::new(request.into_body(), usize::try_from(most).unwrap_or(usize::MAX));
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| cut_off(&axum::Error::new(error), most))?;
+        if let Ok(chunk) = frame.into_data() {
+            spool.write(&chunk).await?;
+        }
+    }
+    spool.finish().await
 }
 
 /// Waits for a turn to compile and check.
@@ -216,10 +254,19 @@ async fn gate(app: &App) -> Outcome<SemaphorePermit<'_>> {
 }
 
 /// Stores and checks a module.
-pub async fn uploaded(app: &App, bytes: Vec<u8>, policy: Option<String>) -> Outcome<ModuleBody> {
+pub async fn uploaded(
+    app: &App,
+    module: NamedTempFile,
+    signature: Option<String>,
+    policy: Option<String>,
+) -> Outcome<ModuleBody> {
     let _gate = gate(app).await?;
     let house = app.house.clone();
-    let checked = spawn_blocking(move || house.rollout.upload(bytes, policy.as_deref())).await??;
+    let checked = spawn_blocking(move || {
+        let bytes = std::fs::read(module.path()).map_err(|error| Problem::unable(&error))?;
+        Ok::<_, Problem>(house.rollout.upload(bytes, signature, policy.as_deref())?)
+    });
+    let checked = checked.await??;
     let (name, version) = (checked.verdict.name.clone(), checked.verdict.version.clone());
     Ok(ModuleBody { digest: checked.digest, name, version, verdict: checked.verdict })
 }
@@ -233,7 +280,7 @@ pub async fn uploaded(app: &App, bytes: Vec<u8>, policy: Option<String>) -> Outc
         (status = 400),
         (status = 404, description = "No such module is stored"),
         (status = 413),
-        (status = 422, description = "It is no signature")
+        (status = 422, description = "It is no signature, or not one that counts where signatures are required")
     )
 )]
 pub async fn sign(State(app): State<App>, Named(digest): Named, request: Request) -> Outcome<StatusCode> {

@@ -31,6 +31,10 @@ const SCHEMA: &str = "
 /// The version of the schema that this program writes.
 const VERSION: i64 = 1;
 
+/// Rows that a search reads at once, and in all.
+const ROWS: u32 = 200;
+const MOST_ROWS: usize = 4000;
+
 /// Jobs.
 #[derive(Debug)]
 pub struct Store {
@@ -50,6 +54,39 @@ pub struct Filter {
     /// Only those before this one.
     pub before: Option<String>,
     pub limit: u32,
+}
+
+/// What jobs are searched for by, beyond what the database knows of them.
+#[derive(Clone, Debug, Default)]
+pub struct Search {
+    pub model: Option<String>,
+    pub device: Option<String>,
+    /// A text that is in the id, model, device, tag, route, policy, format or error; small and capital letters are the same.
+    pub text: Option<String>,
+}
+
+impl Search {
+    fn is_everything(&self) -> bool {
+        self.model.is_none() && self.device.is_none() && self.text.is_none()
+    }
+
+    fn matches(&self, kept: &Kept) -> bool {
+        let job = &kept.job;
+        let is_same = |wanted: &Option<String>, has: &str| wanted.as_ref().is_none_or(|wanted| wanted == has);
+        let has_text = |text: &String| {
+            let text = text.to_lowercase();
+            let texts = [&job.id, &job.model, &job.device, &job.route, &job.policy];
+            let further = [job.tag.as_deref(), job.error.as_deref(), Some(job.format.ending())];
+            texts
+                .into_iter()
+                .map(String::as_str)
+                .chain(further.into_iter().flatten())
+                .any(|own| own.to_lowercase().contains(&text))
+        };
+        is_same(&self.model, &job.model)
+            && is_same(&self.device, &job.device)
+            && self.text.as_ref().is_none_or(has_text)
+    }
 }
 
 /// A job that is accepted.
@@ -209,6 +246,37 @@ impl Store {
             rows.collect::<rusqlite::Result<Vec<_>>>()
         })?;
         Ok(rows.into_iter().filter_map(|(kept, record)| Some((kept_of(&kept)?, record))).collect())
+    }
+
+    /// Jobs that are searched for, newest first, and where to go on: none once there are no more. Rows are read by the hundred, so that
+    /// nobody else waits for the database, and so many at most: a page may have fewer jobs than were asked for, and others follow.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub fn search(&self, filter: &Filter, search: &Search) -> Result<(Vec<Kept>, Option<String>)> {
+        let wanted = filter.limit as usize;
+        let (mut found, mut before, mut looked) = (Vec::new(), filter.before.clone(), 0);
+        loop {
+            let limit = if search.is_everything() { filter.limit.saturating_add(1) } else { ROWS };
+            let rows = self.list(&Filter { before: before.clone(), limit, decided: false, ..filter.clone() })?;
+            let is_last = rows.len() < limit as usize;
+            looked += rows.len();
+            for (kept, _) in rows {
+                if found.len() == wanted {
+                    return Ok((found, before));
+                }
+                before = Some(kept.job.id.clone());
+                if search.matches(&kept) {
+                    found.push(kept);
+                }
+            }
+            if is_last {
+                return Ok((found, None));
+            }
+            if looked >= MOST_ROWS {
+                return Ok((found, before));
+            }
+        }
     }
 
     /// Jobs that have not ended, oldest first.

@@ -8,19 +8,18 @@ use axum::{
     response::{Html, IntoResponse, Response},
 };
 use serde::Deserialize;
+use tempfile::NamedTempFile;
 use tokio::task::spawn_blocking;
 
 use super::{facts, is_ours, problem_page, strange, with_notice};
 use crate::{
     App, api,
+    api::Named,
     problem::{Outcome, Problem},
 };
 
 /// Bytes of a form without files.
 const FORM: usize = 16 << 10;
-
-/// Bytes of a module.
-const MODULE: u64 = 64 << 20;
 
 /// The token that every form carries, and what the sign-in form has.
 #[derive(Debug, Deserialize)]
@@ -36,10 +35,10 @@ fn see(location: &str) -> Response {
     (StatusCode::SEE_OTHER, [(header::LOCATION, location)]).into_response()
 }
 
-fn told<T>(path: &str, outcome: Outcome<T>, good: impl FnOnce(T) -> String) -> Response {
+fn told<T>(app: &App, path: &str, outcome: Outcome<T>, good: impl FnOnce(T) -> String) -> Response {
     match outcome {
-        Ok(value) => see(&with_notice(path, true, &good(value))),
-        Err(problem) => see(&with_notice(path, false, &problem.detail)),
+        Ok(value) => see(&with_notice(app, path, true, &good(value))),
+        Err(problem) => see(&with_notice(app, path, false, &problem.detail)),
     }
 }
 
@@ -66,13 +65,14 @@ pub async fn sign_in(State(app): State<App>, request: Request) -> Response {
     if !is_ours(&app, form.as_deref()) {
         return strange();
     }
-    if !token.is_some_and(|token| app.door.is_token(token.trim().as_bytes())) {
+    let Some((_, cookie)) = token.and_then(|token| app.door.callers.sign_in(token.trim().as_bytes())) else {
         app.house.metrics.turned_away("token");
-        let page = tilewright_dashboard::login(&facts::login(&app, next.as_deref(), Some("that is not the token")));
+        let page =
+            tilewright_dashboard::login(&facts::login(&app, next.as_deref(), Some("that is no token of this server")));
         return (StatusCode::UNAUTHORIZED, Html(page)).into_response();
-    }
+    };
     let mut response = see(local(next.as_deref()));
-    if let Ok(cookie) = HeaderValue::from_str(&app.door.begin_session()) {
+    if let Ok(cookie) = HeaderValue::from_str(&cookie) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }
     response
@@ -84,7 +84,7 @@ pub async fn sign_out(State(app): State<App>, headers: HeaderMap, request: Reque
         return strange();
     }
     let mut response = see("/login");
-    if let Ok(cookie) = HeaderValue::from_str(&app.door.end_session(&headers)) {
+    if let Ok(cookie) = HeaderValue::from_str(&app.door.callers.sign_out(&headers)) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }
     response
@@ -94,18 +94,18 @@ pub async fn sign_out(State(app): State<App>, headers: HeaderMap, request: Reque
 pub async fn submit(State(app): State<App>, request: Request) -> Response {
     match api::submitted(&app, request, None, true).await {
         Ok(job) => see(&format!("/jobs/{}", job.id)),
-        Err(problem) => see(&with_notice("/", false, &problem.detail)),
+        Err(problem) => see(&with_notice(&app, "/", false, &problem.detail)),
     }
 }
 
 /// Cancels a job.
-pub async fn cancel(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
+pub async fn cancel(State(app): State<App>, Named(id): Named, request: Request) -> Response {
     if !carried(request).await.is_some_and(|carried| is_ours(&app, carried.form.as_deref())) {
         return strange();
     }
-    let of = id.clone();
+    let (of, house) = (id.clone(), app.house.clone());
     let outcome = async {
-        match spawn_blocking(move || app.house.cancel(&of)).await?? {
+        match spawn_blocking(move || house.cancel(&of)).await?? {
             None => Err(Problem::not_found("no job of that id")),
             Some((_, true)) => Ok("the job ends"),
             Some((job, false)) => {
@@ -115,7 +115,7 @@ pub async fn cancel(State(app): State<App>, Path(id): Path<String>, request: Req
     };
     let outcome = outcome.await;
     let path = if outcome.is_ok() { format!("/jobs/{}", plain(&id)) } else { "/".to_owned() };
-    told(&path, outcome, str::to_owned)
+    told(&app, &path, outcome, str::to_owned)
 }
 
 /// What of a name can stand in an address; ours are made of nothing else.
@@ -124,8 +124,8 @@ fn plain(name: &str) -> String {
 }
 
 /// Swaps: a module that is uploaded, or a digest or source that is named.
-pub async fn swap(State(app): State<App>, Path(name): Path<String>, request: Request) -> Response {
-    let Swap { token, module, source, settings } = match swap_form(request).await {
+pub async fn swap(State(app): State<App>, Named(name): Named, request: Request) -> Response {
+    let Swap { token, module, signature, source, settings } = match swap_form(&app, request).await {
         Ok(form) => form,
         Err(problem) => return problem_page(&problem),
     };
@@ -135,7 +135,7 @@ pub async fn swap(State(app): State<App>, Path(name): Path<String>, request: Req
     let outcome = async {
         let in_force = app.house.rollout.policy(&name)?.in_force;
         let (digest, source) = match (module, source) {
-            (Some(module), _) => (Some(api::uploaded(&app, module, Some(name.clone())).await?.digest), None),
+            (Some(module), _) => (Some(api::uploaded(&app, module, signature, Some(name.clone())).await?.digest), None),
             (None, Some(source)) if source.starts_with("sha256:") => (Some(source), None),
             (None, Some(source)) => (None, Some(source)),
             // The same module with other settings.
@@ -149,29 +149,40 @@ pub async fn swap(State(app): State<App>, Path(name): Path<String>, request: Req
         api::carried_out(&app, &name, api::ReplacementBody::of(digest, source, &settings)?).await
     };
     let outcome = outcome.await.map(drop);
-    told("/", outcome, |()| format!("{} was swapped", plain(&name)))
+    told(&app, "/", outcome, |()| format!("{} was swapped", plain(&name)))
 }
 
 /// What a swap's form has.
 #[derive(Default)]
 struct Swap {
     token: Option<String>,
-    module: Option<Vec<u8>>,
+    module: Option<NamedTempFile>,
+    /// The text of its `.minisig`.
+    signature: Option<String>,
     source: Option<String>,
     /// Lines `name=value`.
     settings: String,
 }
 
-async fn swap_form(request: Request) -> Outcome<Swap> {
-    let mut form = api::Bounded::new(request, MODULE).await?;
+async fn swap_form(app: &App, request: Request) -> Outcome<Swap> {
+    let most = api::largest_module(app);
+    let mut form = api::Bounded::new(request, most).await?;
     let mut swap = Swap::default();
-    while let Some(part) = form.next().await? {
+    while let Some(mut part) = form.next().await? {
         match part.name() {
             "form" => swap.token = Some(part.text(256).await?),
             "source" => swap.source = Some(part.text(2048).await?.trim().to_owned()).filter(|text| !text.is_empty()),
-            "module" => swap.module = Some(part.whole(MODULE).await?).filter(|bytes| !bytes.is_empty()),
+            "signature" => swap.signature = Some(part.text(4096).await?).filter(|text| !text.trim().is_empty()),
             "settings" => swap.settings = part.text(FORM as u64).await?,
-            _ => return Err(Problem::wrong("the form: expected a module, a source, settings")),
+            "module" => {
+                let mut spool = api::Spool::new(app).await?;
+                while let Some(chunk) = part.chunk().await? {
+                    spool.write(&chunk).await?;
+                }
+                // A field that was left empty comes as an empty file.
+                swap.module = (spool.bytes > 0).then_some(spool.finish().await?);
+            }
+            _ => return Err(Problem::wrong("the form: expected a module with its signature, a source, settings")),
         }
     }
     Ok(swap)
@@ -190,7 +201,7 @@ pub async fn policy(State(app): State<App>, Path((name, what)): Path<(String, St
         // Nothing else is among the pages' forms.
         _ => Ok(()),
     });
-    told("/", outcome.await.map(drop), |()| said)
+    told(&app, "/", outcome.await.map(drop), |()| said)
 }
 
 /// Promotes or stops a canary.
@@ -199,14 +210,15 @@ pub async fn route(State(app): State<App>, Path((name, what)): Path<(String, Str
         return strange();
     }
     let said = format!("{}: done", plain(&name));
+    let house = app.house.clone();
     let outcome = async {
         spawn_blocking(move || match what.as_str() {
-            "promote" => app.house.rollout.promote(&name).map(drop),
-            "stop" => app.house.rollout.stop(&name),
+            "promote" => house.rollout.promote(&name).map(drop),
+            "stop" => house.rollout.stop(&name),
             _ => Ok(()),
         })
         .await??;
         Ok(())
     };
-    told("/", outcome.await, |()| said)
+    told(&app, "/", outcome.await, |()| said)
 }

@@ -3,7 +3,7 @@
 use std::{fs, time::SystemTime};
 
 use axum::http::{HeaderMap, header};
-use tilewright_config::{Between, Conditions, Route};
+use tilewright_config::{Between, Conditions, Role, Route};
 use tilewright_dashboard::facts as told;
 use tilewright_plan::{Backend, Plan, Record};
 use tilewright_rollout::{CanaryFacts, CanaryState, Event, RULE, Revision, ShadowFacts, SlotFacts};
@@ -14,7 +14,7 @@ use crate::{
     jobs::{
         Job, Kept, State,
         live::{GridFacts, Unit},
-        store::Filter,
+        store::{Filter, Search},
     },
     problem::Problem,
 };
@@ -25,10 +25,14 @@ const RECENT: u32 = 20;
 /// Jobs that wait, on the overview.
 const WAITING: usize = 50;
 
+/// Jobs on a page of their list.
+const PAGE: u32 = 50;
+
 /// Events on the overview.
 const EVENTS: usize = 40;
 
-fn frame(app: &App, headers: &HeaderMap, notice: Option<&str>) -> told::Frame {
+/// What is on every page.
+pub fn frame(app: &App, headers: &HeaderMap, notice: Option<&str>) -> told::Frame {
     let house = &app.house;
     let health = match (house.is_draining(), house.config_fault().clone()) {
         (true, _) => told::Health::Draining,
@@ -39,10 +43,7 @@ fn frame(app: &App, headers: &HeaderMap, notice: Option<&str>) -> told::Frame {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).map(str::to_owned);
     let scheme = if config.server.tls.is_some() { "https" } else { "http" };
     let address = format!("{scheme}://{}", host.unwrap_or_else(|| config.server.listen.to_string()));
-    let notice = notice.and_then(|notice| notice.split_once(':')).map(|(tone, text)| told::Notice {
-        tone: if tone == "good" { told::Tone::Good } else { told::Tone::Bad },
-        text: text.chars().take(600).collect(),
-    });
+    let notice = notice.and_then(|number| app.notices.of(number));
     told::Frame {
         version: env!("CARGO_PKG_VERSION").into(),
         now: SystemTime::now(),
@@ -50,9 +51,49 @@ fn frame(app: &App, headers: &HeaderMap, notice: Option<&str>) -> told::Frame {
         health,
         form_token: app.door.form_token.clone(),
         address,
-        has_token: app.door.has_token(),
+        has_token: app.door.callers.has_tokens(),
         notice,
+        role: match app.door.callers.of(headers).map(|caller| caller.role) {
+            Some(Role::Operate) => told::Role::Operate,
+            Some(Role::Submit) => told::Role::Submit,
+            Some(Role::Read) | None => told::Role::Read,
+        },
     }
+}
+
+/// What jobs are searched for by.
+pub type Query = told::JobQuery;
+
+/// The state of a name.
+pub fn state_of(name: &str) -> Option<told::State> {
+    State::ALL.iter().find(|(_, known)| *known == name).map(|(known, _)| state(*known))
+}
+
+/// A page of jobs.
+///
+/// # Errors
+/// The store can't be read.
+pub fn jobs(app: &App, headers: &HeaderMap, query: Query, notice: Option<&str>) -> crate::Result<told::JobsPage> {
+    let house = &app.house;
+    let wanted = query.state.and_then(|wanted| State::ALL.iter().find(|(known, _)| state(*known) == wanted));
+    let filter = Filter {
+        state: wanted.map(|(known, _)| *known),
+        policy: query.policy.clone(),
+        before: query.before.clone(),
+        limit: PAGE,
+        ..Filter::default()
+    };
+    let search = Search { model: query.model.clone(), device: query.device.clone(), text: query.text.clone() };
+    let (found, next) = house.store.search(&filter, &search)?;
+    Ok(told::JobsPage {
+        frame: frame(app, headers, notice),
+        jobs: found.into_iter().map(|kept| shown(house, kept, None)).collect(),
+        query,
+        next,
+        models: house.models.load().keys().cloned().collect(),
+        devices: house.devices.iter().map(|device| device.name.clone()).collect(),
+        policies: house.rollout.policies().into_iter().map(|policy| policy.name).collect(),
+    })
 }
 
 /// The overview.
@@ -77,8 +118,7 @@ pub fn overview(app: &App, headers: &HeaderMap, notice: Option<&str>) -> crate::
     let recent = recent.take(RECENT as usize).map(|(kept, _)| shown(house, kept, None)).collect();
     let (policies, routes) = (house.rollout.policies(), house.rollout.routes());
     let regret = routes.iter().filter_map(|(route, shadow, _)| {
-        let points =
-            shadow.as_ref()?.regrets.iter().map(|regret| (clock::time(regret.time_ms), regret.shadow)).collect();
+        let points = shadow.as_ref()?.regrets.iter().map(|regret| (clock::read(&regret.time), regret.shadow)).collect();
         Some(told::Series { name: route.name.clone(), points })
     });
     let charts = told::Charts { latency: latency(house, None), decode: decodes(house), regret: regret.collect() };

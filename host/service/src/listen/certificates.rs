@@ -1,0 +1,161 @@
+//! Certificates and keys: read at the start, and again when their files change. A pair that does not serve changes nothing.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use arc_swap::ArcSwap;
+use rustls::{
+    RootCertStore, ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::WebPkiClientVerifier,
+};
+use tilewright_config::Tls;
+use tokio_rustls::TlsAcceptor;
+
+use crate::{Error, Result};
+
+/// Bytes of the largest file of certificates.
+const LARGEST: u64 = 4 << 20;
+
+/// What is in the files: each is there, or not.
+type Contents = Vec<Option<Vec<u8>>>;
+
+/// What connections are encrypted with.
+pub struct Certificates {
+    tls: Tls,
+    current: ArcSwap<ServerConfig>,
+    /// As it was looked at last, whether it served or not: the same is not tried again.
+    seen: Mutex<Contents>,
+}
+
+impl Certificates {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`Error::Credential`] where one does not serve.
+    pub fn open(tls: &Tls) -> Result<Self> {
+        let seen = contents(tls);
+        let current = ArcSwap::new(config(tls)?);
+        Ok(Self { tls: tls.clone(), current, seen: Mutex::new(seen) })
+    }
+
+    /// For the next connection.
+    pub fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.current.load_full())
+    }
+
+    /// The files.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        paths(&self.tls).map(Path::to_owned).collect()
+    }
+
+    /// Takes over what the files hold now; true where that is something new. Connections that are there stay as they are.
+    ///
+    /// # Errors
+    /// [`Error::Credential`] where something new does not serve: what was there before stays. Said once, until the files change again.
+    pub fn refresh(&self) -> Result<bool> {
+        let now = contents(&self.tls);
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if *seen == now {
+            return Ok(false);
+        }
+        *seen = now;
+        drop(seen);
+        self.current.store(config(&self.tls)?);
+        Ok(true)
+    }
+}
+
+fn paths(tls: &Tls) -> impl Iterator<Item = &Path> {
+    [&tls.certificate, &tls.key].into_iter().chain(&tls.clients).map(PathBuf::as_path)
+}
+
+fn contents(tls: &Tls) -> Contents {
+    paths(tls).map(|path| read(path).ok()).collect()
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let metadata = fs::metadata(path)?;
+    // Opening a pipe would wait for somebody to write.
+    if !metadata.is_file() || metadata.len() > LARGEST {
+        return Err(io::Error::other("it is not a file of certificates"));
+    }
+    fs::read(path)
+}
+
+fn config(tls: &Tls) -> Result<Arc<ServerConfig>> {
+    let wrong = |path: &Path, reason: String| Error::Credential { path: path.to_owned(), reason };
+    let read = |path: &Path| read(path).map_err(|error| wrong(path, format!("can't be read: {error}")));
+    let certificates = |path: &Path| -> Result<Vec<CertificateDer<'static>>> {
+        let all = CertificateDer::pem_slice_iter(&read(path)?).collect::<Result<Vec<_>, _>>();
+        let all = all.map_err(|error| wrong(path, format!("expected certificates in PEM: {error}")))?;
+        if all.is_empty() { Err(wrong(path, "no certificate in it: expected PEM".into())) } else { Ok(all) }
+    };
+    let chain = certificates(&tls.certificate)?;
+    let key = PrivateKeyDer::from_pem_slice(&read(&tls.key)?);
+    let key = key.map_err(|error| wrong(&tls.key, format!("expected a private key in PEM: {error}")))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| wrong(&tls.certificate, error.to_string()))?;
+    let builder = match &tls.clients {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(path)? {
+                roots.add(certificate).map_err(|error| wrong(path, format!("no authority's certificate: {error}")))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+            builder.with_client_cert_verifier(verifier.map_err(|error| wrong(path, error.to_string()))?)
+        }
+    };
+    let mut config = builder
+        .with_single_cert(chain, key)
+        .map_err(|error| wrong(&tls.certificate, format!("does not go with {}: {error}", tls.key.display())))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+
+    fn write(folder: &Path, certificate: bool, key: bool) {
+        let pair = KeyPair::generate().unwrap();
+        let own = CertificateParams::new(vec!["localhost".to_owned()]).unwrap().self_signed(&pair).unwrap();
+        if certificate {
+            fs::write(folder.join("cert.pem"), own.pem()).unwrap();
+        }
+        if key {
+            fs::write(folder.join("key.pem"), pair.serialize_pem()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_new_pair_takes_over_and_a_broken_one_does_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        write(folder, true, true);
+        let tls = Tls { certificate: folder.join("cert.pem"), key: folder.join("key.pem"), clients: None };
+        let certificates = Certificates::open(&tls).unwrap();
+        let current = || Arc::as_ptr(&certificates.current.load_full());
+        let first = current();
+        assert!(!certificates.refresh().unwrap() && current() == first);
+        // Only one of the two has been written so far.
+        write(folder, true, false);
+        let told = certificates.refresh().unwrap_err().to_string();
+        assert!(told.contains("does not go with") && current() == first, "{told}");
+        assert!(!certificates.refresh().unwrap(), "said once");
+        fs::write(folder.join("cert.pem"), "nothing").unwrap();
+        assert!(certificates.refresh().is_err() && current() == first);
+        fs::remove_file(folder.join("cert.pem")).unwrap();
+        assert!(certificates.refresh().is_err() && current() == first);
+        write(folder, true, true);
+        assert!(certificates.refresh().unwrap() && current() != first);
+    }
+}

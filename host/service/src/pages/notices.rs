@@ -1,0 +1,80 @@
+//! What became of an action, for the page that it leads to. The text is held here and the address has its number alone: what stands in an
+//! address, anybody can write, and on a page it would pass for the server's own words.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use tilewright_dashboard::facts::{Notice, Tone};
+use uuid::Uuid;
+
+/// How long a notice can be read: a page that is loaded again long after would speak of something past.
+const READABLE: Duration = Duration::from_secs(300);
+
+/// Notices at once; the oldest goes.
+const MOST: usize = 128;
+
+/// Characters of a notice.
+const LONGEST: usize = 600;
+
+/// Notices of the last minutes.
+#[derive(Debug, Default)]
+pub struct Notices(Mutex<VecDeque<Held>>);
+
+#[derive(Debug)]
+struct Held {
+    number: String,
+    since: Instant,
+    notice: Notice,
+}
+
+impl Notices {
+    /// Holds a notice; gives its number, which nobody can guess.
+    pub fn hold(&self, is_good: bool, text: &str) -> String {
+        self.hold_since(Instant::now(), is_good, text)
+    }
+
+    fn hold_since(&self, since: Instant, is_good: bool, text: &str) -> String {
+        let number = Uuid::new_v4().simple().to_string();
+        let tone = if is_good { Tone::Good } else { Tone::Bad };
+        let notice = Notice { tone, text: text.chars().take(LONGEST).collect() };
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push_back(Held { number: number.clone(), since, notice });
+        if all.len() > MOST {
+            all.pop_front();
+        }
+        number
+    }
+
+    /// The notice of a number; none where there is none any more.
+    pub fn of(&self, number: &str) -> Option<Notice> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = all.iter().find(|held| held.number == number)?;
+        (held.since.elapsed() < READABLE).then(|| held.notice.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_gives_its_notice_for_a_while_and_nothing_else_does() {
+        let notices = Notices::default();
+        let first = notices.hold(false, "policy a: is busy");
+        let notice = notices.of(&first).unwrap();
+        assert_eq!((notice.tone, notice.text.as_str()), (Tone::Bad, "policy a: is busy"));
+        for number in ["", "good:call this number", "0"] {
+            assert_eq!(notices.of(number), None, "{number}");
+        }
+        let long = notices.hold(true, &"a".repeat(10_000));
+        assert_eq!(notices.of(&long).unwrap().text.len(), LONGEST);
+        (0..MOST).for_each(|_| drop(notices.hold(true, "")));
+        assert_eq!(notices.of(&first), None, "the oldest went");
+        if let Some(past) = Instant::now().checked_sub(READABLE) {
+            assert_eq!(notices.of(&notices.hold_since(past, true, "")), None);
+        }
+    }
+}
