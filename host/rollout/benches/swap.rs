@@ -4,6 +4,7 @@
 //! are printed, never asserted.
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     hint::black_box,
     io::Read,
@@ -19,7 +20,7 @@ use std::{
 use tilewright_config::{Case, Config, Source, Stage};
 use tilewright_plan::{Backend, Cost, Device, Dtype, Facts, Model, Objective, Offer, Plan, Planner, Request, Trial};
 use tilewright_policy::CacheDir;
-use tilewright_rollout::{Decider, Replacement, Rollout};
+use tilewright_rollout::{Decider, Disk, Replacement, Rollout};
 
 /// Swaps that are timed.
 const SWAPS: usize = 200;
@@ -63,7 +64,9 @@ fn main() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let config = Config::parse(CONFIG, Path::new("bench.toml")).expect("a configuration");
     let cache = CacheDir::At(folder.path().join("policies"));
-    let rollout = Rollout::open(folder.path(), &config, cache, Box::new(|_| ())).expect("a policy that ships");
+    let (disk, used) = (Disk::new(), BTreeMap::new());
+    let rollout =
+        Rollout::open(folder.path(), disk, &used, &config, cache, Box::new(|_| ())).expect("a policy that ships");
 
     let first: Vec<f64> = (0..SWAPS + 10)
         .map(|turn| {

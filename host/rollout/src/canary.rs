@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     comparison::{Comparison, LOOKS, Rule},
+    revision::Revision,
     tally::{self, Kind, Sample},
 };
 
@@ -64,6 +65,8 @@ pub(crate) struct Canary {
     pub facts: CanaryFacts,
     /// The module on trial.
     pub digest: String,
+    /// It was to be promoted, which could not be written down.
+    pub due_promotion: Option<String>,
     due: f64,
     sample_due: f64,
     /// The incumbent's jobs since the last one of the canary's that was compared.
@@ -74,6 +77,14 @@ impl Canary {
     pub fn begin(policy: &str, revision: u64, digest: &str) -> Self {
         let facts = CanaryFacts { policy: policy.into(), revision, ..CanaryFacts::default() };
         Self { facts, digest: digest.into(), ..Self::default() }
+    }
+
+    /// Another revision begins a trial of its own.
+    pub fn is_of(&mut self, candidate: &Revision) {
+        let Revision { policy, number, digest, .. } = candidate;
+        if (&self.facts.policy, self.facts.revision) != (policy, *number) {
+            *self = Self::begin(policy, *number, digest);
+        }
     }
 
     /// Whether the next job is the canary's: exactly its share of them, evenly spread.
@@ -118,6 +129,9 @@ impl Canary {
                     "a sample is {psnr:.1} dB from the incumbent's, of {least} dB at least"
                 )));
             }
+        }
+        if let Some(why) = self.due_promotion.take() {
+            return Some(Finding::Promote(why));
         }
         let mut incumbents = self.fresh.remove(kind)?;
         if incumbents.len() % 2 == 0 {

@@ -2,15 +2,13 @@
 
 use std::{
     collections::VecDeque,
-    fs,
-    io::{self, Write},
+    fs, io,
     path::{Path, PathBuf},
 };
 
-use tempfile::NamedTempFile;
 use tilewright_plan::Record;
 
-use crate::{Error, Result};
+use crate::{Disk, Error, Result};
 
 /// Decisions that are kept of a revision.
 const KEPT: usize = 32;
@@ -31,18 +29,17 @@ impl Ring {
     }
 
     /// Writes what there is as lines, under a name that sorts by revision; the oldest dumps of the policy go.
-    pub fn write(&self, folder: &Path, policy: &str, revision: u64) -> Result<PathBuf> {
+    pub fn write(&self, disk: &Disk, folder: &Path, policy: &str, revision: u64) -> Result<PathBuf> {
         let path = folder.join(format!("{policy}-{revision:06}.jsonl"));
         let write = || -> io::Result<()> {
+            disk.step()?;
             fs::create_dir_all(folder)?;
-            let mut file = NamedTempFile::new_in(folder)?;
+            let mut lines = Vec::new();
             for record in &self.0 {
-                let mut line = serde_json::to_vec(record)?;
-                line.push(b'\n');
-                file.write_all(&line)?;
+                serde_json::to_writer(&mut lines, record)?;
+                lines.push(b'\n');
             }
-            file.persist(&path)?;
-            Ok(())
+            disk.replace(&path, &lines)
         };
         write().map_err(|source| Error::Storage { path: path.clone(), verb: "written", source })?;
         prune(folder, policy);

@@ -101,6 +101,19 @@ pub enum Error {
         /// The route.
         name: String,
     },
+    /// A newer program has written what is kept across restarts.
+    #[error(
+        "{}: was written by a newer Tilewright (version {found} of this file, {known} is known): update this one, or give [server] another data folder",
+        path.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u64,
+        /// The newest one known.
+        known: u32,
+    },
     /// What has to be kept across restarts can't be written or read.
     #[error("{}: can't be {verb}", path.display())]
     Storage {

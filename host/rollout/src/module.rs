@@ -1,18 +1,15 @@
 //! Modules that revisions are made from, kept by their digest: what was in force is at hand after a restart, wherever it came from.
 
 use std::{
-    fs,
-    io::{self, Write},
+    fs, io,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
 use sha2::{Digest, Sha256};
-use tempfile::NamedTempFile;
-
 use tilewright_signing::signature_path;
 
-use crate::{Error, Result};
+use crate::{Disk, Error, Result, disk};
 
 /// How long a module is kept that nothing needs.
 const UNUSED: Duration = Duration::from_secs(24 * 3600);
@@ -21,6 +18,7 @@ const UNUSED: Duration = Duration::from_secs(24 * 3600);
 #[derive(Clone, Debug)]
 pub struct Modules {
     folder: PathBuf,
+    disk: Disk,
 }
 
 impl Modules {
@@ -28,9 +26,13 @@ impl Modules {
     ///
     /// # Errors
     /// [`Error::Storage`]
-    pub fn open(folder: &Path) -> Result<Self> {
-        fs::create_dir_all(folder).map_err(|source| written(folder, source))?;
-        Ok(Self { folder: folder.to_owned() })
+    pub fn open(folder: &Path, disk: Disk) -> Result<Self> {
+        if !folder.is_dir() {
+            let made = fs::create_dir_all(folder).and_then(|()| disk.sync_folder(folder.parent().unwrap_or(folder)));
+            made.map_err(|source| written(folder, source))?;
+        }
+        disk::remove_unfinished(folder);
+        Ok(Self { folder: folder.to_owned(), disk })
     }
 
     /// Keeps a module; gives its digest.
@@ -40,20 +42,29 @@ impl Modules {
     pub fn keep(&self, bytes: &[u8]) -> Result<String> {
         let digest = digest(bytes);
         let path = self.path(&digest).ok_or_else(|| Error::UnknownModule { digest: digest.clone() })?;
-        if let Ok(file) = fs::File::options().write(true).open(&path) {
+        // One that is damaged is written anew.
+        if let Ok(file) = fs::File::options().write(true).open(&path)
+            && fs::read(&path).is_ok_and(|known| known == bytes)
+        {
             // Whoever keeps it now is going to need it.
             let _ = file.set_modified(SystemTime::now());
             return Ok(digest);
         }
-        let write = || -> io::Result<()> {
-            let mut file = NamedTempFile::new_in(&self.folder)?;
-            file.write_all(bytes)?;
-            file.as_file().sync_all()?;
-            file.persist(&path)?;
-            Ok(())
-        };
-        write().map_err(|source| written(&path, source))?;
+        self.disk.replace(&path, bytes).map_err(|source| written(&path, source))?;
         Ok(digest)
+    }
+
+    /// Keeps a signature beside a stored module, unless it stands there already.
+    ///
+    /// # Errors
+    /// [`Error::Storage`], [`Error::UnknownModule`]
+    pub fn sign(&self, digest: &str, signature: &str) -> Result<()> {
+        let module = self.path(digest).ok_or_else(|| Error::UnknownModule { digest: digest.into() })?;
+        let path = signature_path(&module);
+        if fs::read(&path).is_ok_and(|known| known == signature.as_bytes()) {
+            return Ok(());
+        }
+        self.disk.replace(&path, signature.as_bytes()).map_err(|source| written(&path, source))
     }
 
     /// The module of a digest.
@@ -115,7 +126,7 @@ mod tests {
     #[test]
     fn what_is_kept_comes_back_and_nothing_else_does() {
         let folder = tempfile::tempdir().unwrap();
-        let modules = Modules::open(&folder.path().join("modules")).unwrap();
+        let modules = Modules::open(&folder.path().join("modules"), Disk::default()).unwrap();
         let digest = modules.keep(b"one").unwrap();
         assert_eq!(modules.keep(b"one").unwrap(), digest);
         assert_eq!(modules.get(&digest).unwrap(), b"one");

@@ -2,12 +2,15 @@
 
 mod changes;
 mod opening;
+mod reload;
+#[cfg(test)]
+mod tests;
 mod verdicts;
 
 use std::{
     collections::{BTreeMap, VecDeque},
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
     time::SystemTime,
 };
 
@@ -16,7 +19,7 @@ use tilewright_config::{Case, Config, Route, Source, TakeOver};
 use tilewright_policy::Verdict;
 
 use crate::{
-    Assignment, CanaryFacts, CanaryState, Error, Event, Result, Revision, ShadowFacts, SlotFacts, What,
+    Assignment, CanaryFacts, CanaryState, Disk, Error, Event, Result, Revision, ShadowFacts, SlotFacts, What,
     canary::Canary,
     shadow::{Asked, Shadow, Shadows},
     slot::Slot,
@@ -73,14 +76,18 @@ type Listener = Box<dyn Fn(&Event) + Send + Sync>;
 pub struct Rollout {
     sources: Sources,
     state: State,
+    disk: Disk,
     dumps: PathBuf,
     config: ArcSwap<Config>,
     slots: ArcSwap<BTreeMap<String, Arc<Slot>>>,
     routes: ArcSwap<Vec<Arc<InForce>>>,
     shadows: Shadows,
     events: Mutex<VecDeque<Event>>,
-    /// Held while what is in force is written down.
-    writing: Mutex<()>,
+    /// What the file says, where that is known for certain. Held by whoever changes what is in force, from before it is written down until
+    /// it is so: nothing serves that a restart would not know, and no two changes cross.
+    written: Mutex<Option<Kept>>,
+    /// The number of the next revision of policies that are no longer configured.
+    numbers: Mutex<BTreeMap<String, u64>>,
     listener: Listener,
 }
 
@@ -98,7 +105,24 @@ impl Rollout {
     /// # Errors
     /// [`Error::NoRoute`]
     pub fn admit(&self, case: &Case<'_>) -> Result<Assignment> {
-        let (routes, slots) = (self.routes.load(), self.slots.load());
+        loop {
+            let (routes, slots) = (self.routes.load_full(), self.slots.load_full());
+            let admitted = self.admit_by(&routes, &slots, case);
+            // Between the two another configuration may have come in force, without the policies of these routes.
+            let is_late =
+                matches!(admitted, Err(Error::UnknownPolicy { .. })) && !Arc::ptr_eq(&routes, &self.routes.load_full());
+            if !is_late {
+                return admitted;
+            }
+        }
+    }
+
+    fn admit_by(
+        &self,
+        routes: &[Arc<InForce>],
+        slots: &BTreeMap<String, Arc<Slot>>,
+        case: &Case<'_>,
+    ) -> Result<Assignment> {
         let taking = routes.iter().find(|taking| taking.route.conditions.matches(case));
         let taking = taking.ok_or_else(|| Error::NoRoute { case: words(case) })?;
         let find = |name: &str| slots.get(name).cloned().ok_or_else(|| self.unknown(name));
@@ -110,10 +134,7 @@ impl Rollout {
             let candidates = find(&trial.policy)?;
             let candidate = candidates.forces.load().in_force.clone();
             let mut canary = lock(canary);
-            if (canary.facts.policy.as_str(), canary.facts.revision) != (trial.policy.as_str(), candidate.number) {
-                // Another revision begins a trial of its own.
-                *canary = Canary::begin(&trial.policy, candidate.number, &candidate.digest);
-            }
+            canary.is_of(&candidate);
             if !candidates.is_paused() && canary.takes(trial.share) {
                 compare = canary.samples(trial.sample).then_some(incumbent);
                 (revision, slot, on_trial) = (candidate, candidates, true);
@@ -189,17 +210,30 @@ impl Rollout {
         lock(&self.events).iter().rev().cloned().collect()
     }
 
-    /// Removes modules that neither a revision nor one of these jobs needs.
-    pub fn forget_modules(&self, needed: &[String]) {
-        let kept = self.kept();
+    /// Removes modules that neither a revision nor a job that has not ended needs. `needed`: the modules of those jobs.
+    ///
+    /// # Errors
+    /// The jobs can't be asked; nothing is removed then.
+    pub fn forget_modules<E>(&self, needed: impl FnOnce() -> Result<Vec<String>, E>) -> Result<(), E> {
+        let kept = {
+            let written = lock(&self.written);
+            let kept = self.kept();
+            if written.as_ref() != Some(&kept) {
+                // The next start may begin from what the file says, whatever that is.
+                return Ok(());
+            }
+            kept
+        };
         let digests = kept.policies.values().flat_map(|policy| {
             [Some(&policy.in_force), policy.previous.as_ref()]
                 .into_iter()
                 .flatten()
                 .map(|revision| revision.digest.clone())
         });
-        let digests: Vec<String> = digests.chain(needed.iter().cloned()).collect();
+        // Asked after the revisions: a job that is accepted in between is given one of those, or one whose module is new.
+        let digests: Vec<String> = digests.chain(needed()?).collect();
         self.sources.modules.retain(&digests);
+        Ok(())
     }
 
     fn tell(&self, what: What, policy: Option<&str>, route: Option<&str>, revision: Option<u64>, detail: String) {
@@ -213,13 +247,34 @@ impl Rollout {
             }
         }
         (self.listener)(&event);
-        self.write_or_say();
     }
 
-    fn write_or_say(&self) {
-        if let Err(error) = self.write() {
-            tracing::error!(%error, "what is in force can't be kept: a restart begins from what was kept before");
+    /// Writes down what could not be written when it came in force, where there is such: what the watchdog does can't wait for room.
+    ///
+    /// # Errors
+    /// It still can't be written.
+    pub fn settle(&self) -> Result<()> {
+        let mut written = lock(&self.written);
+        self.keep(&mut written, self.kept())
+    }
+
+    /// The same, for a change that is in force whether it can be written or not.
+    fn settle_or_say(&self, written: &mut Option<Kept>) {
+        if let Err(error) = self.keep(written, self.kept()) {
+            tracing::error!(%error, "what is in force can't be kept yet: a restart before it can begins from what was kept before");
         }
+    }
+
+    /// Writes down what is to be in force, unless the file says so already.
+    fn keep(&self, written: &mut Option<Kept>, kept: Kept) -> Result<()> {
+        if written.as_ref() == Some(&kept) {
+            return Ok(());
+        }
+        // Not known before it is done.
+        *written = None;
+        self.state.write(&kept)?;
+        *written = Some(kept);
+        Ok(())
     }
 
     fn kept(&self) -> Kept {
@@ -234,6 +289,7 @@ impl Rollout {
                 in_force: (&*forces.in_force).into(),
                 previous: forces.previous.as_deref().map(Into::into),
                 paused: slot.is_paused(),
+                paused_by_watchdog: slot.is_paused() && slot.paused_by_watchdog.load(Ordering::Acquire),
             };
             (name.clone(), kept)
         });
@@ -241,24 +297,17 @@ impl Rollout {
         let canaries = routes.iter().filter_map(|taking| {
             let facts = lock(&taking.canary).facts.clone();
             let ended = facts.state != CanaryState::Trial;
-            let digest = policies.get(&facts.policy).filter(|_| ended)?;
-            let digest = if digest.in_force.number == facts.revision {
-                digest.in_force.digest.clone()
-            } else {
-                lock(&taking.canary).digest.clone()
-            };
+            policies.get(&facts.policy).filter(|_| ended)?;
+            let digest = lock(&taking.canary).digest.clone();
             Some((
                 taking.route.name.clone(),
                 KeptCanary { policy: facts.policy, digest, state: facts.state, why: facts.why },
             ))
         });
         let canaries = canaries.collect();
-        Kept { policies, canaries }
-    }
-
-    fn write(&self) -> Result<()> {
-        let _writing = lock(&self.writing);
-        self.state.write(&self.kept())
+        let mut numbers = lock(&self.numbers).clone();
+        numbers.retain(|name, _| !policies.contains_key(name));
+        Kept { policies, canaries, numbers, ..Kept::default() }
     }
 }
 

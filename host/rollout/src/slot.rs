@@ -11,7 +11,11 @@ use std::{
 use arc_swap::ArcSwap;
 use serde::Serialize;
 
-use crate::{revision::Revision, source::Wanted};
+use crate::{
+    revision::Revision,
+    source::Wanted,
+    state::{KeptPolicy, KeptRevision},
+};
 
 /// Refusals that are kept.
 const REFUSED: usize = 16;
@@ -61,6 +65,19 @@ pub(crate) struct Changing {
     pub seen: Option<String>,
 }
 
+/// Whether nobody is asked, and whose doing that is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Paused {
+    pub is_paused: bool,
+    pub by_watchdog: bool,
+}
+
+impl From<&KeptPolicy> for Paused {
+    fn from(kept: &KeptPolicy) -> Self {
+        Self { is_paused: kept.paused, by_watchdog: kept.paused_by_watchdog }
+    }
+}
+
 /// A policy in service, for people.
 #[derive(Clone, Debug)]
 pub struct SlotFacts {
@@ -81,12 +98,12 @@ pub struct SlotFacts {
 }
 
 impl Slot {
-    pub fn new(name: &str, forces: Forces, changing: Changing, paused: bool) -> Self {
+    pub fn new(name: &str, forces: Forces, changing: Changing, paused: Paused) -> Self {
         Self {
             name: name.to_owned(),
             forces: ArcSwap::from_pointee(forces),
-            paused: AtomicBool::new(paused),
-            paused_by_watchdog: AtomicBool::new(false),
+            paused: AtomicBool::new(paused.is_paused),
+            paused_by_watchdog: AtomicBool::new(paused.by_watchdog),
             swapping: Mutex::default(),
             changing: Mutex::new(changing),
             refused: Mutex::default(),
@@ -124,6 +141,15 @@ impl Slot {
         let mut draining = self.draining.lock().unwrap_or_else(PoisonError::into_inner);
         draining.retain(|old| old.strong_count() > 0);
         draining.push(Arc::downgrade(revision));
+    }
+
+    /// The revision that decides exactly as a kept one does and is called by the same number, where it is still at hand.
+    pub fn at_hand(&self, kept: &KeptRevision) -> Option<Arc<Revision>> {
+        let forces = self.forces.load_full();
+        let draining = self.draining.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = [Some(&forces.in_force), forces.previous.as_ref()].into_iter().flatten().cloned();
+        let mut all = current.chain(draining.iter().filter_map(Weak::upgrade));
+        all.find(|revision| KeptRevision::from(&**revision).is_same(kept))
     }
 
     pub fn refuse(&self, refused: Refused) {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tilewright_config::{self as config, Policies, Source};
 use tilewright_policy::{Admission, CacheDir, Limits, LoadedPolicy, Policy, PolicyHost, Verdict, Wasi, shipped_module};
 use tilewright_registry::{Binding, Client, Credentials, Reference, Statement};
-use tilewright_signing::{read_text, signature_path, write_signature};
+use tilewright_signing::{read_text, signature_path};
 
 use crate::{
     Error, Modules, Result,
@@ -224,9 +224,9 @@ impl Sources {
         let admitted = host.admit(&loaded, settings, Admission { require_checked: true })?;
         step_aside();
         let digest = self.modules.keep(&bytes)?;
-        if let (Some(signature), Some(path)) = (&signature, self.modules.path(&digest)) {
+        if let Some(signature) = &signature {
             // What is put in force again after a restart has to be signed then, too.
-            write_signature(&signature_path(&path), signature)?;
+            self.modules.sign(&digest, signature)?;
         }
         let (settings, policy) = (settings.to_vec(), admitted.policy);
         Ok(Prepared { loaded, policy, settings, grants, origin, digest })
@@ -247,8 +247,8 @@ impl Sources {
         let loaded = host.load(name, &fetched.bytes)?;
         let settings = settings.of(&loaded);
         let digest = self.modules.keep(&fetched.bytes)?;
-        if let (Some(signature), Some(path)) = (&fetched.signature, self.modules.path(&digest)) {
-            write_signature(&signature_path(&path), signature)?;
+        if let Some(signature) = &fetched.signature {
+            self.modules.sign(&digest, signature)?;
         }
         Ok(host.check_module(name, &fetched.bytes, settings)?)
     }

@@ -3,15 +3,19 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
-    io::{self, Write},
+    fs, io,
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
-use tempfile::NamedTempFile;
 
-use crate::{Error, Result, canary::CanaryState, revision::Revision, source::Grants};
+use crate::{Disk, Error, Result, canary::CanaryState, revision::Revision, source::Grants};
+
+/// The version of the file that this program writes. Version 0 said none, and had no numbers of policies that are no longer configured.
+const VERSION: u32 = 1;
+
+/// How far numbers jump where the file is damaged: beyond all that were given out since the copy of it.
+const JUMP: u64 = 1000;
 
 /// A revision that can be made again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +26,14 @@ pub struct KeptRevision {
     pub since: String,
     pub settings: Vec<(String, String)>,
     pub grants: Grants,
+}
+
+impl KeptRevision {
+    /// Whether it decides as another one does, and is called by the same number.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (self.number, &self.digest, &self.settings, self.grants)
+            == (other.number, &other.digest, &other.settings, other.grants)
+    }
 }
 
 impl From<&Revision> for KeptRevision {
@@ -48,6 +60,8 @@ pub struct KeptPolicy {
     pub in_force: KeptRevision,
     pub previous: Option<KeptRevision>,
     pub paused: bool,
+    #[serde(default)]
+    pub paused_by_watchdog: bool,
 }
 
 /// How a canary's trial ended.
@@ -63,48 +77,123 @@ pub struct KeptCanary {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Kept {
+    pub version: u32,
     pub policies: BTreeMap<String, KeptPolicy>,
     /// By route.
     pub canaries: BTreeMap<String, KeptCanary>,
+    /// The number of the next revision of policies that are no longer configured: one that is configured again goes on from there.
+    pub numbers: BTreeMap<String, u64>,
+}
+
+impl Kept {
+    /// The number of the next revision of every policy that there ever was.
+    pub fn next_numbers(&self) -> BTreeMap<String, u64> {
+        let mut numbers = self.numbers.clone();
+        for (name, policy) in &self.policies {
+            let given = [Some(&policy.in_force), policy.previous.as_ref()];
+            let given = given.into_iter().flatten().map(|revision| revision.number.saturating_add(1)).max();
+            raise(&mut numbers, name, policy.next.max(given.unwrap_or(1)));
+        }
+        numbers
+    }
+}
+
+/// Raises the next number of a policy.
+pub fn raise(numbers: &mut BTreeMap<String, u64>, name: &str, next: u64) {
+    let known = numbers.entry(name.to_owned()).or_insert(1);
+    *known = next.max(*known);
 }
 
 /// The file.
 #[derive(Debug)]
 pub struct State {
     path: PathBuf,
+    disk: Disk,
 }
 
 impl State {
-    pub fn at(path: PathBuf) -> Self {
-        Self { path }
+    pub fn at(path: PathBuf, disk: Disk) -> Self {
+        Self { path, disk }
     }
 
-    /// What was kept. A file that can't be understood is put aside: the configuration says where to begin.
+    /// What was kept. A file that can't be understood is put aside: the configuration says where to begin, and numbers go on well above
+    /// those of the copy that was made with the change before.
+    ///
+    /// # Errors
+    /// It can't be read, or a newer program has written it.
     pub fn read(&self) -> Result<Kept> {
-        let text = match fs::read(&self.path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Kept::default()),
-            Err(source) => return Err(self.error("read", source)),
+        let Some(text) = self.text(&self.path)? else { return Ok(Kept::default()) };
+        match self.understood(&text)? {
+            Ok(kept) => Ok(kept),
+            Err(error) => {
+                let aside = self.path.with_extension("damaged");
+                tracing::warn!(%error, aside = %aside.display(), "what was in force can't be read: beginning from the configuration");
+                let mut kept = Kept::default();
+                if let Some(Ok(before)) = self.text(&self.copy())?.map(|text| self.understood(&text)).transpose()? {
+                    kept.numbers = before.next_numbers();
+                    kept.numbers.values_mut().for_each(|next| *next += JUMP);
+                }
+                // It stays where it is, too, until there is something better: a start that goes no further finds it as it was.
+                let _ = fs::remove_file(&aside);
+                if let Err(error) = fs::hard_link(&self.path, &aside) {
+                    tracing::warn!(%error, "what was in force can't be put aside");
+                }
+                Ok(kept)
+            }
+        }
+    }
+
+    fn text(&self, path: &Path) -> Result<Option<Vec<u8>>> {
+        match fs::read(path) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(self.error("read", source)),
+        }
+    }
+
+    /// What a text says, where it is sound.
+    fn understood(&self, text: &[u8]) -> Result<serde_json::Result<Kept>> {
+        // A list would be taken for fields in their order.
+        let fields: serde_json::Map<String, serde_json::Value> = match serde_json::from_slice(text) {
+            Ok(fields) => fields,
+            Err(error) => return Ok(Err(error)),
         };
-        serde_json::from_slice(&text).or_else(|error| {
-            let aside = self.path.with_extension("damaged");
-            tracing::warn!(%error, aside = %aside.display(), "what was in force can't be read: beginning from the configuration");
-            fs::rename(&self.path, &aside).map_err(|source| self.error("written", source))?;
-            Ok(Kept::default())
-        })
+        // Before anything else: what a newer program means by the rest is not for this one to say.
+        let found = fields.get("version").and_then(serde_json::Value::as_u64).unwrap_or(0);
+        if found > u64::from(VERSION) {
+            return Err(Error::Newer { path: self.path.clone(), found, known: VERSION });
+        }
+        Ok(serde_json::from_value(fields.into()))
+    }
+
+    /// Whether the file says this, whatever came of writing it.
+    pub fn says(&self, kept: &Kept) -> bool {
+        let text = self.text(&self.path).ok().flatten();
+        let found = text.and_then(|text| self.understood(&text).ok()?.ok());
+        found.is_some_and(|found| Kept { version: VERSION, ..kept.clone() } == found)
+    }
+
+    /// Whether what was read stands in the file as this program would write it.
+    pub fn is_current(&self, read: &Kept) -> bool {
+        read.version == VERSION
     }
 
     pub fn write(&self, kept: &Kept) -> Result<()> {
-        let folder = self.path.parent().unwrap_or(Path::new("."));
         let write = || -> io::Result<()> {
-            let text = serde_json::to_vec_pretty(kept)?;
-            let mut file = NamedTempFile::new_in(folder)?;
-            file.write_all(&text)?;
-            file.as_file().sync_all()?;
-            file.persist(&self.path)?;
-            Ok(())
+            let text = serde_json::to_vec_pretty(&Kept { version: VERSION, ..kept.clone() })?;
+            // A second name for what stands there, where it is sound: the new file takes only the first one.
+            if self.text(&self.path).ok().flatten().is_some_and(|text| matches!(self.understood(&text), Ok(Ok(_)))) {
+                let copy = self.copy();
+                let _ = fs::remove_file(&copy);
+                let _ = fs::hard_link(&self.path, &copy);
+            }
+            self.disk.replace(&self.path, &text)
         };
         write().map_err(|source| self.error("written", source))
+    }
+
+    fn copy(&self) -> PathBuf {
+        self.path.with_extension("before")
     }
 
     fn error(&self, verb: &'static str, source: io::Error) -> Error {
@@ -116,18 +205,61 @@ impl State {
 mod tests {
     use super::*;
 
+    fn policy(number: u64) -> KeptPolicy {
+        let (digest, origin, since) = ("sha256:00".to_owned(), "fixed".to_owned(), String::new());
+        let in_force = KeptRevision { number, digest, origin, since, settings: Vec::new(), grants: Grants::default() };
+        KeptPolicy {
+            next: number + 1,
+            configured: String::new(),
+            seen: None,
+            in_force,
+            previous: None,
+            paused: false,
+            paused_by_watchdog: false,
+        }
+    }
+
     #[test]
-    fn what_was_kept_comes_back_and_damage_is_put_aside() {
+    fn what_was_kept_comes_back_and_damage_is_put_aside_without_a_number_twice() {
         let folder = tempfile::tempdir().unwrap();
-        let state = State::at(folder.path().join("rollout.json"));
+        let path = folder.path().join("rollout.json");
+        let state = State::at(path.clone(), Disk::default());
         assert_eq!(state.read().unwrap(), Kept::default());
-        let mut kept = Kept::default();
-        let (policy, digest) = ("new".to_owned(), "sha256:00".to_owned());
-        kept.canaries.insert("video".into(), KeptCanary { policy, digest, state: CanaryState::Stopped, why: None });
+        let mut kept = Kept { version: VERSION, ..Kept::default() };
+        let (new, digest) = ("new".to_owned(), "sha256:00".to_owned());
+        kept.canaries
+            .insert("video".into(), KeptCanary { policy: new, digest, state: CanaryState::Stopped, why: None });
+        kept.policies.insert("own".into(), policy(4));
+        kept.numbers.insert("gone".into(), 9);
         state.write(&kept).unwrap();
         assert_eq!(state.read().unwrap(), kept);
-        fs::write(folder.path().join("rollout.json"), "{").unwrap();
-        assert_eq!(state.read().unwrap(), Kept::default());
-        assert!(folder.path().join("rollout.damaged").exists());
+        kept.policies.insert("own".into(), policy(5));
+        state.write(&kept).unwrap();
+        assert!(state.says(&kept) && !state.says(&Kept::default()));
+        for damage in ["{", "", "[]", "{\"policies\": 3}"] {
+            fs::write(&path, damage).unwrap();
+            let found = state.read().unwrap();
+            assert!(found.policies.is_empty());
+            assert!(found.next_numbers()["own"] > 5 && found.next_numbers()["gone"] >= 9, "{found:?}");
+            assert!(folder.path().join("rollout.damaged").exists());
+        }
+    }
+
+    #[test]
+    fn what_an_older_program_wrote_is_read_and_what_a_newer_one_wrote_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rollout.json");
+        let state = State::at(path.clone(), Disk::default());
+        let mut old =
+            serde_json::to_value(Kept { policies: [("own".to_owned(), policy(7))].into(), ..Kept::default() });
+        let old = old.as_mut().unwrap().as_object_mut().unwrap();
+        old.remove("version");
+        old.remove("numbers");
+        fs::write(&path, serde_json::to_vec(old).unwrap()).unwrap();
+        assert_eq!(state.read().unwrap().next_numbers()["own"], 8);
+        fs::write(&path, "{ \"version\": 2, \"what\": [\"nobody knows\"] }").unwrap();
+        let refused = state.read().unwrap_err().to_string();
+        assert!(refused.contains("version 2") && refused.contains("update"), "{refused}");
+        assert!(path.exists() && !folder.path().join("rollout.damaged").exists());
     }
 }

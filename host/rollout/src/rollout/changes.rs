@@ -1,19 +1,18 @@
-//! What is done to policies: swapped, rolled back, paused, promoted, checked, and read anew.
+//! What is done to policies: swapped, rolled back, paused, promoted, and checked. Each change is written down before it is in force, and is
+//! not in force where it can't be written.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, TryLockError, atomic::Ordering},
-};
+use std::sync::{Arc, MutexGuard, TryLockError, atomic::Ordering};
 
-use tilewright_config::{Config, Source};
+use tilewright_config::Source;
 use tilewright_policy::Verdict;
 use tilewright_registry::Reference;
 
-use super::{Change, Checked, InForce, Replacement, Rollout, lock, now, one_line, opening::wanted};
+use super::{Change, Checked, InForce, Replacement, Rollout, configured, lock, now, one_line};
 use crate::{
     CanaryState, Error, Result, Revision, What,
-    slot::{Refused, Slot},
+    slot::{Changing, Refused, Slot},
     source::{Fetched, Prepared, Settings, Wanted, shipped_as, step_aside},
+    state::{Kept, KeptCanary, KeptPolicy},
 };
 
 impl Rollout {
@@ -23,12 +22,24 @@ impl Rollout {
     /// Why it is not let in; nothing has changed then.
     pub fn swap(&self, name: &str, replacement: &Replacement, settings: Option<&[(String, String)]>) -> Result<Change> {
         let slot = self.find(name)?;
-        let _swapping = match slot.swapping.try_lock() {
+        let swapping = match slot.swapping.try_lock() {
             Ok(swapping) => swapping,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Err(Error::Busy { name: name.into() }),
         };
-        let wanted = slot.changing().wanted.clone();
+        self.swapped(&slot, swapping, replacement, settings, None)
+    }
+
+    /// Swaps while nobody else swaps the same policy. `configured`: what the policy is configured with from then on, where that is new.
+    pub(super) fn swapped(
+        &self,
+        slot: &Arc<Slot>,
+        _swapping: MutexGuard<'_, ()>,
+        replacement: &Replacement,
+        settings: Option<&[(String, String)]>,
+        configured: Option<Wanted>,
+    ) -> Result<Change> {
+        let wanted = configured.clone().unwrap_or_else(|| slot.changing().wanted.clone());
         let policies = self.config.load().policies.clone();
         let in_force = slot.forces.load().in_force.clone();
         let settings = settings_for(replacement, settings, &wanted, &in_force);
@@ -38,16 +49,16 @@ impl Rollout {
             Ok(fetched) => (fetched.origin.clone(), Some(fetched.fingerprint())),
             Err(_) => (wanted.source.to_string(), None),
         };
-        if let Some(seen) = seen.filter(|_| *replacement == Replacement::Configured) {
-            slot.changing().seen = Some(seen);
-        }
+        let source = SourceNow { seen: seen.filter(|_| *replacement == Replacement::Configured), configured };
         let prepared =
             fetched.and_then(|fetched| self.sources.prepare(fetched, digest, settings, wanted.grants, &policies));
         step_aside();
         match prepared {
-            Ok(prepared) => Ok(self.put_in_force(&slot, prepared, What::Swapped, None)),
+            Ok(prepared) => self.put_in_force(slot, prepared, What::Swapped, source, None),
+            // Nothing is wrong with the module: it is tried again once there is room.
+            Err(error @ Error::Storage { .. }) => Err(error),
             Err(error) => {
-                self.refused(&slot, &origin, &error);
+                self.refused(slot, &origin, source, &error);
                 Err(error)
             }
         }
@@ -72,23 +83,61 @@ impl Rollout {
         }
     }
 
-    fn put_in_force(&self, slot: &Arc<Slot>, prepared: Prepared, what: What, trial: Option<(&str, &str)>) -> Change {
-        let mut changing = slot.changing();
-        let before = slot.forces.load_full();
-        if before.in_force.digest == prepared.digest
-            && before.in_force.settings == prepared.settings
-            && before.in_force.grants == prepared.grants
-        {
-            return Change { in_force: before.in_force.clone(), changed: false };
+    /// A revision takes over, once it is written down with its number. `trial`: the route whose canary it was, and why it is promoted, which
+    /// ends the trial with the same write.
+    fn put_in_force(
+        &self,
+        slot: &Arc<Slot>,
+        prepared: Prepared,
+        what: What,
+        source: SourceNow,
+        trial: Option<(&InForce, &str)>,
+    ) -> Result<Change> {
+        let mut written = lock(&self.written);
+        self.check_in_service(slot)?;
+        let mut kept = self.kept();
+        if let Some((taking, why)) = trial {
+            let ended = ended(taking, CanaryState::Promoted, why)
+                .ok_or_else(|| Error::NoCanary { name: taking.route.name.clone() })?;
+            kept.canaries.insert(taking.route.name.clone(), ended);
         }
-        let revision = Arc::new(Revision::new(&slot.name, changing.next, now(), prepared));
-        changing.next += 1;
-        slot.take_over(revision.clone());
+        let before = slot.forces.load_full();
+        let policy = kept_policy(&mut kept, slot)?;
+        source.write(policy);
+        let is_same = before.in_force.digest == prepared.digest
+            && before.in_force.settings == prepared.settings
+            && before.in_force.grants == prepared.grants;
+        if is_same {
+            self.keep(&mut written, kept)?;
+            source.apply(&mut slot.changing());
+            trial.inspect(|(taking, why)| end(taking, CanaryState::Promoted, why));
+            return Ok(Change { in_force: before.in_force.clone(), changed: false });
+        }
+        let revision = Arc::new(Revision::new(&slot.name, policy.next, now(), prepared));
+        policy.next += 1;
+        (policy.in_force, policy.previous) = ((&*revision).into(), Some((&*before.in_force).into()));
         // What the watchdog paused was another revision.
-        if slot.paused_by_watchdog.swap(false, Ordering::AcqRel) {
+        let goes_on = std::mem::take(&mut policy.paused_by_watchdog);
+        policy.paused &= !goes_on;
+        if let Err(error) = self.keep(&mut written, kept.clone()) {
+            if self.state.says(&kept) {
+                // A restart may find it in force: the number is its own from now on.
+                slot.changing().next = revision.number + 1;
+            }
+            return Err(error);
+        }
+        {
+            let mut changing = slot.changing();
+            changing.next = revision.number + 1;
+            source.apply(&mut changing);
+        }
+        slot.take_over(revision.clone());
+        if goes_on {
+            slot.paused_by_watchdog.store(false, Ordering::Release);
             slot.paused.store(false, Ordering::Release);
         }
-        drop(changing);
+        trial.inspect(|(taking, why)| end(taking, CanaryState::Promoted, why));
+        drop(written);
         step_aside();
         let (new, old) = (revision.number, before.in_force.number);
         let why = trial.map_or_else(String::new, |(_, why)| format!("; {why}"));
@@ -96,11 +145,25 @@ impl Rollout {
             "revision {new} took over from {old}: {} {} from {}{why}",
             revision.identity.name, revision.identity.version, revision.origin
         );
-        self.tell(what, Some(&slot.name), trial.map(|(route, _)| route), Some(new), detail);
-        Change { in_force: revision, changed: true }
+        let route = trial.map(|(taking, _)| taking.route.name.as_str());
+        self.tell(what, Some(&slot.name), route, Some(new), detail);
+        Ok(Change { in_force: revision, changed: true })
     }
 
-    fn refused(&self, slot: &Slot, origin: &str, error: &Error) {
+    /// A configuration that was read in the meantime may no longer have the policy: what is changed of it then is nobody's, and its number
+    /// would be given out again.
+    fn check_in_service(&self, slot: &Arc<Slot>) -> Result<()> {
+        let is_in_service = self.slots.load().get(&slot.name).is_some_and(|known| Arc::ptr_eq(known, slot));
+        if is_in_service { Ok(()) } else { Err(self.unknown(&slot.name)) }
+    }
+
+    fn refused(&self, slot: &Slot, origin: &str, source: SourceNow, error: &Error) {
+        // What a new configuration names is not what the policy goes by.
+        if source.seen.is_some() && source.configured.is_none() {
+            let mut written = lock(&self.written);
+            source.apply(&mut slot.changing());
+            self.settle_or_say(&mut written);
+        }
         let in_force = slot.forces.load().in_force.number;
         let why = error.for_callers();
         if why != one_line(error) {
@@ -116,24 +179,36 @@ impl Rollout {
     /// # Errors
     /// [`Error::NoPrevious`], [`Error::UnknownPolicy`]
     pub fn roll_back(&self, name: &str) -> Result<Change> {
+        let mut written = lock(&self.written);
         let slot = self.find(name)?;
-        let changing = slot.changing();
-        let gone = slot.go_back().ok_or_else(|| Error::NoPrevious { name: name.into() })?;
-        let in_force = slot.forces.load().in_force.clone();
-        drop(changing);
-        let detail = format!("revision {} is in force again, {} drains", in_force.number, gone.number);
-        self.tell(What::RolledBack, Some(name), None, Some(in_force.number), detail);
-        Ok(Change { in_force, changed: true })
+        let before = slot.forces.load_full();
+        let previous = before.previous.clone().ok_or_else(|| Error::NoPrevious { name: name.into() })?;
+        let mut kept = self.kept();
+        let policy = kept_policy(&mut kept, &slot)?;
+        (policy.in_force, policy.previous) = ((&*previous).into(), None);
+        self.keep(&mut written, kept)?;
+        slot.go_back();
+        drop(written);
+        let detail = format!("revision {} is in force again, {} drains", previous.number, before.in_force.number);
+        self.tell(What::RolledBack, Some(name), None, Some(previous.number), detail);
+        Ok(Change { in_force: previous, changed: true })
     }
 
     /// From now on the native default decides in a policy's place, or no longer.
     ///
     /// # Errors
-    /// [`Error::UnknownPolicy`]
+    /// [`Error::UnknownPolicy`], [`Error::Storage`]
     pub fn pause(&self, name: &str, paused: bool) -> Result<()> {
+        let mut written = lock(&self.written);
         let slot = self.find(name)?;
+        let mut kept = self.kept();
+        let policy = kept_policy(&mut kept, &slot)?;
+        (policy.paused, policy.paused_by_watchdog) = (paused, false);
+        self.keep(&mut written, kept)?;
         slot.paused_by_watchdog.store(false, Ordering::Release);
-        if slot.paused.swap(paused, Ordering::AcqRel) != paused {
+        let changed = slot.paused.swap(paused, Ordering::AcqRel) != paused;
+        drop(written);
+        if changed {
             if !paused {
                 // Whoever asks for it again gives it another chance.
                 slot.forces.load().in_force.begin_anew();
@@ -159,18 +234,30 @@ impl Rollout {
     /// A route's canary gets nothing any more.
     ///
     /// # Errors
-    /// [`Error::NoCanary`], [`Error::UnknownRoute`]
+    /// [`Error::NoCanary`], [`Error::UnknownRoute`], [`Error::Storage`]
     pub fn stop(&self, route: &str) -> Result<()> {
-        let taking = self.on_trial(route)?;
-        self.stopped(&taking, "somebody asked");
+        let (taking, why) = (self.on_trial(route)?, "somebody asked");
+        let mut written = lock(&self.written);
+        let ended = ended(&taking, CanaryState::Stopped, why).ok_or_else(|| Error::NoCanary { name: route.into() })?;
+        let mut kept = self.kept();
+        kept.canaries.insert(route.to_owned(), ended);
+        self.keep(&mut written, kept)?;
+        end(&taking, CanaryState::Stopped, why);
+        drop(written);
+        self.tell_stopped(&taking, why);
         Ok(())
     }
 
-    fn on_trial(&self, route: &str) -> Result<Arc<InForce>> {
+    pub(super) fn on_trial(&self, route: &str) -> Result<Arc<InForce>> {
         let routes = self.routes.load();
         let known = || routes.iter().map(|taking| taking.route.name.clone()).collect();
         let found = routes.iter().find(|taking| taking.route.name == route).cloned();
         let found = found.ok_or_else(|| Error::UnknownRoute { name: route.into(), known: known() })?;
+        // What took over since the last job is what is on trial.
+        if let Some(trial) = &found.route.canary {
+            let candidate = self.find(&trial.policy)?.forces.load().in_force.clone();
+            lock(&found.canary).is_of(&candidate);
+        }
         let is_on_trial = found.route.canary.is_some() && lock(&found.canary).facts.state == CanaryState::Trial;
         if is_on_trial { Ok(found) } else { Err(Error::NoCanary { name: route.into() }) }
     }
@@ -188,94 +275,26 @@ impl Rollout {
         let mut prepared =
             self.sources.prepare(fetched, None, Settings::Given(&candidate.settings), candidate.grants, &policies)?;
         prepared.origin = format!("{}, canary of route {}", candidate.origin, taking.route.name);
-        if !self.end_trial(taking, CanaryState::Promoted, why) {
-            return Err(Error::NoCanary { name: taking.route.name.clone() });
-        }
-        Ok(self.put_in_force(&slot, prepared, What::Promoted, Some((&taking.route.name, why))))
+        self.put_in_force(&slot, prepared, What::Promoted, SourceNow::default(), Some((taking, why)))
     }
 
+    /// A canary does worse: it gets nothing any more, whether that can be written down or not.
     pub(super) fn stopped(&self, taking: &InForce, why: &str) {
-        if self.end_trial(taking, CanaryState::Stopped, why) {
-            let policy = taking.route.canary.as_ref().map(|canary| canary.policy.clone());
-            let detail = format!("the canary gets no more jobs: {why}");
-            self.tell(What::CanaryStopped, policy.as_deref(), Some(&taking.route.name), None, detail);
-        }
-    }
-
-    /// False where it has ended already.
-    fn end_trial(&self, taking: &InForce, state: CanaryState, why: &str) -> bool {
-        let mut canary = lock(&taking.canary);
-        if canary.facts.state != CanaryState::Trial {
-            return false;
-        }
-        (canary.facts.state, canary.facts.why) = (state, Some(why.into()));
-        drop(canary);
-        self.write_or_say();
-        true
-    }
-
-    /// Goes by another configuration: what has changed of a policy goes through the gate and takes over, routes change together.
-    ///
-    /// # Errors
-    /// A policy that is new can't be put in force: the old configuration stays whole. One that was in service before and can't be replaced
-    /// stays as it is: a line for each is given back.
-    pub fn reload(&self, config: &Config) -> Result<Vec<String>> {
-        let before = self.slots.load_full();
-        let mut slots = BTreeMap::new();
-        let mut changed = Vec::new();
-        for (name, wanted) in wanted(config) {
-            match before.get(&name) {
-                Some(slot) => {
-                    if slot.changing().wanted != wanted {
-                        changed.push((slot.clone(), wanted));
-                    }
-                    slots.insert(name, slot.clone());
-                }
-                None => {
-                    let slot = self.slot(&name, wanted, None, config)?;
-                    slots.insert(name, Arc::new(slot));
-                }
+        {
+            let mut written = lock(&self.written);
+            if ended(taking, CanaryState::Stopped, why).is_none() {
+                return;
             }
+            end(taking, CanaryState::Stopped, why);
+            self.settle_or_say(&mut written);
         }
-        self.config.store(Arc::new(config.clone()));
-        // Routes of the old configuration decide until those of the new one do: each finds its policies.
-        let mut both = (*before).clone();
-        both.extend(slots.iter().map(|(name, slot)| (name.clone(), slot.clone())));
-        self.slots.store(Arc::new(both));
-        let mut refused = Vec::new();
-        for (slot, wanted) in changed {
-            let old = std::mem::replace(&mut slot.changing().wanted, wanted);
-            if let Err(error) = self.swap(&slot.name, &Replacement::Configured, None) {
-                // Told of among the events, too; tried again with the next reload.
-                slot.changing().wanted = old;
-                refused.push(format!("policy {}: {}", slot.name, one_line(&error)));
-            }
-        }
-        let kept = self.kept();
-        self.routes.store(Arc::new(self.in_force(config, &kept)));
-        self.slots.store(Arc::new(slots));
-        self.tell(What::Reloaded, None, None, None, "the configuration was read anew".into());
-        Ok(refused)
+        self.tell_stopped(taking, why);
     }
 
-    /// Says everywhere that a new configuration is wrong, and the old one stays.
-    pub fn reload_refused(&self, why: &str) {
-        self.tell(What::ReloadRefused, None, None, None, format!("{why}; the configuration before stays in force"));
-    }
-
-    /// Looks whether a policy's file has changed, and if so lets it take over through the gate.
-    pub fn refresh(&self, name: &str) {
-        let Ok(slot) = self.find(name) else { return };
-        let (wanted, seen) = {
-            let changing = slot.changing();
-            (changing.wanted.clone(), changing.seen.clone())
-        };
-        // A file that is being written, or gone for a moment, will change again.
-        let Ok(fetched) = self.sources.fetch(&wanted.source, wanted.grants) else { return };
-        if Some(fetched.fingerprint()) != seen {
-            // Told of among the events where it is refused.
-            let _ = self.swap(name, &Replacement::Configured, None);
-        }
+    fn tell_stopped(&self, taking: &InForce, why: &str) {
+        let policy = taking.route.canary.as_ref().map(|canary| canary.policy.clone());
+        let detail = format!("the canary gets no more jobs: {why}");
+        self.tell(What::CanaryStopped, policy.as_deref(), Some(&taking.route.name), None, detail);
     }
 
     /// Stores a module with its signature and says what the gate says of it, with what the policy that it is for may use. Where signatures
@@ -311,8 +330,7 @@ impl Rollout {
             let verified = policies.trusted.verify(&bytes, Some(signature));
             verified.map_err(|refusal| Error::Unsigned { policy: crate::module::called(digest), refusal })?;
         }
-        let path = self.sources.modules.path(digest).ok_or_else(|| Error::UnknownModule { digest: digest.into() })?;
-        Ok(tilewright_signing::write_signature(&tilewright_signing::signature_path(&path), signature)?)
+        self.sources.modules.sign(digest, signature)
     }
 
     /// What the gate says of a replacement for a policy, with its settings and grants.
@@ -339,6 +357,49 @@ impl Rollout {
 fn key_of(digest: &str, signature: &str) -> Result<()> {
     let policy = || digest.chars().take(80).collect();
     tilewright_signing::key_of(signature).map(drop).map_err(|refusal| Error::Unsigned { policy: policy(), refusal })
+}
+
+/// What is new of a policy's source, once a swap has come of it.
+#[derive(Default)]
+pub(super) struct SourceNow {
+    /// What it has now.
+    seen: Option<String>,
+    configured: Option<Wanted>,
+}
+
+impl SourceNow {
+    fn write(&self, kept: &mut KeptPolicy) {
+        kept.seen = self.seen.clone().or(kept.seen.take());
+        if let Some(wanted) = &self.configured {
+            kept.configured = configured(wanted);
+        }
+    }
+
+    fn apply(self, changing: &mut Changing) {
+        changing.seen = self.seen.or(changing.seen.take());
+        if let Some(wanted) = self.configured {
+            changing.wanted = wanted;
+        }
+    }
+}
+
+/// A policy as it is about to be written down.
+fn kept_policy<'a>(kept: &'a mut Kept, slot: &Slot) -> Result<&'a mut KeptPolicy> {
+    let known = kept.policies.keys().cloned().collect();
+    kept.policies.get_mut(&slot.name).ok_or_else(|| Error::UnknownPolicy { name: slot.name.clone(), known })
+}
+
+/// A trial as it is written down at its end; none where it has ended already.
+fn ended(taking: &InForce, state: CanaryState, why: &str) -> Option<KeptCanary> {
+    let canary = lock(&taking.canary);
+    let is_on_trial = canary.facts.state == CanaryState::Trial;
+    let (policy, digest) = (canary.facts.policy.clone(), canary.digest.clone());
+    is_on_trial.then(|| KeptCanary { policy, digest, state, why: Some(why.into()) })
+}
+
+fn end(taking: &InForce, state: CanaryState, why: &str) {
+    let mut canary = lock(&taking.canary);
+    (canary.facts.state, canary.facts.why) = (state, Some(why.into()));
 }
 
 /// What a replacement is configured with: what is given, what is configured where that is asked for, or else what is in force.

@@ -7,38 +7,55 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use tilewright_config::{Canary as CanaryRoute, Config, Policies, Route, Source};
+use tilewright_config::{Canary as CanaryRoute, Config, Policies, Route};
 use tilewright_policy::CacheDir;
 
-use super::{InForce, Listener, Rollout, configured, now};
+use super::{InForce, Listener, Rollout, configured, lock, now};
 use crate::{
-    Assignment, Modules, Pinned, Result, Revision,
+    Assignment, Disk, Modules, Pinned, Result, Revision,
     canary::Canary,
+    disk,
     shadow::Shadows,
-    slot::{Changing, Forces, Slot},
+    slot::{Changing, Forces, Paused, Slot},
     source::{Settings, Sources, Wanted},
-    state::{Kept, KeptPolicy, KeptRevision, State},
+    state::{Kept, KeptPolicy, KeptRevision, State, raise},
 };
 
 impl Rollout {
     /// Puts everything in force that the configuration names, or that was in force when the server ended; the listener hears of every event.
+    /// `used`: the highest number that any job was ever given, by policy; none of them is given out again, whatever became of the file.
     ///
     /// # Errors
-    /// A policy can't be put in force: its [`crate::Error`]; the folder can't be written.
-    pub fn open(folder: &Path, config: &Config, cache: CacheDir, listener: Listener) -> Result<Arc<Self>> {
-        let modules = Modules::open(&folder.join("modules"))?;
-        let state = State::at(folder.join("rollout.json"));
+    /// A policy can't be put in force: its [`crate::Error`]; what is new can't be written down.
+    pub fn open(
+        folder: &Path,
+        disk: Disk,
+        used: &BTreeMap<String, u64>,
+        config: &Config,
+        cache: CacheDir,
+        listener: Listener,
+    ) -> Result<Arc<Self>> {
+        disk::remove_unfinished(folder);
+        let modules = Modules::open(&folder.join("modules"), disk.clone())?;
+        let state = State::at(folder.join("rollout.json"), disk.clone());
         let kept = state.read()?;
+        let written = state.is_current(&kept).then(|| Kept { version: 0, ..kept.clone() });
+        let mut numbers = kept.next_numbers();
+        for (name, number) in used {
+            raise(&mut numbers, name, number.saturating_add(1));
+        }
         let rollout = Self {
             sources: Sources::new(modules, cache),
             state,
+            disk,
             dumps: folder.join("dumps"),
             config: ArcSwap::from_pointee(config.clone()),
             slots: ArcSwap::default(),
             routes: ArcSwap::default(),
             shadows: Shadows::start()?,
             events: Mutex::default(),
-            writing: Mutex::default(),
+            written: Mutex::new(written),
+            numbers: Mutex::new(numbers),
             listener,
         };
         let mut slots = BTreeMap::new();
@@ -47,18 +64,17 @@ impl Rollout {
         }
         rollout.slots.store(Arc::new(slots));
         rollout.routes.store(Arc::new(rollout.in_force(config, &kept)));
-        rollout.write()?;
-        for name in kept.policies.keys() {
-            let Ok(slot) = rollout.find(name) else { continue };
-            let (source, seen) = {
-                let changing = slot.changing();
-                (changing.wanted.source.clone(), changing.seen.clone())
+        if let Err(error) = rollout.settle() {
+            let is_known = |(name, policy): (&String, &KeptPolicy)| {
+                kept.policies.get(name).is_some_and(|known| known.in_force.is_same(&policy.in_force))
             };
-            // A registry is asked where the configuration says something new; it may take long, or be away.
-            if seen.is_none() || !matches!(source, Source::Oci(_)) {
-                rollout.refresh(name);
+            // A revision that no file knows does not serve. One that was in force before does.
+            if !rollout.kept().policies.iter().all(is_known) {
+                return Err(error);
             }
+            tracing::error!(%error, "what is in force is as it was, and can't be written: it is once there is room");
         }
+        rollout.refresh_all();
         Ok(Arc::new(rollout))
     }
 
@@ -68,26 +84,36 @@ impl Rollout {
         if let Some(kept) = kept {
             match self.revive(name, &kept.in_force, &config.policies) {
                 Ok(in_force) => {
-                    let revive = |kept: &KeptRevision| self.revive(name, kept, &config.policies).ok();
+                    let revive = |kept: &KeptRevision| {
+                        let revived = self.revive(name, kept, &config.policies);
+                        let say = |error: &crate::Error| tracing::warn!(%error, policy = name, revision = kept.number, "can't be rolled back to any more");
+                        revived.inspect_err(say).ok()
+                    };
                     let previous = kept.previous.as_ref().and_then(revive).map(Arc::new);
                     let seen = kept.seen.clone().filter(|_| kept.configured == configured(&wanted));
                     let forces = Forces { in_force: Arc::new(in_force), previous };
-                    return Ok(Slot::new(name, forces, Changing { next: kept.next, wanted, seen }, kept.paused));
+                    let next = self.next_number(name);
+                    return Ok(Slot::new(name, forces, Changing { next, wanted, seen }, kept.into()));
                 }
                 Err(error) => {
                     tracing::warn!(%error, policy = name, "what was in force can't be put in force again: beginning from the configuration")
                 }
             }
         }
-        let next = kept.map_or(1, |kept| kept.next);
+        let next = self.next_number(name);
         let fetched = self.sources.fetch(&wanted.source, wanted.grants)?;
         let seen = Some(fetched.fingerprint());
         let settings = Settings::Given(&wanted.settings);
         let (digest, policies) = (wanted.digest.as_deref(), &config.policies);
         let prepared = self.sources.prepare(fetched, digest, settings, wanted.grants, policies)?;
         let in_force = Arc::new(Revision::new(name, next, now(), prepared));
-        let paused = kept.is_some_and(|kept| kept.paused);
+        let paused = kept.map(Paused::from).unwrap_or_default();
         Ok(Slot::new(name, Forces { in_force, previous: None }, Changing { next: next + 1, wanted, seen }, paused))
+    }
+
+    /// The number of the next revision of a policy that is put in service: above all that it ever had.
+    fn next_number(&self, name: &str) -> u64 {
+        lock(&self.numbers).get(name).copied().unwrap_or(1)
     }
 
     fn revive(&self, policy: &str, kept: &KeptRevision, policies: &Policies) -> Result<Revision> {
@@ -132,38 +158,32 @@ impl Rollout {
         canary
     }
 
-    /// The assignment of a job that was accepted before the server ended: the same revision, in force or not.
+    /// The assignment of a job that was accepted before the server ended: the same revision, in force or not. The same number does not make
+    /// it the same: the module, its settings and what it may use have to be those that the job was accepted under.
     ///
     /// # Errors
     /// The revision can't be had any more.
     pub fn revived(&self, pinned: &Pinned) -> Result<Assignment> {
-        let slots = self.slots.load();
-        let forces = slots.get(&pinned.policy).map(|slot| (slot.clone(), slot.forces.load_full()));
-        let found = forces.as_ref().and_then(|(_, forces)| {
-            let candidates = [Some(&forces.in_force), forces.previous.as_ref()];
-            candidates
-                .into_iter()
-                .flatten()
-                .find(|revision| revision.number == pinned.number && revision.digest == pinned.digest)
-                .cloned()
-        });
-        let revision = match found {
+        let slot = self.slots.load().get(&pinned.policy).cloned();
+        let Pinned { number, digest, origin, since, settings, grants, .. } = pinned.clone();
+        let kept = KeptRevision { number, digest, origin, since, settings, grants };
+        let revision = match slot.as_ref().and_then(|slot| slot.at_hand(&kept)) {
             Some(revision) => revision,
             None => {
-                let Pinned { number, digest, origin, since, settings, grants, .. } = pinned.clone();
-                let kept = KeptRevision { number, digest, origin, since, settings, grants };
                 let revision = Arc::new(self.revive(&pinned.policy, &kept, &self.config.load().policies)?);
                 revision.judged().is_out = true;
+                // The next job of it finds it there.
+                slot.as_ref().inspect(|slot| slot.drain(&revision));
                 revision
             }
         };
-        let slot = match forces {
-            Some((slot, _)) => slot,
+        let slot = match slot {
+            Some(slot) => slot,
             // The policy is no longer configured: its revision decides for this job and goes.
             None => {
                 let forces = Forces { in_force: revision.clone(), previous: None };
                 let changing = Changing { next: 0, wanted: Wanted::shipped(&pinned.policy), seen: None };
-                Arc::new(Slot::new(&pinned.policy, forces, changing, false))
+                Arc::new(Slot::new(&pinned.policy, forces, changing, Paused::default()))
             }
         };
         let Pinned { route, canary, objective, memory_limit, takes_over, .. } = pinned.clone();

@@ -90,6 +90,10 @@ impl Rollout {
             Some(Finding::Promote(why)) => {
                 if let Err(error) = self.promoted(taking, &why) {
                     tracing::error!(%error, route = taking.route.name, "the canary can't be promoted");
+                    if matches!(error, crate::Error::Storage { .. }) {
+                        // There may be room when its next job ends.
+                        lock(&taking.canary).due_promotion = Some(why);
+                    }
                 }
             }
             Some(Finding::Stop(why)) => self.stopped(taking, &why),
@@ -98,8 +102,8 @@ impl Rollout {
     }
 
     /// The watchdog's verdict: the previous revision takes over, or, where there is none, nobody is asked; with a dump either way.
-    fn take_back(&self, slot: &Arc<Slot>, revision: &Arc<Revision>, why: &str) {
-        let changing = slot.changing();
+    pub(super) fn take_back(&self, slot: &Arc<Slot>, revision: &Arc<Revision>, why: &str) {
+        let mut written = lock(&self.written);
         let forces = slot.forces.load_full();
         if std::mem::replace(&mut revision.judged().is_out, true) || !Arc::ptr_eq(&forces.in_force, revision) {
             return;
@@ -110,10 +114,13 @@ impl Rollout {
             slot.paused.store(true, Ordering::Release);
             slot.paused_by_watchdog.store(true, Ordering::Release);
         }
-        let in_force = slot.forces.load().in_force.number;
-        drop(changing);
+        let now_in_force = slot.forces.load().in_force.clone();
+        let in_force = now_in_force.number;
+        // What does harm goes at once, whether that can be written down or not.
+        self.settle_or_say(&mut written);
+        drop(written);
         let ring = std::mem::take(&mut revision.judged().ring);
-        let dump = match ring.write(&self.dumps, &slot.name, revision.number) {
+        let dump = match ring.write(&self.disk, &self.dumps, &slot.name, revision.number) {
             Ok(path) => format!("; its last decisions: tilewright policy replay {}", path.display()),
             Err(error) => format!("; its last decisions can't be kept: {error}"),
         };
@@ -133,7 +140,11 @@ impl Rollout {
         {
             self.stopped(taking, why);
             // What is in force again was not on trial, and is not now.
-            lock(&taking.canary).facts.revision = in_force;
+            let mut canary = lock(&taking.canary);
+            canary.facts.revision = in_force;
+            canary.digest.clone_from(&now_in_force.digest);
+            drop(canary);
+            self.settle_or_say(&mut lock(&self.written));
         }
         self.tell(What::WatchdogRolledBack, Some(&slot.name), None, Some(in_force), detail);
     }

@@ -1,0 +1,114 @@
+//! A configuration that is read anew, and files that have changed.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError},
+};
+
+use tilewright_config::{Config, Source};
+
+use super::{Replacement, Rollout, lock, one_line, opening::wanted};
+use crate::{Result, What, slot::Slot, state::raise};
+
+impl Rollout {
+    /// Goes by another configuration: what has changed of a policy goes through the gate and takes over, routes change together.
+    ///
+    /// # Errors
+    /// A policy that is new can't be put in force: the old configuration stays whole. One that was in service before and can't be replaced
+    /// stays as it is: a line for each is given back.
+    pub fn reload(&self, config: &Config) -> Result<Vec<String>> {
+        let before = self.slots.load_full();
+        let mut slots = BTreeMap::new();
+        let mut changed = Vec::new();
+        for (name, wanted) in wanted(config) {
+            match before.get(&name) {
+                Some(slot) => {
+                    if slot.changing().wanted != wanted {
+                        changed.push((slot.clone(), wanted));
+                    }
+                    slots.insert(name, slot.clone());
+                }
+                None => {
+                    let slot = self.slot(&name, wanted, None, config)?;
+                    slots.insert(name, Arc::new(slot));
+                }
+            }
+        }
+        // Routes of the old configuration decide until those of the new one do: each finds its policies.
+        let mut both = (*before).clone();
+        both.extend(slots.iter().map(|(name, slot)| (name.clone(), slot.clone())));
+        {
+            // Written down before a route leads to them.
+            let mut written = lock(&self.written);
+            self.slots.store(Arc::new(both));
+            if let Err(error) = self.keep(&mut written, self.kept()) {
+                self.leave_numbers(&slots, &before);
+                self.slots.store(before);
+                return Err(error);
+            }
+        }
+        self.config.store(Arc::new(config.clone()));
+        let mut refused = Vec::new();
+        for (slot, wanted) in changed {
+            // Another swap comes to its end first.
+            let swapping = slot.swapping.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Err(error) = self.swapped(&slot, swapping, &Replacement::Configured, None, Some(wanted)) {
+                // Told of among the events, too; tried again with the next reload.
+                refused.push(format!("policy {}: {}", slot.name, one_line(&error)));
+            }
+        }
+        {
+            let mut written = lock(&self.written);
+            self.leave_numbers(&before, &slots);
+            let kept = self.kept();
+            self.routes.store(Arc::new(self.in_force(config, &kept)));
+            self.slots.store(Arc::new(slots));
+            self.settle_or_say(&mut written);
+        }
+        self.tell(What::Reloaded, None, None, None, "the configuration was read anew".into());
+        Ok(refused)
+    }
+
+    /// Remembers where the numbers of policies stand that are among these slots and no longer among those.
+    fn leave_numbers(&self, these: &BTreeMap<String, Arc<Slot>>, those: &BTreeMap<String, Arc<Slot>>) {
+        let mut numbers = lock(&self.numbers);
+        for (name, slot) in these.iter().filter(|(name, _)| !those.contains_key(*name)) {
+            raise(&mut numbers, name, slot.changing().next);
+        }
+    }
+
+    /// Says everywhere that a new configuration is wrong, and the old one stays.
+    pub fn reload_refused(&self, why: &str) {
+        self.tell(What::ReloadRefused, None, None, None, format!("{why}; the configuration before stays in force"));
+    }
+
+    /// Looks at every source that can be looked at without asking a registry, and at those that the configuration says something new of.
+    pub fn refresh_all(&self) {
+        for name in self.slots.load().keys() {
+            let Ok(slot) = self.find(name) else { continue };
+            let (source, seen) = {
+                let changing = slot.changing();
+                (changing.wanted.source.clone(), changing.seen.clone())
+            };
+            // A registry may take long, or be away.
+            if seen.is_none() || !matches!(source, Source::Oci(_)) {
+                self.refresh(name);
+            }
+        }
+    }
+
+    /// Looks whether a policy's file has changed, and if so lets it take over through the gate.
+    pub fn refresh(&self, name: &str) {
+        let Ok(slot) = self.find(name) else { return };
+        let (wanted, seen) = {
+            let changing = slot.changing();
+            (changing.wanted.clone(), changing.seen.clone())
+        };
+        // A file that is being written, or gone for a moment, will change again.
+        let Ok(fetched) = self.sources.fetch(&wanted.source, wanted.grants) else { return };
+        if Some(fetched.fingerprint()) != seen {
+            // Told of among the events where it is refused.
+            let _ = self.swap(name, &Replacement::Configured, None);
+        }
+    }
+}

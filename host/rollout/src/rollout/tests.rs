@@ -1,0 +1,249 @@
+//! Every write fails once, and all from any write on: what was acknowledged is in force after a restart, and no number is used twice.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::Path,
+    sync::Arc,
+};
+
+use tempfile::TempDir;
+use tilewright_config::{Case, Config, Source, Stage};
+use tilewright_policy::CacheDir;
+
+use super::{Change, Replacement, Rollout};
+use crate::{Disk, Error, Pinned, Result, Revision};
+
+const ROUTE: &str = "[[routes]]\nname = 'all'\npolicy = 'own'\ncanary = { policy = 'new', share = 0.5 }\n";
+
+fn config(policies: &str) -> Config {
+    let own = "[policies.own]\nsource = 'fixed'\n[policies.new]\nsource = 'fixed'\nset = { tile = 96 }\n";
+    Config::parse(&format!("{own}{policies}{ROUTE}"), Path::new("test.toml")).unwrap()
+}
+
+/// A folder for the state, and one for compiled code, which all share.
+struct Place {
+    data: TempDir,
+    cache: Arc<TempDir>,
+}
+
+impl Place {
+    fn new(cache: &Arc<TempDir>) -> Self {
+        Self { data: tempfile::tempdir().unwrap(), cache: cache.clone() }
+    }
+
+    fn open(&self, disk: Disk, used: &BTreeMap<String, u64>, policies: &str) -> Result<Arc<Rollout>> {
+        let cache = CacheDir::At(self.cache.path().join("policies"));
+        Rollout::open(self.data.path(), disk, used, &config(policies), cache, Box::new(|_| ()))
+    }
+}
+
+fn cache() -> Arc<TempDir> {
+    Arc::new(tempfile::tempdir().unwrap())
+}
+
+type Settings = Vec<(String, String)>;
+
+fn tile(tile: u32) -> Settings {
+    vec![("tile".to_owned(), tile.to_string())]
+}
+
+/// What callers can see of a policy: numbers and settings of the revisions in force and before, and whether it is paused.
+type Facts = BTreeMap<String, (u64, Settings, Option<(u64, Settings)>, bool)>;
+
+fn facts(rollout: &Rollout) -> (Facts, bool) {
+    let of = |revision: &Arc<Revision>| (revision.number, revision.settings.clone());
+    let policies = rollout.policies().into_iter().map(|policy| {
+        let (number, settings) = of(&policy.in_force);
+        (policy.name, (number, settings, policy.previous.as_ref().map(of), policy.paused))
+    });
+    let is_on_trial = rollout.on_trial("all").is_ok();
+    (policies.collect(), is_on_trial)
+}
+
+type Step = fn(&Rollout) -> Result<()>;
+
+/// Everything that changes what is in force.
+const STEPS: [Step; 11] = [
+    |rollout| swap(rollout, "own", 64).map(drop),
+    |rollout| rollout.pause("own", true),
+    |rollout| swap(rollout, "own", 72).map(drop),
+    |rollout| rollout.pause("own", false),
+    |rollout| rollout.roll_back("own").map(drop),
+    |rollout| rollout.reload(&config("[policies.two]\nsource = 'fixed'\nset = { tile = 80 }\n")).map(drop),
+    |rollout| swap(rollout, "own", 88).map(drop),
+    |rollout| rollout.reload(&config("")).map(drop),
+    |rollout| rollout.swap("new", &Replacement::From(Source::Shipped("adaptive".into())), Some(&[])).map(drop),
+    |rollout| rollout.stop("all"),
+    |rollout| rollout.reload(&config("[policies.two]\nsource = 'fixed'\nset = { tile = 104 }\n")).map(drop),
+];
+
+fn swap(rollout: &Rollout, policy: &str, size: u32) -> Result<Change> {
+    rollout.swap(policy, &Replacement::From(Source::Shipped("fixed".into())), Some(&tile(size)))
+}
+
+/// What every number stood for.
+#[derive(Default)]
+struct Numbers(HashMap<(String, u64), (String, Settings)>);
+
+impl Numbers {
+    fn look(&mut self, rollout: &Rollout) {
+        for policy in rollout.policies() {
+            for revision in [Some(&policy.in_force), policy.previous.as_ref()].into_iter().flatten() {
+                let found = (revision.digest.clone(), revision.settings.clone());
+                let known = self.0.entry((policy.name.clone(), revision.number)).or_insert_with(|| found.clone());
+                assert_eq!(*known, found, "number {} of {} is used twice", revision.number, policy.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_write_fails_and_nothing_acknowledged_is_lost() {
+    let cache = cache();
+    let place = Place::new(&cache);
+    let disk = Disk::default();
+    let whole = place.open(disk.clone(), &BTreeMap::new(), "").unwrap();
+    let trace: Vec<_> = STEPS
+        .iter()
+        .map(|step| {
+            step(&whole).unwrap();
+            facts(&whole)
+        })
+        .collect();
+    let writes = disk.steps();
+    assert!(writes > 60, "{writes}");
+    for fault in 1..=writes {
+        for (and_all_after, goes_on) in [(false, false), (false, true), (true, false)] {
+            let place = Place::new(&cache);
+            let (mut numbers, mut acknowledged, mut may_be) = (Numbers::default(), None, None);
+            if let Ok(rollout) = place.open(Disk::failing(fault, and_all_after), &BTreeMap::new(), "") {
+                numbers.look(&rollout);
+                acknowledged = Some(facts(&rollout));
+                for (step, after) in STEPS.iter().zip(&trace) {
+                    let before = facts(&rollout);
+                    may_be = None;
+                    match step(&rollout) {
+                        // What a reload could not do is told, and done by the next.
+                        Ok(()) => {}
+                        Err(Error::Storage { .. }) => {
+                            assert_eq!(facts(&rollout), before, "{fault}: a change that was refused is not in force");
+                            may_be = Some(after.clone());
+                        }
+                        Err(error) => panic!("{fault}: {error}"),
+                    }
+                    numbers.look(&rollout);
+                    acknowledged = Some(facts(&rollout));
+                    if may_be.is_some() && !goes_on {
+                        break;
+                    }
+                }
+            }
+            let again = place.open(Disk::default(), &BTreeMap::new(), "[policies.two]\nsource = 'fixed'\n").unwrap();
+            let mut found = facts(&again);
+            numbers.look(&again);
+            // What only the last configuration has begins anew where no reload got so far.
+            for facts in [&mut acknowledged, &mut may_be].into_iter().flatten().chain([&mut found]) {
+                facts.0.remove("two");
+            }
+            let is_either = [&acknowledged, &may_be].into_iter().flatten().any(|expected| *expected == found);
+            assert!(
+                acknowledged.is_none() || is_either || goes_on && may_be.is_some(),
+                "{fault} {and_all_after} {goes_on}: {found:?} after {acknowledged:?}, {may_be:?} was tried"
+            );
+            // Whatever is tried again has a number of its own.
+            swap(&again, "own", 120).unwrap();
+            swap(&again, "two", 128).unwrap();
+            numbers.look(&again);
+        }
+    }
+}
+
+fn case() -> Case<'static> {
+    Case {
+        stage: Stage::Decode,
+        family: "flux",
+        model: "test",
+        arch: "test",
+        device: "main",
+        tag: None,
+        quantized: false,
+        pixels: 1 << 20,
+        frames: 1,
+    }
+}
+
+#[test]
+fn a_job_is_decided_under_exactly_what_it_was_accepted_under() {
+    let cache = cache();
+    let place = Place::new(&cache);
+    let rollout = place.open(Disk::default(), &BTreeMap::new(), "").unwrap();
+    swap(&rollout, "own", 64).unwrap();
+    let pinned = Pinned::from(&rollout.admit(&case()).unwrap());
+    let in_force = rollout.policy("own").unwrap().in_force;
+    assert!(Arc::ptr_eq(&rollout.revived(&pinned).unwrap().revision, &in_force));
+    // The same number with other settings, or other grants, is another revision.
+    let other = Pinned { settings: tile(72), ..pinned.clone() };
+    let grants = crate::source::Grants { fuel: Some(1 << 30), ..pinned.grants };
+    for pinned in [other, Pinned { grants, ..pinned }] {
+        let revived = rollout.revived(&pinned).unwrap().revision;
+        assert_eq!((revived.number, &revived.settings, revived.grants), (2, &pinned.settings, pinned.grants));
+        assert!(!Arc::ptr_eq(&revived, &in_force));
+        assert!(Arc::ptr_eq(&rollout.revived(&pinned).unwrap().revision, &revived), "made once for all its jobs");
+    }
+}
+
+#[test]
+fn the_next_number_stands_above_every_one_that_a_job_was_given() {
+    let cache = cache();
+    let place = Place::new(&cache);
+    let used = BTreeMap::from([("own".to_owned(), 41), ("two".to_owned(), 7)]);
+    let rollout = place.open(Disk::default(), &used, "").unwrap();
+    assert_eq!(rollout.policy("own").unwrap().in_force.number, 42);
+    assert_eq!(swap(&rollout, "own", 64).unwrap().in_force.number, 43);
+    // Not configured before, and again after it was no longer.
+    let two = "[policies.two]\nsource = 'fixed'\n";
+    rollout.reload(&config(two)).unwrap();
+    assert_eq!(rollout.policy("two").unwrap().in_force.number, 8);
+    rollout.reload(&config("")).unwrap();
+    drop(rollout);
+    let rollout = place.open(Disk::default(), &BTreeMap::new(), "").unwrap();
+    rollout.reload(&config(two)).unwrap();
+    assert_eq!(rollout.policy("two").unwrap().in_force.number, 9);
+}
+
+#[test]
+fn the_watchdog_does_not_wait_for_room_and_a_restart_knows_of_it_once_there_is() {
+    let cache = cache();
+    let place = Place::new(&cache);
+    let begun = Disk::default();
+    let rollout = place.open(begun.clone(), &BTreeMap::new(), "").unwrap();
+    swap(&rollout, "own", 64).unwrap();
+    let until_now = begun.steps();
+    drop(rollout);
+    let disk = Disk::failing(1, true);
+    let rollout = place.open(disk.clone(), &BTreeMap::new(), "").unwrap();
+    assert!(until_now > 0 && disk.steps() == 0, "a start that changes nothing writes nothing");
+    let slot = rollout.find("own").unwrap();
+    let bad = slot.forces.load().in_force.clone();
+    rollout.take_back(&slot, &bad, "a test");
+    assert_eq!(rollout.policy("own").unwrap().in_force.number, 1);
+    assert!(rollout.settle().is_err() && disk.trouble().is_some_and(|trouble| trouble.is_full));
+    // An answer that says so would be undone by a restart.
+    assert!(matches!(rollout.pause("own", false), Err(Error::Storage { .. })));
+    drop(rollout);
+    let rollout = place.open(Disk::default(), &BTreeMap::new(), "").unwrap();
+    assert_eq!(rollout.policy("own").unwrap().in_force.number, 2, "the bad one, which is found out again");
+    let slot = rollout.find("own").unwrap();
+    rollout.take_back(&slot, &slot.forces.load().in_force.clone(), "a test");
+    drop(rollout);
+    let rollout = place.open(Disk::default(), &BTreeMap::new(), "").unwrap();
+    assert_eq!(rollout.policy("own").unwrap().in_force.number, 1);
+    // With none before it nobody is asked, until another revision takes over, after a restart as well.
+    let slot = rollout.find("own").unwrap();
+    rollout.take_back(&slot, &slot.forces.load().in_force.clone(), "a test");
+    drop(rollout);
+    let rollout = place.open(Disk::default(), &BTreeMap::new(), "").unwrap();
+    assert!(rollout.policy("own").unwrap().paused);
+    assert_eq!(swap(&rollout, "own", 72).unwrap().in_force.number, 3);
+    assert!(!rollout.policy("own").unwrap().paused);
+}
