@@ -38,15 +38,18 @@ pub enum Refusal {
     TooLarge(u64),
     /// The server is about to end.
     Ending,
+    /// The disk does not take it; true where that is for want of room.
+    Unwritten(bool),
     /// The server is not able to, whatever was asked for: a line for its log.
     Unable(String),
 }
 
 impl From<crate::Error> for Refusal {
     fn from(error: crate::Error) -> Self {
-        match error.is_input() {
-            true => Refusal::Wrong(one_line(&error)),
-            false => Refusal::Unable(one_line(&error)),
+        match (error.unwritten(), error.is_input()) {
+            (Some(is_full), _) => Refusal::Unwritten(is_full),
+            (None, true) => Refusal::Wrong(one_line(&error)),
+            (None, false) => Refusal::Unable(one_line(&error)),
         }
     }
 }
@@ -57,6 +60,10 @@ fn wrong(reason: impl Into<String>) -> Refusal {
 
 fn unable(error: impl std::error::Error) -> Refusal {
     Refusal::Unable(one_line(&error))
+}
+
+fn unwritten(error: &io::Error) -> Refusal {
+    Refusal::Unwritten(tilewright_rollout::is_full(error))
 }
 
 impl House {
@@ -113,7 +120,9 @@ impl House {
             return Err(Refusal::TooLarge(limits.upload_bytes));
         }
         let mut copy = self.upload()?;
-        let copied = io::copy(&mut io::Read::take(&mut file, limits.upload_bytes + 1), &mut copy).map_err(unable)?;
+        let copied = io::copy(&mut io::Read::take(&mut file, limits.upload_bytes + 1), &mut copy);
+        // What can't be read is seldom told from what can't be written, and as seldom.
+        let copied = self.disk.noted(self.files.incoming().as_path(), copied).map_err(|error| unwritten(&error))?;
         if copied > limits.upload_bytes { Err(Refusal::TooLarge(limits.upload_bytes)) } else { Ok(copy) }
     }
 
@@ -122,7 +131,17 @@ impl House {
     /// # Errors
     /// The disk does not take it.
     pub fn upload(&self) -> Result<NamedTempFile, Refusal> {
-        NamedTempFile::new_in(self.files.incoming()).map_err(unable)
+        let folder = self.files.incoming();
+        let made = self.disk.step().and_then(|()| NamedTempFile::new_in(&folder));
+        self.disk.noted(&folder, made).map_err(|error| unwritten(&error))
+    }
+
+    /// Whether the disk does not take anything at present, so that nobody need send a latent.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn can_write(&self) -> Result<(), Refusal> {
+        self.disk.trouble().map_or(Ok(()), |trouble| Err(Refusal::Unwritten(trouble.is_full)))
     }
 
     /// Accepts a job. The same key gives the job that it gave before.
@@ -139,7 +158,7 @@ impl House {
                 Refusal::Wrong(_) => "wrong",
                 Refusal::Full(_) => "full",
                 Refusal::TooLarge(_) => "too_large",
-                Refusal::Ending | Refusal::Unable(_) => "unable",
+                Refusal::Ending | Refusal::Unwritten(_) | Refusal::Unable(_) => "unable",
             });
         }
         accepted
@@ -153,7 +172,7 @@ impl House {
         }
         let place = device.queue.place().map_err(Refusal::Full)?;
         check_words(&request)?;
-        let (size, format) = looked_at(&model, &request, latent.path())?;
+        let (size, format) = looked_at(&model, &request, latent.path(), &self.files.incoming())?;
         let facts = model.model.facts();
         let case = Case {
             stage: Stage::Decode,
@@ -198,7 +217,7 @@ impl House {
         let pinned = Pinned::from(&assignment);
         let tag = request.tag.clone().unwrap_or_default();
         let deadline_ms = now.saturating_add(seconds.saturating_mul(1000));
-        let kept = Kept { job, request, pinned, deadline_ms, starts: 0 };
+        let kept = Kept { job, request, pinned, deadline_ms, starts: 0, crashes: 0 };
         // Known before it is there for all: whoever finds it can follow and cancel it.
         self.assignments().insert(id.clone(), assignment);
         self.live.add(&id);
@@ -289,6 +308,8 @@ impl House {
                 return Err(error);
             }
         } else if let Some(seen) = self.live.get(id) {
+            // Known to the next start, should this server not get as far as the job's end.
+            self.store.cancel(id)?;
             // Whoever works on it ends it.
             seen.cancel();
         }
@@ -317,7 +338,12 @@ fn check_words(request: &JobRequest) -> Result<(), Refusal> {
 }
 
 /// Reads the latent and says what comes of it.
-fn looked_at(model: &Opened, request: &JobRequest, latent: &Path) -> Result<(Size, OutputFormat), Refusal> {
+fn looked_at(
+    model: &Opened,
+    request: &JobRequest,
+    latent: &Path,
+    folder: &Path,
+) -> Result<(Size, OutputFormat), Refusal> {
     let named = |error: &dyn std::error::Error| {
         // The file's name is ours and says nothing to anybody.
         wrong(
@@ -337,10 +363,11 @@ fn looked_at(model: &Opened, request: &JobRequest, latent: &Path) -> Result<(Siz
     rate(request.fps.as_deref(), &model.model.facts().family).map_err(Refusal::Wrong)?;
     let kind = if matches!(model.model, tilewright_decode::Model::Clip(_)) { Kind::Clip } else { Kind::Picture };
     // A name in a folder that can be written: what counts is the ending.
-    let probe = std::env::temp_dir().join(format!("result.{}", format.ending()));
+    let probe = folder.join(format!("result.{}", format.ending()));
     let checked = Output::new(&probe, kind).and_then(|output| output.check(&shape(&size)));
-    checked.map_err(|error| {
-        wrong(format!("format: {}", one_line(&error).replace(&format!("{}: ", probe.display()), "")))
+    checked.map_err(|error| match error {
+        tilewright_media::Error::Folder { cause, .. } => unwritten(&cause),
+        error => wrong(format!("format: {}", one_line(&error).replace(&format!("{}: ", probe.display()), ""))),
     })?;
     Ok((size, format))
 }

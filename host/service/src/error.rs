@@ -73,6 +73,23 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether it is that the disk does not take what has to be written; true where that is for want of room.
+    pub fn unwritten(&self) -> Option<bool> {
+        use rusqlite::ErrorCode::{CannotOpen, DiskFull, ReadOnly, SystemIoFailure};
+        match self {
+            Error::Store { source, .. } => match source.sqlite_error_code()? {
+                DiskFull => Some(true),
+                SystemIoFailure | ReadOnly | CannotOpen => Some(false),
+                _ => None,
+            },
+            Error::File { verb: "written" | "made", source, .. }
+            | Error::Rollout(tilewright_rollout::Error::Storage { verb: "written", source, .. }) => {
+                Some(tilewright_rollout::is_full(source))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether what was configured is wrong, rather than the machine.
     pub fn is_input(&self) -> bool {
         match self {

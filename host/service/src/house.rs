@@ -13,7 +13,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use tilewright_config::{Config, Place};
-use tilewright_rollout::{Assignment, Rollout};
+use tilewright_rollout::{Assignment, Disk, Rollout};
 
 use crate::{
     Result, clock,
@@ -40,6 +40,8 @@ pub struct House {
     pub store: Store,
     /// Their files.
     pub files: Files,
+    /// How state is written, and whether it can be.
+    pub disk: Disk,
     /// Those that have not ended.
     pub live: Live,
     /// What is known of jobs beyond their records.
@@ -62,6 +64,8 @@ pub struct House {
     pub dumps: PathBuf,
     /// When it was started.
     pub started: SystemTime,
+    /// Held by whoever works on a job in the middle of which the server has crashed.
+    pub suspect: Mutex<()>,
     /// No new jobs: the server is about to end.
     pub draining: AtomicBool,
     /// What is wrong with a newer configuration, where one is.
@@ -99,10 +103,13 @@ impl House {
     /// # Errors
     /// It still can't be written when the server ends; the job begins anew after the next start then.
     pub fn persistently<T>(&self, what: &str, mut write: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut said = false;
         loop {
             match write() {
                 Err(error) if !self.is_draining() => {
-                    tracing::error!(error = one_line(&error), "{what} can't be kept: trying again");
+                    if !std::mem::replace(&mut said, true) {
+                        tracing::error!(error = one_line(&error), "{what} can't be kept: trying until it can");
+                    }
                     thread::sleep(AGAIN);
                 }
                 outcome => return outcome,
@@ -138,20 +145,32 @@ impl House {
         Ok(first)
     }
 
-    /// Puts the jobs back into their queues that had not ended when the server did.
+    /// Puts the jobs back into their queues that had not ended when the server did. `crash`: that it ended by its own doing; a job that was
+    /// at work then may be why.
     ///
     /// # Errors
     /// The store can't be read.
-    pub fn restore(&self) -> Result<()> {
-        for mut kept in self.store.unfinished()? {
+    pub fn restore(&self, crash: Option<&str>) -> Result<()> {
+        if let Some(crash) = crash {
+            tracing::error!("the server before this one crashed {crash}");
+        }
+        for (mut kept, is_cancelled) in self.store.unfinished()? {
             let id = kept.job.id.clone();
             let Some(device) = self.device(&kept.job.device).or(self.devices.first()) else { continue };
-            if kept.job.device != device.name || kept.job.state == State::Running {
+            let was_running = kept.job.state == State::Running;
+            if kept.job.device != device.name || was_running {
                 kept.job.device = device.name.clone();
                 kept.job.state = State::Queued;
-                self.store.update(&kept, None, None)?;
+                kept.crashes += u32::from(was_running && crash.is_some());
+                if let Err(error) = self.store.update(&kept, None, None) {
+                    // A full disk keeps no server from starting.
+                    tracing::error!(job = id, error = one_line(&error), "a job waits again, which can't be written");
+                }
             }
-            self.live.add(&id);
+            let seen = self.live.add(&id);
+            if is_cancelled {
+                seen.cancel();
+            }
             self.deadlines().insert((kept.deadline_ms, id.clone()));
             device.queue.restore(kept.job.tag.as_deref().unwrap_or_default(), &id);
         }
@@ -169,8 +188,10 @@ impl House {
         let old = self.store.ended_before(clock::now_ms().saturating_sub(keep))?;
         old.iter().for_each(|id| self.files.forget(id));
         self.store.forget(&old)?;
-        let needed: Vec<String> = self.store.unfinished()?.iter().map(|kept| kept.pinned.digest().to_owned()).collect();
-        self.rollout.forget_modules(&needed);
+        self.rollout.forget_modules(|| {
+            let waiting = self.store.unfinished()?;
+            Ok::<_, crate::Error>(waiting.iter().map(|(kept, _)| kept.pinned.digest().to_owned()).collect())
+        })?;
         tracing::debug!(elapsed_ms = started.elapsed().as_millis() as u64, "cleaned");
         Ok(())
     }

@@ -8,7 +8,7 @@ use axum::{
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::{accept::Refusal, error::one_line};
+use crate::{accept::Refusal, disk, error::one_line};
 
 /// What is wrong with a request, or what the server could not do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -59,6 +59,21 @@ impl Problem {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "the server could not do that: its log says why")
     }
 
+    /// The disk does not take what has to be written, for want of room or otherwise: nothing has changed, and it may do so later.
+    pub fn unwritten(is_full: bool) -> Self {
+        let (status, detail) = match is_full {
+            true => (
+                StatusCode::INSUFFICIENT_STORAGE,
+                "there is no room on the server's disk, nothing was changed: come again after Retry-After",
+            ),
+            false => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the server's disk can't be written, nothing was changed: come again after Retry-After",
+            ),
+        };
+        Self { retry_after: Some(disk::RETRY_S), ..Self::new(status, detail) }
+    }
+
     /// Too much, with seconds to wait.
     pub fn busy(detail: impl Into<String>, seconds: u64) -> Self {
         Self { retry_after: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, detail) }
@@ -77,6 +92,7 @@ impl From<Refusal> for Problem {
                     format!("a latent of at most {most} is taken ([server.limits] upload)"),
                 )
             }
+            Refusal::Unwritten(is_full) => Problem::unwritten(is_full),
             Refusal::Ending => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the server is about to end"),
             Refusal::Unable(line) => {
                 tracing::error!(error = line, "a job can't be accepted");
@@ -88,7 +104,13 @@ impl From<Refusal> for Problem {
 
 impl From<crate::Error> for Problem {
     fn from(error: crate::Error) -> Self {
-        Problem::unable(&error)
+        match error.unwritten() {
+            Some(is_full) => {
+                tracing::error!(error = one_line(&error), "a request can't be served");
+                Problem::unwritten(is_full)
+            }
+            None => Problem::unable(&error),
+        }
     }
 }
 
@@ -105,7 +127,7 @@ impl From<tilewright_rollout::Error> for Problem {
             Error::UnknownPolicy { .. } | Error::UnknownRoute { .. } => Problem::not_found(line),
             Error::NoPrevious { .. } | Error::NoCanary { .. } | Error::Busy { .. } => Problem::conflict(line),
             error if error.is_input() => Problem::wrong(line),
-            error => Problem::unable(&error),
+            error => crate::Error::from(error).into(),
         }
     }
 }

@@ -19,7 +19,7 @@ use axum::{
 };
 use tilewright_config::{Config, Place};
 use tilewright_policy::CacheDir;
-use tilewright_rollout::Rollout;
+use tilewright_rollout::{Disk, Rollout};
 use tokio::{
     runtime,
     signal::unix::{SignalKind, signal},
@@ -29,7 +29,7 @@ use tower_http::timeout::RequestBodyTimeoutLayer;
 use tracing::Instrument;
 
 use crate::{
-    App, Error, Result, api, bodies, device,
+    App, Error, Result, api, bodies, death, device,
     door::{Door, guard},
     error::one_line,
     house::House,
@@ -150,9 +150,12 @@ fn furnished(
     is_listening_elsewhere: bool,
 ) -> Result<(House, Vec<device::Ready>)> {
     let data = config.server.data_folder().ok_or(Error::Homeless)?;
-    let store = Files::folder(&data).and_then(|()| Store::open(&data.join("jobs.sqlite")))?;
+    let disk = Disk::new();
+    let store = Files::folder(&data, &disk).and_then(|()| Store::open(&data.join("jobs.sqlite"), disk.clone()))?;
     // Now that nobody else works here.
-    let files = Files::open(&data)?;
+    let files = Files::open(&data, disk.clone())?;
+    // Before policies are compiled: their sandbox passes on the signals that are not its own.
+    let crash = death::cause(&data);
     let models = models::open(&config, &Models::new())?;
     let metrics =
         Metrics::new().map_err(|error| Error::Traces { endpoint: "/metrics".into(), reason: error.to_string() })?;
@@ -160,6 +163,8 @@ fn furnished(
     let counting = metrics.clone();
     let rollout = Rollout::open(
         &data,
+        disk.clone(),
+        &store.revisions()?,
         &config,
         cache,
         Box::new(move |event| {
@@ -180,6 +185,7 @@ fn furnished(
         rollout,
         store,
         files,
+        disk,
         live: Live::default(),
         stories: Stories::default(),
         devices: devices.iter().map(|ready| ready.device.clone()).collect(),
@@ -188,11 +194,13 @@ fn furnished(
         assignments: Mutex::new(HashMap::new()),
         dumps: data.join("dumps"),
         started: SystemTime::now(),
+        suspect: Mutex::default(),
         draining: AtomicBool::new(false),
         config_fault: Mutex::new(None),
     };
     house.forget_strays()?;
-    house.restore()?;
+    house.restore(crash.as_deref())?;
+    house.look_at_disk();
     Ok((house, devices))
 }
 
@@ -280,6 +288,7 @@ async fn cleaned(app: App) {
         }
         let house = app.house.clone();
         let done = tokio::task::spawn_blocking(move || {
+            house.look_at_disk();
             house.expire().and_then(|()| if is_due { house.clean() } else { Ok(()) })
         })
         .await;

@@ -6,7 +6,8 @@ mod quality;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{Arc, PoisonError},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -24,8 +25,18 @@ use crate::{
     story::Story,
 };
 
-/// How often work on a job begins, servers that ended in the middle of it included.
-const MOST_STARTS: u32 = 12;
+/// How often the server may crash in the middle of a job before the job is taken for the reason.
+const MOST_CRASHES: u32 = 3;
+
+/// How often work on a job begins, whoever ended the servers in the middle of it: no job goes on for ever.
+const MOST_STARTS: u32 = 1000;
+
+/// Between two looks whether there is room.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The environment variable by which tests name the tag of jobs that crash the server.
+#[cfg(debug_assertions)]
+const CRASH: &str = "TILEWRIGHT_CRASH_AT";
 
 /// The most trials that a policy is told of in one decision.
 const MOST_TRIALS: u32 = 256;
@@ -43,6 +54,8 @@ pub(crate) enum End {
     Failed(String),
     Cancelled,
     Expired,
+    /// The disk does not take the result: the job is done again once it does.
+    Unwritten(String),
 }
 
 /// Works until the queue is closed.
@@ -122,10 +135,20 @@ fn carried(
         let why = "its deadline passed while it waited".to_owned();
         return finish(&mut kept, State::Expired, Some(why), None);
     }
-    if kept.starts >= MOST_STARTS {
-        let why = format!("the server ended {MOST_STARTS} times in the middle of it");
+    let given_up = match (kept.crashes, kept.starts) {
+        (MOST_CRASHES.., _) => {
+            Some(format!("the server crashed {} times in the middle of it: it is not tried again", kept.crashes))
+        }
+        (_, MOST_STARTS..) => {
+            Some(format!("the server ended {MOST_STARTS} times in the middle of it: it is not tried again"))
+        }
+        _ => None,
+    };
+    if let Some(why) = given_up {
         return finish(&mut kept, State::Failed, Some(why), None);
     }
+    // One that may have crashed the server is never at work beside another such: the right one of them is found out.
+    let _alone = (kept.crashes > 0).then(|| house.suspect.lock().unwrap_or_else(PoisonError::into_inner));
     let assignment = house.assignments().get(&id).cloned();
     let assignment = match assignment.map_or_else(|| house.rollout.revived(&kept.pinned), Ok) {
         Ok(assignment) => assignment,
@@ -140,27 +163,41 @@ fn carried(
     seen.tell(Update::Job(Box::new(kept.job.clone())));
     house.live.touch();
 
-    let mut decider = Decider::new(house.rollout.clone(), assignment.clone());
+    #[cfg(debug_assertions)]
+    if kept.job.tag.is_some() && kept.job.tag == std::env::var(CRASH).ok() {
+        std::process::abort();
+    }
     let why = Why::new(seen.clone(), kept.deadline_ms);
-    let mut observing = Observing::new(
-        house,
-        &worker.device,
-        &assignment,
-        seen.clone(),
-        why.clone(),
-        decider.successor(),
-        decider.current(),
-    );
-    let Outcome { record, output, end } =
-        picture_and_clip::decoded(house, worker, history, &kept, &mut decider, &mut observing);
-    let Observing { candidates, log, .. } = observing;
-    let mut story = Story { candidates, log, incumbent: None };
-    let is_mixed = decider.is_mixed();
-    let exchange = decider.exchange();
-    drop(decider);
+    let (Outcome { record, output, end }, story, is_mixed, exchange) = loop {
+        let mut decider = Decider::new(house.rollout.clone(), assignment.clone());
+        let mut observing = Observing::new(
+            house,
+            &worker.device,
+            &assignment,
+            seen.clone(),
+            why.clone(),
+            decider.successor(),
+            decider.current(),
+        );
+        let mut outcome = picture_and_clip::decoded(house, worker, history, &kept, &mut decider, &mut observing);
+        let Observing { candidates, log, .. } = observing;
+        if let Err(End::Unwritten(line)) = &outcome.end {
+            tracing::error!(error = line, "a result can't be written: the job is done again once it can");
+            house.files.forget_results(&id);
+            match waited_for_room(house, &why) {
+                Ok(true) => continue,
+                // It begins anew after the next start.
+                Ok(false) => return Ok(()),
+                Err(end) => outcome.end = Err(end),
+            }
+        }
+        let story = Story { candidates, log, incumbent: None };
+        break (outcome, story, decider.is_mixed(), decider.exchange());
+    };
+    let mut story = story;
     let (state, error, results) = match end {
         Ok(results) => (State::Done, None, results),
-        Err(End::Failed(error)) => (State::Failed, Some(error), Vec::new()),
+        Err(End::Failed(error) | End::Unwritten(error)) => (State::Failed, Some(error), Vec::new()),
         Err(End::Cancelled) => (State::Cancelled, None, Vec::new()),
         Err(End::Expired) => (State::Expired, Some("its deadline passed in the middle of it".into()), Vec::new()),
     };
@@ -204,6 +241,23 @@ fn carried(
     finish(&mut kept, state, error, text.as_deref())
 }
 
+/// Waits until the disk takes results again; false where the server ends before.
+///
+/// # Errors
+/// The job is to end meanwhile, and how.
+fn waited_for_room(house: &House, why: &Why) -> Result<bool, End> {
+    while house.disk.trouble().is_some() {
+        if house.is_draining() {
+            return Ok(false);
+        }
+        if !why.goes_on() {
+            return Err(why.end());
+        }
+        thread::sleep(LOOK);
+    }
+    Ok(true)
+}
+
 /// What was measured before, for policies. Whatever is wrong with it is said once, and work goes on without.
 pub(crate) struct Trials {
     history: Option<History>,
@@ -237,8 +291,8 @@ impl Trials {
     fn keep(&mut self, record: &Record) {
         let kept = self.history.as_mut().map(|history| history.append(&self.device, record));
         if let Some(Err(error)) = kept {
-            tracing::warn!(error = one_line(&error), "going on without history");
-            self.history = None;
+            // There may be room for the next one.
+            tracing::warn!(error = one_line(&error), "a trial is not kept in the history");
         }
     }
 }

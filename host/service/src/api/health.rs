@@ -41,11 +41,16 @@ pub async fn alive() -> Json<Alive> {
     responses((status = 200, body = Ready), (status = 503, description = "Not now", body = Ready))
 )]
 pub async fn ready(State(app): State<App>) -> Response {
-    let ready = !app.house.is_draining();
+    let trouble = app.house.disk.trouble();
+    let ready = !app.house.is_draining() && trouble.is_none();
     // Everybody may ask this: what is wrong is for the log and the dashboard.
     let fault = app.house.config_fault().is_some();
     let detail = match (ready, fault) {
-        (false, _) => Some("the server is about to end".into()),
+        (false, _) if app.house.is_draining() => Some("the server is about to end".into()),
+        (false, _) if trouble.is_some_and(|trouble| trouble.is_full) => {
+            Some("there is no room on the disk: the log says where".into())
+        }
+        (false, _) => Some("the disk can't be written: the log says why".into()),
         (true, true) => Some("a newer configuration is not in force: the log and the dashboard say why".into()),
         (true, false) => None,
     };

@@ -62,7 +62,8 @@ pub struct Submission {
         (status = 415),
         (status = 422, description = "What is asked for makes no sense"),
         (status = 429, description = "The queue is full, or too many requests", headers(("Retry-After" = u64, description = "Seconds"))),
-        (status = 503, description = "The server is about to end")
+        (status = 503, description = "The server is about to end, or its disk can't be written", headers(("Retry-After" = u64, description = "Seconds"))),
+        (status = 507, description = "There is no room on the server's disk", headers(("Retry-After" = u64, description = "Seconds")))
     )
 )]
 pub async fn submit(State(app): State<App>, request: Request) -> Outcome<Response> {
@@ -100,6 +101,9 @@ pub async fn submitted(app: &App, request: Request, key: Option<String>, from_pa
     };
     if house.is_draining() {
         return Err(Refusal::Ending.into());
+    }
+    if !is_known {
+        house.can_write().inspect_err(|_| house.metrics.refused("unable"))?;
     }
     // Before the body is read: whoever comes too much is told at once.
     if let Some(seconds) = house.is_full().filter(|_| !is_known) {

@@ -1,15 +1,20 @@
 //! What is uploaded, on its way into a file.
 
+use std::{io, sync::Arc};
+
 use tempfile::NamedTempFile;
+use tilewright_rollout::is_full;
 use tokio::{io::AsyncWriteExt, task::spawn_blocking};
 
 use crate::{
     App,
+    house::House,
     problem::{Outcome, Problem},
 };
 
 /// A file that is being written; gone where it is not finished.
 pub struct Spool {
+    house: Arc<House>,
     file: NamedTempFile,
     writing: tokio::fs::File,
     /// Written so far.
@@ -24,8 +29,10 @@ impl Spool {
     pub async fn new(app: &App) -> Outcome<Self> {
         let house = app.house.clone();
         let file = spawn_blocking(move || house.upload()).await??;
+        let house = app.house.clone();
+        house.disk.step().map_err(|error| unwritten(&house, &error))?;
         let again = file.reopen().map_err(|error| Problem::unable(&error))?;
-        Ok(Self { file, writing: tokio::fs::File::from_std(again), bytes: 0 })
+        Ok(Self { house, file, writing: tokio::fs::File::from_std(again), bytes: 0 })
     }
 
     /// Writes some more.
@@ -34,7 +41,7 @@ impl Spool {
     /// The disk does not take it.
     pub async fn write(&mut self, chunk: &[u8]) -> Outcome<()> {
         self.bytes += chunk.len() as u64;
-        self.writing.write_all(chunk).await.map_err(|error| Problem::unable(&error))
+        self.writing.write_all(chunk).await.map_err(|error| unwritten(&self.house, &error))
     }
 
     /// The file, whole.
@@ -42,7 +49,13 @@ impl Spool {
     /// # Errors
     /// The disk does not take it.
     pub async fn finish(mut self) -> Outcome<NamedTempFile> {
-        self.writing.flush().await.map_err(|error| Problem::unable(&error))?;
+        self.writing.flush().await.map_err(|error| unwritten(&self.house, &error))?;
         Ok(self.file)
     }
+}
+
+/// The answer to an upload that can't be written; readiness says so, too, until there is room again.
+fn unwritten(house: &House, error: &io::Error) -> Problem {
+    house.disk.note(is_full(error), error.to_string());
+    Problem::unwritten(is_full(error))
 }

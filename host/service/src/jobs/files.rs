@@ -5,12 +5,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use tilewright_rollout::Disk;
+
 use crate::{Error, Result};
 
 /// The folders below the server's data.
 #[derive(Clone, Debug)]
 pub struct Files {
     data: PathBuf,
+    disk: Disk,
 }
 
 impl Files {
@@ -18,21 +21,31 @@ impl Files {
     ///
     /// # Errors
     /// [`Error::File`]
-    pub fn folder(path: &Path) -> Result<()> {
+    pub fn folder(path: &Path, disk: &Disk) -> Result<()> {
         use std::os::unix::fs::DirBuilderExt;
-        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-        made.map_err(|source| Error::File { path: path.to_owned(), verb: "made", source })
+        if path.is_dir() {
+            return Ok(());
+        }
+        let make = || -> io::Result<()> {
+            disk.step()?;
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+            disk.sync_folder(path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")))
+        };
+        disk.noted(path, make()).map_err(|source| Error::File { path: path.to_owned(), verb: "made", source })
     }
 
     /// Makes the folders where they are missing, and removes what uploads left that were cut off.
     ///
     /// # Errors
     /// [`Error::File`]
-    pub fn open(data: &Path) -> Result<Self> {
-        let files = Self { data: data.to_owned() };
-        let _ = fs::remove_dir_all(files.incoming());
-        Self::folder(&files.jobs())?;
-        Self::folder(&files.incoming())?;
+    pub fn open(data: &Path, disk: Disk) -> Result<Self> {
+        let files = Self { data: data.to_owned(), disk };
+        Self::folder(&files.jobs(), &files.disk)?;
+        Self::folder(&files.incoming(), &files.disk)?;
+        // The folder itself stays: a full disk may not take another.
+        for left in fs::read_dir(files.incoming()).into_iter().flatten().flatten() {
+            let _ = fs::remove_file(left.path());
+        }
         Ok(files)
     }
 
@@ -77,14 +90,46 @@ impl Files {
     pub fn adopt(&self, id: &str, latent: tempfile::NamedTempFile) -> Result<()> {
         let (folder, path) = (self.of(id), self.latent(id));
         let adopted = || -> io::Result<()> {
+            self.disk.step()?;
             fs::create_dir(&folder)?;
+            self.disk.step()?;
             latent.as_file().sync_all()?;
+            self.disk.step()?;
             latent.persist(&path).map_err(|error| error.error)?;
             // The name has to be there after a crash, too.
-            fs::File::open(&folder)?.sync_all()?;
-            fs::File::open(self.jobs())?.sync_all()
+            self.disk.sync_folder(&folder)?;
+            self.disk.sync_folder(&self.jobs())
         };
-        adopted().map_err(|source| Error::File { path, verb: "written", source })
+        self.disk.noted(&folder, adopted()).map_err(|source| Error::File { path, verb: "written", source })
+    }
+
+    /// Makes results last: they are there after a power failure once this has returned.
+    ///
+    /// # Errors
+    /// The disk does not take them.
+    pub fn sync_results(&self, id: &str, files: &[PathBuf]) -> io::Result<()> {
+        let folder = self.of(id);
+        let sync = || -> io::Result<()> {
+            for file in files {
+                self.disk.step()?;
+                fs::File::open(file)?.sync_all()?;
+            }
+            self.disk.sync_folder(&folder)
+        };
+        self.disk.noted(&folder, sync())
+    }
+
+    /// Removes what was written of a job's results.
+    pub fn forget_results(&self, id: &str) {
+        let latent = self.latent(id);
+        for entry in fs::read_dir(self.of(id)).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if path != latent {
+                // What can't be removed is written over.
+                let _ = if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            }
+        }
     }
 
     /// Removes a job's latent, which nothing needs once the job has ended.

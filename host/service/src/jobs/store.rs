@@ -1,12 +1,14 @@
 //! Jobs in SQLite: accepted ones are there after any end of the server, and each ends once.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use rusqlite::{Connection, OptionalExtension, params, params_from_iter, types::Value};
+use rusqlite::{Connection, OptionalExtension, ffi, params, params_from_iter, types::Value};
+use tilewright_rollout::Disk;
 
 use super::{Kept, State};
 use crate::{Error, Result};
@@ -25,11 +27,17 @@ const SCHEMA: &str = "
     ) STRICT;
     CREATE INDEX IF NOT EXISTS job_by_state ON job (state, id);
     CREATE INDEX IF NOT EXISTS job_by_end ON job (ended_ms) WHERE ended_ms IS NOT NULL;
-    PRAGMA user_version = 1;
+";
+
+/// Version 2 knows the number of the revision that a job was given, and of jobs that somebody asked to end while they were at work.
+const SECOND: &str = "
+    ALTER TABLE job ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE job ADD COLUMN is_cancelled INTEGER NOT NULL DEFAULT 0;
+    UPDATE job SET revision = coalesce(json_extract(kept, '$.job.revision'), 0);
 ";
 
 /// The version of the schema that this program writes.
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
 
 /// Rows that a search reads at once, and in all.
 const ROWS: u32 = 200;
@@ -40,6 +48,7 @@ const MOST_ROWS: usize = 4000;
 pub struct Store {
     path: PathBuf,
     connection: Mutex<Connection>,
+    disk: Disk,
 }
 
 /// Which jobs are listed; newest first.
@@ -103,18 +112,24 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Store`]; [`Error::InUse`] where another server has it open.
-    pub fn open(path: &Path) -> Result<Self> {
+    pub fn open(path: &Path, disk: Disk) -> Result<Self> {
         let failed = |source| Error::Store { path: path.to_owned(), source };
-        let connection = Connection::open(path).map_err(failed)?;
+        let mut connection = Connection::open(path).map_err(failed)?;
         connection.busy_timeout(Duration::from_millis(200)).map_err(failed)?;
-        let set_up = || -> rusqlite::Result<i64> {
+        let mut set_up = || -> rusqlite::Result<i64> {
             // What was accepted has to outlast the machine's power, too.
             connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
             connection.pragma_update(None, "journal_mode", "WAL")?;
             connection.pragma_update(None, "synchronous", "FULL")?;
             let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-            if version <= VERSION {
-                connection.execute_batch(SCHEMA)?;
+            if version < VERSION {
+                disk.step().map_err(|_| full())?;
+                // All of it or nothing, whatever ends the server in between.
+                let transaction = connection.transaction()?;
+                transaction.execute_batch(SCHEMA)?;
+                transaction.execute_batch(SECOND)?;
+                transaction.pragma_update(None, "user_version", VERSION)?;
+                transaction.commit()?;
             }
             Ok(version)
         };
@@ -132,7 +147,7 @@ impl Store {
                 ),
             });
         }
-        Ok(Self { path: path.to_owned(), connection: Mutex::new(connection) })
+        Ok(Self { path: path.to_owned(), connection: Mutex::new(connection), disk })
     }
 
     fn lock(&self) -> MutexGuard<'_, Connection> {
@@ -143,6 +158,48 @@ impl Store {
         work(&mut self.lock()).map_err(|source| Error::Store { path: self.path.clone(), source })
     }
 
+    /// The same, for what changes something.
+    fn write<T>(&self, work: impl FnOnce(&mut Connection) -> rusqlite::Result<T>) -> Result<T> {
+        let written = self.with(|connection| {
+            self.disk.step().map_err(|_| full())?;
+            work(connection)
+        });
+        written.inspect_err(|error| {
+            if let Some(is_full) = error.unwritten() {
+                self.disk.note(is_full, crate::error::one_line(error));
+            }
+        })
+    }
+
+    /// Writes something, whatever it is: whether the database can be written again.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub fn probe(&self) -> Result<()> {
+        self.write(|connection| connection.pragma_update(None, "user_version", VERSION))
+    }
+
+    /// Whoever works on a job is to end it; known after a restart, too.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub fn cancel(&self, id: &str) -> Result<()> {
+        let update = "UPDATE job SET is_cancelled = 1 WHERE id = ?1 AND ended_ms IS NULL";
+        self.write(|connection| connection.prepare_cached(update)?.execute([id])).map(drop)
+    }
+
+    /// The highest number of a revision that any job was given, by policy.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub fn revisions(&self) -> Result<BTreeMap<String, u64>> {
+        self.with(|connection| {
+            let mut statement = connection.prepare("SELECT policy, max(revision) FROM job GROUP BY policy")?;
+            let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?.max(0) as u64)))?;
+            rows.collect()
+        })
+    }
+
     /// Accepts a job: from now on it outlives the server.
     ///
     /// # Errors
@@ -150,10 +207,12 @@ impl Store {
     pub fn accept(&self, kept: &Kept, key: Option<&str>) -> Result<Accepted> {
         let text = text_of(kept);
         let id = &kept.job.id;
-        let before = self.with(|connection| {
+        let before = self.write(|connection| {
             let transaction = connection.transaction()?;
-            let values = params![id, kept.job.state.name(), key, kept.job.tag, kept.job.route, kept.job.policy, text];
-            let insert = "INSERT INTO job (id, state, idempotency, tag, route, policy, kept) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (idempotency) DO NOTHING";
+            let revision = kept.job.revision as i64;
+            let values =
+                params![id, kept.job.state.name(), key, kept.job.tag, kept.job.route, kept.job.policy, text, revision];
+            let insert = "INSERT INTO job (id, state, idempotency, tag, route, policy, kept, revision) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (idempotency) DO NOTHING";
             let before = match transaction.execute(insert, values)? {
                 0 => transaction.query_row("SELECT kept FROM job WHERE idempotency = ?1", [key], |row| row.get::<_, String>(0)).optional()?,
                 _ => None,
@@ -185,7 +244,7 @@ impl Store {
         let update = "UPDATE job SET state = ?2, kept = ?3, record = coalesce(?4, record), ended_ms = ?5 WHERE id = ?1 AND ended_ms IS NULL";
         let ended_ms = ended_ms.map(|ms| ms as i64);
         let values = params![kept.job.id, kept.job.state.name(), text, record, ended_ms];
-        Ok(self.with(|connection| connection.prepare_cached(update)?.execute(values))? > 0)
+        Ok(self.write(|connection| connection.prepare_cached(update)?.execute(values))? > 0)
     }
 
     /// One job.
@@ -279,17 +338,18 @@ impl Store {
         }
     }
 
-    /// Jobs that have not ended, oldest first.
+    /// Jobs that have not ended, oldest first, each with whether somebody asked it to.
     ///
     /// # Errors
     /// [`Error::Store`]
-    pub fn unfinished(&self) -> Result<Vec<Kept>> {
+    pub fn unfinished(&self) -> Result<Vec<(Kept, bool)>> {
         let rows = self.with(|connection| {
-            let mut statement = connection.prepare("SELECT kept FROM job WHERE ended_ms IS NULL ORDER BY id")?;
-            let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+            let mut statement =
+                connection.prepare("SELECT kept, is_cancelled FROM job WHERE ended_ms IS NULL ORDER BY id")?;
+            let rows = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, bool>(1)?)))?;
             rows.collect::<rusqlite::Result<Vec<_>>>()
         })?;
-        Ok(rows.iter().filter_map(|text| kept_of(text)).collect())
+        Ok(rows.iter().filter_map(|(text, is_cancelled)| Some((kept_of(text)?, *is_cancelled))).collect())
     }
 
     /// Jobs that ended before a time, some hundred at once.
@@ -309,7 +369,10 @@ impl Store {
     /// # Errors
     /// [`Error::Store`]
     pub fn forget(&self, ids: &[String]) -> Result<()> {
-        self.with(|connection| {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        self.write(|connection| {
             let transaction = connection.transaction()?;
             for id in ids {
                 transaction.prepare_cached("DELETE FROM job WHERE id = ?1")?.execute([id])?;
@@ -329,6 +392,11 @@ impl Store {
             rows.collect()
         })
     }
+}
+
+/// What SQLite says of a full disk.
+fn full() -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), None)
 }
 
 fn text_of(kept: &Kept) -> String {

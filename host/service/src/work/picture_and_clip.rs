@@ -1,6 +1,6 @@
 //! The decode itself, of pictures and of clips, from a job's latent to its results.
 
-use std::{fs, path::PathBuf};
+use std::{fs, io, path::PathBuf};
 
 use tch::Tensor;
 use tilewright_decode::{Model, RECORD_KEYWORD, frame, frames, texts};
@@ -8,7 +8,7 @@ use tilewright_engine::{ClipJob, Finished, Job, Sink, Unfinished};
 use tilewright_media::{ClipWriter, Kind, Output};
 use tilewright_models::Latent;
 use tilewright_plan::{Objective, Record};
-use tilewright_rollout::{Assignment, Decider};
+use tilewright_rollout::{Assignment, Decider, is_full};
 
 use super::{
     End, Outcome, Trials, memory_limit,
@@ -93,14 +93,6 @@ fn failed(error: String) -> Outcome {
     Outcome { record: None, output: None, end: Err(End::Failed(error)) }
 }
 
-fn given_up(unfinished: Unfinished, observing: &Observing<'_>) -> Outcome {
-    let end = match unfinished.error {
-        tilewright_engine::Error::Interrupted => observing.why().end(),
-        error => End::Failed(one_line(&error)),
-    };
-    Outcome { record: unfinished.record, output: None, end: Err(end) }
-}
-
 /// A job and what its results are made from.
 struct Work<'a> {
     house: &'a House,
@@ -112,61 +104,95 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
+    fn given_up(&self, unfinished: Unfinished, observing: &Observing<'_>) -> Outcome {
+        let end = match unfinished.error {
+            tilewright_engine::Error::Interrupted => observing.why().end(),
+            error @ tilewright_engine::Error::Sink(_) => self.unwritten(&error),
+            error => End::Failed(one_line(&error)),
+        };
+        Outcome { record: unfinished.record, output: None, end: Err(end) }
+    }
+
+    /// How a job ends whose result could not be written: not at all, where the disk is why.
+    fn unwritten(&self, error: &(dyn std::error::Error + 'static)) -> End {
+        let line = one_line(error);
+        let folder = self.house.files.of(&self.kept.job.id);
+        let mut causes = std::iter::successors(Some(error), |error| error.source());
+        let found = causes.find_map(|cause| cause.downcast_ref::<io::Error>().filter(|error| is_full(error)));
+        if found.is_some() {
+            self.house.disk.note(true, line.clone());
+            return End::Unwritten(line);
+        }
+        // A program that writes for us says it in its own words.
+        match self.house.disk.probe(&folder) {
+            Ok(()) => End::Failed(line),
+            Err(_) => End::Unwritten(line),
+        }
+    }
+
     fn picture(&self, job: &Job<'_>, decider: &mut Decider, observing: &mut Observing<'_>) -> Outcome {
         observing.request = Some(job.request().clone());
         let finished = tracing::info_span!("decode").in_scope(|| job.run(decider, observing));
         let Finished { pictures, record, .. } = match finished {
             Ok(finished) => finished,
-            Err(unfinished) => return given_up(unfinished, observing),
+            Err(unfinished) => return self.given_up(unfinished, observing),
         };
         let written = tracing::info_span!("write").in_scope(|| self.write(&pictures, &record));
         let output = self.compares.then_some(pictures);
-        Outcome { record: Some(Box::new(record)), output, end: written.map_err(End::Failed) }
+        Outcome { record: Some(Box::new(record)), output, end: written }
     }
 
     fn clip(&self, job: &ClipJob<'_>, decider: &mut Decider, observing: &mut Observing<'_>) -> Outcome {
         observing.request = Some(job.request().clone());
         let mut delivery = match self.begin() {
             Ok(delivery) => delivery,
-            Err(error) => return failed(error),
+            Err(end) => return Outcome { record: None, output: None, end: Err(end) },
         };
         let none_done = vec![0; self.kept.job.batch as usize];
         let finished =
             tracing::info_span!("decode").in_scope(|| job.run(decider, observing, &mut delivery, &none_done));
         let record = match finished {
             Ok(finished) => Some(Box::new(finished.record)),
-            Err(unfinished) => return given_up(unfinished, observing),
+            Err(unfinished) => return self.given_up(unfinished, observing),
         };
         let Delivery { writer, held } = delivery;
-        let written = writer.finish().map_err(|error| one_line(&error)).and_then(|files| self.results(&files));
-        Outcome { record, output: held.and_then(|held| held.all().ok()), end: written.map_err(End::Failed) }
+        let written = writer.finish().map_err(|error| self.unwritten(&error)).and_then(|files| self.results(&files));
+        Outcome { record, output: held.and_then(|held| held.all().ok()), end: written }
     }
 
-    fn output(&self, kind: Kind) -> Result<Output, String> {
+    fn output(&self, kind: Kind) -> Result<Output, End> {
         let name = format!("result.{}", self.kept.job.format.ending());
-        Output::new(&self.house.files.of(&self.kept.job.id).join(name), kind).map_err(|error| one_line(&error))
+        self.house.disk.step().map_err(|error| self.unwritten(&error))?;
+        Output::new(&self.house.files.of(&self.kept.job.id).join(name), kind).map_err(|error| match error {
+            tilewright_media::Error::Folder { cause, .. } => self.unwritten(&cause),
+            error => End::Failed(one_line(&error)),
+        })
     }
 
-    fn write(&self, pictures: &Tensor, record: &Record) -> Result<Vec<JobResult>, String> {
+    fn write(&self, pictures: &Tensor, record: &Record) -> Result<Vec<JobResult>, End> {
         let output = self.output(Kind::Picture)?;
         let mut texts = texts(self.latent);
-        texts.push((RECORD_KEYWORD.into(), serde_json::to_string(record).map_err(|error| error.to_string())?));
-        let frames = frames(pictures).map_err(|error| one_line(&error))?;
-        self.results(&output.write(&frames, &texts).map_err(|error| one_line(&error))?)
+        let record = serde_json::to_string(record).map_err(|error| End::Failed(error.to_string()))?;
+        texts.push((RECORD_KEYWORD.into(), record));
+        let frames = frames(pictures).map_err(|error| End::Failed(one_line(&error)))?;
+        self.results(&output.write(&frames, &texts).map_err(|error| self.unwritten(&error))?)
     }
 
-    fn begin(&self) -> Result<Delivery, String> {
+    fn begin(&self) -> Result<Delivery, End> {
         let output = self.output(Kind::Clip)?;
-        let rate = rate(self.kept.request.fps.as_deref(), &self.model.facts().family)?;
+        let rate = rate(self.kept.request.fps.as_deref(), &self.model.facts().family).map_err(End::Failed)?;
         let writer = ClipWriter::begin(&output, shape(&self.model.size(self.latent)), rate, &texts(self.latent));
-        let writer = writer.map_err(|error| one_line(&error))?;
+        let writer = writer.map_err(|error| self.unwritten(&error))?;
         Ok(Delivery { writer, held: self.compares.then(Held::default) })
     }
 
-    fn results(&self, files: &[PathBuf]) -> Result<Vec<JobResult>, String> {
+    /// What came out, which is there after a power failure, too, before anybody is told of it.
+    fn results(&self, files: &[PathBuf]) -> Result<Vec<JobResult>, End> {
+        self.house.files.sync_results(&self.kept.job.id, files).map_err(|error| self.unwritten(&error))?;
         let content_type = self.kept.job.format.content_type();
         let results = files.iter().enumerate().map(|(sample, path)| {
-            let bytes = fs::metadata(path).map_err(|error| format!("the result can't be found again: {error}"))?.len();
+            let found = fs::metadata(path);
+            let bytes = found.map_err(|error| End::Failed(format!("the result can't be found again: {error}")))?.len();
             Ok(JobResult { sample: sample as u32, bytes, content_type: content_type.into() })
         });
         results.collect()

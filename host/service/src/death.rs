@@ -1,0 +1,70 @@
+//! How the server before this one ended, as far as the jobs go that were at work then: a crash may be a job's doing, a kill or a power
+//! failure is nobody's.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::Path,
+};
+
+use tilewright_torch::crash;
+
+/// The file below the data folder: a line about the machine, and a byte for the signal that the server crashed by.
+const FILE: &str = "crash";
+
+/// Reads how the server before this one ended, and sees to it that the next one can read how this one does. None where it ended as it was
+/// asked to, was killed, or lost its power; else why, in words.
+pub fn cause(data: &Path) -> Option<String> {
+    let (path, machine) = (data.join(FILE), machine());
+    let before = fs::read(&path).ok();
+    let prepared = File::options().create(true).write(true).truncate(true).open(&path).and_then(|mut file| {
+        file.write_all(machine.as_bytes())?;
+        crash::mark_in(File::options().append(true).open(&path)?)
+    });
+    if let Err(error) = prepared {
+        say(&error);
+    }
+    found(&before?, &machine)
+}
+
+fn say(error: &io::Error) {
+    tracing::warn!(%error, "a crash can't be told from a kill after the next start");
+}
+
+/// What a file says, on a machine as it is now.
+fn found(before: &[u8], now: &str) -> Option<String> {
+    let line = before.split(|byte| *byte == b'\n').next()?;
+    if let Some(signal) = before.get(line.len() + 1) {
+        return Some(format!("by signal {signal}"));
+    }
+    let (boot, killed) = std::str::from_utf8(line).ok()?.split_once(' ')?;
+    let (boot_now, killed_now) = now.trim_end().split_once(' ')?;
+    let more = killed_now.parse::<u64>().ok()? > killed.parse::<u64>().ok()?;
+    (boot == boot_now && more).then(|| "while the system was out of memory".to_owned())
+}
+
+/// Which start of the machine this is, and how many processes were killed for want of memory since; a line.
+fn machine() -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let counts = fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let killed = counts.lines().find_map(|line| line.strip_prefix("oom_kill ")).unwrap_or("0");
+    format!("{} {}\n", boot.trim(), killed.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crash_is_told_from_a_kill_and_from_a_power_failure() {
+        let now = "boot-a 3\n";
+        assert_eq!(found(b"boot-a 3\n", now), None, "killed, or ended as asked");
+        assert_eq!(found(b"", now), None);
+        assert_eq!(found(b"boot-a 3\n\x0b", now).as_deref(), Some("by signal 11"));
+        assert_eq!(found(b"boot-b 2\n\x06", now).as_deref(), Some("by signal 6"));
+        assert!(found(b"boot-a 2\n", now).is_some_and(|why| why.contains("out of memory")));
+        assert_eq!(found(b"boot-b 2\n", now), None, "the machine was started anew");
+        let machine = machine();
+        assert!(machine.split(' ').count() == 2 && found(machine.as_bytes(), &machine).is_none());
+    }
+}

@@ -1,0 +1,47 @@
+//! Whether there is room for what has to be kept, and what is done once there is again.
+
+use std::path::Path;
+
+use crate::{error::one_line, house::House};
+
+/// Seconds after which whoever was refused for want of room may come again.
+pub const RETRY_S: u64 = 5;
+
+/// Bytes that have to be free: what keeping one job and its end takes, many times over.
+const LEAST_FREE: u64 = 1 << 20;
+
+impl House {
+    /// Looks whether the disk takes what has to be kept, as long as it does not, and whether there is room, as long as it does. What could
+    /// not be written when it came in force is written then.
+    pub fn look_at_disk(&self) {
+        if let Some(free) = free_bytes(self.files.data())
+            && free < LEAST_FREE
+        {
+            let data = self.files.data().display();
+            self.disk.note(true, format!("{data}: {free} bytes are free of {LEAST_FREE} at least"));
+            self.live.touch();
+            return;
+        }
+        let settled = self.rollout.settle();
+        if self.disk.trouble().is_none() {
+            return;
+        }
+        let probed = settled
+            .map_err(|error| one_line(&error))
+            .and_then(|()| self.store.probe().map_err(|error| one_line(&error)))
+            .and_then(|()| self.disk.probe(&self.files.incoming()).map_err(|error| one_line(&error)));
+        if probed.is_ok() {
+            self.disk.mended();
+            // What files say by now could not take over in the meantime.
+            self.rollout.refresh_all();
+        }
+        self.live.touch();
+    }
+}
+
+/// Bytes that are free for this user where a folder is; none where the system does not say.
+fn free_bytes(folder: &Path) -> Option<u64> {
+    let found = rustix::fs::statvfs(folder).ok()?;
+    let without_names = found.f_files > 0 && found.f_favail == 0;
+    Some(if without_names { 0 } else { found.f_bavail.saturating_mul(found.f_frsize) })
+}
