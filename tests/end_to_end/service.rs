@@ -4,10 +4,14 @@
 mod access;
 #[path = "service/endurance.rs"]
 mod endurance;
+#[path = "service/full_disk.rs"]
+mod full_disk;
 #[path = "service/hostile_http.rs"]
 mod hostile_http;
 #[path = "service/jobs.rs"]
 mod jobs;
+#[path = "service/kills.rs"]
+mod kills;
 #[path = "service/policies.rs"]
 mod policies;
 #[path = "service/server.rs"]

@@ -28,7 +28,7 @@ fn is_full() -> bool {
 }
 
 /// At full size, or as small as every run of the tests can bear.
-fn sized(full: usize, small: usize) -> usize {
+pub fn sized(full: usize, small: usize) -> usize {
     if is_full() { full } else { small }
 }
 

@@ -201,7 +201,7 @@ fn the_same_key_gives_the_same_job() {
 }
 
 /// Work that takes some seconds, until it is cancelled.
-fn long() -> Vec<u8> {
+pub fn long() -> Vec<u8> {
     latent(&[16, 16, 64, 64], 0.1)
 }
 

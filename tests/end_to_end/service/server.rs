@@ -63,6 +63,12 @@ impl Server {
 
     /// With further environment.
     pub fn started(place: &Place, config: &str, environment: &[(&str, &str)]) -> Self {
+        let said = || fs::read_to_string(place.path("server.log")).unwrap_or_default();
+        Self::try_started(place, config, environment).unwrap_or_else(|| panic!("it does not start: {}", said()))
+    }
+
+    /// One that may not be able to start; its log says why.
+    pub fn try_started(place: &Place, config: &str, environment: &[(&str, &str)]) -> Option<Self> {
         place.write("tilewright.toml", config);
         let mut command = Self::command(place);
         command.envs(environment.iter().copied());
@@ -70,8 +76,11 @@ impl Server {
         let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let said = || fs::read_to_string(place.path("server.log")).unwrap_or_default();
-        let address = line.trim().rsplit_once("://").unwrap_or_else(|| panic!("{line}{}", said())).1.parse().unwrap();
+        let Some((_, address)) = line.trim().rsplit_once("://") else {
+            let _ = child.wait();
+            return None;
+        };
+        let address = address.parse().unwrap();
         let token =
             config.contains("token-file").then(|| fs::read_to_string(place.path("token")).unwrap().trim().to_owned());
         let agent = Agent::config_builder()
@@ -80,7 +89,7 @@ impl Server {
             .timeout_global(Some(PATIENCE))
             .build()
             .new_agent();
-        Self { child, address, token, agent }
+        Some(Self { child, address, token, agent })
     }
 
     /// The program about to serve.
@@ -199,6 +208,17 @@ impl Server {
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// The same, while others speak to it.
+    pub fn kill_now(&self) {
+        let killed = Command::new("kill").args(["-KILL", &self.child.id().to_string()]).status();
+        assert!(killed.unwrap().success());
+    }
+
+    /// A job, of a server that may be gone.
+    pub fn try_job(&self, id: &str) -> Option<Value> {
+        self.try_ask("GET", &format!("/v1/jobs/{id}"), &[], b"").ok().map(|answer| answer.with(200))
     }
 
     /// Asks it to end; its exit status.
