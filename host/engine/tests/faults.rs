@@ -10,7 +10,7 @@ use scripted::{
 };
 use tilewright_engine::{Error, Job, Observer, Vae};
 use tilewright_models::Checkpoint;
-use tilewright_plan::{Dtype, Failure, Layout, Objective, Plan, Precision, Space};
+use tilewright_plan::{Dtype, Failure, FallbackReason, Layout, Objective, Plan, Precision, Space};
 use tilewright_torch::memory;
 
 fn in_use() -> u64 {
@@ -82,6 +82,41 @@ fn four_failures_are_the_end() {
     assert!(planner.learned.is_empty());
     vae.release();
     assert_eq!(in_use(), before);
+}
+
+#[test]
+fn the_last_attempts_are_the_host_s_own() {
+    let _alone = alone();
+    let vae = flux();
+    let latents = latent([1, 16, 40, 40]);
+    let generous = Job::new(machine(), &vae, &latents, 1 << 32, Objective::Balanced).unwrap();
+    let (whole, tiled) = (single(Space::Whole), single(square(96, 16)));
+    let peak = |plan: &Plan| generous.estimate(plan).unwrap().peak_bytes;
+    let limit = (peak(&whole) + peak(&tiled)) / 2;
+    let job = Job::new(machine(), &vae, &latents, limit, Objective::Balanced).unwrap();
+    let run = |own: &[&Plan]| {
+        let mut planner = Scripted::new([whole.clone()]);
+        planner.own = own.iter().map(|plan| (*plan).clone()).collect();
+        let end = job.run(&mut planner, &mut Quiet);
+        (end, planner.recovered.len(), planner.own.len())
+    };
+    // Whoever denies has three attempts. The fourth is the host's, and says so.
+    let (end, asked, left) = run(&[&tiled]);
+    let record = end.unwrap().record;
+    assert_eq!((record.attempts.len(), asked, left), (3, 2, 0));
+    assert_eq!((&record.plan, &record.answer), (&tiled, &None));
+    assert_eq!(record.fallback.unwrap().reason, FallbackReason::Exhausted);
+    assert_eq!(record.outcome.unwrap().attempts, 4);
+    // What it shows, the next ones mend.
+    let (end, asked, left) = run(&[&whole, &whole, &tiled, &tiled]);
+    let record = end.unwrap().record;
+    assert_eq!((record.attempts.len(), asked, left), (5, 2, 1));
+    assert!(record.attempts[3..].iter().all(|attempt| attempt.fallback.is_some()));
+    // Six in all, whatever is left.
+    let (end, asked, left) = run(&[&whole, &whole, &whole, &whole]);
+    let Error::Exhausted { attempts: 6, .. } = end.unwrap_err().error else { panic!("six attempts are the end") };
+    assert_eq!((asked, left), (2, 1));
+    vae.release();
 }
 
 #[test]

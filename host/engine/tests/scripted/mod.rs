@@ -13,8 +13,8 @@ use tch::{Kind, Tensor};
 use tilewright_engine::{Machine, Observer, Overrides, Probe, Vae};
 use tilewright_models::{Checkpoint, Latent};
 use tilewright_plan::{
-    Attempt, Candidate, Decision, Device, Dtype, Facts, Layout, Offer, Outcome, Plan, Planner, PolicyIdentity,
-    Precision, Release, Request, Space, Tile, Time, Trial,
+    Attempt, Candidate, Decision, Device, Dtype, Facts, Fallback, FallbackReason, Layout, Offer, Outcome, Plan,
+    Planner, PolicyIdentity, Precision, Release, Request, Space, Tile, Time, Trial,
 };
 use tilewright_torch::device::Choice;
 
@@ -22,6 +22,8 @@ use tilewright_torch::device::Choice;
 pub struct Scripted {
     identity: PolicyIdentity,
     plans: VecDeque<Plan>,
+    /// Plans of the host that stands in, one after the other.
+    pub own: VecDeque<Plan>,
     /// What `recover` was told.
     pub recovered: Vec<Vec<Attempt>>,
     /// What `learn` was told.
@@ -41,6 +43,7 @@ impl Scripted {
         Self {
             identity,
             plans: plans.into_iter().collect(),
+            own: VecDeque::new(),
             recovered: Vec::new(),
             learned: Vec::new(),
             trials: Vec::new(),
@@ -75,6 +78,28 @@ impl Planner for Scripted {
     fn recover(&mut self, _: &Request, _: &Device, _: &Offer, facts: Arc<dyn Facts>, attempts: &[Attempt]) -> Decision {
         self.recovered.push(attempts.to_vec());
         self.next(&*facts)
+    }
+
+    fn stand_in(
+        &mut self,
+        _: &Request,
+        _: &Device,
+        _: &Offer,
+        _: Arc<dyn Facts>,
+        attempts: &[Attempt],
+    ) -> Option<Decision> {
+        let plan = self.own.pop_front()?;
+        let detail = format!("after {} failed attempts", attempts.len());
+        Some(Decision {
+            answer: None,
+            plan,
+            adjusted: Vec::new(),
+            fallback: Some(Fallback { reason: FallbackReason::Exhausted, detail }),
+            elapsed: Duration::ZERO,
+            fuel: 0,
+            candidates: Vec::new(),
+            log: Vec::new(),
+        })
     }
 
     fn learn(&mut self, _: &Request, _: &Device, plan: &Plan, outcome: &Outcome) {
