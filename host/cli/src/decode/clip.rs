@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use tch::Tensor;
 use tilewright_decode::{published_rate, texts, unscale};
 use tilewright_engine::{ClipJob, VideoVae};
-use tilewright_media::{ClipWriter, Journal, Kind, Output, Pixels, Preview, Rate, Shape};
+use tilewright_media::{ClipWriter, Journal, Kind, Pixels, Preview, Rate, Shape};
 use tilewright_models::Latent;
 use tilewright_plan::{Planner, PolicyIdentity, Recorder, Request};
 
