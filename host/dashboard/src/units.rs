@@ -104,7 +104,7 @@ pub(crate) fn since(now: SystemTime, then: SystemTime) -> Markup {
 
 /// A moment, as the time since then, with the moment itself beside it.
 pub(crate) fn when(now: SystemTime, then: SystemTime) -> Markup {
-    html! { (since(now, then)) " " span.quiet { (spelt(then)) } }
+    html! { (since(now, then)) " " span.stamp { (spelt(then)) } }
 }
 
 /// A moment itself.
