@@ -20,6 +20,10 @@ mod encode_clip;
 mod history;
 #[path = "end_to_end/hostile.rs"]
 mod hostile;
+#[path = "end_to_end/hostile_files.rs"]
+mod hostile_files;
+#[path = "end_to_end/inspect.rs"]
+mod inspect;
 #[path = "end_to_end/kills.rs"]
 mod kills;
 #[path = "end_to_end/outputs.rs"]

@@ -48,9 +48,9 @@ fn latents_that_cannot_be_decoded_end_with_two() {
     let cases: [(Vec<u8>, &str); 14] = [
         (vec![], "0 bytes"),
         (overlapping, "overlap"),
-        (b"hello".to_vec(), "5 bytes"),
+        (b"hello".to_vec(), "a text ('hello'), not a safetensors file"),
         (latent(&[1, 16, 8, 8], 0.5)[..300].to_vec(), "truncated"),
-        ([&[0xff_u8; 8][..], b"{}"].concat(), "nonsense"),
+        ([&[0xff_u8; 8][..], b"{}"].concat(), "files have at most"),
         (latent(&[1, 4, 8, 8], 0.5), "4 channels"),
         (latent(&[16, 8, 8], 0.5), "[N, C, H, W]"),
         (latent(&[1, 16, 0, 8], 0.5), "nothing to decode"),
@@ -59,7 +59,7 @@ fn latents_that_cannot_be_decoded_end_with_two() {
         (infinite, "infinite"),
         (one_tensor("latents", "I64", &[1, 16, 1, 1], &[0; 128]), "I64"),
         (one_tensor("latents", "F32", &[1 << 40, 1 << 40, 1 << 40, 1], &[0; 16]), "larger than any memory"),
-        (b"PK\x03\x04 a pickle in a zip archive".to_vec(), "pickle"),
+        (b"PK\x03\x04 a pickle in a zip archive: data.pkl".to_vec(), "pickle"),
     ];
     for (contents, words) in cases {
         let place = Place::new();

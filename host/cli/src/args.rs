@@ -66,7 +66,7 @@ pub enum Command {
     Encode(Box<Encode>),
     /// Measure policies against each other
     Bench(Box<Bench>),
-    /// Say what a file is: family, layout, types, what is missing
+    /// Say what files are: family, layout, types, what is missing, what was decided
     Inspect(Inspect),
     /// Show what the host knows of this machine's devices, measured now
     Device(DeviceArguments),
@@ -195,8 +195,9 @@ impl ClipArguments {
 /// `tilewright inspect`
 #[derive(Args, Debug)]
 pub struct Inspect {
-    /// A .safetensors or .latent file
-    pub file: PathBuf,
+    /// Models, latents, pictures, clips, records
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
     /// List every tensor
     #[arg(long)]
     pub tensors: bool,

@@ -71,7 +71,7 @@ fn contest(arguments: &Bench) -> Outcome {
     let policies = Policies::checked(arguments.policies.iter().chain(&against), &arguments.common, roles)?;
     let vae = Weighted::open(vae_path, arguments)?;
     let machine = machine(&arguments.common)?;
-    let mut latent = Latent::read(latent, arguments.tensor.as_deref())?;
+    let mut latent = vae.latent(latent, arguments.tensor.as_deref())?;
     let latents = vae.latents(&mut latent, arguments.scaled.then_some(vae_path))?;
     let memory_limit = arguments.memory_limit.unwrap_or((machine.facts.free_bytes as f64 * SHARE_OF_FREE) as u64);
     let objective = arguments.objective.into();
@@ -270,6 +270,14 @@ impl Weighted {
             ));
         }
         Ok(Self::Clips(VideoVae::open(path)?.into()))
+    }
+
+    /// A latent's file that is of this model.
+    fn latent(&self, path: &Path, tensor: Option<&str>) -> Outcome<Latent> {
+        Ok(match self {
+            Self::Pictures(vae) => vae.latent(path, tensor)?,
+            Self::Clips(vae) => vae.latent(path, tensor)?,
+        })
     }
 
     /// The latents of a file that is of this model, their scaling undone where they carry that of the VAE in the file given.

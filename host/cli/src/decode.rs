@@ -10,7 +10,7 @@ use std::{fs, path::PathBuf};
 use tilewright_decode::SHARE_OF_FREE;
 use tilewright_engine::Machine;
 use tilewright_media::{Kind, NUMBER, Options, Output, STANDARD, Shape};
-use tilewright_models::{Checkpoint, Identity};
+use tilewright_models::{Checkpoint, Family, Identity, Latent, Scaling};
 use tilewright_outputs::Roles;
 
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
     inputs::{Input, listed},
     naming::Naming,
     report::Shown,
+    tell::tell,
 };
 
 /// Endings of latents in a folder.
@@ -119,6 +120,14 @@ impl Plan {
         let files: Vec<PathBuf> = output.files(shape);
         Ok(files.iter().fold(self.roles.clone(), |roles, file| roles.occupies("-o", file)).check()?)
     }
+}
+
+/// Warns of a latent whose values make no sense for the model.
+fn say_doubt(latent: &Latent, families: (Family, Option<Family>), scaling: Option<&Scaling>, scaled: bool) -> Outcome {
+    if let Some(doubt) = latent.doubt(families, scaling, scaled)? {
+        tell!("warning: {}: {doubt}", latent.path.display());
+    }
+    Ok(())
 }
 
 /// The limit asked for, or else a share of what is free.

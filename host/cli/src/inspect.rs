@@ -1,162 +1,169 @@
-//! `tilewright inspect`: says what a file is.
+//! `tilewright inspect`: says what files are.
 
-use std::io::{self, Write};
+mod records;
+mod tensors;
+
+use std::{
+    io::{self, Read, Write},
+    path::Path,
+};
 
 use serde::Serialize;
-use tilewright_models::{Architecture, Checkpoint, Inspection, Kind, kl, wan};
-use tilewright_plan::bytes;
+use tilewright_decode::RECORD_KEYWORD;
+use tilewright_files::{Format, LOOKED_AT};
+use tilewright_media::Look;
+use tilewright_models::{Checkpoint, Inspection};
+use tilewright_plan::{Record, bytes};
 
 use crate::{
     args::Inspect,
     failure::{Failure, Outcome},
     table,
+    tell::shown,
 };
+use records::Recorded;
+use tensors::Tensor;
 
-/// Names that are listed before the rest is only counted.
-const SHOWN: usize = 12;
-
+/// What is known of a file.
 #[derive(Serialize)]
-struct Tensor<'a> {
-    name: &'a str,
-    shape: &'a [usize],
-    stored: String,
-}
-
-#[derive(Serialize)]
-struct Report<'a> {
+struct Report {
     file: String,
     #[serde(flatten)]
-    inspection: Inspection,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    listing: Vec<Tensor<'a>>,
+    found: Found,
 }
 
-/// Looks at a file without loading it.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Found {
+    /// A model or a latent.
+    Tensors {
+        #[serde(flatten)]
+        inspection: Box<Inspection>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        listing: Vec<Tensor>,
+    },
+    /// A picture or a clip.
+    Pixels {
+        kind: &'static str,
+        format: &'static str,
+        #[serde(flatten)]
+        look: Box<Look>,
+        /// What tilewright wrote of the decision that it came from.
+        decision: Option<Box<Record>>,
+    },
+    /// Records of decisions.
+    Records {
+        kind: &'static str,
+        #[serde(flatten)]
+        recorded: Box<Recorded>,
+    },
+}
+
+/// Looks at files without loading them.
 pub fn run(arguments: &Inspect) -> Outcome {
-    let file = Checkpoint::open(&arguments.file)?;
-    let inspection = Inspection::of(&file);
-    let tensors = file.names().map(|name| Tensor {
-        name,
-        shape: file.shape(name).unwrap_or_default(),
-        stored: file.stored(name).map_or(String::new(), |stored| format!("{stored:?}").to_lowercase()),
-    });
-    let listing = if arguments.tensors { tensors.collect() } else { Vec::new() };
-    let report = Report { file: arguments.file.display().to_string(), inspection, listing };
     let mut stdout = io::stdout().lock();
-    if arguments.json {
-        let text = serde_json::to_string_pretty(&report).map_err(Failure::work)?;
-        return Ok(writeln!(stdout, "{text}")?);
-    }
-    writeln!(stdout, "{}", table::facts(rows(&report)))?;
-    if !report.listing.is_empty() {
-        let rows = report
-            .listing
-            .iter()
-            .map(|tensor| vec![tensor.name.to_owned(), format!("{:?}", tensor.shape), tensor.stored.clone()]);
-        writeln!(stdout, "\n{}", table::listing(&["tensor", "shape", "type"], &[], rows))?;
-    }
-    Ok(())
-}
-
-fn rows(report: &Report<'_>) -> Vec<(&'static str, String)> {
-    let inspection = &report.inspection;
-    let identity = &inspection.identity;
-    let kind = match identity.kind {
-        Kind::KlAutoencoder => "KL autoencoder (VAE)",
-        Kind::VideoAutoencoder => "causal video autoencoder (VAE)",
-        Kind::TinyAutoencoder => "tiny autoencoder: can't be decoded with",
-        Kind::Latent => "latent",
-        Kind::Other => "nothing that is known",
-    };
-    let stored: Vec<String> = inspection
-        .stored
-        .iter()
-        .map(|(dtype, elements)| format!("{dtype} {}", table::count(*elements as f64)))
-        .collect();
-    let mut rows = vec![("file", report.file.clone()), ("kind", kind.into())];
-    if matches!(identity.kind, Kind::KlAutoencoder | Kind::VideoAutoencoder) {
-        let family = inspection
-            .decoder
-            .as_ref()
-            .and_then(|decoder| decoder.config.as_ref())
-            .map_or(identity.family, Architecture::family);
-        let or = identity.or_family.filter(|_| family == identity.family);
-        let or =
-            or.map_or(String::new(), |other| format!(" (or {other}, which has the same shapes: --family {other})"));
-        rows.push(("family", format!("{family}{or}")));
-        let prefix = if identity.prefix.is_empty() { String::new() } else { format!(", below {}", identity.prefix) };
-        rows.push(("layout", format!("{}{prefix}", identity.layout)));
-    }
-    rows.push(("tensors", inspection.tensors.to_string()));
-    rows.push(("elements", format!("{} ({})", table::count(inspection.parameters as f64), stored.join(", "))));
-    for (name, shape) in &inspection.latents {
-        rows.push(("tensor", format!("{name} {shape:?}")));
-    }
-    if let Some(decoder) = &inspection.decoder {
-        let stored = decoder.stored.map_or("mixed".to_owned(), |dtype| dtype.to_string());
-        rows.push((
-            "decoder",
-            format!(
-                "{} parameters, {} as {stored}",
-                table::count(decoder.parameters as f64),
-                bytes::display(decoder.parameter_bytes)
-            ),
-        ));
-        match &decoder.config {
-            Some(Architecture::Kl(config)) => rows.extend(picture_decoder(config)),
-            Some(Architecture::Wan(config)) => rows.extend(video_decoder(config)),
-            None => {}
+    let (mut reports, mut failures) = (Vec::new(), Vec::new());
+    for path in &arguments.files {
+        match Report::of(path, arguments.tensors) {
+            Ok(report) if arguments.json => reports.push(report),
+            Ok(report) => report.write(&mut stdout, path != &arguments.files[0])?,
+            Err(failure) => failures.push(failure),
         }
-        rows.extend(some("missing", &decoder.missing));
-        rows.extend(some("left over", &decoder.left_over));
     }
-    if matches!(identity.kind, Kind::KlAutoencoder | Kind::VideoAutoencoder) {
-        rows.push(("encoder", if inspection.encoder { "in the file" } else { "not in the file" }.into()));
+    if arguments.json && !reports.is_empty() {
+        let text = match (&reports[..], arguments.files.len()) {
+            ([only], 1) => serde_json::to_string_pretty(only),
+            _ => serde_json::to_string_pretty(&reports),
+        };
+        writeln!(stdout, "{}", text.map_err(Failure::work)?)?;
     }
+    let more = failures.len().saturating_sub(1);
+    match failures.into_iter().next() {
+        None => Ok(()),
+        Some(first) if more == 0 => Err(first),
+        Some(first) => Err(first.and(format!("and {more} more of the files can't be looked into"))),
+    }
+}
+
+impl Report {
+    fn of(path: &Path, listed: bool) -> Outcome<Self> {
+        let report = |found| Ok(Self { file: path.display().to_string(), found });
+        let format = kind(path);
+        if format == Some(Format::Json)
+            && let Some(recorded) = Recorded::of(path)?
+        {
+            return report(Found::Records { kind: "records", recorded: Box::new(recorded) });
+        }
+        match format {
+            Some(format) if format.is_picture() || format.is_video() => {
+                let look = Look::of(path, format)?;
+                let text = look.texts.iter().find(|(keyword, _)| keyword == RECORD_KEYWORD);
+                let decision = text.and_then(|(_, text)| tilewright_plan::records::parse(1, text.as_bytes()).ok());
+                let kind = if look.shape.frames > 1 { "clip" } else { "picture" };
+                report(Found::Pixels {
+                    kind,
+                    format: format.name(),
+                    look: Box::new(look),
+                    decision: decision.map(Box::new),
+                })
+            }
+            _ => {
+                // Whatever else it is, this says so.
+                let file = Checkpoint::open(path)?;
+                let inspection = Box::new(Inspection::of(&file));
+                let listing = if listed { tensors::listing(&file) } else { Vec::new() };
+                report(Found::Tensors { inspection, listing })
+            }
+        }
+    }
+
+    fn write(&self, to: &mut impl Write, after_another: bool) -> Outcome {
+        let mut rows = vec![("file", shown(&self.file, usize::MAX))];
+        let mut tensors: &[Tensor] = &[];
+        match &self.found {
+            Found::Tensors { inspection, listing } => {
+                rows.extend(tensors::rows(inspection));
+                tensors = listing;
+            }
+            Found::Pixels { format, look, decision, .. } => rows.extend(pixels(format, look, decision.as_deref())),
+            Found::Records { recorded, .. } => rows.extend(recorded.rows()),
+        }
+        let blank = if after_another { "\n" } else { "" };
+        writeln!(to, "{blank}{}", table::facts(rows))?;
+        if !tensors.is_empty() {
+            let rows = tensors.iter().map(Tensor::row);
+            writeln!(to, "\n{}", table::listing(&["tensor", "shape", "type"], &[], rows))?;
+        }
+        Ok(())
+    }
+}
+
+/// What a file's first bytes show; none also where it can't be read, which is said by who reads it next.
+fn kind(path: &Path) -> Option<Format> {
+    let mut start = Vec::new();
+    tilewright_files::open(path).ok()?.take(LOOKED_AT).read_to_end(&mut start).ok()?;
+    match Format::of(&start) {
+        // A record is JSON, and has what it was made of in it.
+        Some(Format::Workflow | Format::DiffusersConfig) if start.starts_with(b"{\"tilewright\"") => Some(Format::Json),
+        found => found,
+    }
+}
+
+fn pixels(format: &str, look: &Look, decision: Option<&Record>) -> Vec<(&'static str, String)> {
+    let shape = look.shape;
+    let mut rows = vec![("kind", format.to_owned())];
+    let size = format!("{}×{}", shape.width, shape.height);
+    rows.push(match (shape.frames, look.rate) {
+        (1, _) => ("size", format!("{size}, {} channels", shape.channels)),
+        (frames, Some(rate)) => ("size", format!("{size}, {frames} frames, {rate} per second")),
+        (frames, None) => ("size", format!("{size}, {frames} frames")),
+    });
+    let texts = look.texts.iter().filter(|(keyword, _)| keyword != RECORD_KEYWORD || decision.is_none());
     rows.extend(
-        inspection.texts.iter().map(|(name, length)| ("text", format!("{name}, {}", bytes::display(*length as u64)))),
+        texts.map(|(keyword, text)| ("text", format!("{}, {}", shown(keyword, 80), bytes::display(text.len() as u64)))),
     );
-    rows
-}
-
-fn picture_decoder(config: &kl::Config) -> [(&'static str, String); 2] {
-    let blocks: Vec<String> =
-        config.up_blocks.iter().map(|block| format!("{}×{}", block.channels, block.layers)).collect();
-    let network = format!(
-        "{} latent channels, ×{}, {} in the middle{}{}, then {}",
-        config.latent_channels,
-        config.spatial_scale(),
-        config.middle_channels,
-        if config.middle_attention { " with attention" } else { "" },
-        if config.post_quant { ", post_quant_conv" } else { "" },
-        blocks.join(", ")
-    );
-    let scaling = config.scaling.map_or("unknown".into(), |factor| format!("{factor}, shift {}", config.shift));
-    [("", network), ("scaling", scaling)]
-}
-
-fn video_decoder(config: &wan::Config) -> [(&'static str, String); 2] {
-    let blocks: Vec<String> =
-        config.up_blocks.iter().map(|block| format!("{}×{}", block.channels, block.layers)).collect();
-    let network = format!(
-        "{} latent channels, ×{}, 1 + {}·(T − 1) frames, {} in the middle, then {}",
-        config.latent_channels,
-        config.spatial_scale(),
-        config.temporal_scale(),
-        config.middle_channels,
-        blocks.join(", ")
-    );
-    let scaling = match config.latents_mean {
-        Some(_) => "a mean and a deviation for each latent channel".into(),
-        None => "unknown".into(),
-    };
-    [("", network), ("scaling", scaling)]
-}
-
-fn some(what: &'static str, lines: &[String]) -> Vec<(&'static str, String)> {
-    let mut rows: Vec<_> = lines.iter().take(SHOWN).map(|line| (what, line.clone())).collect();
-    if lines.len() > SHOWN {
-        rows.push((what, format!("and {} more", lines.len() - SHOWN)));
+    if let Some(record) = decision {
+        rows.extend(records::decision(record));
     }
     rows
 }

@@ -19,7 +19,6 @@ mod table;
 mod verify;
 
 use std::{
-    fs::File,
     io::{self, Read, Write},
     path::Path,
 };
@@ -139,7 +138,11 @@ pub fn run(command: &args::Policy) -> Outcome {
 fn bounded(path: &Path, most: usize) -> Outcome<Vec<u8>> {
     let unreadable = |error| Failure::input(format!("{}: can't be read: {error}", path.display()));
     let mut text = Vec::new();
-    File::open(path).map_err(unreadable)?.take(most as u64 + 1).read_to_end(&mut text).map_err(unreadable)?;
+    tilewright_files::open(path)
+        .map_err(unreadable)?
+        .take(most as u64 + 1)
+        .read_to_end(&mut text)
+        .map_err(unreadable)?;
     match text.len() > most {
         true => Err(Failure::input(format!("{}: larger than {}", path.display(), bytes::display(most as u64)))),
         false => Ok(text),

@@ -1,7 +1,6 @@
 //! What was decided and measured: tables for people, the record for programs.
 
 use std::{
-    fs::OpenOptions,
     io::{self, Write},
     path::{Path, PathBuf},
 };
@@ -19,7 +18,7 @@ use crate::{
 
 /// A file opened to be appended to.
 pub fn appended(path: &Path) -> io::Result<std::fs::File> {
-    OpenOptions::new().create(true).append(true).open(path)
+    tilewright_files::append(path)
 }
 
 /// Appends the record where the user asked for it, with what was said where he asked for that, as one write, so that records of several processes don't mix.

@@ -60,11 +60,7 @@ impl Place {
 }
 
 fn text(path: &Path) -> io::Result<String> {
-    // Opening a pipe would wait for somebody to write.
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is not a file"));
-    }
-    let file = fs::File::open(path)?;
+    let file = tilewright_files::open(path)?;
     warn_where_others_can_write(path, &file.metadata()?);
     let mut text = String::new();
     file.take(MOST_BYTES + 1).read_to_string(&mut text)?;

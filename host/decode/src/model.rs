@@ -62,6 +62,17 @@ impl Model {
         }
     }
 
+    /// Reads a latent that this model can decode, which is checked before its values are read.
+    ///
+    /// # Errors
+    /// The file is unsound or of another model, or the model's weights can't be loaded.
+    pub fn latent(&self, path: &Path, tensor: Option<&str>) -> Result<Latent> {
+        Ok(match self {
+            Model::Picture(vae) => vae.latent(path, tensor),
+            Model::Clip(vae) => vae.latent(path, tensor),
+        }?)
+    }
+
     /// Checks that a latent is of this model.
     ///
     /// # Errors

@@ -145,8 +145,11 @@ fn place(facts: &Facts) -> Option<PathBuf> {
     Some(cache.join("tilewright").join(format!("probe-{:016x}.json", hasher.finish())))
 }
 
+/// The longest file of measurements that is read.
+const MOST_KEPT: u64 = 1 << 20;
+
 fn kept(facts: &Facts, fingerprint: &str) -> Option<Measured> {
-    let kept: Kept = serde_json::from_slice(&fs::read(place(facts)?).ok()?).ok()?;
+    let kept: Kept = serde_json::from_slice(&tilewright_files::read(&place(facts)?, MOST_KEPT).ok()?).ok()?;
     let measured = kept.measured;
     let sound = |rate: f64| rate.is_finite() && rate > 0.0;
     let rates = measured.speeds.iter().flat_map(|speed| [speed.flops_per_second, speed.attention_flops_per_second]);

@@ -8,7 +8,7 @@ use std::{
 
 use tch::Device;
 use tilewright_models::{
-    Checkpoint, Family, Identity, Latent, Scaling,
+    Checkpoint, Family, Identity, Latent, LatentFile, Scaling,
     kl::{Config, Decoder, Encoder, EncoderConfig, Numeric},
 };
 use tilewright_plan::Model;
@@ -88,9 +88,10 @@ impl Vae {
     /// The encoder's architecture, and what policies are told of it.
     ///
     /// # Errors
-    /// The file holds no encoder, or lacks tensors that tell the architecture.
+    /// The file holds no encoder, lacks tensors of it, or has them in a type that can't be computed from.
     pub fn encoding(&self) -> Result<(EncoderConfig, Model)> {
         let config = EncoderConfig::read(&self.file, &self.identity)?;
+        config.check_weights(&self.file, &self.identity)?;
         let model = config.model(self.config.family, &self.file, &self.identity);
         Ok((config, model))
     }
@@ -125,9 +126,26 @@ impl Vae {
         self.loaded.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
+    /// The family, and another one that the file may be of as far as its names and shapes tell.
+    pub fn families(&self) -> (Family, Option<Family>) {
+        (self.config.family, self.identity.or_family.filter(|_| self.config.family == self.identity.family))
+    }
+
     /// How latents saved by diffusers are brought into the autoencoder's own space, where the family tells.
     pub fn scaling(&self) -> Option<Scaling> {
         self.config.scaling.map(|factor| Scaling::Factor { factor, shift: self.config.shift })
+    }
+
+    /// Reads a latent that this model can decode. Before its values are read, the header is held against the model, and the model's own
+    /// weights are looked at: a dry run refuses what the decode would.
+    ///
+    /// # Errors
+    /// The file is unsound or of another model, or the weights can't be loaded.
+    pub fn latent(&self, path: &Path, tensor: Option<&str>) -> Result<Latent> {
+        let file = LatentFile::open(path, tensor)?;
+        file.check_kl(&self.config)?;
+        self.config.check_weights(&self.file, &self.identity)?;
+        Ok(file.read()?)
     }
 
     /// Checks that a latent is of this model.

@@ -8,7 +8,7 @@ use std::{
 
 use tch::Device;
 use tilewright_models::{
-    Checkpoint, Identity, Latent, Scaling,
+    Checkpoint, Identity, Latent, LatentFile, Scaling,
     kl::Numeric,
     wan::{Config, Decoder, Encoder, EncoderConfig},
 };
@@ -69,9 +69,10 @@ impl VideoVae {
     /// The encoder's architecture, and what policies are told of it.
     ///
     /// # Errors
-    /// The file holds no encoder, or lacks tensors that tell the architecture.
+    /// The file holds no encoder, lacks tensors of it, or has them in a type that can't be computed from.
     pub fn encoding(&self) -> Result<(EncoderConfig, Model)> {
         let config = EncoderConfig::read(&self.file, &self.identity)?;
+        config.check_weights(&self.file, &self.identity)?;
         let model = config.model(self.config.family, &self.file, &self.identity);
         Ok((config, model))
     }
@@ -109,6 +110,18 @@ impl VideoVae {
     /// How latents saved by diffusers are brought into the autoencoder's own space, where the family tells.
     pub fn scaling(&self) -> Option<Scaling> {
         self.config.scaling()
+    }
+
+    /// Reads a latent that this model can decode. Before its values are read, the header is held against the model, and the model's own
+    /// weights are looked at: a dry run refuses what the decode would.
+    ///
+    /// # Errors
+    /// The file is unsound or of another model, or the weights can't be loaded.
+    pub fn latent(&self, path: &Path, tensor: Option<&str>) -> Result<Latent> {
+        let file = LatentFile::open(path, tensor)?;
+        file.check_wan(&self.config)?;
+        self.config.check_weights(&self.file, &self.identity)?;
+        Ok(file.read()?)
     }
 
     /// Checks that a latent is of this model.

@@ -23,6 +23,15 @@ pub enum Error {
         #[source]
         cause: io::Error,
     },
+    /// Something else stands where the file should, or one that SQLite makes beside it.
+    #[error("{}: the history can't be used", path.display())]
+    NoFile {
+        /// Where.
+        path: PathBuf,
+        /// What it is.
+        #[source]
+        cause: io::Error,
+    },
     /// The file is no database, or a damaged one.
     #[error("{}: the history is damaged: the next decode, or 'history clear', puts it aside and begins anew", path.display())]
     Corrupt {
@@ -92,6 +101,8 @@ impl Error {
         match cause.sqlite_error_code() {
             Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => Error::Corrupt { path },
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::Busy { path },
+            // Given up while it was opened: no history takes so long.
+            Some(ErrorCode::OperationInterrupted) => Error::Foreign { path },
             _ => Error::Sqlite { path, cause },
         }
     }
@@ -101,6 +112,7 @@ impl Error {
         match self {
             Error::NoPlace
             | Error::Make { .. }
+            | Error::NoFile { .. }
             | Error::Corrupt { .. }
             | Error::Stuck { .. }
             | Error::Newer { .. }

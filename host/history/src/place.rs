@@ -43,6 +43,27 @@ pub(crate) fn make(path: &Path) -> Result<()> {
     made().map_err(|cause| Error::Make { path: path.to_owned(), cause })
 }
 
+/// The largest file that is a history: 20,000 records of a few thousand bytes are a tenth of it.
+const MOST_BYTES: u64 = 1 << 30;
+
+/// Makes sure that what stands at the file's name, and at those that SQLite makes of it, are plain files of reasonable size: SQLite would
+/// wait for a pipe for ever. By the names alone: closing a database that SQLite has open elsewhere in this process drops SQLite's locks.
+pub(crate) fn plain(path: &Path) -> Result<()> {
+    for ending in ["", "-journal", "-wal", "-shm"] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(ending);
+        let Ok(facts) = fs::metadata(&name) else {
+            // It is not there, or SQLite says what is wrong with it.
+            continue;
+        };
+        tilewright_files::regular(&facts).map_err(|cause| Error::NoFile { path: name.into(), cause })?;
+        if facts.len() > MOST_BYTES {
+            return Err(Error::Corrupt { path: path.to_owned() });
+        }
+    }
+    Ok(())
+}
+
 /// Whether a file may be moved away while the lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {

@@ -6,9 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, config::DbConfig, limits::Limit};
 
-use crate::{Error, Result};
+use crate::{Error, Result, place, store::MOST_RECORD_BYTES};
 
 /// In the file's header: `TLWR`. Told apart from other programs' databases by it.
 const APPLICATION: i64 = 0x544c_5752;
@@ -48,26 +48,87 @@ const MIGRATIONS: [&str; 1] = ["
     CREATE INDEX trial_by_time ON trial (time DESC, id DESC);
 "];
 
+/// The longest value that is read: a record and its columns. What is longer is none of ours.
+const MOST_VALUE: i32 = 4 * MOST_RECORD_BYTES as i32;
+
+/// Opening takes a few thousand of SQLite's steps. A file that is made to be slow, of a million tables, is given up after this many thousand.
+const MOST_STEPS: u32 = 1000;
+
+/// What SQLite may do at the word of a file: nothing but what this program asks for.
+const SETTINGS: [(DbConfig, bool); 4] = [
+    (DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true),
+    (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
+    (DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false),
+    (DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false),
+];
+
 /// The format that this program writes.
 const FORMAT: i64 = MIGRATIONS.len() as i64;
 
 /// Opens a file that is there and brings it to this format, while [`crate::place::hold`] keeps it where it is. Nothing is written before the file is known to be ours.
 pub(crate) fn connect(path: &Path) -> Result<Connection> {
     let sqlite = |cause| Error::sqlite(path, cause);
+    place::plain(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(sqlite)?;
-    connection.busy_timeout(BUSY).map_err(sqlite)?;
+    guard(&mut connection).map_err(sqlite)?;
     // All of it at one moment: another process may be making the tables just now.
     let moment = connection.transaction().map_err(sqlite)?;
     let found = format(&moment, path)?;
+    if found == FORMAT {
+        ours(&moment, path)?;
+    }
     drop(moment);
     if found < FORMAT {
         migrate(&mut connection, path)?;
     }
+    connection.progress_handler(0, None::<fn() -> bool>).map_err(sqlite)?;
     write_ahead(&connection).map_err(sqlite)?;
     // With a log that is written ahead this is safe against a crash of the program, and waits for no disk.
-    connection.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA trusted_schema = OFF;").map_err(sqlite)?;
+    connection.execute_batch("PRAGMA synchronous = NORMAL").map_err(sqlite)?;
     Ok(connection)
+}
+
+/// Settles what a file can have SQLite do, before a byte of it is read.
+fn guard(connection: &mut Connection) -> rusqlite::Result<()> {
+    connection.busy_timeout(BUSY)?;
+    for (setting, on) in SETTINGS {
+        connection.set_db_config(setting, on)?;
+    }
+    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MOST_VALUE)?;
+    connection.execute_batch("PRAGMA cell_size_check = ON")?;
+    let mut steps = 0;
+    connection.progress_handler(
+        1000,
+        Some(move || {
+            steps += 1;
+            steps > MOST_STEPS
+        }),
+    )
+}
+
+/// Makes sure that the tables are those that this program makes, to the letter: a view in a table's place could run for ever.
+fn ours(connection: &Connection, path: &Path) -> Result<()> {
+    let sqlite = |cause| Error::sqlite(path, cause);
+    let own = Connection::open_in_memory().map_err(sqlite)?;
+    for step in MIGRATIONS {
+        own.execute_batch(step).map_err(sqlite)?;
+    }
+    match objects(connection).map_err(sqlite)? == objects(&own).map_err(sqlite)? {
+        true => Ok(()),
+        false => Err(Error::Foreign { path: path.to_owned() }),
+    }
+}
+
+/// What each object of a database is, its name, its table, and how it was made; SQLite's own aside.
+type Objects = Vec<(String, String, String, Option<String>)>;
+
+/// The first objects of a database, as many as this program's and more.
+fn objects(connection: &Connection) -> rusqlite::Result<Objects> {
+    let query = "SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name LIMIT 16";
+    let mut statement = connection.prepare(query)?;
+    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
+    rows.collect()
 }
 
 /// Lets readers and writers go on side by side. Two processes that begin a file at once meet a lock that SQLite doesn't wait for.
@@ -94,8 +155,9 @@ pub(crate) fn damage(connection: &Connection, path: &Path) -> Result<Option<Stri
 /// The file's format; 0 where it is empty. Call it in a transaction.
 fn format(connection: &Connection, path: &Path) -> Result<i64> {
     let number = |query| connection.query_row(query, [], |row| row.get(0)).map_err(|cause| Error::sqlite(path, cause));
-    let found: i64 = number("SELECT user_version FROM pragma_user_version")?;
-    let application: i64 = number("SELECT application_id FROM pragma_application_id")?;
+    // As statements: a table could have the name of the functions that give the same.
+    let found: i64 = number("PRAGMA user_version")?;
+    let application: i64 = number("PRAGMA application_id")?;
     let tables: i64 = number("SELECT count(*) FROM sqlite_schema")?;
     let path = || path.to_owned();
     match () {

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{BufWriter, Write},
+    io::{BufWriter, ErrorKind, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
 };
 
@@ -12,6 +12,7 @@ use image::{
 };
 
 use crate::{
+    budget,
     error::{Cause, Error, Result},
     frame::{Frame, Pixels, Rate, Shape},
     picture,
@@ -75,23 +76,16 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Reads it through once, for the count of its frames and their rate; nothing for a picture that does not move.
+    /// Counts its frames and adds up how long they last, without unpacking one; nothing for a picture that does not move.
     pub fn open(path: &Path, format: ImageFormat) -> Result<Option<Self>> {
         let Some((width, height, frames)) = begin(path, format)? else { return Ok(None) };
-        let (mut count, mut milliseconds) = (0, 0.0);
-        for frame in frames {
-            let (part, whole) =
-                frame.map_err(|error| Error::read(path, picture::one_line(&error)))?.delay().numer_denom_ms();
-            milliseconds += f64::from(part) / f64::from(whole.max(1));
-            count += 1;
-            if count > MOST_FRAMES {
-                return Err(Error::input(path, format!("more than {MOST_FRAMES} frames can't be read: cut it")));
-            }
-        }
+        let Timing { count, milliseconds } = match format {
+            ImageFormat::Gif => gif_timing(path, width, height)?,
+            _ => webp_timing(path)?,
+        };
         if count == 0 {
             return Err(Error::input(path, "holds no frame"));
         }
-        let Some((.., frames)) = begin(path, format)? else { return Ok(None) };
         let shape = Shape { samples: 1, frames: count, width, height, channels: 3 };
         Ok(Some(Self { path: path.to_owned(), frames, shape, rate: rate(count, milliseconds) }))
     }
@@ -122,18 +116,78 @@ fn rate(count: usize, milliseconds: f64) -> Option<Rate> {
     (numerator.is_finite() && numerator >= 1.0).then(|| Rate::new(numerator as u32, denominator))?
 }
 
+/// How many frames there are, and how long all of them last.
+#[derive(Default)]
+struct Timing {
+    count: usize,
+    milliseconds: f64,
+}
+
+impl Timing {
+    /// One frame more.
+    fn add(&mut self, path: &Path, milliseconds: f64) -> Result<()> {
+        self.count += 1;
+        self.milliseconds += milliseconds;
+        if self.count > MOST_FRAMES {
+            return Err(Error::input(path, format!("more than {MOST_FRAMES} frames can't be read: cut it")));
+        }
+        Ok(())
+    }
+}
+
+fn gif_timing(path: &Path, width: u32, height: u32) -> Result<Timing> {
+    let damaged = |error: gif::DecodingError| Error::read(path, picture::one_line(&error));
+    let mut options = gif::DecodeOptions::new();
+    options.skip_frame_decoding(true);
+    let mut decoder = options.read_info(picture::open(path)?).map_err(damaged)?;
+    let mut timing = Timing::default();
+    while let Some(frame) = decoder.next_frame_info().map_err(damaged)? {
+        // A frame may be larger than the canvas that it is laid on.
+        let (wide, tall) = (u32::from(frame.width).max(width), u32::from(frame.height).max(height));
+        budget::check(path, wide, tall, budget::ANIMATED)?;
+        timing.add(path, f64::from(frame.delay) * 10.0)?;
+    }
+    Ok(timing)
+}
+
+/// Walks the file's chunks; the frames' have their duration at a fixed place.
+fn webp_timing(path: &Path) -> Result<Timing> {
+    const DURATION: usize = 12;
+    let failed = |error| Error::read(path, error);
+    let mut file = picture::open(path)?;
+    file.seek(SeekFrom::Start(12)).map_err(failed)?;
+    let mut timing = Timing::default();
+    let mut head = [0; 8 + DURATION + 3];
+    loop {
+        match file.read_exact(&mut head[..8]) {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(timing),
+            read => read.map_err(failed)?,
+        }
+        let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        let mut left = i64::from(length) + i64::from(length % 2);
+        if head.starts_with(b"ANMF") {
+            file.read_exact(&mut head[8..]).map_err(failed)?;
+            left -= (DURATION + 3) as i64;
+            let duration = &head[8 + DURATION..];
+            timing.add(path, f64::from(u32::from_le_bytes([duration[0], duration[1], duration[2], 0])))?;
+        }
+        file.seek_relative(left).map_err(failed)?;
+    }
+}
+
 fn begin(path: &Path, format: ImageFormat) -> Result<Option<(u32, u32, image::Frames<'static>)>> {
     let damaged = |error| Error::read(path, picture::one_line(&error));
     let file = picture::open(path)?;
+    budget::check_file(path, file.get_ref().metadata().map_err(|error| Error::read(path, error))?.len())?;
     let (width, height, frames) = if format == ImageFormat::Gif {
         let decoder = GifDecoder::new(file).map_err(damaged)?;
         let (width, height) = decoder.dimensions();
-        picture::check_size(path, width, height)?;
+        budget::check(path, width, height, budget::ANIMATED)?;
         (width, height, decoder.into_frames())
     } else {
         let decoder = WebPDecoder::new(file).map_err(damaged)?;
         let (width, height) = decoder.dimensions();
-        picture::check_size(path, width, height)?;
+        budget::check(path, width, height, budget::ANIMATED)?;
         if !decoder.has_animation() {
             return Ok(None);
         }

@@ -14,6 +14,8 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
 use crate::{
     error::{Error, Result},
     format::Format,
@@ -22,7 +24,7 @@ use crate::{
 mod decoder;
 mod encoder;
 
-pub(crate) use decoder::{Decoder, tags};
+pub(crate) use decoder::{Decoder, probed, tags};
 pub(crate) use encoder::Encoder;
 
 /// How a format is encoded.
@@ -133,10 +135,20 @@ pub(crate) struct Process {
 
 impl Process {
     fn start(command: &mut Command, what: &Path) -> Result<Self> {
+        Self::limited(command, what, &[])
+    }
+
+    /// Starts a program that may use no more than this of what the system has.
+    fn limited(command: &mut Command, what: &Path, limits: &[(Resource, u64)]) -> Result<Self> {
         let program = command.get_program().to_string_lossy().into_owned();
         let mut child = command.stderr(Stdio::piped()).spawn().map_err(|error| Error::Tool {
             reason: format!("{}: {program} can't be started: {error}", what.display()),
         })?;
+        for (resource, most) in limits {
+            let limit = Rlimit { current: Some(*most), maximum: Some(*most) };
+            // Fails where it has ended, or where the system allows less already.
+            let _ = prlimit(Some(Pid::from_child(&child)), *resource, limit);
+        }
         let errors = child.stderr.take().map(|pipe| thread::spawn(move || last_lines(pipe)));
         Ok(Self { child, errors })
     }
@@ -168,7 +180,10 @@ impl Drop for Process {
 }
 
 fn ended(status: Option<ExitStatus>) -> String {
+    /// The system's way to end what has used up its processor time.
+    const TIME_IS_UP: i32 = 24;
     match (status.and_then(|status| status.signal()), status.and_then(|status| status.code())) {
+        (Some(TIME_IS_UP), _) => "it took more time than any sound video does".to_owned(),
         (Some(signal), _) => format!("it was ended by signal {signal}"),
         (None, Some(code)) => format!("it ended with status {code}"),
         (None, None) => "it is gone".to_owned(),

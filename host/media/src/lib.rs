@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod animation;
+mod budget;
 mod clip;
 mod error;
 mod exif;
@@ -11,6 +12,7 @@ mod ffmpeg;
 mod format;
 mod frame;
 mod journal;
+mod look;
 mod output;
 mod picture;
 mod preview;
@@ -25,6 +27,7 @@ pub use error::{Error, Result};
 pub use format::{Format, Kind};
 pub use frame::{Frame, Pixels, Rate, Shape};
 pub use journal::Journal;
+pub use look::Look;
 pub use output::{NUMBER, Options, Output, STANDARD};
 pub use picture::{Texts, is_keyword, read_picture};
 pub use preview::Preview;

@@ -1,14 +1,17 @@
 //! Single pictures out of files.
 
 use std::{
-    fs::{self, File},
-    io::{BufReader, Read},
+    fs::File,
+    io::{BufReader, ErrorKind, Read, Seek},
     path::Path,
 };
 
-use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, metadata::Orientation};
+use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, metadata::Orientation};
+
+use tilewright_files::{self as files, LOOKED_AT};
 
 use crate::{
+    budget,
     error::{Error, Result},
     frame::{Frame, Pixels},
 };
@@ -16,9 +19,6 @@ use crate::{
 /// What a file says beside its pixels, by keyword: text chunks of a PNG, EXIF of a JPEG or WebP, tags of a video, metadata of a
 /// safetensors file.
 pub type Texts = Vec<(String, String)>;
-
-/// The most pixels of a picture that is read: 16,384 by 16,384, 3 GiB as f32.
-const MOST_PIXELS: u64 = 1 << 28;
 
 /// Whether a PNG's text chunk can have this keyword: 1 to 79 printable Latin-1 characters.
 pub fn is_keyword(text: &str) -> bool {
@@ -31,53 +31,72 @@ pub fn is_keyword(text: &str) -> bool {
 /// precision. It is turned upright where its metadata says so, as ComfyUI does. Gives notes beside it, for what was dropped.
 ///
 /// # Errors
-/// [`Error::Read`] or [`Error::Input`], also for more than 2²⁸ pixels.
+/// [`Error::Read`] or [`Error::Input`], also for what would take more than 1.25 GiB to be read.
 pub fn read_picture(path: &Path) -> Result<(Frame, Vec<String>)> {
-    let mut reader = ImageReader::with_format(open(path)?, sniff(path)?);
-    let mut limits = Limits::default();
-    limits.max_alloc = Some(MOST_PIXELS * 8);
-    reader.limits(limits);
+    let mut file = open(path)?;
+    let length = file.get_ref().metadata().map_err(|error| Error::read(path, error))?.len();
+    budget::check_file(path, length)?;
+    let format = sniff(path, &mut file)?;
     let damaged = |error| Error::read(path, one_line(&error));
+    let mut reader = ImageReader::with_format(file, format);
+    let mut limits = Limits::default();
+    // A PNG's limit is for what stands beside the pixels; those are held against the budget below.
+    limits.max_alloc = Some(if format == ImageFormat::Png { budget::MOST_BESIDE } else { MOST_SCRATCH });
+    reader.limits(limits);
     let mut decoder = reader.into_decoder().map_err(damaged)?;
     let (width, height) = decoder.dimensions();
-    check_size(path, width, height)?;
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+    budget::check(path, width, height, bytes_per_pixel(decoder.color_type(), format, orientation))?;
     let mut picture = DynamicImage::from_decoder(decoder).map_err(damaged)?;
     picture.apply_orientation(orientation);
     let mut notes = Vec::new();
-    if picture.color().has_alpha() && is_transparent(&picture) {
+    if is_transparent(&picture) {
         notes.push(format!("{}: its transparency is dropped", path.display()));
     }
-    Ok((frame(&picture), notes))
+    Ok((frame(picture), notes))
 }
 
-/// Refuses sizes that would not fit memory.
-pub(crate) fn check_size(path: &Path, width: u32, height: u32) -> Result<()> {
-    if width == 0 || height == 0 {
-        return Err(Error::input(path, "its frames have no pixels"));
-    }
-    if u64::from(width) * u64::from(height) > MOST_PIXELS {
-        return Err(Error::input(path, format!("{width}×{height} pixels are more than can be read: scale it down")));
-    }
-    Ok(())
+/// The most bytes of what a reader holds beside the picture, as for a GIF's frame that is no larger than its canvas.
+const MOST_SCRATCH: u64 = 1 << 29;
+
+/// The most that a pixel takes at once while it is read: as the file has it, twice where it is turned, with what its reader needs beside
+/// it; then as three values of its depth; then as f32.
+fn bytes_per_pixel(color: ColorType, format: ImageFormat, orientation: Orientation) -> u64 {
+    let stored = u64::from(color.bytes_per_pixel());
+    let narrowed = if color.bytes_per_pixel() / color.channel_count() > 1 { 6 } else { 3 };
+    let beside = match format {
+        // Two bytes for each coefficient of a progressive one.
+        ImageFormat::Jpeg => 2 * u64::from(color.channel_count()),
+        ImageFormat::Png => 0,
+        _ => 8,
+    };
+    let turned = if orientation == Orientation::NoTransforms { 0 } else { stored };
+    [stored + beside, stored + turned, stored + narrowed, narrowed + budget::FRAME].into_iter().max().unwrap_or(stored)
 }
 
 /// Opens a plain file: a pipe would block, and a folder gives an odd error.
 pub(crate) fn open(path: &Path) -> Result<BufReader<File>> {
-    let facts = fs::metadata(path).map_err(|error| Error::read(path, error))?;
-    if !facts.is_file() {
-        return Err(Error::input(path, "is no file"));
-    }
-    Ok(BufReader::new(File::open(path).map_err(|error| Error::read(path, error))?))
+    tilewright_files::open(path).map(BufReader::new).map_err(|error| match error.kind() {
+        ErrorKind::IsADirectory | ErrorKind::InvalidInput => Error::input(path, error.to_string()),
+        _ => Error::read(path, error),
+    })
 }
 
-/// The format that a file's first bytes show.
-pub(crate) fn sniff(path: &Path) -> Result<ImageFormat> {
+/// The format that an open file's first bytes show; it stands at its beginning again afterwards.
+pub(crate) fn sniff(path: &Path, file: &mut BufReader<File>) -> Result<ImageFormat> {
+    let failed = |error| Error::read(path, error);
     let mut start = Vec::new();
-    open(path)?.take(64).read_to_end(&mut start).map_err(|error| Error::read(path, error))?;
-    let readable = [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::WebP, ImageFormat::Gif];
-    let found = image::guess_format(&start).ok().filter(|format| readable.contains(format));
-    found.ok_or_else(|| Error::input(path, "is no PNG, JPEG, WebP or GIF"))
+    file.by_ref().take(LOOKED_AT).read_to_end(&mut start).map_err(failed)?;
+    file.rewind().map_err(failed)?;
+    let expected = "a PNG, JPEG, WebP or GIF is expected";
+    match files::Format::of(&start) {
+        Some(files::Format::Png) => Ok(ImageFormat::Png),
+        Some(files::Format::Jpeg) => Ok(ImageFormat::Jpeg),
+        Some(files::Format::WebP) => Ok(ImageFormat::WebP),
+        Some(files::Format::Gif) => Ok(ImageFormat::Gif),
+        Some(other) => Err(Error::input(path, format!("{}: {expected}", other.name()))),
+        None => Err(Error::input(path, format!("no picture: {expected}"))),
+    }
 }
 
 /// An error of a codec in one line.
@@ -89,20 +108,26 @@ fn is_transparent(picture: &DynamicImage) -> bool {
     match picture {
         DynamicImage::ImageRgba8(pixels) => pixels.pixels().any(|pixel| pixel.0[3] < u8::MAX),
         DynamicImage::ImageLumaA8(pixels) => pixels.pixels().any(|pixel| pixel.0[1] < u8::MAX),
-        other => other.to_rgba16().pixels().any(|pixel| pixel.0[3] < u16::MAX),
+        DynamicImage::ImageRgba16(pixels) => pixels.pixels().any(|pixel| pixel.0[3] < u16::MAX),
+        DynamicImage::ImageLumaA16(pixels) => pixels.pixels().any(|pixel| pixel.0[1] < u16::MAX),
+        // No other that is read has any.
+        _ => false,
     }
 }
 
-fn frame(picture: &DynamicImage) -> Frame {
+fn frame(picture: DynamicImage) -> Frame {
     use image::ColorType::{L16, La16, Rgb16, Rgba16};
     let (width, height) = (picture.width(), picture.height());
     if !matches!(picture.color(), L16 | La16 | Rgb16 | Rgba16) {
-        let values = picture.to_rgb8().into_raw();
+        let values = picture.into_rgb8().into_raw();
         return Pixels { width, height, channels: 3, values }.frame();
     }
-    let deep = picture.to_rgb16().into_raw();
-    let plane = |channel| deep.iter().skip(channel).step_by(3).map(|&value| f32::from(value) / 32767.5 - 1.0);
-    Frame { width, height, channels: 3, values: (0..3).flat_map(plane).collect() }
+    let deep = picture.into_rgb16().into_raw();
+    let mut values = Vec::with_capacity(deep.len());
+    for channel in 0..3 {
+        values.extend(deep.iter().skip(channel).step_by(3).map(|&value| f32::from(value) / 32767.5 - 1.0));
+    }
+    Frame { width, height, channels: 3, values }
 }
 
 #[cfg(test)]
@@ -168,12 +193,44 @@ mod tests {
         let values = Pixels::from(&whole).values;
         crate::still::write_png((9, 9), 3, png::BitDepth::Eight, &values, &mut cut, &Vec::new()).unwrap();
         cut.truncate(cut.len() / 2);
-        for bytes in [&b""[..], b"GIF89a", b"text", &huge, &cut] {
-            fs::write(&path, bytes).unwrap();
+        for bytes in [&b""[..], b"GIF89a", b"text", b"GIF89a\xff\xff\xff\xff\0\0\0;", &huge, &cut] {
+            std::fs::write(&path, bytes).unwrap();
             let error = read_picture(&path).unwrap_err();
             assert!(error.to_string().starts_with(&path.display().to_string()) && error.is_input(), "{error}");
         }
-        assert!(read_picture(folder.path()).unwrap_err().to_string().ends_with("is no file"));
+        assert!(read_picture(folder.path()).unwrap_err().to_string().ends_with("a folder, not a file"));
         assert!(read_picture(&folder.path().join("missing")).is_err());
+        // What it is instead is said; nothing of a long file is read.
+        std::fs::write(&path, b"\x09\0\0\0\0\0\0\0{       }").unwrap();
+        assert!(
+            read_picture(&path)
+                .unwrap_err()
+                .to_string()
+                .ends_with("a safetensors file: a PNG, JPEG, WebP or GIF is expected")
+        );
+        std::fs::write(&path, b"\xff\xd8\xff").unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(30 << 30).unwrap();
+        assert!(read_picture(&path).unwrap_err().to_string().contains("more than a picture has"));
+    }
+
+    #[test]
+    fn a_packed_profile_does_not_unfold_beyond_its_limit() {
+        // A gigabyte of zeros as a colour profile of one megabyte.
+        let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+        (0..256).for_each(|_| packed.write_all(&[0; 4 << 20]).unwrap());
+        let mut profile = b"a\0\0".to_vec();
+        profile.extend(packed.finish().unwrap());
+        let mut bytes = Vec::new();
+        let mut encoder = png::Encoder::new(&mut bytes, 1, 1);
+        encoder.set_color(png::ColorType::Rgb);
+        let mut writer = encoder.write_header().unwrap();
+        writer.write_chunk(png::chunk::iCCP, &profile).unwrap();
+        writer.write_image_data(&[1, 2, 3]).unwrap();
+        writer.finish().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.png");
+        std::fs::write(&path, bytes).unwrap();
+        // The picture is there; the profile is not needed.
+        assert_eq!(Pixels::from(&read_picture(&path).unwrap().0).values, [1, 2, 3]);
     }
 }

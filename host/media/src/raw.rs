@@ -12,7 +12,10 @@ use half::{bf16, f16};
 use serde::Deserialize;
 use tempfile::NamedTempFile;
 
+use tilewright_files as files;
+
 use crate::{
+    budget,
     error::{Cause, Error, Result},
     frame::{Frame, Shape},
     picture::{self, Texts},
@@ -20,9 +23,6 @@ use crate::{
 
 /// The tensor's name.
 const TENSOR: &str = "sample";
-
-/// The most bytes of a file's header that are read; the format allows as many.
-const MOST_HEADER: u64 = 100_000_000;
 
 /// The values' bytes in a file.
 pub(crate) fn bytes(values: &[f32]) -> Vec<u8> {
@@ -137,11 +137,12 @@ impl Reader {
         let mut word = [0; 8];
         file.read_exact_at(&mut word, 0).map_err(|_| damaged("it ends within its header"))?;
         let header = u64::from_le_bytes(word);
-        if header > MOST_HEADER || header > length.saturating_sub(8) {
+        if header > files::header::MOST_BYTES || header > length.saturating_sub(8) {
             return Err(damaged("its header is longer than it can be"));
         }
         let mut text = vec![0; header as usize];
         file.read_exact_at(&mut text, 8).map_err(|error| Error::read(path, error))?;
+        files::header::check(&text).map_err(|reason| damaged(&format!("its header has {reason}")))?;
         let mut entries: BTreeMap<String, serde_json::Value> =
             serde_json::from_slice(&text).map_err(|_| damaged("its header is no JSON"))?;
         let Some(entry) = entries.remove(TENSOR) else {
@@ -156,7 +157,8 @@ impl Reader {
             let reason = "[N, C, H, W] or [N, C, T, H, W] with 1, 3 or 4 channels expected";
             Error::input(path, format!("tensor {TENSOR} has shape {:?}, {reason}", entry.shape))
         })?;
-        picture::check_size(path, shape.width, shape.height)?;
+        let plane = *size as u64 + budget::FRAME / 3 * shape.channels as u64;
+        budget::check(path, shape.width, shape.height, plane)?;
         let wanted = entry.shape.iter().try_fold(*size as u64, |all, &extent| all.checked_mul(extent));
         let [from, to] = entry.data_offsets;
         let end = to.checked_add(8 + header).filter(|&end| end <= length);

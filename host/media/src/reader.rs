@@ -60,7 +60,7 @@ impl ClipReader {
             let expected = "expected .mp4, .webm, .mkv, .mov, .avi, .gif, .webp, .png, .jpg, .safetensors or a folder";
             return Err(Error::input(path, format!("unknown input ending: {expected}")));
         }
-        let format = picture::sniff(path)?;
+        let format = picture::sniff(path, &mut picture::open(path)?)?;
         let moving = matches!(format, image::ImageFormat::Gif | image::ImageFormat::WebP);
         match if moving { animation::Reader::open(path, format)? } else { None } {
             Some(reader) => {

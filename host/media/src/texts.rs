@@ -35,8 +35,8 @@ pub fn read_texts(path: &Path) -> Texts {
 }
 
 fn of_file(path: &Path) -> Texts {
-    let Ok(format) = picture::sniff(path) else { return of_other(path).unwrap_or_default() };
-    let Ok(file) = picture::open(path) else { return Texts::new() };
+    let Ok(mut file) = picture::open(path) else { return Texts::new() };
+    let Ok(format) = picture::sniff(path, &mut file) else { return of_other(path).unwrap_or_default() };
     match format {
         ImageFormat::Png => of_png(file).unwrap_or_default(),
         ImageFormat::Jpeg => JpegDecoder::new(file).ok().map(of_exif).unwrap_or_default(),
@@ -67,7 +67,7 @@ fn of_exif(mut decoder: impl ImageDecoder) -> Texts {
 fn of_other(path: &Path) -> Option<Texts> {
     let ending = path.extension()?.to_str()?.to_ascii_lowercase();
     if ending != "safetensors" {
-        return ffmpeg::tags(path);
+        return ffmpeg::tags(path).ok();
     }
     let mut file = picture::open(path).ok()?;
     let mut length = [0; 8];
@@ -83,7 +83,8 @@ fn of_other(path: &Path) -> Option<Texts> {
 
 fn first_picture(folder: &Path) -> Option<PathBuf> {
     let names = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
-    names.filter(|path| picture::sniff(path).is_ok()).min()
+    let is_picture = |path: &PathBuf| picture::open(path).and_then(|mut file| picture::sniff(path, &mut file)).is_ok();
+    names.filter(is_picture).min()
 }
 
 #[cfg(test)]

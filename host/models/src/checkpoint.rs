@@ -2,54 +2,41 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fs::File,
-    io::Read,
+    io::{ErrorKind, Read},
     path::{Path, PathBuf},
 };
 
 use memmap2::Mmap;
 use safetensors::{SafeTensorError, SafeTensors, tensor::Metadata};
 use tch::{Device, Tensor};
+use tilewright_files::{Format, LOOKED_AT, header};
 use tilewright_plan::{Dtype, bytes};
 
 use crate::{Error, Result, error::Shape};
 
 pub use safetensors::Dtype as Stored;
 
-/// The longest header that is read: a hundred times that of the largest published checkpoint.
-const LONGEST_HEADER: u64 = 64 << 20;
-
-/// What files start with that people take for safetensors.
-#[derive(Clone, Copy, Debug)]
-enum OtherFormat {
-    /// A pickle, of this kind.
-    Pickle(&'static str),
-    /// Something else, and what to do about it.
-    Other(&'static str),
+/// What a file that is none of safetensors' is, and what to do.
+fn advice(format: Format, path: &Path, start: &[u8]) -> String {
+    let (name, advice) = (format.name(), format.advice());
+    match format {
+        Format::Pickle | Format::PickleInZip => {
+            let command = conversion(path, &path.with_extension("safetensors"));
+            format!("{name}, not safetensors: {advice}: {command}")
+        }
+        // What a server answers in place of a file says what is wrong.
+        Format::Text => format!("{name} ('{}'), not a safetensors file: {advice}", beginning(start)),
+        _ => format!("{name}, not a safetensors file: {advice}"),
+    }
 }
 
-use OtherFormat::{Other, Pickle};
-
-const OTHER_FORMATS: [(&[u8], OtherFormat); 6] = [
-    (b"PK\x03\x04", Pickle("a PyTorch pickle (zip)")),
-    (b"\x80\x02", Pickle("a Python pickle")),
-    (b"\x80\x04", Pickle("a Python pickle")),
-    (b"GGUF", Other("a GGUF file: quantized VAEs can't be read yet, give the safetensors file")),
-    (b"\x89PNG", Other("a PNG picture, not a safetensors file")),
-    (b"version https://git-lfs", Other("a Git LFS pointer, not the file itself: run 'git lfs pull'")),
-];
-
-impl OtherFormat {
-    /// What the file is, and what to do.
-    fn advice(self, path: &Path) -> String {
-        match self {
-            Other(advice) => advice.into(),
-            Pickle(kind) => format!(
-                "{kind}, not safetensors: pickles can run code; convert it: {}",
-                conversion(path, &path.with_extension("safetensors"))
-            ),
-        }
-    }
+/// A text's first line, cut short.
+fn beginning(start: &[u8]) -> String {
+    const MOST: usize = 60;
+    let text = String::from_utf8_lossy(start);
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let shown: String = line.chars().take(MOST).collect();
+    if shown.len() < line.len() { shown + "…" } else { shown }
 }
 
 /// The shell command that makes a safetensors file of a pickle without running what is in it. Weights may stand under `state_dict`; tied ones share
@@ -89,41 +76,42 @@ impl Checkpoint {
     pub fn open(path: &Path) -> Result<Self> {
         let read = |source| Error::Read { path: path.to_owned(), source };
         let format = |reason: String| Error::Format { path: path.to_owned(), reason };
-        let mut file = File::open(path).map_err(read)?;
-        let metadata = file.metadata().map_err(read)?;
-        if metadata.is_dir() {
-            return Err(format(folder_hint(path)));
+        let file = tilewright_files::open(path).map_err(|error| match error.kind() {
+            ErrorKind::IsADirectory => format(folder_hint(path)),
+            _ => read(error),
+        })?;
+        let length = file.metadata().map_err(read)?.len();
+        let mut start = Vec::new();
+        (&file).take(LOOKED_AT).read_to_end(&mut start).map_err(read)?;
+        match Format::of(&start) {
+            Some(Format::Safetensors) | None => {}
+            Some(other) => return Err(format(advice(other, path, &start))),
         }
-        if !metadata.is_file() {
-            return Err(format("not a regular file".into()));
-        }
-        let length = metadata.len();
-        let mut start = [0_u8; 24];
-        let got = file.read(&mut start).map_err(read)?;
-        if let Some((_, what)) = OTHER_FORMATS.iter().find(|(magic, _)| start[..got].starts_with(magic)) {
-            return Err(format(what.advice(path)));
-        }
-        if length < 8 {
+        let Some(announced) = start.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)) else {
             return Err(format(format!(
                 "{length} bytes are no safetensors file: it starts with the header's length in 8 bytes"
             )));
+        };
+        if announced > header::MOST_BYTES {
+            let most = bytes::display(header::MOST_BYTES);
+            return Err(format(match start.get(8) {
+                Some(b'{') => format!("a header of {announced} bytes: files have at most {most}"),
+                _ => format!(
+                    "no safetensors file, nor another kind that is known: its first 8 bytes are no header's length of at most {most}"
+                ),
+            }));
         }
-        let header = u64::from_le_bytes(start[..8].try_into().unwrap_or_default());
-        if header > LONGEST_HEADER {
+        if announced > length - 8 {
             return Err(format(format!(
-                "no safetensors file: its first 8 bytes would be the length of the header, {header} bytes, and more than {} is nonsense",
-                bytes::display(LONGEST_HEADER)
-            )));
-        }
-        if header > length - 8 {
-            return Err(format(format!(
-                "truncated, or no safetensors file: a header of {header} bytes is announced and {} bytes follow; copy or download it again",
+                "truncated, or no safetensors file: a header of {announced} bytes is announced and {} bytes follow; copy or download it again",
                 length - 8
             )));
         }
         // SAFETY: the map is only read, and every read goes through offsets checked against its length below. A file that
         // another process cuts short meanwhile ends this process with SIGBUS, as with every reader that maps files.
         let map = unsafe { Mmap::map(&file) }.map_err(read)?;
+        let text = map.get(8..8 + announced as usize).unwrap_or_default();
+        header::check(text).map_err(|reason| format(format!("its header has {reason}: no model's or latent's has")))?;
         let (length, header) = SafeTensors::read_metadata(&map).map_err(|error| format(explain(&error)))?;
         let names = header.tensors().into_keys().enumerate().map(|(index, name)| (name, index)).collect();
         Ok(Self { path: path.to_owned(), map, data: length + 8, header, names })
@@ -256,12 +244,35 @@ mod tests {
 
     #[test]
     fn broken_files_are_refused_in_one_line() {
-        let cases: [(Vec<u8>, &str); 12] = [
-            (vec![], "0 bytes are no safetensors file"),
-            (b"abc".to_vec(), "3 bytes are no safetensors file"),
-            (b"PK\x03\x04aaaaaaaaaaaa".to_vec(), "pickles can run code; convert it: python3 -c"),
+        let axes = vec!["0"; 17].join(",");
+        let pipe = {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("pipe");
+            assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+            std::error::Error::source(&Checkpoint::open(&path).unwrap_err()).unwrap().to_string()
+        };
+        assert_eq!(pipe, "a named pipe, not a file");
+        let cases: [(Vec<u8>, &str); 18] = [
+            (vec![], "an empty file (0 bytes), not a safetensors file: copy or download it again"),
+            (vec![0xff; 3], "3 bytes are no safetensors file"),
+            (
+                b"PK\x03\x04aaaaaaaaaaaaaaaaaaaaaaaaaaa/data.pkl".to_vec(),
+                "pickles can run code; convert it: python3 -c",
+            ),
+            (b"PK\x03\x04aaaaaaaaaaaa".to_vec(), "a zip archive, not a safetensors file: unpack it"),
+            (b"<!doctype html>\n<html>".to_vec(), "a web page (HTML), not a safetensors file: the download"),
+            (b"Invalid username\nor password".to_vec(), "a text ('Invalid username'), not a safetensors file"),
+            (b"\0\0\0\x20ftypisom".to_vec(), "an MP4 or QuickTime video, not a safetensors file"),
+            (
+                with_header(&format!(r#"{{"a":{{"dtype":"F32","shape":[{axes}],"data_offsets":[0,0]}}}}"#), 0),
+                "its header has more than 16 axes of a tensor: no model's or latent's has",
+            ),
+            (
+                [(99_u64 << 20).to_le_bytes().to_vec(), b"{}".to_vec()].concat(),
+                "a header of 103809024 bytes: files have at most 32 MiB",
+            ),
             (b"\x80\x02}q\x00(X\x06".to_vec(), "pickle"),
-            (u64::MAX.to_le_bytes().to_vec(), "nonsense"),
+            (vec![0xff; 10], "nor another kind that is known"),
             ([1000_u64.to_le_bytes().to_vec(), b"{}".to_vec()].concat(), "truncated"),
             (with_header("{\"a\":", 0), "header is no valid description"),
             (with_header(r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#, 4), "truncated"),

@@ -1,6 +1,6 @@
 //! diffusers' config.json beside a file: what tensors don't tell.
 
-use std::{fs, path::PathBuf};
+use std::{fs, io::ErrorKind, path::PathBuf};
 
 use serde::{Deserialize, de::DeserializeOwned};
 
@@ -27,14 +27,16 @@ pub(crate) fn read<T: DeserializeOwned>(
     classes: &[&str],
 ) -> Result<Option<(PathBuf, T)>> {
     let path = file.path().with_file_name("config.json");
-    let Some(metadata) = fs::metadata(&path).ok().filter(|_| identity.layout == FileLayout::Diffusers) else {
+    if identity.layout != FileLayout::Diffusers || fs::metadata(&path).is_err() {
         return Ok(None);
-    };
-    let broken = |reason: String| Error::Format { path: path.clone(), reason };
-    if !metadata.is_file() || metadata.len() > LONGEST {
-        return Err(broken("no configuration: not a file of under 1 MiB".into()));
     }
-    let text = fs::read(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
+    let broken = |reason: String| Error::Format { path: path.clone(), reason };
+    let text = tilewright_files::read(&path, LONGEST).map_err(|source| match source.kind() {
+        ErrorKind::FileTooLarge | ErrorKind::IsADirectory | ErrorKind::InvalidInput => {
+            broken("no configuration: not a file of under 1 MiB".into())
+        }
+        _ => Error::Read { path: path.clone(), source },
+    })?;
     let written: Written<T> =
         serde_json::from_slice(&text).map_err(|error| broken(format!("no valid configuration: {error}")))?;
     if let Some(class) = written.class.filter(|class| !classes.contains(&class.as_str())) {

@@ -57,7 +57,7 @@ pub enum Error {
         expected: Shape,
     },
     /// A tensor has a type that can't be used here.
-    #[error("{path}: tensor {name} is stored as {found}: f32, f16 and bf16 can be read")]
+    #[error("{path}: tensor {name} is stored as {found}: f32, f16 and bf16 can be read: give a file of one of these")]
     Stored {
         /// The file.
         path: PathBuf,

@@ -5,7 +5,14 @@ use std::{collections::BTreeMap, fmt, str::FromStr};
 use serde::Serialize;
 use tilewright_plan::Dtype;
 
-use crate::{Checkpoint, Error, Result, checkpoint::computable, kl, names, names::Naming, wan};
+use crate::{
+    Checkpoint, Error, Result,
+    checkpoint::computable,
+    kl, names,
+    names::Naming,
+    parts::{Part, Role},
+    wan,
+};
 
 /// A family of models that share an autoencoder's latent space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -151,12 +158,36 @@ pub struct Identity {
     pub(crate) naming: Option<Naming>,
 }
 
-/// Names that give a kind away.
-const MARKS: [(&str, Kind); 3] = [
-    ("taesd_decoder.1.weight", Kind::TinyAutoencoder),
-    ("decoder.22.bias", Kind::TinyAutoencoder),
-    ("latent_tensor", Kind::Latent),
+/// The name that gives a latent away.
+const LATENT: &str = "latent_tensor";
+
+/// The most tensors that a file of latents holds.
+const MOST_LATENTS: usize = 8;
+
+/// What the names of a KL autoencoder's parts begin with behind the prefix, and so whose names they are.
+const KL_PARTS: [(&str, Naming); 8] = [
+    ("decoder.up_blocks.", Naming::Diffusers),
+    ("decoder.mid_block.", Naming::Diffusers),
+    ("decoder.up.", Naming::Ldm),
+    ("decoder.mid.", Naming::Ldm),
+    ("encoder.down_blocks.", Naming::Diffusers),
+    ("encoder.mid_block.", Naming::Diffusers),
+    ("encoder.down.", Naming::Ldm),
+    ("encoder.mid.", Naming::Ldm),
 ];
+
+/// The prefix and naming of a KL autoencoder's tensor in the part `decoder.` or `encoder.`.
+fn kl(name: &str, part: &str) -> Option<(String, Naming)> {
+    let at = name.find(part).filter(|at| *at == 0 || name.as_bytes()[at - 1] == b'.')?;
+    let (prefix, rest) = name.split_at(at);
+    KL_PARTS.iter().find(|(start, _)| rest.starts_with(start)).map(|(_, naming)| (prefix.to_owned(), *naming))
+}
+
+/// Whether every tensor has a latent's axes, and a name of its own rather than a layer's.
+fn is_latents(file: &Checkpoint) -> bool {
+    let plain = |name: &str| !name.contains('.') && file.shape(name).is_some_and(|shape| matches!(shape.len(), 4 | 5));
+    (1..=MOST_LATENTS).contains(&file.names().len()) && file.names().all(plain)
+}
 
 /// What the names of WAN's original layout begin with, behind the prefix; no other network has such.
 const WAN_PARTS: [&str; 6] = [
@@ -200,9 +231,14 @@ impl Identity {
                 naming: None,
             };
         }
-        let mark = MARKS.iter().find(|(name, _)| file.shape(name).is_some()).map(|(_, kind)| *kind);
+        let other_autoencoder = Part::of(file).into_iter().find(|part| part.role == Role::Autoencoder);
+        let mark = match other_autoencoder {
+            Some(part) if part.name.contains("tiny") => Some(Kind::TinyAutoencoder),
+            Some(_) => Some(Kind::Other),
+            None => file.shape(LATENT).map(|_| Kind::Latent),
+        };
         let other = Self {
-            kind: mark.unwrap_or(if file.names().len() == 1 { Kind::Latent } else { Kind::Other }),
+            kind: mark.unwrap_or(if is_latents(file) { Kind::Latent } else { Kind::Other }),
             layout: FileLayout::Other,
             prefix: String::new(),
             family: Family::Kl,
@@ -213,18 +249,8 @@ impl Identity {
             return other;
         }
         // Any tensor of the decoder gives its prefix and naming away; `conv_in` alone may be the one that is missing.
-        let found = file.names().find_map(|name| {
-            let at = name.find("decoder.").filter(|at| *at == 0 || name.as_bytes()[at - 1] == b'.')?;
-            let (prefix, rest) = name.split_at(at);
-            let naming = if rest.starts_with("decoder.up_blocks.") || rest.starts_with("decoder.mid_block.") {
-                Naming::Diffusers
-            } else if rest.starts_with("decoder.up.") || rest.starts_with("decoder.mid.") {
-                Naming::Ldm
-            } else {
-                return None;
-            };
-            Some((prefix.to_owned(), naming))
-        });
+        // The encoder's tell as much where it is alone.
+        let found = ["decoder.", "encoder."].into_iter().find_map(|part| file.names().find_map(|name| kl(name, part)));
         let Some((prefix, naming)) = found else {
             return other;
         };
@@ -244,9 +270,16 @@ impl Identity {
     pub fn of_decoder(file: &Checkpoint) -> Result<Self> {
         let identity = Self::of(file);
         let reason = match identity.kind {
-            Kind::KlAutoencoder | Kind::VideoAutoencoder => return Ok(identity),
+            Kind::KlAutoencoder | Kind::VideoAutoencoder if identity.has_decoder(file) => return Ok(identity),
+            Kind::KlAutoencoder | Kind::VideoAutoencoder => {
+                "a VAE's encoder alone: the decoder is in another file, or in that of the whole VAE".into()
+            }
             Kind::TinyAutoencoder => "a tiny autoencoder: only KL and WAN autoencoders can be decoded with".into(),
             Kind::Latent => "a latent, not a VAE: the latent comes first, the VAE after --vae".into(),
+            Kind::Other if !Part::of(file).is_empty() => format!(
+                "{}, not a VAE that can be decoded with: give the file of a KL or WAN VAE, or a checkpoint that contains one",
+                Part::named(&Part::of(file))
+            ),
             Kind::Other => {
                 let first = file
                     .names()
@@ -257,6 +290,12 @@ impl Identity {
         };
         Err(Error::Unknown { path: file.path().to_owned(), reason })
     }
+
+    /// Whether tensors of the autoencoder's decoder are there.
+    pub fn has_decoder(&self, file: &Checkpoint) -> bool {
+        let start = format!("{}decoder.", self.prefix);
+        file.names().any(|name| name.starts_with(&start))
+    }
 }
 
 /// The family by its neighbours in a whole checkpoint, or else by the latent's channels.
@@ -265,7 +304,10 @@ fn family(file: &Checkpoint, prefix: &str) -> (Family, Option<Family>) {
     if let Some((_, family)) = neighbour.filter(|_| !prefix.is_empty()) {
         return (*family, None);
     }
-    let channels = file.shape(&format!("{prefix}decoder.conv_in.weight")).and_then(|shape| shape.get(1).copied());
+    let of_decoder = file.shape(&format!("{prefix}decoder.conv_in.weight")).and_then(|shape| shape.get(1).copied());
+    // A mean and a variance for each.
+    let of_encoder = || Some(file.shape(&format!("{prefix}encoder.conv_out.weight"))?.first()? / 2);
+    let channels = of_decoder.or_else(of_encoder);
     let quantized = file.shape(&format!("{prefix}post_quant_conv.weight")).is_some();
     match (channels, quantized) {
         (Some(4), _) => (Family::Sd, Some(Family::Sdxl)),
@@ -291,6 +333,8 @@ pub struct Inspection {
     pub parameters: u64,
     /// Elements by stored type.
     pub stored: BTreeMap<String, u64>,
+    /// The networks in it beside an autoencoder that can be run.
+    pub parts: Vec<Part>,
     /// An autoencoder's encoder is in the file.
     pub encoder: bool,
     /// The decoder, where there is one.
@@ -336,29 +380,36 @@ pub struct DecoderInspection {
     pub missing: Vec<String>,
     /// Tensors that the decoder has no place for.
     pub left_over: Vec<String>,
+    /// Tensors that the decoder needs and whose stored type can't be computed from, such as FP8.
+    pub uncomputable: Vec<String>,
 }
 
 impl DecoderInspection {
     /// Looks at the decoder of a file that has one.
     fn of(file: &Checkpoint, identity: &Identity) -> Option<Self> {
+        if !identity.has_decoder(file) {
+            return None;
+        }
         let (names, left_over, outcome) = match identity.kind {
             Kind::KlAutoencoder => (
                 kl::Config::decoder_names(file, identity),
                 kl::Config::left_over(file, identity),
-                kl::Config::read(file, identity)
-                    .map(|config| (config.problems(file, identity), Architecture::Kl(config))),
+                kl::Config::read(file, identity).map(|config| {
+                    (config.problems(file, identity), config.uncomputable(file, identity), Architecture::Kl(config))
+                }),
             ),
             Kind::VideoAutoencoder => (
                 wan::Config::decoder_names(file, identity),
                 wan::Config::left_over(file, identity),
-                wan::Config::read(file, identity)
-                    .map(|config| (config.problems(file, identity), Architecture::Wan(config))),
+                wan::Config::read(file, identity).map(|config| {
+                    (config.problems(file, identity), config.uncomputable(file, identity), Architecture::Wan(config))
+                }),
             ),
             _ => return None,
         };
-        let (missing, config) = match outcome {
-            Ok((problems, config)) => (problems, Some(config)),
-            Err(error) => (vec![error.to_string()], None),
+        let (missing, uncomputable, config) = match outcome {
+            Ok((problems, uncomputable, config)) => (problems, uncomputable, Some(config)),
+            Err(error) => (vec![error.to_string()], Vec::new(), None),
         };
         let bytes = |name: &String| file.bytes(name).map(|bytes| bytes.len() as u64);
         Some(Self {
@@ -368,6 +419,7 @@ impl DecoderInspection {
             stored: most_common(file, &names),
             missing,
             left_over,
+            uncomputable,
         })
     }
 }
@@ -397,6 +449,7 @@ impl Inspection {
             tensors: file.names().len(),
             parameters: file.names().map(|name| elements(file, name)).sum(),
             stored,
+            parts: Part::of(file),
             encoder: match identity.kind {
                 Kind::KlAutoencoder => kl::EncoderConfig::there(file, &identity),
                 _ => wan::EncoderConfig::there(file, &identity),

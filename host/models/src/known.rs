@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Checkpoint, Error, Result, error::Shape, names::Table};
+use crate::{Checkpoint, Error, Result, checkpoint::computable, error::Shape, names::Table};
 
 /// A tensor that a network needs: diffusers' name and the shapes that it may have, the usual one first.
 #[derive(Debug)]
@@ -98,6 +98,28 @@ impl<'a, T: Table> Known<'a, T> {
             });
         }
         Ok((name, found))
+    }
+
+    /// Makes sure that every tensor that is needed is there, in its shape and in a type that can be computed from.
+    ///
+    /// # Errors
+    /// As [`Self::locate`], and [`Error::Stored`].
+    pub fn all_loadable(&self, needed: &[Needed]) -> Result<()> {
+        for needed in needed {
+            let (name, _) = self.locate(needed)?;
+            if let Some(found) = self.file.stored(name).filter(|stored| computable(*stored).is_none()) {
+                let path = self.file.path().to_owned();
+                return Err(Error::Stored { path, name: name.to_owned(), found: format!("{found:?}") });
+            }
+        }
+        Ok(())
+    }
+
+    /// The file's names of needed tensors whose type can't be computed from.
+    pub fn uncomputable(&self, needed: &[Needed]) -> Vec<String> {
+        let names = needed.iter().filter_map(|needed| self.names.get(&needed.name));
+        let unreadable = |name: &&&str| self.file.stored(name).is_some_and(|stored| computable(stored).is_none());
+        names.filter(unreadable).map(|name| (*name).to_owned()).collect()
     }
 
     /// What is wrong with the tensors that are needed, a line each.

@@ -1,11 +1,14 @@
-//! Latents as ComfyUI and diffusers save them.
+//! Latents as ComfyUI and diffusers save them. [`LatentFile`] is one of which nothing but the header was read; [`Latent`] has its values.
+
+mod doubt;
 
 use std::path::{Path, PathBuf};
 
 use tch::{Device, Tensor};
+use tilewright_plan::bytes;
 
 use crate::{
-    Checkpoint, Error, Family, Result,
+    Checkpoint, Error, Family, Identity, Kind, Part, Result,
     checkpoint::{Stored, computable},
     error::Shape,
     kl, wan,
@@ -25,6 +28,9 @@ const MOST_PIXELS: u64 = 1 << 17;
 
 /// Most frames of a clip, and most samples.
 const MOST_FRAMES: u64 = 1 << 16;
+
+/// Most values of a latent, 2 GiB as f32: those of a picture of 46,000 by 46,000 pixels, or of half an hour of small video.
+const MOST_VALUES: u64 = 1 << 29;
 
 /// Where a latent came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +97,22 @@ impl Scaling {
     }
 }
 
+/// A latent's file, of which the header alone has been read: whether a model can take it is known before its values cost anything.
+#[derive(Debug)]
+pub struct LatentFile {
+    file: Checkpoint,
+    tensor: String,
+    origin: Origin,
+    form: Form,
+}
+
+/// A latent's file and its extents [N, C, T, h, w].
+#[derive(Clone, Debug)]
+struct Form {
+    path: PathBuf,
+    size: [u64; 5],
+}
+
 /// A latent that can be decoded.
 #[derive(Debug)]
 pub struct Latent {
@@ -104,12 +126,12 @@ pub struct Latent {
     pub texts: Vec<(String, String)>,
 }
 
-impl Latent {
-    /// Reads a latent: ComfyUI's tensor where there is one, the only tensor of the file, or the one named.
+impl LatentFile {
+    /// Looks into a file: ComfyUI's tensor where there is one, the only tensor of the file, or the one named.
     ///
     /// # Errors
-    /// The file is unsound, or the tensor is missing, ambiguous, of the wrong rank or type, empty, or not finite.
-    pub fn read(path: &Path, tensor: Option<&str>) -> Result<Self> {
+    /// The file is unsound, or the tensor is missing, ambiguous, of the wrong rank or type, empty, or larger than any latent.
+    pub fn open(path: &Path, tensor: Option<&str>) -> Result<Self> {
         let file = Checkpoint::open(path)?;
         let refused = |reason: String| Error::Latent { path: path.to_owned(), reason };
         let candidates: Vec<&str> = file.names().filter(|name| *name != COMFYUI_MARKER).collect();
@@ -122,17 +144,11 @@ impl Latent {
             None => match candidates[..] {
                 [] => return Err(refused("no tensors in it: nothing to decode".into())),
                 [only] => only,
-                _ => {
-                    return Err(refused(format!(
-                        "{} tensors in it: choose the latent with --tensor: {}",
-                        candidates.len(),
-                        list(&candidates)
-                    )));
-                }
+                _ => return Err(refused(ambiguous(&file, &candidates))),
             },
         };
         let found = file.shape(name).unwrap_or_default().to_vec();
-        let shape = match found[..] {
+        let size = match found[..] {
             [batch, channels, height, width] => [batch, channels, 1, height, width],
             [batch, channels, frames, height, width] => [batch, channels, frames, height, width],
             _ => {
@@ -142,41 +158,108 @@ impl Latent {
                 )));
             }
         };
-        if shape.contains(&0) {
+        if size.contains(&0) {
             return Err(refused(format!("tensor {name} has shape {}: nothing to decode", Shape(found))));
+        }
+        let size = size.map(|extent| extent as u64);
+        let values = size.iter().try_fold(1_u64, |product, extent| product.checked_mul(*extent));
+        if values.is_none_or(|values| values > MOST_VALUES) {
+            let most = bytes::display(MOST_VALUES * 4);
+            return Err(refused(format!(
+                "tensor {name} has shape {}: a latent of over {most} as f32 is out of reach: split the file",
+                Shape(found)
+            )));
         }
         let stored = file.stored(name).unwrap_or(Stored::F32);
         if computable(stored).is_none() {
             return Err(Error::Stored { path: path.to_owned(), name: name.to_owned(), found: format!("{stored:?}") });
-        }
-        let extents = shape.map(|extent| extent as i64);
-        let mut values = file.load(name, &found, tch::Kind::Float, Device::Cpu)?.f_reshape(extents)?;
-        let bad = tilewright_torch::non_finite(&values)?;
-        if bad > 0 {
-            return Err(refused(format!(
-                "{bad} of {} values of tensor {name} are NaN or infinite: the sampler that made it failed, sample again (perhaps in bf16 or f32)",
-                values.numel()
-            )));
         }
         let origin = match name {
             COMFYUI if file.shape(COMFYUI_MARKER).is_some() => Origin::ComfyUi,
             COMFYUI => Origin::ComfyUiLegacy,
             _ => Origin::Plain,
         };
+        let tensor = name.to_owned();
+        Ok(Self { file, tensor, origin, form: Form { path: path.to_owned(), size } })
+    }
+
+    /// How large it is.
+    pub fn extents(&self) -> Extents {
+        self.form.extents()
+    }
+
+    /// As [`Latent::check_kl`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn check_kl(&self, config: &kl::Config) -> Result<()> {
+        self.form.check_kl(config)
+    }
+
+    /// As [`Latent::check_wan`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn check_wan(&self, config: &wan::Config) -> Result<()> {
+        self.form.check_wan(config)
+    }
+
+    /// Reads the values.
+    ///
+    /// # Errors
+    /// They are not finite, or memory is out.
+    pub fn read(self) -> Result<Latent> {
+        let Self { file, tensor, origin, form } = self;
+        let found = file.shape(&tensor).unwrap_or_default();
+        let extents = form.size.map(|extent| extent as i64);
+        let mut values = file.load(&tensor, found, tch::Kind::Float, Device::Cpu)?.f_reshape(extents)?;
+        let bad = tilewright_torch::non_finite(&values)?;
+        if bad > 0 {
+            let reason = format!(
+                "{bad} of {} values of tensor {tensor} are NaN or infinite: the sampler that made it failed, sample again (perhaps in bf16 or f32)",
+                values.numel()
+            );
+            return Err(Error::Latent { path: form.path, reason });
+        }
         if origin == Origin::ComfyUiLegacy {
             values = values.f_mul_scalar(COMFYUI_LEGACY)?;
         }
         let mut texts: Vec<_> =
             file.texts().into_iter().flatten().map(|(name, text)| (name.clone(), text.clone())).collect();
         texts.sort();
-        Ok(Self { path: path.to_owned(), origin, values, texts })
+        Ok(Latent { path: form.path, origin, values, texts })
+    }
+}
+
+/// What to say of a file of several tensors of which none is a latent's by name.
+fn ambiguous(file: &Checkpoint, candidates: &[&str]) -> String {
+    let what = match Identity::of(file).kind {
+        Kind::KlAutoencoder | Kind::VideoAutoencoder => Some("a VAE".to_owned()),
+        _ => Some(Part::named(&Part::of(file))).filter(|named| !named.is_empty()),
+    };
+    match what {
+        Some(what) => format!("{what}, not a latent: the latent comes first, the VAE after --vae"),
+        None => format!("{} tensors in it: choose the latent with --tensor: {}", candidates.len(), list(candidates)),
+    }
+}
+
+impl Latent {
+    /// Reads a latent as [`LatentFile::open`] finds it, whatever the model.
+    ///
+    /// # Errors
+    /// As [`LatentFile::open`] and [`LatentFile::read`].
+    pub fn read(path: &Path, tensor: Option<&str>) -> Result<Self> {
+        LatentFile::open(path, tensor)?.read()
+    }
+
+    fn form(&self) -> Form {
+        let size = self.values.size();
+        Form { path: self.path.clone(), size: std::array::from_fn(|axis| size[axis] as u64) }
     }
 
     /// How large it is.
     pub fn extents(&self) -> Extents {
-        let size = self.values.size();
-        let extent = |axis: usize| size[axis] as u32;
-        Extents { samples: extent(0), frames: extent(2), height: extent(3), width: extent(4) }
+        self.form().extents()
     }
 
     /// The values as pictures, [N, C, h, w].
@@ -186,12 +269,8 @@ impl Latent {
     pub fn pictures(&self) -> Result<Tensor> {
         match self.extents().frames {
             1 => Ok(self.values.f_squeeze_dim(2)?),
-            frames => Err(self.refused(format!("the latent has {frames} frames: it is a clip, not a picture"))),
+            frames => Err(self.form().refused(format!("the latent has {frames} frames: it is a clip, not a picture"))),
         }
-    }
-
-    fn refused(&self, reason: String) -> Error {
-        Error::Latent { path: self.path.clone(), reason }
     }
 
     /// Checks that a decoder of pictures can take it.
@@ -199,14 +278,7 @@ impl Latent {
     /// # Errors
     /// Where the channels differ, it is a clip, or the picture would be absurdly large.
     pub fn check_kl(&self, config: &kl::Config) -> Result<()> {
-        let frames = self.extents().frames;
-        if frames > 1 {
-            return Err(self.refused(format!(
-                "this VAE ({}) decodes pictures and the latent has {frames} frames: it is a video model's",
-                config.family
-            )));
-        }
-        self.check(config.latent_channels, config.family, config.spatial_scale())
+        self.form().check_kl(config)
     }
 
     /// Checks that a decoder of clips can take it.
@@ -214,30 +286,7 @@ impl Latent {
     /// # Errors
     /// Where the channels differ, or the clip would be absurdly large or long.
     pub fn check_wan(&self, config: &wan::Config) -> Result<()> {
-        self.check(config.latent_channels, config.family, config.spatial_scale())?;
-        let frames = 1 + (self.values.size()[2] as u64 - 1) * u64::from(config.temporal_scale());
-        if frames > MOST_FRAMES {
-            return Err(self.refused(format!("a clip of {frames} frames is out of reach: split the file")));
-        }
-        Ok(())
-    }
-
-    fn check(&self, channels: usize, family: Family, scale: u32) -> Result<()> {
-        let size = self.values.size();
-        if size[1] as usize != channels {
-            return Err(self.refused(format!(
-                "the latent has {} channels, the VAE ({family}) takes {channels}: they are of different models",
-                size[1]
-            )));
-        }
-        let sides = [size[3], size[4]].map(|side| (side as u64).saturating_mul(u64::from(scale)));
-        if sides.iter().any(|side| *side > MOST_PIXELS) {
-            return Err(self.refused(format!("a picture of {}×{} pixels is out of reach", sides[1], sides[0])));
-        }
-        if size[0] as u64 > MOST_FRAMES {
-            return Err(self.refused(format!("{} samples are out of reach: split the file", size[0])));
-        }
-        Ok(())
+        self.form().check_wan(config)
     }
 
     /// Undoes a model's scaling (diffusers' `AutoencoderKL` and `AutoencoderKLWan` pipelines).
@@ -255,6 +304,55 @@ impl Latent {
                 self.values.f_mul(&each(std)?)?.f_add(&each(mean)?)?
             }
         };
+        Ok(())
+    }
+}
+
+impl Form {
+    fn extents(&self) -> Extents {
+        let extent = |axis: usize| u32::try_from(self.size[axis]).unwrap_or(u32::MAX);
+        Extents { samples: extent(0), frames: extent(2), height: extent(3), width: extent(4) }
+    }
+
+    fn refused(&self, reason: String) -> Error {
+        Error::Latent { path: self.path.clone(), reason }
+    }
+
+    fn check_kl(&self, config: &kl::Config) -> Result<()> {
+        let frames = self.size[2];
+        if frames > 1 {
+            return Err(self.refused(format!(
+                "this VAE ({}) decodes pictures and the latent has {frames} frames: it is a video model's",
+                config.family
+            )));
+        }
+        self.check(config.latent_channels, config.family, config.spatial_scale())
+    }
+
+    fn check_wan(&self, config: &wan::Config) -> Result<()> {
+        self.check(config.latent_channels, config.family, config.spatial_scale())?;
+        let frames = 1 + (self.size[2] - 1).saturating_mul(u64::from(config.temporal_scale()));
+        if frames > MOST_FRAMES {
+            return Err(self.refused(format!("a clip of {frames} frames is out of reach: split the file")));
+        }
+        Ok(())
+    }
+
+    fn check(&self, channels: usize, family: Family, scale: u32) -> Result<()> {
+        let size = self.size;
+        if size[1] != channels as u64 {
+            return Err(self.refused(format!(
+                "the latent has {} channels, the VAE ({family}) takes {channels}: they are of different models",
+                size[1]
+            )));
+        }
+        let sides = [size[3], size[4]].map(|side| side.saturating_mul(u64::from(scale)));
+        if sides.iter().any(|side| *side > MOST_PIXELS) {
+            return Err(self.refused(format!("a picture of {}×{} pixels is out of reach", sides[1], sides[0])));
+        }
+        if size[0] > MOST_FRAMES {
+            return Err(self.refused(format!("{} samples are out of reach: split the file", size[0])));
+        }
         Ok(())
     }
 }

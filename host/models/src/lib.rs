@@ -12,9 +12,11 @@ pub mod kl;
 mod known;
 mod latent;
 mod names;
+mod parts;
 pub mod wan;
 
 pub use checkpoint::{Checkpoint, Stored};
 pub use error::{Error, Result};
 pub use identify::{Architecture, DecoderInspection, Family, FileLayout, Identity, Inspection, Kind};
-pub use latent::{Extents, Latent, Origin, Scaling};
+pub use latent::{Extents, Latent, LatentFile, Origin, Scaling};
+pub use parts::{Part, Role};

@@ -26,3 +26,4 @@ pub use encoder_config::{DownBlock, Downsample, EncoderConfig};
 pub use encoder_footprint::{EncoderExtent, EncoderFootprint};
 pub use encoder_state::{EncoderState, Part, Place};
 pub use footprint::{Extent, Footprint, Tiled};
+pub(crate) use statistics::PUBLISHED;

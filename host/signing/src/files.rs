@@ -1,7 +1,7 @@
 //! Files of keys and signatures: read with a limit, written whole or not at all, and secret ones for their owner's eyes only.
 
 use std::{
-    fs::{self, File, Permissions},
+    fs::{self, Permissions},
     io::{self, Read, Write},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -28,11 +28,7 @@ pub fn signature_path(file: &Path) -> PathBuf {
 /// [`Error::Unreadable`], also for what is too long or no text.
 pub fn read_text(path: &Path) -> Result<String> {
     let unreadable = |source| Error::Unreadable { path: path.into(), source };
-    // Asked before it is opened: to open a pipe waits for whoever writes to it.
-    if !fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err(unreadable(io::Error::other("it is not a file")));
-    }
-    let file = File::open(path).map_err(unreadable)?;
+    let file = tilewright_files::open(path).map_err(unreadable)?;
     let mut text = String::new();
     file.take(MOST_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
     if text.len() as u64 > MOST_BYTES {

@@ -1,7 +1,6 @@
 //! Clips, and single frames of video VAEs.
 
 use std::{
-    fs::File,
     io::{self, Read},
     path::Path,
 };
@@ -11,7 +10,6 @@ use tch::Tensor;
 use tilewright_decode::{published_rate, texts, unscale};
 use tilewright_engine::{ClipJob, VideoVae};
 use tilewright_media::{ClipWriter, Journal, Kind, Pixels, Preview, Rate, Shape};
-use tilewright_models::Latent;
 use tilewright_plan::{Planner, PolicyIdentity, Recorder, Request};
 
 use super::{
@@ -20,6 +18,7 @@ use super::{
     limit,
     picture::drawing,
     pinned::Pinned,
+    say_doubt,
 };
 use crate::{
     args::Decode,
@@ -68,8 +67,8 @@ impl Work for Clips<'_> {
     fn work(&mut self, input: &Input) -> Outcome {
         let Self { arguments, plan, writing, progress, planner, vae, workplace } = self;
         progress.resume();
-        let mut latent = Latent::read(&input.path, arguments.tensor.as_deref())?;
-        vae.check(&latent)?;
+        let mut latent = vae.latent(&input.path, arguments.tensor.as_deref())?;
+        say_doubt(&latent, (vae.config.family, None), vae.scaling().as_ref(), arguments.scaled)?;
         if arguments.scaled {
             unscale(&mut latent, vae.scaling(), &arguments.vae, "put its config.json beside it")?;
         }
@@ -205,7 +204,7 @@ fn fingerprint(latents: &Tensor, vae: &Path, policy: &PolicyIdentity, request: &
     digest.update(format!("{:?}", latents.size()));
     digest.update(&bytes);
     let read = |error: io::Error| Failure::work(format!("{}: can't be read: {error}", vae.display()));
-    let mut file = File::open(vae).map_err(read)?;
+    let mut file = tilewright_files::open(vae).map_err(read)?;
     let mut piece = vec![0_u8; 1 << 20];
     loop {
         match file.read(&mut piece).map_err(read)? {

@@ -3,10 +3,9 @@
 use tilewright_decode::{RECORD_KEYWORD, frames, texts, unscale};
 use tilewright_engine::{Job, Overrides, Vae};
 use tilewright_media::{Format, Kind, Output, Pixels, Shape};
-use tilewright_models::Latent;
 use tilewright_plan::Recorder;
 
-use super::{PICTURE, Plan, limit};
+use super::{PICTURE, Plan, limit, say_doubt};
 use crate::{
     args::Decode,
     batch::Work,
@@ -51,8 +50,8 @@ impl Work for Pictures<'_> {
         let Self { arguments, plan, progress, planner, drawing, vae, workplace } = self;
         progress.resume();
         let output = plan.output(input, Kind::Picture, PICTURE)?;
-        let mut latent = Latent::read(&input.path, arguments.tensor.as_deref())?;
-        vae.check(&latent)?;
+        let mut latent = vae.latent(&input.path, arguments.tensor.as_deref())?;
+        say_doubt(&latent, vae.families(), vae.scaling().as_ref(), arguments.scaled)?;
         if arguments.scaled {
             unscale(&mut latent, vae.scaling(), &arguments.vae, "give --family, or --scaling-factor")?;
         }

@@ -99,11 +99,13 @@ impl Source {
         let mut frames = Vec::new();
         while frames.len() < count as usize {
             let Some(frame) = self.reader.next_frame()? else { break };
-            let whole = Tensor::f_from_slice(&frame.values)?.f_reshape([
-                channels,
-                i64::from(frame.height),
-                i64::from(frame.width),
-            ])?;
+            let (height, width) = (i64::from(frame.height), i64::from(frame.width));
+            let whole = Tensor::f_from_slice(&frame.values)?.f_reshape([channels, height, width])?;
+            // A large picture's values stand in memory no more often than they have to.
+            drop(frame);
+            if count == 1 && (height, width) == (tall, wide) {
+                return Ok(whole.f_unsqueeze(0)?);
+            }
             frames.push(whole.f_narrow(1, top, tall)?.f_narrow(2, left, wide)?);
         }
         if frames.is_empty() {

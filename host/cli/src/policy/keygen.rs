@@ -2,7 +2,6 @@
 
 use std::{
     env,
-    fs::File,
     io::{self, BufRead, BufReader, IsTerminal, Read, Write},
     path::{Path, PathBuf},
 };
@@ -93,7 +92,7 @@ fn asked(prompt: &str) -> Outcome<String> {
 
 fn first_line(path: &Path) -> Outcome<String> {
     let unreadable = |error: io::Error| Failure::input(format!("{}: can't be read: {error}", path.display()));
-    let file = File::open(path).map_err(unreadable)?;
+    let file = tilewright_files::open(path).map_err(unreadable)?;
     let mut line = String::new();
     BufReader::new(file.take(MOST_PASSWORD)).read_line(&mut line).map_err(unreadable)?;
     Ok(line.trim_end_matches(['\r', '\n']).to_owned())

@@ -1,7 +1,6 @@
 //! `tilewright policy swap` and `rollback`: what a server is asked to do with its policies.
 
 use std::{
-    fs,
     io::{self, Write},
     net::{Ipv4Addr, Ipv6Addr},
     path::Path,
@@ -201,10 +200,14 @@ impl Server {
     }
 }
 
+/// The longest file of certificates or keys.
+const MOST_PEM: u64 = 1 << 20;
+
 /// ring for the mathematics; the certificates that the system trusts, and those that the user does.
 fn tls(arguments: &ServerArguments) -> Outcome<TlsConfig> {
     let read = |path: &Path| {
-        fs::read(path).map_err(|error| Failure::input(format!("{}: can't be read: {error}", path.display())))
+        tilewright_files::read(path, MOST_PEM)
+            .map_err(|error| Failure::input(format!("{}: can't be read: {error}", path.display())))
     };
     let wrong = |path: &Path, what: &str| Failure::input(format!("{}: expected {what} in PEM", path.display()));
     let system = rustls_native_certs::load_native_certs().certs;

@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    fs::File,
     io::{self, BufRead, BufReader, Write},
     path::Path,
 };
@@ -87,7 +86,7 @@ fn read(path: &Path) -> Outcome<Recorded> {
     let source: Box<dyn BufRead> = if path == Path::new("-") {
         Box::new(io::stdin().lock())
     } else {
-        let opened = File::open(path);
+        let opened = tilewright_files::open(path);
         Box::new(BufReader::new(
             opened.map_err(|error| Failure::input(format!("{}: can't be read: {error}", path.display())))?,
         ))

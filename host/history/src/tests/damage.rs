@@ -90,5 +90,56 @@ fn places_that_cannot_be_written_are_said() {
         assert!(matches!(History::open(&path), Err(Error::Make { .. })), "{}", path.display());
     }
     // A folder stands where the file should.
-    assert!(matches!(History::open(place.0.path()), Err(Error::Sqlite { .. })));
+    assert!(matches!(History::open(place.0.path()), Err(Error::NoFile { .. })));
+}
+
+#[test]
+fn pipes_in_the_place_of_any_of_its_files_are_refused_at_once() {
+    for ending in ["", "-wal", "-shm", "-journal"] {
+        let place = Place::new();
+        drop(place.open());
+        let pipe = format!("{}{ending}", place.path().display());
+        let _ = fs::remove_file(&pipe);
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(matches!(History::open(&place.path()), Err(Error::NoFile { .. })), "{ending}");
+        assert!(matches!(History::existing(&place.path()), Err(Error::NoFile { .. })), "{ending}");
+    }
+}
+
+#[test]
+fn a_file_larger_than_any_history_is_put_aside_unread() {
+    let place = Place::new();
+    drop(place.open());
+    fs::File::options().write(true).open(place.path()).unwrap().set_len(1 << 40).unwrap();
+    assert!(matches!(History::existing(&place.path()), Err(Error::Corrupt { .. })));
+    let mut history = place.open();
+    assert_eq!(history.take_put_aside(), place.broken());
+    assert_eq!(history.count(&Filter::default()).unwrap(), 0);
+}
+
+#[test]
+fn files_that_would_keep_sqlite_busy_are_refused() {
+    // The marks of a history, and other tables than a history's.
+    let forged = |tables: &str| {
+        let place = Place::new();
+        drop(place.open());
+        fs::remove_file(place.path()).unwrap();
+        let text = format!("{tables}; PRAGMA application_id = 1414289234; PRAGMA user_version = 1;");
+        Connection::open(place.path()).unwrap().execute_batch(&text).unwrap();
+        for outcome in [History::open(&place.path()).map(drop), History::existing(&place.path()).map(drop)] {
+            assert!(matches!(outcome, Err(Error::Foreign { .. })), "{outcome:?} of {tables:.80}");
+        }
+    };
+    let endless = "WITH RECURSIVE endless(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM endless)";
+    forged(&format!("CREATE VIEW trial AS {endless} SELECT x AS id, x AS time FROM endless"));
+    forged(&format!("CREATE VIEW pragma_user_version AS {endless} SELECT x AS user_version FROM endless"));
+    forged("CREATE TABLE trial (id INTEGER PRIMARY KEY, time INTEGER)");
+    let tables: Vec<String> = (0..60_000).map(|number| format!("CREATE TABLE t{number}(a)")).collect();
+    forged(&format!("BEGIN; {}; COMMIT", tables.join(";")));
+    // A trigger beside the tables that are right.
+    let place = Place::new();
+    drop(place.open());
+    let trigger = "CREATE TRIGGER t AFTER INSERT ON trial BEGIN DELETE FROM trial; END";
+    Connection::open(place.path()).unwrap().execute_batch(trigger).unwrap();
+    assert!(matches!(History::open(&place.path()), Err(Error::Foreign { .. })));
 }

@@ -1,6 +1,6 @@
 //! Requests out of records: what each call of a policy was told, as far as the record has it.
 
-use std::{fs::File, io::BufReader, path::Path};
+use std::{io::BufReader, path::Path};
 
 use tilewright_plan::{
     Attempt, Cost, Device, Offer, Plan, Record, Request, Trial, exchange::Question, records, records::Damage,
@@ -32,7 +32,7 @@ pub struct RecordedRequest {
 /// # Errors
 /// [`CompareError::Unreadable`], [`CompareError::Damaged`] with the line, or [`CompareError::NoRecords`].
 pub fn read(path: &Path) -> Result<Vec<RecordedRequest>, CompareError> {
-    let file = File::open(path).map_err(|source| CompareError::Unreadable { path: path.into(), source })?;
+    let file = tilewright_files::open(path).map_err(|source| CompareError::Unreadable { path: path.into(), source })?;
     let mut requests = Vec::new();
     for read in records::read(BufReader::new(file)) {
         let (line, record) = read.map_err(|damage| CompareError::Damaged { path: path.into(), damage })?;

@@ -3,15 +3,18 @@
 
 use std::{
     collections::BTreeMap,
+    fs::File,
     io::{ErrorKind, Read},
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{Command, Stdio},
 };
 
+use rustix::process::Resource;
 use serde::Deserialize;
 
-use super::{Process, file, find, quiet};
+use super::{Process, find, quiet};
 use crate::{
+    budget,
     error::{Error, Result},
     frame::{Frame, Pixels, Rate, Shape},
     picture::{self, Texts},
@@ -19,6 +22,14 @@ use crate::{
 
 /// What ffmpeg may open: neither playlists nor anything from the network.
 const GUARD: [&str; 4] = ["-protocol_whitelist", "file,pipe", "-format_whitelist", "mov,matroska,avi"];
+
+/// The open file under a name that ffmpeg takes: its standard input. It is the file that was looked at, whatever its path leads to by now.
+const INPUT: &str = "file:/proc/self/fd/0";
+
+/// What ffprobe and ffmpeg may use: memory in bytes, of which a frame of the largest size takes a few hundredths, and seconds of processor time, which
+/// reading a whole video has no bound on.
+const PROBING: [(Resource, u64); 2] = [(Resource::As, 4 << 30), (Resource::Cpu, 20)];
+const DECODING: [(Resource, u64); 1] = [(Resource::As, 16 << 30)];
 
 /// What reading needs ffmpeg for, in the message where it is missing.
 const NEED: &str = "to read videos";
@@ -59,10 +70,13 @@ struct SideData {
 impl Decoder {
     /// Looks into the file and starts decoding it.
     pub fn open(path: &Path) -> Result<Self> {
-        drop(picture::open(path)?);
-        let (shape, rate) = probe(path)?;
+        let input = picture::open(path)?.into_inner();
+        let again = |file: &File| file.try_clone().map_err(|error| Error::read(path, error));
+        let (shape, rate) = probe(path, again(&input)?)?;
         let mut command = quiet(&find("ffmpeg", NEED)?);
-        command.arg("-nostdin").args(GUARD).arg("-i").arg(file(path)).args(["-map", "0:v:0"]);
+        let most_pixels = budget::most_pixels(3 + budget::FRAME).to_string();
+        command.arg("-nostdin").args(GUARD).args(["-max_pixels", &most_pixels, "-i", INPUT]).stdin(input);
+        command.args(["-map", "0:v:0"]);
         // Each frame once, whatever the file says of its time, and all of one size. In turn: the rate's own time base, so that
         // ffmpeg neither drops nor doubles frames to keep the rate.
         let filter = format!(
@@ -73,7 +87,7 @@ impl Decoder {
         );
         command.args(["-vf", &filter, "-r", &rate.to_string()]);
         command.args(["-f", "rawvideo", "-pix_fmt", "rgb24", "pipe:1"]).stdout(Stdio::piped());
-        let process = Process::start(&mut command, path)?;
+        let process = Process::limited(&mut command, path, &DECODING)?;
         Ok(Self { process, path: path.to_owned(), shape, rate, read: 0, ended: false })
     }
 
@@ -104,7 +118,7 @@ impl Decoder {
         }
         self.ended = true;
         let failed = |reason| Error::Ffmpeg { path: self.path.clone(), reason, reading: true };
-        let said = self.process.end().map_err(failed)?;
+        let said = self.process.end().map_err(unnamed).map_err(failed)?.map(unnamed);
         let shown = self.path.display();
         match said {
             _ if self.read == 0 => return Err(failed(said.unwrap_or_else(|| "there are no frames".to_owned()))),
@@ -118,44 +132,57 @@ impl Decoder {
     }
 }
 
-#[derive(Deserialize)]
-struct Tagged {
-    format: Tags,
+/// What a program said, without the name that it was given for the file.
+fn unnamed(said: String) -> String {
+    said.replace(&format!("{INPUT}: "), "").replace("/proc/self/fd/0: ", "")
+}
+
+/// The shape and rate that a video's file promises.
+pub(crate) fn probed(path: &Path) -> Result<(Shape, Rate)> {
+    probe(path, picture::open(path)?.into_inner())
 }
 
 #[derive(Deserialize)]
-struct Tags {
+struct Tagged {
+    #[serde(default)]
+    format: Container,
+}
+
+#[derive(Default, Deserialize)]
+struct Container {
     #[serde(default)]
     tags: BTreeMap<String, String>,
 }
 
-/// The most bytes of tags that are read, as JSON.
-const MOST_TAGS: u64 = 64 << 20;
-
-/// A video's tags; in lower case, which Matroska does not keep. Nothing where there are none, or no ffmpeg.
-pub(crate) fn tags(path: &Path) -> Option<Texts> {
-    drop(picture::open(path).ok()?);
-    let mut command = quiet(&find("ffprobe", NEED).ok()?);
-    command.args(GUARD).args(["-of", "json", "-show_entries", "format_tags"]).arg(file(path)).stdout(Stdio::piped());
-    let mut process = Process::start(&mut command, path).ok()?;
-    let mut text = Vec::new();
-    process.child.stdout.take()?.take(MOST_TAGS).read_to_end(&mut text).ok()?;
-    process.end().ok()?;
-    let found: Tagged = serde_json::from_slice(&text).ok()?;
-    Some(found.format.tags.into_iter().map(|(keyword, text)| (keyword.to_lowercase(), text)).collect())
+/// The tags of a video's file; a workflow may have megabytes.
+pub(crate) fn tags(path: &Path) -> Result<Texts> {
+    let mut command = quiet(&find("ffprobe", NEED)?);
+    command.args(GUARD).args(["-of", "json", "-show_entries", "format_tags", INPUT]);
+    let text = said_of(path, picture::open(path)?.into_inner(), &mut command, 32 << 20)?;
+    let found: Tagged =
+        serde_json::from_slice(&text).map_err(|_| Error::input(path, "has no tags that can be read"))?;
+    // Matroska does not keep the case of a keyword.
+    Ok(found.format.tags.into_iter().map(|(keyword, text)| (keyword.to_lowercase(), text)).collect())
 }
 
-fn probe(path: &Path) -> Result<(Shape, Rate)> {
+/// What ffprobe says of an open file, cut off where it is longer than so many bytes.
+fn said_of(path: &Path, input: File, command: &mut Command, most: u64) -> Result<Vec<u8>> {
+    let mut process = Process::limited(command.stdin(input).stdout(Stdio::piped()), path, &PROBING)?;
+    let mut text = Vec::new();
+    if let Some(pipe) = process.child.stdout.take() {
+        pipe.take(most).read_to_end(&mut text).map_err(|error| Error::read(path, error))?;
+    }
+    let failed = |reason| Error::Ffmpeg { path: path.to_owned(), reason: unnamed(reason), reading: true };
+    process.end().map_err(failed)?;
+    Ok(text)
+}
+
+fn probe(path: &Path, input: File) -> Result<(Shape, Rate)> {
     let mut command = quiet(&find("ffprobe", NEED)?);
     command.args(GUARD).args(["-select_streams", "v:0", "-count_packets", "-of", "json", "-show_entries"]);
     command.arg("stream=width,height,avg_frame_rate,r_frame_rate,nb_read_packets:stream_side_data=rotation");
-    command.arg(file(path)).stdout(Stdio::piped());
-    let mut process = Process::start(&mut command, path)?;
-    let mut text = Vec::new();
-    if let Some(pipe) = process.child.stdout.take() {
-        pipe.take(1 << 20).read_to_end(&mut text).map_err(|error| Error::read(path, error))?;
-    }
-    process.end().map_err(|reason| Error::Ffmpeg { path: path.to_owned(), reason, reading: true })?;
+    command.arg(INPUT);
+    let text = said_of(path, input, &mut command, 1 << 20)?;
     let found: Probe = serde_json::from_slice(&text).map_err(|_| Error::input(path, "holds no video"))?;
     let stream = found.streams.into_iter().next().ok_or_else(|| Error::input(path, "holds no video"))?;
     let (mut width, mut height) = (stream.width, stream.height);
@@ -164,7 +191,7 @@ fn probe(path: &Path) -> Result<(Shape, Rate)> {
     if (turned.round() as i64).rem_euclid(180) == 90 {
         (width, height) = (height, width);
     }
-    picture::check_size(path, width, height)?;
+    budget::check(path, width, height, 3 + budget::FRAME)?;
     let rates = [&stream.avg_frame_rate, &stream.r_frame_rate];
     let rate = rates.iter().find_map(|text| text.parse().ok());
     let rate = rate.ok_or_else(|| Error::input(path, "says no frame rate"))?;

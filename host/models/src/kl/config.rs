@@ -23,7 +23,7 @@ const DECODER: [&str; 2] = ["decoder.", "post_quant_conv."];
 const USUAL_GROUPS: usize = 32;
 
 /// Most channels that a layer may have: past this a file is hostile rather than large.
-const MOST_CHANNELS: usize = 1 << 16;
+const MOST_CHANNELS: usize = 1 << 13;
 
 /// One up block: so many residual layers, then twice the size where it is not the last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -199,6 +199,20 @@ impl Config {
         needs.norm("decoder.conv_norm_out", last);
         needs.conv("decoder.conv_out", last, self.image_channels, 3);
         needs.list
+    }
+
+    /// Makes sure, before anything is decided or loaded, that the weights can be.
+    ///
+    /// # Errors
+    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as FP8.
+    pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
+        Error::refuse_left_over(file.path(), "decoder", &Self::left_over(file, identity))?;
+        names(file, identity)?.all_loadable(&self.needed())
+    }
+
+    /// Tensors that the decoder needs and whose type can't be computed from.
+    pub fn uncomputable(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
+        names(file, identity).map(|names| names.uncomputable(&self.needed())).unwrap_or_default()
     }
 
     /// What keeps the decoder from being loaded, a line each.

@@ -20,11 +20,9 @@ pub(super) struct Loader<'a> {
 }
 
 impl<'a> Loader<'a> {
-    /// Checks all shapes before any weight is copied.
+    /// Checks all shapes and types before any weight is copied.
     pub fn new(names: Names<'a>, needed: Vec<Needed>, numeric: Numeric, device: Device, groups: usize) -> Result<Self> {
-        for needed in &needed {
-            names.locate(needed)?;
-        }
+        names.all_loadable(&needed)?;
         Ok(Self { names, needed, numeric, device, groups })
     }
 

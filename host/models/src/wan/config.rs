@@ -3,14 +3,14 @@
 use serde::Serialize;
 use tilewright_plan::{Dtype, Model};
 
-use super::statistics;
+use super::{statistics, weights::Weights};
 use crate::{
     Checkpoint, Error, Family, FileLayout, Identity, Kind, Result, Scaling, identify::most_common, known::Known,
     names::wan::Naming,
 };
 
 /// Most channels that a layer may have: past this a file is hostile rather than large.
-pub(super) const MOST_CHANNELS: usize = 1 << 16;
+pub(super) const MOST_CHANNELS: usize = 1 << 13;
 
 /// Most output pixels, or frames, per latent pixel or frame.
 const MOST_SCALE: u32 = 1 << 8;
@@ -238,6 +238,19 @@ impl Config {
         let Ok(known) = known(file, identity) else { return Vec::new() };
         let needed = Self::read(file, identity).ok().map(|config| config.needed());
         known.left_over(&DECODER, needed.as_deref())
+    }
+
+    /// Makes sure, before anything is decided or loaded, that the weights can be.
+    ///
+    /// # Errors
+    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as FP8.
+    pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
+        Weights::new(file, identity, self)?.all_present()
+    }
+
+    /// Tensors that the decoder needs and whose type can't be computed from.
+    pub fn uncomputable(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
+        known(file, identity).map(|known| known.uncomputable(&self.needed())).unwrap_or_default()
     }
 
     /// What keeps the decoder from being loaded, a line each.

@@ -3,7 +3,10 @@
 use serde::Serialize;
 use tilewright_plan::{Dtype, Model};
 
-use super::config::{MOST_CHANNELS, at, known, patch, resnet_channels};
+use super::{
+    config::{MOST_CHANNELS, at, known, patch, resnet_channels},
+    weights::Weights,
+};
 use crate::{Checkpoint, Error, Family, Identity, Result, identify::most_common, known::Known, names::wan::Naming};
 
 /// How a down block ends where it is not the last: half the height and width.
@@ -146,6 +149,14 @@ impl EncoderConfig {
         let Ok(known) = known(file, identity) else { return Vec::new() };
         let needed = Self::read(file, identity).ok().map(|config| config.needed());
         known.left_over(&ENCODER, needed.as_deref())
+    }
+
+    /// Makes sure, before anything is decided or loaded, that the weights can be.
+    ///
+    /// # Errors
+    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as FP8.
+    pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
+        Weights::of_encoder(file, identity, self)?.all_present()
     }
 
     /// What keeps the encoder from being loaded, a line each.

@@ -39,13 +39,13 @@ impl<'a> Weights<'a> {
         Ok(Self { known: known(file, identity)?, needed: config.needed(), left_over, network: "encoder" })
     }
 
-    /// Compares all shapes, before any weight is copied.
+    /// Compares all shapes and types, before any weight is copied.
     ///
     /// # Errors
-    /// A tensor that is missing, misshapen or left over, by the file's own name.
+    /// A tensor that is missing, misshapen, left over or of a type that can't be computed from, by the file's own name.
     pub fn all_present(&self) -> Result<()> {
         Error::refuse_left_over(self.known.file.path(), self.network, &self.left_over)?;
-        self.needed.iter().try_for_each(|needed| self.known.locate(needed).map(|_| ()))
+        self.known.all_loadable(&self.needed)
     }
 
     fn find(&self, name: &str) -> Option<&Needed> {

@@ -132,6 +132,15 @@ impl EncoderConfig {
         names(file, identity).map(|names| names.left_over(&ENCODER, None)).unwrap_or_default()
     }
 
+    /// Makes sure, before anything is decided or loaded, that the weights can be.
+    ///
+    /// # Errors
+    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as FP8.
+    pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
+        Error::refuse_left_over(file.path(), "encoder", &Self::left_over(file, identity))?;
+        names(file, identity)?.all_loadable(&self.needed())
+    }
+
     /// Whether the file has tensors of an encoder.
     pub fn there(file: &Checkpoint, identity: &Identity) -> bool {
         names(file, identity).is_ok_and(|names| names.has("encoder"))

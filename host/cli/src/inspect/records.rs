@@ -1,0 +1,120 @@
+//! Files of decision records, and the record that a picture carries.
+
+use std::{collections::BTreeMap, io::BufReader, path::Path};
+
+use serde::Serialize;
+use tilewright_plan::{Record, bytes, records};
+
+use crate::{
+    failure::{Failure, Outcome},
+    table,
+    tell::shown,
+};
+
+/// What a file of records holds.
+#[derive(Default, Serialize)]
+pub struct Recorded {
+    records: usize,
+    /// With all that the policy was told: they can be decided again.
+    full: usize,
+    /// Ended without an output.
+    failed: usize,
+    /// How many were decided by each policy.
+    policies: BTreeMap<String, usize>,
+    /// How many are of each family and size.
+    requests: BTreeMap<String, usize>,
+    first: Option<String>,
+    last: Option<String>,
+    /// Lines that are no records, the first of them.
+    damage: Option<String>,
+    /// The last decision.
+    #[serde(skip)]
+    decision: Option<Box<Record>>,
+}
+
+impl Recorded {
+    /// Reads a file of JSON; none where its first line is no record.
+    pub fn of(path: &Path) -> Outcome<Option<Self>> {
+        let file = tilewright_files::open(path)
+            .map_err(|error| Failure::input(format!("{}: can't be read: {error}", path.display())))?;
+        let mut found = Self::default();
+        for record in records::read(BufReader::new(file)) {
+            match record {
+                Ok(record) => found.add(record),
+                Err(_) if found.records == 0 => return Ok(None),
+                Err(damage) => {
+                    found.damage.get_or_insert_with(|| damage.to_string());
+                }
+            }
+        }
+        Ok((found.records > 0).then_some(found))
+    }
+
+    fn add(&mut self, record: Record) {
+        /// Kinds that are counted apart; a file of more is a stranger's.
+        const MOST: usize = 64;
+        self.records += 1;
+        self.full += usize::from(record.exchange.is_some());
+        self.failed += usize::from(record.outcome.is_none());
+        let count = |counts: &mut BTreeMap<String, usize>, name: String| {
+            if counts.len() < MOST || counts.contains_key(&name) {
+                *counts.entry(name).or_default() += 1;
+            }
+        };
+        count(&mut self.policies, format!("{} {}", shown(&record.policy.name, 64), shown(&record.policy.version, 64)));
+        count(&mut self.requests, request(&record));
+        self.first.get_or_insert_with(|| record.time.clone());
+        self.last = Some(record.time.clone());
+        self.decision = Some(Box::new(record));
+    }
+
+    /// The same for people.
+    pub fn rows(&self) -> Vec<(&'static str, String)> {
+        let counted = |counts: &BTreeMap<String, usize>| {
+            counts.iter().map(|(name, count)| format!("{name} ({count})")).collect::<Vec<_>>().join(", ")
+        };
+        let noun = if self.records == 1 { "record" } else { "records" };
+        let mut rows = vec![("kind", format!("decision {noun}: 'tilewright policy replay' decides full ones again"))];
+        rows.push((
+            "records",
+            format!("{}, {} of them full, {} without an outcome", self.records, self.full, self.failed),
+        ));
+        rows.push(("policies", counted(&self.policies)));
+        rows.push(("requests", counted(&self.requests)));
+        if let (Some(first), Some(last)) = (&self.first, &self.last) {
+            rows.push(("time", format!("{} to {}", shown(first, 64), shown(last, 64))));
+        }
+        rows.extend(self.damage.iter().map(|damage| ("damaged", shown(damage, usize::MAX))));
+        if let Some(record) = self.decision.as_deref().filter(|_| self.records == 1) {
+            rows.extend(decision(record));
+        }
+        rows
+    }
+}
+
+fn request(record: &Record) -> String {
+    let request = &record.request;
+    let frames = if request.frames > 1 { format!(", {} frames", request.frames) } else { String::new() };
+    format!("{} {}×{}{frames}", shown(&request.model.family, 64), request.width, request.height)
+}
+
+/// What was decided, by whom, and what came of it.
+pub fn decision(record: &Record) -> Vec<(&'static str, String)> {
+    let plan = &record.plan;
+    let (policy, version) = (shown(&record.policy.name, 64), shown(&record.policy.version, 64));
+    let mut rows = vec![
+        (
+            "decided",
+            format!("{} by {policy} {version}, in tilewright {}", request(record), shown(&record.tilewright, 64)),
+        ),
+        ("plan", format!("{}, {}, {}", plan.space, plan.precision, plan.layout)),
+    ];
+    if !plan.reason.is_empty() {
+        rows.push(("why", shown(&plan.reason, 400)));
+    }
+    if let Some(outcome) = &record.outcome {
+        let (elapsed, held) = (table::time(outcome.elapsed), bytes::display(outcome.peak_bytes));
+        rows.push(("measured", format!("{elapsed}, {held} held, on {}", shown(&record.device.name, 80))));
+    }
+    rows
+}

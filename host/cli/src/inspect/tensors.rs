@@ -1,0 +1,174 @@
+//! Models and latents: what their tensors' names and shapes tell.
+
+use serde::Serialize;
+use tilewright_models::{Architecture, Checkpoint, Inspection, Kind, Part, kl, wan};
+use tilewright_plan::bytes;
+
+use crate::{table, tell::shown};
+
+/// Names that are listed before the rest is only counted.
+const SHOWN: usize = 12;
+
+/// One tensor of a listing.
+#[derive(Serialize)]
+pub struct Tensor {
+    name: String,
+    shape: Vec<usize>,
+    stored: String,
+}
+
+impl Tensor {
+    /// Its row.
+    pub fn row(&self) -> Vec<String> {
+        vec![shown(&self.name, usize::MAX), format!("{:?}", self.shape), self.stored.clone()]
+    }
+}
+
+/// Every tensor of a file, by name.
+pub fn listing(file: &Checkpoint) -> Vec<Tensor> {
+    let tensor = |name: &str| Tensor {
+        name: name.to_owned(),
+        shape: file.shape(name).unwrap_or_default().to_vec(),
+        stored: file.stored(name).map_or(String::new(), |stored| format!("{stored:?}").to_lowercase()),
+    };
+    file.names().map(tensor).collect()
+}
+
+/// What it is, in words; of what can't be decoded with, that too.
+fn kind(inspection: &Inspection) -> String {
+    let whole = match (inspection.decoder.is_some(), inspection.encoder) {
+        (false, _) => ", the encoder alone: nothing can be decoded with it",
+        (true, false) => ", the decoder alone: nothing can be encoded with it",
+        (true, true) => "",
+    };
+    match inspection.identity.kind {
+        Kind::KlAutoencoder => format!("KL autoencoder (VAE){whole}"),
+        Kind::VideoAutoencoder => format!("causal video autoencoder (VAE){whole}"),
+        Kind::Latent => "latent".into(),
+        Kind::TinyAutoencoder | Kind::Other if !inspection.parts.is_empty() => {
+            format!("{}: neither a latent nor a VAE that can be decoded with", Part::named(&inspection.parts))
+        }
+        Kind::TinyAutoencoder => "tiny autoencoder: can't be decoded with".into(),
+        Kind::Other => "nothing that is known: --tensors lists what is in it".into(),
+    }
+}
+
+/// What a file of tensors is, row by row.
+pub fn rows(inspection: &Inspection) -> Vec<(&'static str, String)> {
+    let identity = &inspection.identity;
+    let stored: Vec<String> = inspection
+        .stored
+        .iter()
+        .map(|(dtype, elements)| format!("{dtype} {}", table::count(*elements as f64)))
+        .collect();
+    let is_vae = matches!(identity.kind, Kind::KlAutoencoder | Kind::VideoAutoencoder);
+    let mut rows = vec![("kind", kind(inspection))];
+    if is_vae {
+        rows.extend(inspection.parts.iter().map(|part| ("beside it", part.name.to_owned())));
+    }
+    if matches!(identity.kind, Kind::KlAutoencoder | Kind::VideoAutoencoder) {
+        let family = inspection
+            .decoder
+            .as_ref()
+            .and_then(|decoder| decoder.config.as_ref())
+            .map_or(identity.family, Architecture::family);
+        let or = identity.or_family.filter(|_| family == identity.family);
+        let or =
+            or.map_or(String::new(), |other| format!(" (or {other}, which has the same shapes: --family {other})"));
+        rows.push(("family", format!("{family}{or}")));
+        let prefix = if identity.prefix.is_empty() {
+            String::new()
+        } else {
+            format!(", below {}", shown(&identity.prefix, 200))
+        };
+        rows.push(("layout", format!("{}{prefix}", identity.layout)));
+    }
+    rows.push(("tensors", inspection.tensors.to_string()));
+    rows.push(("elements", format!("{} ({})", table::count(inspection.parameters as f64), stored.join(", "))));
+    for (name, shape) in &inspection.latents {
+        rows.push(("tensor", format!("{} {shape:?}", shown(name, usize::MAX))));
+    }
+    if let Some(decoder) = &inspection.decoder {
+        let stored = decoder.stored.map_or("mixed".to_owned(), |dtype| dtype.to_string());
+        rows.push((
+            "decoder",
+            format!(
+                "{} parameters, {} as {stored}",
+                table::count(decoder.parameters as f64),
+                bytes::display(decoder.parameter_bytes)
+            ),
+        ));
+        match &decoder.config {
+            Some(Architecture::Kl(config)) => rows.extend(picture_decoder(config)),
+            Some(Architecture::Wan(config)) => rows.extend(video_decoder(config)),
+            None => {}
+        }
+        rows.extend(some("missing", &decoder.missing));
+        rows.extend(some("left over", &decoder.left_over));
+        if let Some(first) = decoder.uncomputable.first() {
+            rows.push((
+                "can't run",
+                format!(
+                    "{} of the decoder's tensors are stored in a type that can't be computed from, such as {}: give a file in f32, f16 or bf16",
+                    decoder.uncomputable.len(),
+                    shown(first, usize::MAX)
+                ),
+            ));
+        }
+    }
+    if is_vae && inspection.decoder.is_none() {
+        rows.push(("decoder", "not in the file".into()));
+    }
+    if is_vae {
+        rows.push(("encoder", if inspection.encoder { "in the file" } else { "not in the file" }.into()));
+    }
+    rows.extend(
+        inspection
+            .texts
+            .iter()
+            .map(|(name, length)| ("text", format!("{}, {}", shown(name, 80), bytes::display(*length as u64)))),
+    );
+    rows
+}
+
+fn picture_decoder(config: &kl::Config) -> [(&'static str, String); 2] {
+    let blocks: Vec<String> =
+        config.up_blocks.iter().map(|block| format!("{}×{}", block.channels, block.layers)).collect();
+    let network = format!(
+        "{} latent channels, ×{}, {} in the middle{}{}, then {}",
+        config.latent_channels,
+        config.spatial_scale(),
+        config.middle_channels,
+        if config.middle_attention { " with attention" } else { "" },
+        if config.post_quant { ", post_quant_conv" } else { "" },
+        blocks.join(", ")
+    );
+    let scaling = config.scaling.map_or("unknown".into(), |factor| format!("{factor}, shift {}", config.shift));
+    [("", network), ("scaling", scaling)]
+}
+
+fn video_decoder(config: &wan::Config) -> [(&'static str, String); 2] {
+    let blocks: Vec<String> =
+        config.up_blocks.iter().map(|block| format!("{}×{}", block.channels, block.layers)).collect();
+    let network = format!(
+        "{} latent channels, ×{}, 1 + {}·(T − 1) frames, {} in the middle, then {}",
+        config.latent_channels,
+        config.spatial_scale(),
+        config.temporal_scale(),
+        config.middle_channels,
+        blocks.join(", ")
+    );
+    let scaling = match config.latents_mean {
+        Some(_) => "a mean and a deviation for each latent channel".into(),
+        None => "unknown".into(),
+    };
+    [("", network), ("scaling", scaling)]
+}
+
+fn some(what: &'static str, lines: &[String]) -> Vec<(&'static str, String)> {
+    let mut rows: Vec<_> = lines.iter().take(SHOWN).map(|line| (what, shown(line, usize::MAX))).collect();
+    if lines.len() > SHOWN {
+        rows.push((what, format!("and {} more", lines.len() - SHOWN)));
+    }
+    rows
+}

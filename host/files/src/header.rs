@@ -1,0 +1,238 @@
+//! A safetensors file's header, looked through before anything is built from it. The format bounds nothing: a header of a million tensors
+//! without a byte is valid and takes a gigabyte of memory to be read.
+
+use std::fmt;
+
+use serde::{
+    Deserializer,
+    de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
+};
+
+/// The longest header in bytes. A checkpoint's of 10,000 tensors has one and a half million; ComfyUI's workflows and trainers' notes are in it, too.
+pub const MOST_BYTES: u64 = 32 << 20;
+
+/// Most tensors: a checkpoint of Stable Diffusion has 2,500, a large LoRA 10,000.
+pub const MOST_TENSORS: usize = 1 << 16;
+
+/// Most axes of a tensor; no network's has more than five.
+pub const MOST_AXES: usize = 16;
+
+/// Most texts; a trainer's notes are some hundred.
+pub const MOST_TEXTS: usize = 1 << 12;
+
+/// The key that the texts stand under.
+const TEXTS: &str = "__metadata__";
+
+/// Looks through a header's text, once and in no memory.
+///
+/// # Errors
+/// One line, where it has more of something than files have. Text that is no JSON passes: whoever builds from it says what is wrong with it.
+pub fn check(text: &[u8]) -> Result<(), String> {
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    match (&mut deserializer).deserialize_map(Header) {
+        Err(error) if error.is_data() && error.to_string().starts_with(MORE) => {
+            let text = error.to_string();
+            Err(text.split(" at line ").next().unwrap_or(&text).to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What a refusal begins with, to be told from other errors by.
+const MORE: &str = "more than ";
+
+/// Counts one more of something.
+fn count<E: serde::de::Error>(so_far: &mut usize, most: usize, what: &str) -> Result<(), E> {
+    *so_far += 1;
+    if *so_far > most { Err(E::custom(format!("{MORE}{most} {what}"))) } else { Ok(()) }
+}
+
+/// The whole of it.
+struct Header;
+
+impl<'de> Visitor<'de> for Header {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a header")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let (mut tensors, mut texts) = (0, 0);
+        while let Some(is_texts) = map.next_key_seed(Is(TEXTS))? {
+            if is_texts {
+                map.next_value_seed(Texts(&mut texts))?;
+            } else {
+                count(&mut tensors, MOST_TENSORS, "tensors")?;
+                map.next_value_seed(Tensor)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a key is this one.
+struct Is(&'static str);
+
+impl<'de> DeserializeSeed<'de> for Is {
+    type Value = bool;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Is {
+    type Value = bool;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<bool, E> {
+        Ok(text == self.0)
+    }
+}
+
+/// The texts, which may be named more than once.
+struct Texts<'a>(&'a mut usize);
+
+impl<'de> DeserializeSeed<'de> for Texts<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Texts<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("texts by name")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
+            count(self.0, MOST_TEXTS, "texts")?;
+        }
+        Ok(())
+    }
+
+    /// `null`, which is none.
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+/// One tensor's facts.
+struct Tensor;
+
+impl<'de> DeserializeSeed<'de> for Tensor {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Tensor {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a tensor's facts")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(is_shape) = map.next_key_seed(Is("shape"))? {
+            if is_shape {
+                map.next_value_seed(Axes)?;
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A tensor's shape.
+struct Axes;
+
+impl<'de> DeserializeSeed<'de> for Axes {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Axes {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a shape")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<(), A::Error> {
+        let mut axes = 0;
+        while sequence.next_element::<IgnoredAny>()?.is_some() {
+            count(&mut axes, MOST_AXES, "axes of a tensor")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensor(shape: &str) -> String {
+        format!(r#"{{"dtype":"F32","shape":{shape},"data_offsets":[0,0]}}"#)
+    }
+
+    #[test]
+    fn headers_as_files_have_them_pass() {
+        for text in [
+            "{}".to_owned(),
+            format!(
+                r#"{{"__metadata__":{{"format":"pt"}},"a.weight":{},"\u0062":{}}}"#,
+                tensor("[0,4,3,3,3]"),
+                tensor("[]")
+            ),
+            r#"{"__metadata__":null}"#.to_owned(),
+        ] {
+            assert_eq!(check(text.as_bytes()), Ok(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_header_is_somebody_elses_to_explain() {
+        for text in
+            ["", "[]", "{", r#"{"a":7}"#, r#"{"a":{"shape":{}}}"#, r#"{"__metadata__":[1]}"#, "\u{1}", "{\"more than"]
+        {
+            assert_eq!(check(text.as_bytes()), Ok(()), "{text}");
+        }
+        assert_eq!(check(&[b'{', 0xff, 0xfe]), Ok(()));
+    }
+
+    #[test]
+    fn more_than_files_have_is_refused() {
+        let tensors: Vec<String> =
+            (0..=MOST_TENSORS).map(|number| format!(r#""{number}":{}"#, tensor("[0]"))).collect();
+        let texts: Vec<String> = (0..=MOST_TEXTS).map(|number| format!(r#""{number}":"""#)).collect();
+        let axes = vec!["1"; MOST_AXES + 1].join(",");
+        let cases = [
+            (format!("{{{}}}", tensors.join(",")), "more than 65536 tensors"),
+            (format!(r#"{{"__metadata__":{{{}}}}}"#, texts.join(",")), "more than 4096 texts"),
+            (format!(r#"{{"a":{}}}"#, tensor(&format!("[{axes}]"))), "more than 16 axes of a tensor"),
+            // Broken after it: what is built from it would come as far.
+            (format!(r#"{{"a":{},"b":"#, tensor(&format!("[{axes}]"))), "more than 16 axes of a tensor"),
+        ];
+        for (text, words) in cases {
+            assert_eq!(check(text.as_bytes()), Err(words.to_owned()));
+        }
+        // The same name again and again.
+        let again = vec![r#""__metadata__":{"a":""}"#; MOST_TEXTS + 1].join(",");
+        assert_eq!(check(format!("{{{again}}}").as_bytes()), Err("more than 4096 texts".to_owned()));
+    }
+}

@@ -1,0 +1,20 @@
+//! Files that others wrote. [`open`] opens a plain file at once and refuses everything else; [`Format`] says what a file is by its first
+//! bytes; [`header`] looks through what a safetensors file says of itself before anything is sized by it.
+//!
+//! ```
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("notes.txt");
+//! std::fs::write(&path, "short")?;
+//! assert_eq!(tilewright_files::read(&path, 1 << 20)?, b"short");
+//! assert!(tilewright_files::open("/dev/zero".as_ref()).is_err());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod format;
+pub mod header;
+mod open;
+
+pub use format::{Format, LOOKED_AT};
+pub use open::{append, open, read, read_text, regular};

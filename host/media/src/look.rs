@@ -1,0 +1,143 @@
+//! What a picture, an animation or a video is, and what its writer put beside the pixels, without a frame of it being unpacked.
+
+use std::{fs::File, io::BufReader, path::Path};
+
+use image::{ImageDecoder, ImageFormat, ImageReader};
+use serde::Serialize;
+use tilewright_files::Format;
+
+use crate::{
+    animation, budget,
+    error::{Error, Result},
+    ffmpeg,
+    frame::{Rate, Shape},
+    picture::{self, Texts},
+};
+
+/// The most bytes of a text that is unpacked: one that is longer is left out.
+const MOST_TEXT: usize = 16 << 20;
+
+/// A picture's or clip's facts.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Look {
+    /// Pixels, frames and channels.
+    pub shape: Shape,
+    /// Frames per second, where it moves.
+    pub rate: Option<Rate>,
+    /// A PNG's text chunks or a video's tags, by keyword.
+    pub texts: Texts,
+}
+
+impl Look {
+    /// Looks into a file of this format.
+    ///
+    /// # Errors
+    /// [`Error::Input`] for other formats; the file is damaged, or [`Error::Tool`] where ffmpeg is needed and missing.
+    pub fn of(path: &Path, format: Format) -> Result<Self> {
+        match format {
+            Format::Png => Self::still(path, ImageFormat::Png),
+            Format::Jpeg => Self::still(path, ImageFormat::Jpeg),
+            Format::WebP => Self::moving(path, ImageFormat::WebP),
+            Format::Gif => Self::moving(path, ImageFormat::Gif),
+            _ if format.is_video() => {
+                let (shape, rate) = ffmpeg::probed(path)?;
+                Ok(Self { shape, rate: Some(rate), texts: ffmpeg::tags(path)? })
+            }
+            other => Err(Error::input(path, format!("{}, no picture or video", other.name()))),
+        }
+    }
+
+    fn moving(path: &Path, format: ImageFormat) -> Result<Self> {
+        match animation::Reader::open(path, format)? {
+            Some(reader) if reader.shape().frames > 1 => {
+                Ok(Self { shape: reader.shape(), rate: reader.rate(), texts: Texts::new() })
+            }
+            _ => Self::still(path, format),
+        }
+    }
+
+    fn still(path: &Path, format: ImageFormat) -> Result<Self> {
+        let damaged = |error| Error::read(path, picture::one_line(&error));
+        let file = picture::open(path)?;
+        budget::check_file(path, file.get_ref().metadata().map_err(|error| Error::read(path, error))?.len())?;
+        let mut reader = ImageReader::with_format(file, format);
+        let mut limits = image::Limits::default();
+        limits.max_alloc = Some(budget::MOST_BESIDE);
+        reader.limits(limits);
+        let decoder = reader.into_decoder().map_err(damaged)?;
+        let (width, height) = decoder.dimensions();
+        let channels = usize::from(decoder.color_type().channel_count());
+        let texts = if format == ImageFormat::Png { png_texts(picture::open(path)?) } else { Texts::new() };
+        Ok(Self { shape: Shape { samples: 1, frames: 1, width, height, channels }, rate: None, texts })
+    }
+}
+
+/// The texts before a PNG's pixels; what is damaged or too long is left out.
+fn png_texts(file: BufReader<File>) -> Texts {
+    let limits = png::Limits { bytes: budget::MOST_BESIDE as usize };
+    let Ok(reader) = png::Decoder::new_with_limits(file, limits).read_info() else { return Texts::new() };
+    let info = reader.info();
+    let plain = info.uncompressed_latin1_text.iter().map(|chunk| (chunk.keyword.clone(), chunk.text.clone()));
+    let packed = info.compressed_latin1_text.iter().filter_map(|chunk| {
+        let mut chunk = chunk.clone();
+        chunk.decompress_text_with_limit(MOST_TEXT).ok()?;
+        Some((chunk.keyword.clone(), chunk.get_text().ok()?))
+    });
+    let wide = info.utf8_text.iter().filter_map(|chunk| {
+        let mut chunk = chunk.clone();
+        chunk.decompress_text_with_limit(MOST_TEXT).ok()?;
+        Some((chunk.keyword.clone(), chunk.get_text().ok()?))
+    });
+    plain.chain(packed).chain(wide).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ClipWriter, Kind, Output, samples};
+
+    #[test]
+    fn what_was_written_is_said_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let texts: Texts = vec![("workflow".into(), "{}".into()), ("prompt".into(), "日本".into())];
+        let write = |name: &str, frames: usize| {
+            let path = folder.path().join(name);
+            let shape = Shape { samples: 1, frames, width: 16, height: 8, channels: 3 };
+            let output = Output::new(&path, Kind::Clip).unwrap();
+            let mut writer = ClipWriter::begin(&output, shape, Rate::new(8, 1).unwrap(), &texts).unwrap();
+            (0..frames).for_each(|index| writer.frame(0, index, &samples::frame(16, 8, 3, index)).unwrap());
+            writer.finish().unwrap();
+            path
+        };
+        let look = Look::of(&write("a.png", 1), Format::Png).unwrap();
+        assert_eq!((look.shape.width, look.shape.height, look.shape.channels, look.rate), (16, 8, 3, None));
+        assert_eq!(look.texts, texts);
+        for (name, format) in [("a.gif", Format::Gif), ("a.webp", Format::WebP)] {
+            let look = Look::of(&write(name, 3), format).unwrap();
+            assert_eq!((look.shape.frames, look.rate), (3, Rate::new(8, 1)), "{name}");
+        }
+        if samples::ffmpeg() {
+            let look = Look::of(&write("a.mp4", 3), Format::Mp4).unwrap();
+            assert_eq!((look.shape.frames, look.shape.width, look.rate), (3, 16, Rate::new(8, 1)));
+            assert!(look.texts.contains(&("workflow".into(), "{}".into())), "{:?}", look.texts);
+        }
+        assert!(Look::of(&write("b.png", 1), Format::Html).is_err());
+    }
+
+    #[test]
+    fn a_packed_text_does_not_unfold_beyond_its_limit() {
+        let mut bytes = Vec::new();
+        let mut encoder = png::Encoder::new(&mut bytes, 1, 1);
+        encoder.set_color(png::ColorType::Rgb);
+        encoder.add_ztxt_chunk("bomb".into(), "0".repeat(MOST_TEXT + 1)).unwrap();
+        encoder.add_ztxt_chunk("small".into(), "0".repeat(99)).unwrap();
+        let mut writer = encoder.write_header().unwrap();
+        writer.write_image_data(&[1, 2, 3]).unwrap();
+        writer.finish().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.png");
+        std::fs::write(&path, bytes).unwrap();
+        let texts = Look::of(&path, Format::Png).unwrap().texts;
+        assert_eq!(texts.iter().map(|(keyword, _)| keyword.as_str()).collect::<Vec<_>>(), ["small"]);
+    }
+}

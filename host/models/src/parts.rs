@@ -1,0 +1,458 @@
+//! Networks that are known and not run: what people have beside autoencoders, told apart by the names of their tensors, in the layouts in
+//! which each is published.
+
+use serde::Serialize;
+
+use crate::Checkpoint;
+
+/// How a tensor gives a network away. Names may have any prefix: a mark begins at the start of one of a name's segments.
+#[derive(Clone, Copy, Debug)]
+enum Mark {
+    /// These segments stand in some tensor's name.
+    Has(&'static str),
+    /// Some tensor's name begins so.
+    Starts(&'static str),
+    /// Some tensor's name ends so.
+    Ends(&'static str),
+    /// The tensor whose name ends in these segments has this extent along an axis.
+    Extent(&'static str, usize, usize),
+}
+
+use Mark::{Ends, Extent, Has, Starts};
+
+/// What a network is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Changes to another network's weights.
+    Lora,
+    /// Denoises latents.
+    Denoiser,
+    /// Steers a denoiser.
+    Control,
+    /// Turns text into conditioning.
+    TextEncoder,
+    /// Turns pictures into conditioning.
+    VisionEncoder,
+    /// Between latents and pictures, in a way that is not supported.
+    Autoencoder,
+    /// Makes pictures larger.
+    Upscaler,
+    /// A word for a text encoder.
+    Embedding,
+}
+
+/// A network, its marks, all of which have to be there.
+struct Row(Role, &'static str, &'static [Mark]);
+
+/// For each role the first row that fits counts, so that the more special ones come first.
+const ROWS: &[Row] = &[
+    // Changes to weights. The last rows are by what every kind has.
+    Row(Role::Lora, "a LoRA for SDXL", &[Starts("lora_te2_")]),
+    Row(Role::Lora, "a LoRA for SDXL", &[Starts("lora_unet_input_blocks_4_1_transformer_blocks_1_")]),
+    Row(Role::Lora, "a LoRA for SDXL", &[Starts("lora_unet_down_blocks_1_attentions_0_transformer_blocks_1_")]),
+    Row(
+        Role::Lora,
+        "a LoRA for SDXL",
+        &[Has("down_blocks.1.attentions.0.transformer_blocks.1"), Ends("lora_A.weight")],
+    ),
+    Row(
+        Role::Lora,
+        "a LoRA for SDXL",
+        &[Has("down_blocks.1.attentions.0.transformer_blocks.1"), Ends("lora.down.weight")],
+    ),
+    Row(Role::Lora, "a LoRA for Stable Diffusion 1 or 2", &[Starts("lora_unet_down_blocks_0_attentions_0_")]),
+    Row(Role::Lora, "a LoRA for Stable Diffusion 1 or 2", &[Starts("lora_te_text_model_")]),
+    Row(Role::Lora, "a LoRA for Stable Diffusion 1 or 2", &[Has("down_blocks.0.attentions.0"), Ends("lora_A.weight")]),
+    Row(
+        Role::Lora,
+        "a LoRA for Stable Diffusion 1 or 2",
+        &[Has("down_blocks.0.attentions.0"), Ends("lora.down.weight")],
+    ),
+    Row(Role::Lora, "a LoRA for Flux", &[Starts("lora_unet_double_blocks_")]),
+    Row(Role::Lora, "a LoRA for Flux", &[Starts("lora_unet_single_blocks_")]),
+    Row(Role::Lora, "a LoRA for Flux", &[Starts("lora_transformer_single_transformer_blocks_")]),
+    Row(Role::Lora, "a LoRA for Flux", &[Has("single_transformer_blocks"), Ends("lora_A.weight")]),
+    Row(Role::Lora, "a LoRA for HunyuanVideo", &[Has("double_blocks.0.img_attn_qkv"), Ends("lora_A.weight")]),
+    Row(Role::Lora, "a LoRA for Flux", &[Has("double_blocks"), Ends("lora_A.weight")]),
+    Row(Role::Lora, "a LoRA for Flux", &[Has("double_blocks"), Ends("lora_down.weight")]),
+    Row(Role::Lora, "a LoRA for Flux", &[Has("double_blocks"), Has("processor.qkv_lora1")]),
+    Row(Role::Lora, "a LoRA for WAN", &[Starts("lora_unet_blocks_0_cross_attn_")]),
+    Row(Role::Lora, "a LoRA for WAN", &[Has("blocks.0.cross_attn"), Ends("lora_A.weight")]),
+    Row(Role::Lora, "a LoRA for WAN", &[Has("blocks.0.cross_attn"), Ends("lora_down.weight")]),
+    Row(Role::Lora, "a LoRA for WAN", &[Has("blocks.0.attn2"), Ends("lora_A.weight")]),
+    Row(Role::Lora, "a LoRA for Stable Diffusion 3", &[Starts("lora_unet_joint_blocks_")]),
+    Row(Role::Lora, "a LoRA for Stable Diffusion 3", &[Has("joint_blocks"), Ends("lora_A.weight")]),
+    Row(Role::Lora, "a LoRA for Qwen-Image", &[Has("transformer_blocks.0.img_mlp"), Ends("lora_A.weight")]),
+    Row(Role::Lora, "a LoRA for Qwen-Image", &[Has("transformer_blocks.0.img_mlp"), Ends("lora_down.weight")]),
+    Row(Role::Lora, "a LoRA", &[Ends("lora_A.weight")]),
+    Row(Role::Lora, "a LoRA", &[Ends("lora_A.default.weight")]),
+    Row(Role::Lora, "a LoRA", &[Ends("lora_down.weight")]),
+    Row(Role::Lora, "a LoRA", &[Ends("lora.down.weight")]),
+    Row(Role::Lora, "a LoRA", &[Ends("lora_linear_layer.down.weight")]),
+    Row(Role::Lora, "a LoHa (a kind of LoRA)", &[Ends("hada_w1_a")]),
+    Row(Role::Lora, "a LoKr (a kind of LoRA)", &[Ends("lokr_w1")]),
+    Row(Role::Lora, "a LoKr (a kind of LoRA)", &[Ends("lokr_w1_a")]),
+    // What steers a denoiser, and has parts of one.
+    Row(Role::Control, "a ControlNet (original)", &[Has("input_hint_block.0"), Has("zero_convs.0.0")]),
+    Row(Role::Control, "a ControlNet (diffusers)", &[Has("controlnet_cond_embedding.conv_in")]),
+    Row(Role::Control, "a ControlNet (diffusers)", &[Has("controlnet_down_blocks.0")]),
+    Row(Role::Control, "a ControlNet for a transformer", &[Has("controlnet_blocks.0")]),
+    Row(Role::Control, "a ControlNet for a transformer", &[Has("controlnet_single_blocks.0")]),
+    Row(Role::Control, "a Control-LoRA", &[Has("lora_controlnet")]),
+    Row(Role::Control, "an IP-Adapter", &[Has("ip_adapter.1.to_k_ip")]),
+    Row(Role::Control, "an IP-Adapter", &[Has("ip_adapter_proj_model")]),
+    Row(Role::Control, "a T2I-Adapter", &[Has("adapter.body.0.resnets.0")]),
+    Row(Role::Control, "a T2I-Adapter", &[Starts("body.0.block1."), Starts("conv_in.")]),
+    Row(Role::Control, "a motion module of AnimateDiff's", &[Has("motion_modules.0.temporal_transformer")]),
+    // Transformers.
+    Row(
+        Role::Denoiser,
+        "HunyuanVideo's transformer",
+        &[Has("double_blocks.0"), Has("txt_in.individual_token_refiner")],
+    ),
+    Row(
+        Role::Denoiser,
+        "HunyuanVideo's transformer",
+        &[Has("transformer_blocks.0"), Has("context_embedder.token_refiner")],
+    ),
+    Row(Role::Denoiser, "Chroma's transformer", &[Has("double_blocks.0"), Has("distilled_guidance_layer")]),
+    Row(Role::Denoiser, "Flux.2's transformer", &[Has("double_blocks.0"), Has("double_stream_modulation_img")]),
+    Row(Role::Denoiser, "Flux.2's transformer (diffusers)", &[Has("single_transformer_blocks.0.attn.to_qkv_mlp_proj")]),
+    Row(Role::Denoiser, "Flux.1's transformer", &[Has("double_blocks.0.img_attn.qkv"), Has("single_blocks.0.linear1")]),
+    Row(
+        Role::Denoiser,
+        "Flux.1's transformer (diffusers)",
+        &[Has("single_transformer_blocks.0.proj_mlp"), Has("transformer_blocks.0.attn.add_q_proj")],
+    ),
+    Row(Role::Denoiser, "Stable Diffusion 3's transformer", &[Has("joint_blocks.0.x_block.attn.qkv")]),
+    Row(
+        Role::Denoiser,
+        "Stable Diffusion 3's transformer (diffusers)",
+        &[Has("transformer_blocks.0.attn.add_q_proj"), Has("pos_embed.proj")],
+    ),
+    Row(Role::Denoiser, "WAN VACE's transformer", &[Has("vace_blocks.0")]),
+    Row(
+        Role::Denoiser,
+        "WAN's transformer, image to video",
+        &[Has("blocks.0.cross_attn.k_img"), Has("blocks.0.self_attn.norm_k")],
+    ),
+    Row(Role::Denoiser, "WAN's transformer", &[Has("blocks.0.cross_attn.norm_k"), Has("blocks.0.self_attn.norm_k")]),
+    Row(
+        Role::Denoiser,
+        "WAN's transformer (diffusers)",
+        &[Has("condition_embedder.time_embedder.linear_1"), Has("blocks.0.attn2.norm_k")],
+    ),
+    Row(Role::Denoiser, "Qwen-Image's transformer", &[Has("transformer_blocks.0.img_mod.1")]),
+    Row(Role::Denoiser, "LTX-Video's transformer", &[Has("patchify_proj"), Has("adaln_single")]),
+    Row(
+        Role::Denoiser,
+        "LTX-Video's transformer (diffusers)",
+        &[Has("proj_in"), Has("caption_projection"), Has("transformer_blocks.0.attn1.norm_q")],
+    ),
+    Row(Role::Denoiser, "PixArt's transformer", &[Has("adaln_single"), Has("pos_embed.proj")]),
+    Row(Role::Denoiser, "HiDream's transformer", &[Has("double_stream_blocks.0")]),
+    Row(Role::Denoiser, "Lumina's or Z-Image's transformer", &[Has("noise_refiner.0"), Has("context_refiner.0")]),
+    Row(Role::Denoiser, "AuraFlow's transformer", &[Has("joint_transformer_blocks.0")]),
+    Row(Role::Denoiser, "AuraFlow's transformer", &[Has("double_layers.0"), Has("register_tokens")]),
+    Row(
+        Role::Denoiser,
+        "CogVideoX's transformer",
+        &[Has("patch_embed.text_proj"), Has("transformer_blocks.0.attn1.to_q")],
+    ),
+    // UNets.
+    Row(Role::Denoiser, "Stable Video Diffusion's UNet", &[Has("input_blocks.1.0.time_stack")]),
+    Row(
+        Role::Denoiser,
+        "Stable Video Diffusion's UNet (diffusers)",
+        &[Has("down_blocks.0.resnets.0.temporal_res_block"), Has("add_embedding.linear_1")],
+    ),
+    Row(
+        Role::Denoiser,
+        "SDXL's UNet",
+        &[Has("input_blocks.0.0"), Has("label_emb.0.0"), Has("output_blocks.0.0.in_layers.0")],
+    ),
+    Row(
+        Role::Denoiser,
+        "Stable Diffusion 2's UNet",
+        &[Has("input_blocks.0.0"), Extent("input_blocks.1.1.transformer_blocks.0.attn2.to_k.weight", 1, 1024)],
+    ),
+    Row(
+        Role::Denoiser,
+        "Stable Diffusion 1's UNet",
+        &[Has("input_blocks.0.0"), Extent("input_blocks.1.1.transformer_blocks.0.attn2.to_k.weight", 1, 768)],
+    ),
+    Row(
+        Role::Denoiser,
+        "a UNet of Stable Diffusion's kind",
+        &[Has("input_blocks.0.0"), Has("output_blocks.0.0.in_layers.0")],
+    ),
+    Row(
+        Role::Denoiser,
+        "SDXL's UNet (diffusers)",
+        &[
+            Has("down_blocks.0.resnets.0.time_emb_proj"),
+            Has("up_blocks.0.resnets.0.time_emb_proj"),
+            Has("add_embedding.linear_1"),
+        ],
+    ),
+    Row(
+        Role::Denoiser,
+        "Stable Diffusion 2's UNet (diffusers)",
+        &[
+            Has("up_blocks.0.resnets.0.time_emb_proj"),
+            Extent("down_blocks.0.attentions.0.transformer_blocks.0.attn2.to_k.weight", 1, 1024),
+        ],
+    ),
+    Row(
+        Role::Denoiser,
+        "Stable Diffusion 1's UNet (diffusers)",
+        &[
+            Has("up_blocks.0.resnets.0.time_emb_proj"),
+            Extent("down_blocks.0.attentions.0.transformer_blocks.0.attn2.to_k.weight", 1, 768),
+        ],
+    ),
+    Row(
+        Role::Denoiser,
+        "a UNet of Stable Diffusion's kind (diffusers)",
+        &[Has("down_blocks.0.resnets.0.time_emb_proj"), Has("up_blocks.0.resnets.0.time_emb_proj")],
+    ),
+    // Text.
+    Row(
+        Role::TextEncoder,
+        "UMT5, WAN's text encoder",
+        &[Has("blocks.0.attn.q"), Has("blocks.0.pos_embedding.embedding"), Has("token_embedding")],
+    ),
+    Row(
+        Role::TextEncoder,
+        "UMT5, WAN's text encoder",
+        &[Has("encoder.block.1.layer.0.SelfAttention.relative_attention_bias")],
+    ),
+    Row(
+        Role::TextEncoder,
+        "T5-XXL, a text encoder",
+        &[Extent("encoder.block.0.layer.0.SelfAttention.q.weight", 1, 4096)],
+    ),
+    Row(Role::TextEncoder, "T5, a text encoder", &[Has("encoder.block.0.layer.0.SelfAttention.q")]),
+    Row(
+        Role::TextEncoder,
+        "CLIP-G, a text encoder",
+        &[Extent("text_model.embeddings.token_embedding.weight", 1, 1280)],
+    ),
+    Row(
+        Role::TextEncoder,
+        "CLIP-L and OpenCLIP-G, text encoders",
+        &[Has("text_model.encoder.layers.0"), Has("model.transformer.resblocks.0")],
+    ),
+    Row(Role::TextEncoder, "CLIP-L, a text encoder", &[Extent("text_model.embeddings.token_embedding.weight", 1, 768)]),
+    Row(Role::TextEncoder, "CLIP, a text encoder", &[Has("text_model.encoder.layers.0")]),
+    Row(
+        Role::TextEncoder,
+        "OpenCLIP, a text encoder",
+        &[Has("transformer.resblocks.0.attn.in_proj_weight"), Has("token_embedding")],
+    ),
+    Row(
+        Role::TextEncoder,
+        "Qwen-VL, a language model that sees, used as a text encoder",
+        &[Has("visual.blocks.0.attn.qkv"), Has("layers.0.self_attn.q_proj")],
+    ),
+    Row(
+        Role::TextEncoder,
+        "Gemma, a language model used as a text encoder",
+        &[Has("layers.0.pre_feedforward_layernorm")],
+    ),
+    Row(
+        Role::TextEncoder,
+        "a language model such as Qwen or Llama, used as a text encoder",
+        &[Has("layers.0.self_attn.q_proj"), Has("embed_tokens"), Has("layers.0.mlp.gate_proj")],
+    ),
+    Row(Role::VisionEncoder, "CLIP's picture encoder", &[Has("vision_model.encoder.layers.0")]),
+    Row(Role::VisionEncoder, "CLIP's picture encoder", &[Has("visual.transformer.resblocks.0")]),
+    // Autoencoders that can't be run.
+    Row(Role::Autoencoder, "TAESD, a tiny autoencoder", &[Has("taesd_decoder.1.weight")]),
+    Row(
+        Role::Autoencoder,
+        "TAESD, a tiny autoencoder (diffusers)",
+        &[Starts("decoder.layers.1."), Starts("encoder.layers.1.")],
+    ),
+    Row(
+        Role::Autoencoder,
+        "TAESD's decoder, a tiny autoencoder's",
+        &[Starts("1.weight"), Starts("3.conv.0."), Starts("3.conv.4.")],
+    ),
+    Row(
+        Role::Autoencoder,
+        "TAESD's encoder, a tiny autoencoder's",
+        &[Starts("0.weight"), Starts("1.conv.0."), Starts("1.conv.4.")],
+    ),
+    Row(Role::Autoencoder, "TAEHV, a tiny autoencoder of video", &[Has("decoder.22.bias")]),
+    Row(
+        Role::Autoencoder,
+        "TAEHV, a tiny autoencoder of video",
+        &[Starts("decoder.3.conv.0."), Has("decoder.1.weight")],
+    ),
+    Row(Role::Autoencoder, "HunyuanVideo's autoencoder", &[Has("decoder.up_blocks.0.resnets.0.conv1.conv")]),
+    Row(Role::Autoencoder, "HunyuanVideo's autoencoder", &[Has("decoder.up.0.block.0.conv1.conv")]),
+    Row(Role::Autoencoder, "LTX-Video's autoencoder", &[Has("per_channel_statistics.mean-of-means")]),
+    Row(Role::Autoencoder, "Stable Video Diffusion's autoencoder", &[Has("decoder.up.0.block.0.time_stack")]),
+    Row(
+        Role::Autoencoder,
+        "Stable Video Diffusion's autoencoder (diffusers)",
+        &[Has("decoder.up_blocks.0.resnets.0.temporal_res_block")],
+    ),
+    Row(Role::Autoencoder, "a VQ autoencoder", &[Has("quantize.embedding")]),
+    // The rest.
+    Row(Role::Upscaler, "an upscaler of ESRGAN's kind", &[Starts("model.1.sub.0.RDB1.conv1.0.")]),
+    Row(Role::Upscaler, "an upscaler of ESRGAN's kind", &[Starts("body.0.rdb1.conv1."), Starts("conv_first.")]),
+    Row(Role::Upscaler, "an upscaler of SwinIR's kind", &[Has("layers.0.residual_group.blocks.0"), Has("conv_first")]),
+    Row(Role::Embedding, "an embedding (textual inversion)", &[Starts("emb_params")]),
+    Row(Role::Embedding, "an embedding (textual inversion) for SDXL", &[Starts("clip_l"), Starts("clip_g")]),
+];
+
+/// A network in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Part {
+    /// What it is for.
+    pub role: Role,
+    /// What it is called.
+    pub name: &'static str,
+}
+
+impl Part {
+    /// What is in a file beside an autoencoder that can be run; of each role at most one.
+    pub fn of(file: &Checkpoint) -> Vec<Self> {
+        let mut parts: Vec<Self> = Vec::new();
+        for Row(role, name, marks) in ROWS {
+            // What has changes to a network's weights has its names, too.
+            let is_lora = parts.first().is_some_and(|part| part.role == Role::Lora);
+            let is_control = |part: &Part| part.role == Role::Control && *role == Role::Denoiser;
+            if is_lora || parts.iter().any(|part| part.role == *role || is_control(part)) {
+                continue;
+            }
+            if marks.iter().all(|mark| mark.fits(file)) {
+                parts.push(Self { role: *role, name });
+            }
+        }
+        parts
+    }
+}
+
+impl Part {
+    /// Their names in one line.
+    pub fn named(parts: &[Self]) -> String {
+        parts.iter().map(|part| part.name).collect::<Vec<_>>().join("; ")
+    }
+}
+
+impl Mark {
+    fn fits(self, file: &Checkpoint) -> bool {
+        match self {
+            Has(segments) => file.names().any(|name| has(name, segments)),
+            Starts(start) => file.names().any(|name| name.starts_with(start)),
+            Ends(end) => file.names().any(|name| name.ends_with(end)),
+            Extent(end, axis, extent) => {
+                let at_end = |name: &&str| name.ends_with(end) && has(name, end);
+                let shape = file.names().find(at_end).and_then(|name| file.shape(name));
+                shape.and_then(|shape| shape.get(axis)) == Some(&extent)
+            }
+        }
+    }
+}
+
+/// Whether these segments stand in a name.
+fn has(name: &str, segments: &str) -> bool {
+    name.match_indices(segments).any(|(at, _)| {
+        let rest = &name[at + segments.len()..];
+        (at == 0 || name.as_bytes()[at - 1] == b'.') && (rest.is_empty() || rest.starts_with('.'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file of tensors of these names and shapes, without a byte.
+    fn file(folder: &std::path::Path, tensors: &[(&str, &[usize])]) -> Checkpoint {
+        let entries: Vec<String> = tensors
+            .iter()
+            .map(|(name, shape)| {
+                // Nothing is stored: one extent of 0 at the end that no mark looks at.
+                let mut shape = shape.to_vec();
+                shape.push(0);
+                format!(r#""{name}":{{"dtype":"F16","shape":{shape:?},"data_offsets":[0,0]}}"#)
+            })
+            .collect();
+        let header = format!("{{{}}}", entries.join(","));
+        let path = folder.join("x.safetensors");
+        std::fs::write(&path, [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat()).unwrap();
+        Checkpoint::open(&path).unwrap()
+    }
+
+    /// A tensor that has a mark.
+    fn example(mark: Mark) -> (String, Vec<usize>) {
+        match mark {
+            Has(segments) => (format!("{segments}.weight"), vec![1]),
+            Starts(start) => (format!("{start}x"), vec![1]),
+            Ends(end) => (format!("x.{end}"), vec![1]),
+            Extent(end, axis, extent) => (end.to_owned(), [vec![1; axis], vec![extent]].concat()),
+        }
+    }
+
+    #[test]
+    fn every_row_is_found_by_its_marks_and_below_a_prefix() {
+        let folder = tempfile::tempdir().unwrap();
+        for Row(role, name, marks) in ROWS {
+            let tensors: Vec<_> = marks.iter().map(|mark| example(*mark)).collect();
+            let tensors: Vec<_> = tensors.iter().map(|(name, shape)| (name.as_str(), shape.as_slice())).collect();
+            let found = Part::of(&file(folder.path(), &tensors));
+            assert!(found.contains(&Part { role: *role, name }), "{name}: {found:?} of {tensors:?}");
+            if marks.iter().any(|mark| matches!(mark, Starts(_))) {
+                continue;
+            }
+            let nested: Vec<_> =
+                tensors.iter().map(|(name, shape)| (format!("model.diffusion_model.{name}"), *shape)).collect();
+            let nested: Vec<_> = nested.iter().map(|(name, shape)| (name.as_str(), *shape)).collect();
+            assert!(
+                Part::of(&file(folder.path(), &nested)).contains(&Part { role: *role, name }),
+                "{name} below a prefix"
+            );
+        }
+    }
+
+    #[test]
+    fn segments_are_whole_ones() {
+        assert!(has("a.b.c", "b") && has("a.b.c", "b.c") && has("a.b", "a") && has("xb.b", "b"));
+        assert!(!has("a.bb.c", "b") && !has("ab.c", "b") && !has("a.b1", "b"));
+    }
+
+    #[test]
+    fn files_as_people_have_them_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let roles = |tensors: &[(&str, &[usize])]| -> Vec<&str> {
+            Part::of(&file(folder.path(), tensors)).into_iter().map(|part| part.name).collect()
+        };
+        // A whole SDXL checkpoint, its autoencoder aside.
+        let sdxl: [(&str, &[usize]); 5] = [
+            ("model.diffusion_model.input_blocks.0.0.weight", &[320, 4, 3, 3]),
+            ("model.diffusion_model.label_emb.0.0.weight", &[1280, 2816]),
+            ("model.diffusion_model.output_blocks.0.0.in_layers.0.weight", &[2560]),
+            ("conditioner.embedders.0.transformer.text_model.encoder.layers.0.self_attn.q_proj.weight", &[768, 768]),
+            ("conditioner.embedders.1.model.transformer.resblocks.0.attn.in_proj_weight", &[3840, 1280]),
+        ];
+        assert_eq!(roles(&sdxl), ["SDXL's UNet", "CLIP-L and OpenCLIP-G, text encoders"]);
+        // A LoRA has the names of what it changes, and is nothing else.
+        let lora: [(&str, &[usize]); 2] = [
+            ("diffusion_model.blocks.0.cross_attn.norm_k.lora_A.weight", &[16, 1536]),
+            ("diffusion_model.blocks.0.self_attn.norm_k.lora_A.weight", &[16, 1536]),
+        ];
+        assert_eq!(roles(&lora), ["a LoRA for WAN"]);
+        // And a ControlNet the half of a UNet.
+        let control: [(&str, &[usize]); 3] = [
+            ("control_model.input_hint_block.0.weight", &[16, 3, 3, 3]),
+            ("control_model.zero_convs.0.0.weight", &[320, 320, 1, 1]),
+            ("control_model.input_blocks.0.0.weight", &[320, 4, 3, 3]),
+        ];
+        assert_eq!(roles(&control), ["a ControlNet (original)"]);
+        assert_eq!(roles(&[("something.else", &[1])]), [""; 0]);
+    }
+}

@@ -1,0 +1,216 @@
+//! Hostile files against every verb that reads them: no panic, no signal, one line, at most 20 s of processor time and 1 GiB beyond what
+//! good files take, and nothing left behind.
+
+#[path = "hostile_files/corpus.rs"]
+mod corpus;
+
+use std::{
+    fs,
+    io::Read,
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    program::{Place, bundled, fixture, root},
+    video::ffmpeg,
+};
+use corpus::{As, Hostile};
+
+/// Beyond what good files take, in KiB.
+const MOST_MEMORY: u64 = 1 << 20;
+
+/// Seconds of processor time.
+const MOST_TIME: u64 = 20;
+
+/// Much longer than that: what waits for ever uses no processor.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// The commands that read a file of this kind, each with whether it may write, under the names below.
+fn commands(given_as: As, name: &str) -> Vec<Vec<String>> {
+    let vae = fixture("flux-bfl/ae.safetensors");
+    let latent = fixture("flux-bfl/latent.safetensors");
+    let video = root().join("examples/models/wan-tiny/Wan2.1_VAE.safetensors").display().to_string();
+    let list = |words: &[&str]| -> Vec<String> { words.iter().map(|word| (*word).to_owned()).collect() };
+    let at = format!("./{name}");
+    match given_as {
+        As::Latent => {
+            vec![list(&["inspect", name]), list(&["decode", name, "--vae", &vae, "--device", "cpu", "-o", "out.png"])]
+        }
+        As::Vae => vec![
+            list(&["decode", &latent, "--vae", name, "--device", "cpu", "-o", "out.png"]),
+            list(&["encode", "good.png", "--vae", name, "--device", "cpu", "-o", "out.latent"]),
+        ],
+        As::Picture => vec![
+            list(&["inspect", name]),
+            list(&[
+                "encode",
+                name,
+                "--vae",
+                &fixture("sd15-ldm/vae-ft-mse.safetensors"),
+                "--device",
+                "cpu",
+                "-o",
+                "out.latent",
+            ]),
+        ],
+        As::Clip => vec![
+            list(&["inspect", name]),
+            list(&["encode", name, "--vae", &video, "--device", "cpu", "--dry-run", "-o", "out.latent"]),
+        ],
+        As::Policy => vec![
+            list(&["policy", "inspect", &at]),
+            list(&["decode", &latent, "--vae", &vae, "--device", "cpu", "--policy", &at, "--dry-run"]),
+        ],
+        As::Records => vec![list(&["policy", "replay", name]), list(&["inspect", name])],
+        As::Table => vec![list(&["policy", "simulate", "--device", name])],
+        As::History => {
+            vec![list(&["history"]), list(&["decode", &latent, "--vae", &vae, "--device", "cpu", "--dry-run"])]
+        }
+        As::Config => vec![list(&["--config", name, "config", "check"])],
+    }
+}
+
+/// The program about to be run in a place where a good picture lies.
+fn command(place: &Place, words: &[String], given_as: As, name: &str) -> Command {
+    let mut command = place.command(words);
+    if given_as == As::History {
+        command.env("TILEWRIGHT_HISTORY", place.path(name));
+    }
+    // For ffmpeg.
+    command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command
+}
+
+/// The same under limits, as the shell sets them.
+fn limited(command: &Command, kibibytes: u64) -> Command {
+    let mut shell = Command::new("/bin/sh");
+    let script = format!("ulimit -c 0; ulimit -t {MOST_TIME}; ulimit -d {kibibytes}; exec \"$0\" \"$@\"");
+    shell.args(["-c", &script]).arg(command.get_program()).args(command.get_args());
+    shell.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    if let Some(folder) = command.get_current_dir() {
+        shell.current_dir(folder);
+    }
+    shell
+}
+
+/// The most data that a process has had until it ends, in KiB.
+fn most_data(mut child: Child) -> u64 {
+    let mut most = 0;
+    while child.try_wait().unwrap().is_none() {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmData:"));
+        let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+        most = most.max(number.unwrap_or(0));
+        thread::sleep(Duration::from_millis(2));
+    }
+    most
+}
+
+/// What a run has come to.
+struct Ended {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+/// Runs to the end, however much is said meanwhile; what waits for ever is ended.
+fn run(mut command: Command) -> Ended {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let drained = |mut pipe: Box<dyn Read + Send>| {
+        thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = pipe.read_to_end(&mut bytes);
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+    };
+    let stdout = drained(Box::new(child.stdout.take().unwrap()));
+    let stderr = drained(Box::new(child.stderr.take().unwrap()));
+    let started = Instant::now();
+    let status = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break Some(status),
+            None if started.elapsed() > PATIENCE => {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                break None;
+            }
+            None => thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let (stdout, stderr) = (stdout.join().unwrap(), stderr.join().unwrap());
+    Ended { code: status.and_then(|status| status.code()), stdout, stderr }
+}
+
+/// What is wrong with how a command took a file; nothing where all is well.
+fn objection(place: &Place, hostile: &Hostile, given_as: As, words: &[String], kibibytes: u64) -> Option<String> {
+    let ended = run(limited(&command(place, words, given_as, &hostile.name), kibibytes));
+    let mut wrong = Vec::new();
+    let errors = ended.stderr.lines().filter(|line| line.starts_with("error: ")).count();
+    match ended.code {
+        None => wrong.push("it was ended by a signal, or never ended".to_owned()),
+        Some(0) if errors == 0 => {}
+        Some(1 | 2) if errors == 1 => {}
+        Some(code) => wrong.push(format!("status {code} with {errors} errors")),
+    }
+    for noise in ["panicked", "C++", "Exception", "backtrace", "at::", "overflow"] {
+        if ended.stderr.contains(noise) {
+            wrong.push(format!("it says {noise}"));
+        }
+    }
+    let output = |name: &String| ended.code == Some(0) && name.starts_with("out.");
+    // A damaged history is put aside, under its own name and more.
+    let history = |name: &String| given_as == As::History && name.starts_with(&hostile.name);
+    let expected = |name: &String| *name == hostile.name || name == "good.png" || output(name) || history(name);
+    let left: Vec<String> = place.files().into_iter().filter(|name| !expected(name)).collect();
+    if !left.is_empty() {
+        wrong.push(format!("it leaves {left:?}"));
+    }
+    let _ = ["out.png", "out.latent"].map(|name| fs::remove_file(place.path(name)));
+    let said = format!("{}{}", ended.stdout, ended.stderr);
+    let said: String = said.chars().take(600).collect();
+    (!wrong.is_empty()).then(|| format!("{} as {given_as:?} ({words:?}): {}: {said}", hostile.name, wrong.join(", ")))
+}
+
+#[test]
+fn hostile_files_are_refused_within_bounds_by_every_verb() {
+    let good = root().join("examples/astronaut-decoded.png");
+    // What the same commands take where nothing is wrong.
+    let place = Place::new();
+    let [latent, _, vae] = bundled();
+    let whole = [
+        vec!["decode", &latent, "--vae", &vae, "--device", "cpu", "-o", "out.png"],
+        vec!["encode", good.to_str().unwrap(), "--vae", &vae, "--device", "cpu", "-o", "out.latent"],
+    ];
+    let baseline = whole.map(|words| {
+        let child = place.command(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        most_data(child)
+    });
+    let baseline = baseline.into_iter().max().unwrap();
+    assert!(baseline > 0, "good files take memory, too");
+
+    let corpus = corpus::all(ffmpeg());
+    assert!(corpus.len() >= 200, "{}", corpus.len());
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut objections = Vec::new();
+        while let Some(hostile) = corpus.get(next.fetch_add(1, Ordering::Relaxed)) {
+            for given_as in hostile.given_as {
+                let place = Place::new();
+                fs::copy(fixture("../../examples/astronaut-decoded.png"), place.path("good.png")).unwrap();
+                let _listener = hostile.write(place.path(".").as_path());
+                for words in commands(*given_as, &hostile.name) {
+                    objections.extend(objection(&place, hostile, *given_as, &words, baseline + MOST_MEMORY));
+                }
+            }
+        }
+        objections
+    };
+    let objections: Vec<String> = thread::scope(|scope| {
+        let workers = [scope.spawn(work), scope.spawn(work)];
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    assert!(objections.is_empty(), "{} of {} files:\n{}", objections.len(), corpus.len(), objections.join("\n"));
+}

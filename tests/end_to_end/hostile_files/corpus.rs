@@ -1,0 +1,445 @@
+//! Two hundred hostile files and more, made by code and a seed: broken, costly, foreign, or no files at all.
+
+use std::{fs, io::Write, os::unix::net::UnixListener, path::Path, process::Command};
+
+use crate::program::{fixture, latent, one_tensor};
+
+/// What a file is given as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum As {
+    Latent,
+    Vae,
+    Picture,
+    Clip,
+    Policy,
+    Records,
+    Table,
+    History,
+    Config,
+}
+
+/// A hostile file: its name, what it is given as, and how it comes to stand there.
+pub struct Hostile {
+    pub name: String,
+    pub given_as: &'static [As],
+    content: Content,
+}
+
+enum Content {
+    Bytes(Vec<u8>),
+    /// These, and then nothing up to this length, none of which the disk holds.
+    Sparse(Vec<u8>, u64),
+    Pipe,
+    Socket,
+    Folder,
+    LinkTo(&'static str),
+    /// A link to itself.
+    Loop,
+}
+
+impl Hostile {
+    /// Puts it into a folder; the listener is to be held for as long as a socket is to be one.
+    pub fn write(&self, folder: &Path) -> Option<UnixListener> {
+        let path = folder.join(&self.name);
+        match &self.content {
+            Content::Bytes(bytes) => fs::write(path, bytes).unwrap(),
+            Content::Sparse(bytes, length) => {
+                fs::write(&path, bytes).unwrap();
+                fs::File::options().write(true).open(path).unwrap().set_len(*length).unwrap();
+            }
+            Content::Pipe => assert!(Command::new("mkfifo").arg(path).status().unwrap().success()),
+            Content::Socket => return Some(UnixListener::bind(path).unwrap()),
+            Content::Folder => fs::create_dir(path).unwrap(),
+            Content::Loop => std::os::unix::fs::symlink(&self.name, path).unwrap(),
+            Content::LinkTo(to) => std::os::unix::fs::symlink(to, path).unwrap(),
+        }
+        None
+    }
+}
+
+/// Numbers from a seed (Knuth's generator of MMIX).
+struct Seed(u64);
+
+impl Seed {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % most.max(1)
+    }
+}
+
+/// All of it. Videos only where ffmpeg is there to read them.
+pub fn all(ffmpeg: bool) -> Vec<Hostile> {
+    let mut corpus = Vec::new();
+    let mut add = |name: &str, given_as: &'static [As], content: Content| {
+        let name = format!("{:03}-{name}", corpus.len());
+        corpus.push(Hostile { name, given_as, content });
+    };
+    damaged(&mut add);
+    headers(&mut add);
+    sparse(&mut add);
+    foreign(&mut add);
+    pictures(&mut add);
+    if ffmpeg {
+        videos(&mut add);
+    }
+    records(&mut add);
+    histories(&mut add);
+    no_files(&mut add);
+    corpus
+}
+
+type Add<'a> = dyn FnMut(&str, &'static [As], Content) + 'a;
+
+const TENSORS: &[As] = &[As::Latent, As::Vae];
+
+/// Sound files with bytes changed in their headers, or their ends missing.
+fn damaged(add: &mut Add<'_>) {
+    let mut seed = Seed(13);
+    let originals: [(&str, &'static [As]); 2] =
+        [("flux-bfl/latent.safetensors", &[As::Latent]), ("flux-bfl/ae.safetensors", &[As::Vae])];
+    for (original, given_as) in originals {
+        let whole = fs::read(fixture(original)).unwrap();
+        let header = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+        for number in 0..18 {
+            let mut bytes = whole.clone();
+            for _ in 0..=number % 4 {
+                let at = if number % 6 == 0 { seed.below(8) } else { 8 + seed.below(header - 8) };
+                // Digits and names rather than broken JSON, mostly.
+                bytes[at] = match number % 3 {
+                    0 => b'0' + seed.below(10) as u8,
+                    1 => bytes[at] ^ (1 << seed.below(8)),
+                    _ => b"{}[],:\"9-."[seed.below(10)],
+                };
+            }
+            add(
+                &format!("changed.{}", if given_as == [As::Vae] { "safetensors" } else { "latent" }),
+                given_as,
+                Content::Bytes(bytes),
+            );
+        }
+        for _ in 0..6 {
+            let length = seed.below(whole.len());
+            add("cut.safetensors", given_as, Content::Bytes(whole[..length].to_vec()));
+        }
+    }
+}
+
+fn with_header(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
+}
+
+/// Headers that say much in few bytes.
+fn headers(add: &mut Add<'_>) {
+    let empty = r#"{"dtype":"F32","shape":[0],"data_offsets":[0,0]}"#;
+    let many = |count: usize, name: &str| {
+        let tensors: Vec<String> = (0..count).map(|number| format!(r#""{name}{number}":{empty}"#)).collect();
+        format!("{{{}}}", tensors.join(","))
+    };
+    let axes =
+        |count: usize| format!(r#"{{"a":{{"dtype":"F32","shape":[{}0],"data_offsets":[0,0]}}}}"#, "1,".repeat(count));
+    let texts = |count: usize| {
+        let texts: Vec<String> = (0..count).map(|number| format!(r#""{number}":"""#)).collect();
+        format!(r#"{{"__metadata__":{{{}}}}}"#, texts.join(","))
+    };
+    let of_shape =
+        |shape: &str, end: &str| format!(r#"{{"a":{{"dtype":"F32","shape":{shape},"data_offsets":[0,{end}]}}}}"#);
+    let cases = [
+        many(400_000, "t"),
+        // As many as are allowed, with the names of a network's layers.
+        many(65_536, "decoder.up.0.block.0.norm1.weight"),
+        many(65_536, "decoder.up_blocks.0.resnets."),
+        many(20_000, "decoder.middle."),
+        axes(15_000_000),
+        axes(17),
+        texts(1_000_000),
+        texts(4_000),
+        format!(r#"{{"__metadata__":{{"workflow":"{}"}}}}"#, "x".repeat(30 << 20)),
+        format!(r#"{{"__metadata__":{{"a":{}1{}}}}}"#, "[".repeat(2_000_000), "]".repeat(2_000_000)),
+        "[".repeat(8 << 20),
+        "{\"a\":".repeat(2 << 20),
+        format!("{{\"{}\":{empty}}}", "n".repeat(16 << 20)),
+        format!("{{{}}}", vec![format!(r#""a":{empty}"#); 60_000].join(",")),
+        of_shape("[18446744073709551615,2]", "0"),
+        of_shape("[0,18446744073709551615,18446744073709551615]", "0"),
+        of_shape("[4294967296,4294967296]", "18446744073709551615"),
+        of_shape("[-1]", "4"),
+        of_shape("[1e999]", "4"),
+        of_shape("[1.5]", "4"),
+        of_shape("[1]", "-4"),
+        of_shape(&format!("[{}]", "9".repeat(1_000_000)), "4"),
+        of_shape("[1,16,1,0]", "0"),
+        "\u{feff}{}".to_owned(),
+        "{}".to_owned(),
+        "null".to_owned(),
+        String::new(),
+        r#"{"latent_tensor":{"dtype":"F8_E4M3","shape":[1,16,8,8],"data_offsets":[0,1024]}}"#.to_owned(),
+    ];
+    for text in cases {
+        add("header.safetensors", TENSORS, Content::Bytes(with_header(&text)));
+    }
+    for length in [1, 2, 0x7b, 1 << 20, 100_000_000, u64::MAX / 2, u64::MAX] {
+        let bytes = [&length.to_le_bytes()[..], b"{\"a\":", &[b' '; 64]].concat();
+        add("length.safetensors", TENSORS, Content::Bytes(bytes));
+    }
+    // Weights in eight bits, and a VAE without its decoder.
+    let rewritten = |change: &dyn Fn(&mut serde_json::Value)| {
+        let whole = fs::read(fixture("flux-bfl/ae.safetensors")).unwrap();
+        let header = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+        let mut value: serde_json::Value = serde_json::from_slice(&whole[8..header]).unwrap();
+        change(&mut value);
+        [with_header(&value.to_string()), whole[header..].to_vec()].concat()
+    };
+    let eight_bits = rewritten(&|value| {
+        for (_, tensor) in value.as_object_mut().unwrap().iter_mut().filter(|(name, _)| *name != "__metadata__") {
+            tensor["dtype"] = "F8_E4M3".into();
+            let last = tensor["shape"].as_array().unwrap().len() - 1;
+            tensor["shape"][last] = (tensor["shape"][last].as_u64().unwrap() * 2).into();
+        }
+    });
+    add("eight-bits.safetensors", &[As::Vae], Content::Bytes(eight_bits));
+    let wide = rewritten(&|value| value["decoder.conv_in.weight"]["shape"][0] = u64::MAX.into());
+    add("wide.safetensors", &[As::Vae], Content::Bytes(wide));
+    // Values that are no numbers, and a size in no proportion to the file.
+    add("nan.latent", &[As::Latent], Content::Bytes(latent(&[1, 16, 64, 64], f32::NAN)));
+    add("side.latent", &[As::Latent], Content::Bytes(latent(&[1, 16, 1, 20_000], 0.5)));
+    add("batch.latent", &[As::Latent], Content::Bytes(latent(&[70_000, 16, 1, 1], 0.5)));
+    add("integers.latent", &[As::Latent], Content::Bytes(one_tensor("latents", "I64", &[1, 16, 1, 1], &[0; 128])));
+}
+
+/// Files that say that they are large, and are: of nothing.
+fn sparse(add: &mut Add<'_>) {
+    let of = |name: &str, shape: &[u64]| {
+        let bytes = shape.iter().product::<u64>() * 4;
+        let text = format!(r#"{{"{name}":{{"dtype":"F32","shape":{shape:?},"data_offsets":[0,{bytes}]}}}}"#);
+        let header = with_header(&text);
+        let length = header.len() as u64 + bytes;
+        Content::Sparse(header, length)
+    };
+    // Thirty gigabytes: of the right channels, of others, of a clip, of many samples.
+    add("30-gib.latent", TENSORS, of("latent_tensor", &[1, 16, 22_000, 22_000]));
+    add("30-gib.latent", TENSORS, of("latent_tensor", &[1, 4, 44_000, 44_000]));
+    add("30-gib.latent", TENSORS, of("latents", &[1, 16, 60_000, 90, 90]));
+    add("30-gib.latent", TENSORS, of("latents", &[60_000, 16, 90, 90]));
+    add("30-gib.safetensors", TENSORS, of("decoder.conv_in.weight", &[60_000, 16, 90, 90]));
+    add("nothing.safetensors", TENSORS, Content::Sparse(Vec::new(), 30 << 30));
+    add("header.safetensors", TENSORS, Content::Sparse(with_header("{"), 30 << 30));
+    add("photo.jpg", &[As::Picture], Content::Sparse(b"\xff\xd8\xff\xe0".to_vec(), 30 << 30));
+    add(
+        "photo.webp",
+        &[As::Picture],
+        Content::Sparse(b"RIFF\xff\xff\xff\xffWEBPVP8 \xff\xff\xff\xff".to_vec(), 30 << 30),
+    );
+    add("photo.gif", &[As::Picture], Content::Sparse(b"GIF89a\x10\0\x10\0\0\0\0".to_vec(), 30 << 30));
+    add("frames.safetensors", &[As::Clip], of("sample", &[1, 3, 60_000, 200, 200]));
+}
+
+/// What people take for something else.
+fn foreign(add: &mut Add<'_>) {
+    const EVERYWHERE: &[As] = &[As::Latent, As::Vae, As::Policy];
+    let starts: [&[u8]; 30] = [
+        b"PK\x03\x04\0\0\x08\x08\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x10\0\0\0archive/data.pkl",
+        b"PK\x03\x04 of holiday pictures",
+        b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.",
+        b"GGUF\x03\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff",
+        b"<!DOCTYPE html><html><title>Sign in</title>",
+        b"{\"error\":\"Access to model is restricted\"}",
+        b"[{\"a\": 1}]",
+        b"\0\0\0\x20ftypisom\0\0\x02\0",
+        b"\x1a\x45\xdf\xa3\x01\0\0\0\0\0\0\x23",
+        b"\x1f\x8b\x08\0\0\0\0\0",
+        b"\x28\xb5\x2f\xfd\0\0",
+        b"\xfd7zXZ\0\0",
+        b"7z\xbc\xaf\x27\x1c\0\x04",
+        b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+        b"\xff\xd8\xff\xe0\0\x10JFIF",
+        b"RIFF\xff\xff\xff\xffAVI LIST",
+        b"\0asm\x01\0\0\0",
+        b"\0asm\x0d\0\x01\0\xff\xff\xff\xff",
+        b"SQLite format 3\0",
+        b"\x7fELF\x02\x01\x01",
+        b"#!/bin/sh\necho pwned > left-behind\n",
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 334643276\n",
+        b"\x93NUMPY\x01\0v\0",
+        b"\x89HDF\r\n\x1a\n",
+        b"%PDF-1.7",
+        b"hello",
+        b"\x1b]0;owned\x07\x1b[2J",
+        b"",
+        b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+        b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+    ];
+    for start in starts {
+        add("foreign.bin", EVERYWHERE, Content::Bytes(start.to_vec()));
+    }
+}
+
+/// A PNG of grey pixels of one bit, all of them zero.
+fn png(width: u32, height: u32, chunks: &[(png::chunk::ChunkType, Vec<u8>)]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, width, height);
+    encoder.set_color(png::ColorType::Grayscale);
+    encoder.set_depth(png::BitDepth::One);
+    let mut writer = encoder.write_header().unwrap();
+    for (kind, data) in chunks {
+        writer.write_chunk(*kind, data).unwrap();
+    }
+    if u64::from(width) * u64::from(height) <= 1 << 28 {
+        writer.write_image_data(&vec![0; width.div_ceil(8) as usize * height as usize]).unwrap();
+    }
+    drop(writer);
+    bytes
+}
+
+/// Zeros, packed as PNG packs them.
+fn packed(megabytes: usize) -> Vec<u8> {
+    let mut writer = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+    (0..megabytes).for_each(|_| writer.write_all(&[0; 1 << 20]).unwrap());
+    writer.finish().unwrap()
+}
+
+fn gif(width: u16, height: u16, frames: usize, frame: (u16, u16)) -> Vec<u8> {
+    let sides = |a: u16, b: u16| [a.to_le_bytes(), b.to_le_bytes()].concat();
+    let mut bytes = [&b"GIF89a"[..], &sides(width, height), &[0x80, 0, 0, 0, 0, 0, 255, 255, 255]].concat();
+    for _ in 0..frames {
+        bytes.extend([&[0x21, 0xf9, 4, 0, 1, 0, 0, 0, 0x2c, 0, 0, 0, 0][..], &sides(frame.0, frame.1)].concat());
+        // One pixel and the end: decoders fill up the rest.
+        bytes.extend([0, 2, 2, 0x44, 0x01, 0]);
+    }
+    bytes.push(0x3b);
+    bytes
+}
+
+fn pictures(add: &mut Add<'_>) {
+    const PICTURE: &[As] = &[As::Picture];
+    for (width, height) in
+        [(16_384, 16_384), (65_535, 65_535), (u32::MAX >> 1, 1), (1, u32::MAX >> 1), (100_000, 20_000)]
+    {
+        add("bomb.png", PICTURE, Content::Bytes(png(width, height, &[])));
+    }
+    let beside = |keyword: &[u8], megabytes| [keyword, &packed(megabytes)].concat();
+    let chunks: [(png::chunk::ChunkType, Vec<u8>); 4] = [
+        (png::chunk::iCCP, beside(b"a\0\0", 1024)),
+        (png::chunk::zTXt, beside(b"workflow\0\0", 1024)),
+        (png::chunk::iTXt, beside(b"tilewright\0\x01\0\0\0", 1024)),
+        (png::chunk::eXIf, vec![0x49; 4 << 20]),
+    ];
+    for chunk in &chunks {
+        add("beside.png", PICTURE, Content::Bytes(png(64, 64, std::slice::from_ref(chunk))));
+    }
+    add("all-beside.png", PICTURE, Content::Bytes(png(64, 64, &chunks)));
+    let gifs = [
+        (65_535, 65_535, 1, (1, 1)),
+        (1, 1, 2, (65_535, 65_535)),
+        (16, 16, 200_000, (1, 1)),
+        (8000, 8000, 3, (8000, 8000)),
+        (16, 16, 0, (1, 1)),
+    ];
+    for (width, height, frames, frame) in gifs {
+        add("bomb.gif", PICTURE, Content::Bytes(gif(width, height, frames, frame)));
+    }
+    let webp = |chunk: &[u8]| [&b"RIFF"[..], &(chunk.len() as u32 + 4).to_le_bytes(), b"WEBP", chunk].concat();
+    let largest = [&b"VP8X\x0a\0\0\0\x02\0\0\0"[..], &[0xff; 6], b"ANIM\x06\0\0\0\0\0\0\0\0\0"].concat();
+    add("bomb.webp", PICTURE, Content::Bytes(webp(&largest)));
+    let frames = b"ANMF\x10\0\0\0\0\0\0\0\0\0\x0f\0\0\x0f\0\0\x01\0\0\0".repeat(200_000);
+    let many = [&b"VP8X\x0a\0\0\0\x02\0\0\0\x0f\0\0\x0f\0\0ANIM\x06\0\0\0\0\0\0\0\0\0"[..], &frames].concat();
+    add("many.webp", PICTURE, Content::Bytes(webp(&many)));
+    add("lossless.webp", PICTURE, Content::Bytes(webp(b"VP8L\x0a\0\0\0\x2f\xff\xff\xff\x0f\0\0\0\0\0")));
+    add(
+        "chunks.webp",
+        PICTURE,
+        Content::Bytes(webp(&[&b"VP8X\x0a\0\0\0\x02\0\0\0\x0f\0\0\x0f\0\0"[..], b"ANMF\xff\xff\xff\xff"].concat())),
+    );
+    // A JPEG that says that it is larger than it is, and sound pictures with bytes changed.
+    let mut seed = Seed(7);
+    let small = image::RgbImage::from_fn(48, 32, |x, y| image::Rgb([x as u8 * 5, y as u8 * 7, 99]));
+    for (ending, format) in
+        [("png", image::ImageFormat::Png), ("jpg", image::ImageFormat::Jpeg), ("webp", image::ImageFormat::WebP)]
+    {
+        let mut whole = std::io::Cursor::new(Vec::new());
+        small.write_to(&mut whole, format).unwrap();
+        let whole = whole.into_inner();
+        if let Some(at) = whole.windows(2).position(|window| window == [0xff, 0xc0]).filter(|_| ending == "jpg") {
+            let mut bytes = whole.clone();
+            bytes[at + 5..at + 9].fill(0xff);
+            add("larger.jpg", PICTURE, Content::Bytes(bytes));
+        }
+        for _ in 0..5 {
+            let mut bytes = whole.clone();
+            (0..4).for_each(|_| {
+                let at = seed.below(bytes.len());
+                bytes[at] ^= 1 << seed.below(8);
+            });
+            add(&format!("changed.{ending}"), PICTURE, Content::Bytes(bytes));
+        }
+        add(&format!("cut.{ending}"), PICTURE, Content::Bytes(whole[..whole.len() / 2].to_vec()));
+    }
+    // One kind under the name of another.
+    add("latent.png", PICTURE, Content::Bytes(latent(&[1, 16, 8, 8], 0.5)));
+    add("page.jpg", PICTURE, Content::Bytes(b"<html>".to_vec()));
+}
+
+fn videos(add: &mut Add<'_>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.mp4");
+    let mut command = Command::new("ffmpeg");
+    command.args(["-v", "error", "-f", "lavfi", "-i", "testsrc=size=64x48:rate=8:duration=1"]).arg(&path);
+    assert!(command.status().unwrap().success());
+    let whole = fs::read(&path).unwrap();
+    let mut seed = Seed(3);
+    for _ in 0..4 {
+        let mut bytes = whole.clone();
+        (0..8).for_each(|_| {
+            let at = seed.below(bytes.len());
+            bytes[at] = seed.below(256) as u8;
+        });
+        add("changed.mp4", &[As::Clip], Content::Bytes(bytes));
+    }
+    add("cut.mp4", &[As::Clip], Content::Bytes(whole[..whole.len() / 2].to_vec()));
+    add("sparse.mp4", &[As::Clip], Content::Sparse(whole[..64].to_vec(), 30 << 30));
+    add("playlist.mp4", &[As::Clip], Content::Bytes(b"#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n".to_vec()));
+}
+
+fn records(add: &mut Add<'_>) {
+    const RECORDS: &[As] = &[As::Records, As::Table, As::Config];
+    let texts = [
+        "{\"tilewright\":".repeat(100_000),
+        "[".repeat(4 << 20),
+        format!("{{\"tilewright\":\"{}\"}}", "x".repeat(20 << 20)),
+        "\n".repeat(4 << 20),
+        "{}\n".repeat(100_000),
+        "null".to_owned(),
+        "\u{1b}[2J\u{1b}]0;x\u{7}\n".to_owned(),
+        format!("a = {}", "[".repeat(1 << 19)),
+        format!("{}\n", "[a]\n".repeat(100_000)),
+        "a.".repeat(1 << 18) + "b = 1",
+    ];
+    for text in texts {
+        add("records.jsonl", RECORDS, Content::Bytes(text.into_bytes()));
+    }
+    add("records.jsonl", RECORDS, Content::Sparse(Vec::new(), 30 << 30));
+    add("binary.jsonl", RECORDS, Content::Bytes(vec![0xff; 4096]));
+}
+
+fn histories(add: &mut Add<'_>) {
+    const HISTORY: &[As] = &[As::History];
+    add("history.sqlite", HISTORY, Content::Bytes(b"no database: ".repeat(1000)));
+    add("history.sqlite", HISTORY, Content::Bytes([&b"SQLite format 3\0"[..], &[0xff; 4080]].concat()));
+    add("history.sqlite", HISTORY, Content::Sparse(Vec::new(), 1 << 40));
+    add("history.sqlite", HISTORY, Content::Sparse(b"SQLite format 3\0\x10\0\x01\x01\0\x40\x20\x20".to_vec(), 1 << 29));
+    add("history.sqlite", HISTORY, Content::Bytes(latent(&[1, 16, 8, 8], 0.5)));
+}
+
+/// What stands under a name without being a file, given as everything.
+fn no_files(add: &mut Add<'_>) {
+    const ANYTHING: &[As] =
+        &[As::Latent, As::Vae, As::Picture, As::Clip, As::Policy, As::Records, As::Table, As::History, As::Config];
+    add("pipe.png", ANYTHING, Content::Pipe);
+    add("pipe.mp4", &[As::Clip], Content::Pipe);
+    add("socket.png", ANYTHING, Content::Socket);
+    add("folder", ANYTHING, Content::Folder);
+    add("zero.png", ANYTHING, Content::LinkTo("/dev/zero"));
+    add("full.png", ANYTHING, Content::LinkTo("/dev/full"));
+    add("loop.png", ANYTHING, Content::Loop);
+    add("nowhere.png", ANYTHING, Content::LinkTo("nowhere-at-all"));
+    add("memory.png", ANYTHING, Content::LinkTo("/proc/self/mem"));
+}

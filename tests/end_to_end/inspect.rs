@@ -1,0 +1,199 @@
+//! `inspect` says what a file is, and `decode` the same where it is given the wrong one.
+
+use std::fs;
+
+use serde_json::{Map, Value, json};
+
+use crate::program::{Place, bundled, fixture, one_tensor};
+
+/// A file's header, and where its data begin.
+fn header(bytes: &[u8]) -> (Map<String, Value>, usize) {
+    let end = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    (serde_json::from_slice(&bytes[8..end]).unwrap(), end)
+}
+
+/// A file of these tensors, of zeros, of one type with so many bytes a value.
+fn zeros(tensors: impl IntoIterator<Item = (String, Vec<u64>)>, dtype: &str, size: u64) -> Vec<u8> {
+    let (mut entries, mut end) = (Map::new(), 0);
+    for (name, shape) in tensors {
+        let bytes = shape.iter().product::<u64>() * size;
+        entries.insert(name, json!({"dtype": dtype, "shape": shape, "data_offsets": [end, end + bytes]}));
+        end += bytes;
+    }
+    let text = Value::from(entries).to_string();
+    [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &vec![0; end as usize]].concat()
+}
+
+/// The names and shapes of a fixture's tensors.
+fn shapes(name: &str) -> Vec<(String, Vec<u64>)> {
+    let (entries, _) = header(&fs::read(fixture(name)).unwrap());
+    let shape =
+        |entry: &Value| entry["shape"].as_array().unwrap().iter().map(|extent| extent.as_u64().unwrap()).collect();
+    entries
+        .iter()
+        .filter(|(name, _)| *name != "__metadata__")
+        .map(|(name, entry)| (name.clone(), shape(entry)))
+        .collect()
+}
+
+#[test]
+fn weights_in_eight_bits_are_said_and_refused_by_a_dry_run_too() {
+    let place = Place::new();
+    let file = place.write("fp8.safetensors", zeros(shapes("flux-bfl/ae.safetensors"), "F8_E4M3", 1));
+    let text = place.run(&["inspect", &file]).succeeded().stdout();
+    assert!(
+        text.contains("f8_e4m3") && text.contains("can't run") && text.contains("give a file in f32, f16 or bf16"),
+        "{text}"
+    );
+    let report = place.run(&["inspect", &file, "--json"]).json();
+    assert!(!report["decoder"]["uncomputable"].as_array().unwrap().is_empty(), "{report}");
+    let inputs = [fixture("flux-bfl/latent.safetensors"), "--vae".into(), file];
+    for options in [&["--dry-run"][..], &["-o", "out.png"]] {
+        place.decode(&inputs, options).failed(2, "is stored as F8_E4M3: f32, f16 and bf16 can be read");
+    }
+    assert_eq!(place.files(), ["fp8.safetensors"]);
+}
+
+#[test]
+fn a_decoder_or_an_encoder_alone_is_called_so() {
+    let place = Place::new();
+    let part = |start: &str| {
+        shapes("sd15-ldm/vae-ft-mse.safetensors")
+            .into_iter()
+            .filter(|(name, _)| name.starts_with(start))
+            .collect::<Vec<_>>()
+    };
+    let decoder = place.write("d.safetensors", zeros(part("decoder."), "F16", 2));
+    let encoder = place.write("e.safetensors", zeros(part("encoder."), "F16", 2));
+    assert!(place.run(&["inspect", &decoder]).succeeded().stdout().contains("the decoder alone"));
+    let text = place.run(&["inspect", &encoder]).succeeded().stdout();
+    assert!(text.contains("KL autoencoder (VAE), the encoder alone"), "{text}");
+    let latent = fixture("sd15-ldm/latent.safetensors");
+    place.decode(&[latent, "--vae".into(), encoder], &["-o", "out.png"]).failed(2, "a VAE's encoder alone");
+}
+
+#[test]
+fn networks_of_other_kinds_are_named_and_refused_by_name() {
+    let place = Place::new();
+    let tensors = |names: &[(&str, &[u64])]| {
+        names.iter().map(|(name, shape)| ((*name).to_owned(), shape.to_vec())).collect::<Vec<_>>()
+    };
+    let cases = [
+        (tensors(&[("lora_unet_double_blocks_0_img_attn_proj.lora_down.weight", &[4, 8])]), "a LoRA for Flux"),
+        (
+            tensors(&[
+                ("text_model.embeddings.token_embedding.weight", &[2, 768]),
+                ("text_model.encoder.layers.0.mlp.fc1.weight", &[2, 2]),
+            ]),
+            "CLIP-L, a text encoder",
+        ),
+        (tensors(&[("encoder.block.0.layer.0.SelfAttention.q.weight", &[2, 4096])]), "T5-XXL, a text encoder"),
+        (
+            tensors(&[("double_blocks.0.img_attn.qkv.weight", &[2, 2]), ("single_blocks.0.linear1.weight", &[2, 2])]),
+            "Flux.1's transformer",
+        ),
+        (
+            tensors(&[("blocks.0.cross_attn.norm_k.weight", &[2]), ("blocks.0.self_attn.norm_k.weight", &[2])]),
+            "WAN's transformer",
+        ),
+        (
+            tensors(&[
+                ("controlnet_cond_embedding.conv_in.weight", &[2, 2]),
+                ("down_blocks.0.resnets.0.time_emb_proj.weight", &[2]),
+            ]),
+            "a ControlNet (diffusers)",
+        ),
+        (
+            tensors(&[("decoder.layers.1.weight", &[2, 2]), ("encoder.layers.1.weight", &[2, 2])]),
+            "TAESD, a tiny autoencoder",
+        ),
+    ];
+    for (tensors, words) in cases {
+        let file = place.write("x.safetensors", zeros(tensors, "F16", 2));
+        let text = place.run(&["inspect", &file]).succeeded().stdout();
+        assert!(text.contains(words) && text.contains("neither a latent nor a VAE"), "{words}: {text}");
+        let [latent, option, _] = bundled();
+        let run = place.decode(&[latent, option, file], &["-o", "out.png"]);
+        run.failed(2, if words.contains("tiny") { "a tiny autoencoder" } else { words });
+    }
+}
+
+#[test]
+fn what_tilewright_wrote_is_known_again_several_files_at_once() {
+    let place = Place::new();
+    let inputs = [fixture("flux-bfl/latent.safetensors"), "--vae".into(), fixture("flux-bfl/ae.safetensors")];
+    place.decode(&inputs, &["--record", "r.jsonl", "-o", "out.png"]).succeeded();
+    let [latent, ..] = bundled();
+    let text = place.run(&["inspect", "out.png", "r.jsonl", &latent]).succeeded().stdout();
+    for words in [
+        "a PNG picture",
+        "decided",
+        "by adaptive",
+        "decision record",
+        "1, 0 of them full",
+        "latent_tensor [1, 16, 64, 64]",
+    ] {
+        assert!(text.contains(words), "{text} lacks {words}");
+    }
+    let reports = place.run(&["inspect", "out.png", "r.jsonl", "--json"]).json();
+    assert_eq!(reports[0]["decision"]["policy"]["name"], "adaptive");
+    assert_eq!((&reports[1]["kind"], &reports[1]["records"]), (&json!("records"), &json!(1)));
+    // One that can't be looked into does not hide the others.
+    let run = place.run(&["inspect", "nowhere", "out.png"]);
+    assert!(run.stdout().contains("a PNG picture"));
+    run.failed(2, "nowhere");
+}
+
+#[test]
+fn odd_files_are_recognised_wherever_they_are_given() {
+    let cases: [(&[u8], &str); 8] = [
+        (b"<!DOCTYPE html><html>", "a web page (HTML)"),
+        (b"{\"error\": \"gated\"}", "JSON, not a safetensors file"),
+        (b"{\"weight_map\": {}}", "the index of a model in several files"),
+        (b"PK\x03\x04 of holiday pictures", "a zip archive"),
+        (b"\x1f\x8b\x08\0", "packed with gzip"),
+        (b"GGUF\x03\0\0\0", "a GGUF file"),
+        (b"\0asm\x0d\0\x01\0", "WebAssembly, perhaps a policy"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
+    ];
+    for (bytes, words) in cases {
+        let place = Place::new();
+        let file = place.write("odd", bytes);
+        place.run(&["inspect", &file]).failed(2, words);
+        let [latent, option, vae] = bundled();
+        place.decode(&[file.clone(), option.clone(), vae], &["-o", "out.png"]).failed(2, words);
+        place.decode(&[latent, option, file], &["-o", "out.png"]).failed(2, words);
+    }
+}
+
+#[test]
+fn a_latent_that_makes_no_sense_for_the_model_gets_advice() {
+    let place = Place::new();
+    let values = |scale: f32| {
+        // Spread evenly within the deviation: no two neighbours are alike.
+        let value = |index: usize| ((index * 7919 % 997) as f32 / 997.0 - 0.5) * 3.46 * scale;
+        let data: Vec<u8> = (0..16 * 9 * 13).flat_map(|index| value(index).to_le_bytes()).collect();
+        one_tensor("latents", "F32", &[1, 16, 9, 13], &data)
+    };
+    let vae = fixture("flux-bfl/ae.safetensors");
+    let cases: [(f32, &[&str], Option<&str>); 4] = [
+        (1.0, &[], Some("try --scaled")),
+        (1.0, &["--scaled"], None),
+        (2.77, &[], None),
+        (2.77, &["--scaled"], Some("leave --scaled out")),
+    ];
+    for (scale, options, words) in cases {
+        let file = place.write("x.safetensors", values(scale));
+        let options = [options, &["--dry-run"]].concat();
+        let run = place.decode(&[file, "--vae".into(), vae.clone()], &options);
+        let stderr = run.succeeded().stderr();
+        let warnings: Vec<&str> = stderr.lines().filter(|line| line.starts_with("warning: x.safetensors")).collect();
+        match words {
+            None => assert!(warnings.is_empty(), "{stderr}"),
+            Some(words) => assert!(warnings.len() == 1 && warnings[0].contains(words), "{stderr}"),
+        }
+    }
+    // The bundled one is not doubted.
+    let stderr = place.decode(&bundled(), &["--dry-run"]).succeeded().stderr();
+    assert!(!stderr.contains("warning: "), "{stderr}");
+}
