@@ -26,6 +26,8 @@ mod hostile_files;
 mod inspect;
 #[path = "end_to_end/kills.rs"]
 mod kills;
+#[path = "end_to_end/manners.rs"]
+mod manners;
 #[path = "end_to_end/outputs.rs"]
 mod outputs;
 #[path = "end_to_end/policy_bench.rs"]

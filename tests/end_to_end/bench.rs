@@ -286,12 +286,12 @@ fn a_case_can_be_measured_alone() {
 
 #[test]
 fn an_interrupted_sweep_says_what_it_measured() {
-    for signal in ["-INT", "-TERM"] {
-        interrupted_sweep(signal);
+    for (signal, status) in [("-INT", 130), ("-TERM", 143)] {
+        interrupted_sweep(signal, status);
     }
 }
 
-fn interrupted_sweep(signal: &str) {
+fn interrupted_sweep(signal: &str, status: i32) {
     let place = Place::new();
     let vae = bundled()[2].clone();
     let options =
@@ -309,7 +309,7 @@ fn interrupted_sweep(signal: &str) {
     std::thread::sleep(Duration::from_secs(1));
     assert!(Command::new("kill").args([signal, &sweep.id().to_string()]).status().unwrap().success());
     let output = sweep.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(status));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["interrupted"], report["plans"].as_array().unwrap().len()), (&true.into(), 4));
     let error = lines.map_while(Result::ok).last();

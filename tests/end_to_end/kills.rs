@@ -240,7 +240,8 @@ fn disturbed(
         assert_eq!(hidden(), before, "{what}: temporary files are left: {:?}", place.files());
         match status.code() {
             Some(0) => {}
-            Some(1) => {
+            Some(130 | 143) => {
+                assert_eq!(status.code(), Some(if signal == "INT" { 130 } else { 143 }), "{what}");
                 assert!(log().contains("error: interrupted"), "{what}: {}", log());
                 assert!(!place.path(&name).exists(), "{what}: it failed and left an output");
             }

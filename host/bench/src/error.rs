@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use thiserror::Error;
+use tilewright_plan::words::did_you_mean;
 
 /// A `Result` with this crate's [`enum@Error`].
 pub type Result<T> = std::result::Result<T, Error>;
@@ -41,7 +42,7 @@ pub enum Error {
         reference: Vec<i64>,
     },
     /// Nothing is of that name.
-    #[error("unknown {what} '{given}': expected one of {known}")]
+    #[error("unknown {what} '{given}'{}: expected one of {known}", did_you_mean(given, known.split(", ")))]
     Unknown {
         /// What was wanted.
         what: &'static str,

@@ -9,7 +9,7 @@ use std::{fmt, str::FromStr};
 
 use tch::{Device as Place, Tensor};
 use tilewright_engine::{Job, Machine, Unfinished, Vae};
-use tilewright_plan::{Objective, Plan, bytes};
+use tilewright_plan::{Objective, Plan, bytes, words::counted};
 
 use crate::{
     Error, Latents, Planners, Result, Rounds, Spelling, Watch,
@@ -142,7 +142,7 @@ impl Sweep<'_> {
         report.requests.push(job.request().clone());
         let mut plans = plans::list(job.request(), job.offer());
         plans.truncate(self.plans.unwrap_or(usize::MAX));
-        watch.say(&format!("{}×{}: {} plans", job.request().width, job.request().height, plans.len()));
+        watch.say(&format!("{}×{}: {}", job.request().width, job.request().height, counted(plans.len(), "plan")));
         let (mut rows, ended) = self.measure(&job, &plans, planners, watch);
         let ended = ended.and_then(|()| self.choose(latents, &job, &mut rows, planners, watch, report));
         report.plans.append(&mut rows);
@@ -294,7 +294,7 @@ impl Sweep<'_> {
             Ok(finished) => {
                 case.run_peak_bytes = finished.record.outcome.map(|outcome| outcome.peak_bytes);
                 if !finished.record.attempts.is_empty() {
-                    case.note = format!("after {} attempts that failed", finished.record.attempts.len());
+                    case.note = format!("after {} that failed", counted(finished.record.attempts.len(), "attempt"));
                 }
                 Ok(Some(finished.record.plan))
             }

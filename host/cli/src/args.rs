@@ -31,9 +31,16 @@ pub use writing::Writing;
 /// In help, options of every command come after the command's own, however many commands there are.
 const LAST: usize = 1000;
 
-/// Decodes latents of diffusion models into pictures; how each one is run is decided by a sandboxed WebAssembly policy.
+/// What --help ends with.
+const BEGINNING: &str = "\
+To begin with:
+  tilewright decode ComfyUI_00001_.latent --vae ae.safetensors -o out.png
+  tilewright inspect ae.safetensors           what a file is, and what it lacks
+  tilewright help decode                      all that a command takes";
+
+/// Decodes latents of diffusion models into pictures and clips; how each one is run is decided by a sandboxed WebAssembly policy.
 #[derive(Debug, Parser)]
-#[command(name = "tilewright", version, propagate_version = true, max_term_width = 110)]
+#[command(name = "tilewright", version, propagate_version = true, max_term_width = 110, after_help = BEGINNING)]
 pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
@@ -49,6 +56,9 @@ pub struct Global {
     /// Say more on standard error: -v what is done, -vv how, -vvv everything [env: TILEWRIGHT_LOG, as in TILEWRIGHT_LOG=debug]
     #[arg(short, long, action = clap::ArgAction::Count, global = true, display_order = LAST)]
     pub verbose: u8,
+    /// Say only errors, warnings and what was asked for: no notes, no progress, no summary
+    #[arg(short, long, conflicts_with = "verbose", global = true, display_order = LAST)]
+    pub quiet: bool,
     /// The libtorch 2.11 to run with: its folder, or an installed PyTorch's (site-packages/torch)
     #[arg(long, value_name = "DIR", env = "TILEWRIGHT_LIBTORCH", hide_env_values = true, global = true, display_order = LAST)]
     pub libtorch: Option<PathBuf>,
@@ -78,12 +88,18 @@ pub enum Command {
     /// Check the configuration, or print where it is
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Take jobs over HTTP, keep models loaded, and let policies come and go; --config says which
+    /// Run a server that takes jobs over HTTP, keeps models loaded and swaps policies at work
     Serve(Serve),
     /// Print a completion script for a shell
     Completions {
         /// The shell
         shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write a page for each command
+    Man {
+        /// Write tilewright.1, tilewright-decode.1 and so on into this folder
+        #[arg(value_name = "FOLDER")]
+        folder: Option<PathBuf>,
     },
 }
 

@@ -22,7 +22,7 @@ pub fn work_through(work: &mut dyn Work, inputs: &[Input], several: bool, done: 
     }
     let (mut failed, count) = (Vec::new(), inputs.len());
     for (index, input) in inputs.iter().enumerate() {
-        tell!("{} of {count}: {}", index + 1, crate::tell::shown(&input.shown, usize::MAX));
+        tell!("{} of {count}: {}", index + 1, input.shown.clone());
         match work.work(input).map_err(|failure| input.renamed(failure)) {
             Ok(()) => {}
             Err(Failure::ClosedPipe) => return Err(Failure::ClosedPipe),
@@ -31,7 +31,7 @@ pub fn work_through(work: &mut dyn Work, inputs: &[Input], several: bool, done: 
             }
             Err(failure) => {
                 tell!("failed: {failure}");
-                failed.push(crate::tell::shown(&input.shown, usize::MAX));
+                failed.push(input.shown.clone());
             }
         }
     }

@@ -6,7 +6,7 @@ mod waiting;
 
 use std::{
     collections::BTreeSet,
-    io::{self, Write},
+    io::Write,
     path::{Path, PathBuf},
 };
 
@@ -25,7 +25,7 @@ use crate::{
     args::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep},
     bench::waiting::Waiting,
     failure::{Failure, Outcome},
-    files, output, policy,
+    files, output, policy, printer,
     tell::tell,
 };
 
@@ -204,7 +204,7 @@ fn generate_latent(arguments: &GenerateLatent) -> Outcome {
 }
 
 fn wrote(path: &Path) -> Outcome {
-    Ok(writeln!(io::stdout().lock(), "wrote  {}", path.display())?)
+    Ok(writeln!(printer::summary(), "wrote  {}", path.display())?)
 }
 
 fn generated(network: Network) -> Outcome<PathBuf> {
@@ -340,7 +340,7 @@ fn publish(
         true => serde_json::to_string_pretty(report).map_err(Failure::work)?,
         false => table(),
     };
-    writeln!(io::stdout().lock(), "{text}")?;
+    writeln!(printer::stdout(), "{text}")?;
     if let Some(plot) = &common.plot {
         page().write(plot)?;
         tell!("wrote {}", plot.display());

@@ -1,10 +1,6 @@
 //! The configuration that this run goes by, and `tilewright config …`.
 
-use std::{
-    io::{self, Write},
-    path::PathBuf,
-    sync::OnceLock,
-};
+use std::{io::Write, path::PathBuf, sync::OnceLock};
 
 use tilewright_config::{Config, Place, Source};
 use tilewright_decode::Model;
@@ -14,18 +10,21 @@ use tilewright_policy::{CacheDir, Limits, PolicyHost, shipped_names};
 use crate::{
     args::ConfigCommand,
     failure::{Failure, Outcome},
-    table,
+    printer, table,
     tell::tell,
 };
 
 /// Chosen once, from the command line.
 static PLACE: OnceLock<Place> = OnceLock::new();
 
-/// Says which file this run goes by: the one that was asked for, or the user's.
-pub fn choose(file: Option<PathBuf>) {
+/// Says which file this run goes by: the one that was asked for, which has to be there, whether or not it will be read; or the user's.
+pub fn choose(file: Option<PathBuf>) -> Outcome {
     let named = file.filter(|path| !path.as_os_str().is_empty());
+    let place = named.map_or(Place::User, Place::At);
+    place.check()?;
     // A run has one command line.
-    let _ = PLACE.set(named.map_or(Place::User, Place::At));
+    let _ = PLACE.set(place);
+    Ok(())
 }
 
 /// Where the configuration stands.
@@ -48,7 +47,7 @@ pub fn run(command: &ConfigCommand) -> Outcome {
     let path = place().path();
     let path = path.ok_or_else(|| Failure::input("there is no home folder to configure in: give --config FILE"))?;
     match command {
-        ConfigCommand::Path => Ok(writeln!(io::stdout().lock(), "{}", path.display())?),
+        ConfigCommand::Path => Ok(writeln!(printer::stdout(), "{}", path.display())?),
         ConfigCommand::Check => check(&path.display().to_string()),
     }
 }
@@ -73,7 +72,7 @@ fn check(path: &str) -> Outcome {
     if !config.models.is_empty() {
         rows.extend(served(&config)?);
     }
-    Ok(writeln!(io::stdout().lock(), "{}", table::facts(rows))?)
+    Ok(writeln!(printer::stdout(), "{}", table::facts(rows))?)
 }
 
 /// What `tilewright serve` makes of it. Files that it names have to be there and to be what they are named for.

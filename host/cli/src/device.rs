@@ -1,10 +1,10 @@
 //! `tilewright device`: what the host knows of this machine, measured now.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use serde::Serialize;
-use tilewright_engine::{Machine, Probe};
-use tilewright_plan::{Device, Dtype, bytes};
+use tilewright_engine::{Machine, Probe, announce_probe};
+use tilewright_plan::{Device, Dtype, bytes, words::counted};
 use tilewright_torch::{
     attention, backend,
     device::{amd_gpus, system_memory},
@@ -13,7 +13,8 @@ use tilewright_torch::{
 use crate::{
     args::DeviceArguments,
     failure::{Failure, Outcome},
-    table,
+    printer, table,
+    tell::tell,
 };
 
 /// Widths of the middle attention in published autoencoders: WAN's and the KL ones'.
@@ -59,13 +60,24 @@ struct Attention {
     fused_is_right: bool,
 }
 
+/// Says why the user waits, where a device has not been measured yet.
+pub fn say_what_is_measured() {
+    announce_probe(|facts, measured| match measured {
+        None => tell!("note: measuring {} once, for about 3 s", facts.name),
+        Some(measured) if measured.hurried => {
+            tell!("note: it is slow or was busy, so estimates may be off: 'tilewright device' measures it again");
+        }
+        Some(_) => {}
+    });
+}
+
 /// Measures and shows a device.
 pub fn run(arguments: &DeviceArguments) -> Outcome {
     if let Some(threads) = arguments.threads {
         tilewright_torch::set_threads(threads);
     }
     let report = report(&Machine::open(arguments.device, Probe::Fresh)?)?;
-    let mut stdout = io::stdout().lock();
+    let mut stdout = printer::stdout();
     if arguments.json {
         let text = serde_json::to_string_pretty(&report).map_err(Failure::work)?;
         return Ok(writeln!(stdout, "{text}")?);
@@ -128,7 +140,7 @@ fn rows(report: &Report) -> Vec<(&'static str, String)> {
     let fast: Vec<String> = device.fast_dtypes.iter().map(Dtype::to_string).collect();
     let backend = format!("{:?}", device.backend).to_lowercase();
     let mut rows = vec![
-        ("device", format!("{} ({backend}, {}, {} units)", device.name, device.arch, device.compute_units)),
+        ("device", format!("{} ({backend}, {}, {})", device.name, device.arch, counted(device.compute_units, "unit"))),
         (
             "memory",
             format!(

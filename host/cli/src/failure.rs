@@ -2,7 +2,7 @@
 
 use std::{fmt, process::ExitCode};
 
-use crate::tell::{shown, tell};
+use crate::tell::tell;
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -69,8 +69,7 @@ impl Failure {
 fn one_line(error: &anyhow::Error) -> String {
     let text = format!("{error:#}");
     let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    // Names and texts that strangers chose: nothing of them moves the terminal's cursor.
-    shown(&lines.join(": "), usize::MAX)
+    lines.join(": ")
 }
 
 impl From<tilewright_engine::Error> for Failure {

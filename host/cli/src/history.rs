@@ -8,13 +8,13 @@ use std::{
 
 use tilewright_engine::Machine;
 use tilewright_history::{Entry, Error, Exported, Filter, History, Query, json_line, model_fingerprint, user_path};
-use tilewright_plan::{Record, Request, bytes};
+use tilewright_plan::{Record, Request, bytes, terminal::shortened, words::counted};
 
 use crate::{
     args::{self, HistoryCommand, HistoryFilters, HistoryList},
     failure::{Failure, Outcome},
-    files, table,
-    tell::{shown, tell},
+    files, printer, table,
+    tell::tell,
 };
 
 /// Where the history is kept, or `off`.
@@ -93,22 +93,13 @@ impl Trials {
 }
 
 fn warn(error: Error) {
-    tell!("warning: decoding without history: {} (--no-history leaves it out)", line(&error.into()));
+    tell!("warning: decoding without history: {} (--no-history leaves it out)", Failure::from(error));
 }
 
 fn say_put_aside(history: &mut History) {
     for path in history.take_put_aside() {
-        tell!("warning: the history was damaged; it is {} now, and a new one has begun", plain(&path));
+        tell!("warning: the history was damaged; it is {} now, and a new one has begun", path.display());
     }
-}
-
-/// An error with its causes, in one line that is safe on a terminal.
-fn line(error: &anyhow::Error) -> String {
-    shown(&format!("{error:#}"), usize::MAX)
-}
-
-fn plain(path: &Path) -> String {
-    shown(&path.to_string_lossy(), usize::MAX)
 }
 
 /// Where the history is; none where it is switched off.
@@ -130,10 +121,7 @@ pub fn run(arguments: &args::History) -> Outcome {
         Some(HistoryCommand::List(arguments)) => list(&path, arguments),
         Some(HistoryCommand::Export { file, filters }) => export(&path, file, &filter(filters)),
         Some(HistoryCommand::Clear { filters, yes }) => clear(&path, &filter(filters), *yes),
-        Some(HistoryCommand::Path) => {
-            // As it is, for scripts, but for what no terminal should be sent.
-            Ok(writeln!(io::stdout(), "{}", plain(&path))?)
-        }
+        Some(HistoryCommand::Path) => Ok(writeln!(printer::stdout(), "{}", path.display())?),
     }
 }
 
@@ -155,7 +143,7 @@ fn list(path: &Path, arguments: &HistoryList) -> Outcome {
     if listing.unreadable > 0 {
         tell!("note: {} were written by another version and are left out", records(listing.unreadable));
     }
-    let mut stdout = BufWriter::new(io::stdout().lock());
+    let mut stdout = BufWriter::new(printer::stdout());
     if arguments.json {
         for entry in &listing.entries {
             writeln!(stdout, "{}", json_line(&entry.record)?)?;
@@ -165,7 +153,7 @@ fn list(path: &Path, arguments: &HistoryList) -> Outcome {
             true => "Nothing yet: every decode from now on is kept in",
             false => "Nothing like that in",
         };
-        writeln!(stdout, "{nothing} {}", plain(path))?;
+        writeln!(stdout, "{nothing} {}", path.display())?;
     } else {
         let heading = [
             "when (UTC)",
@@ -190,7 +178,7 @@ fn list(path: &Path, arguments: &HistoryList) -> Outcome {
 fn row(entry: &Entry) -> Vec<String> {
     let Record { request, plan, outcome, .. } = &entry.record;
     let expected = entry.record.expectation();
-    let text = |text: &str| shown(text, SHOWN);
+    let text = |text: &str| shortened(text, SHOWN);
     let samples = if request.batch == 1 { String::new() } else { format!("{} × ", request.batch) };
     let frames = if request.frames == 1 { String::new() } else { format!(" × {} frames", request.frames) };
     let together = if plan.batch == 1 { String::new() } else { format!(", batch {}", plan.batch) };
@@ -230,17 +218,17 @@ fn export(path: &Path, file: &Path, filter: &Filter) -> Outcome {
         None => Ok(Exported::default()),
     };
     let exported = if file == Path::new("-") {
-        write(&mut BufWriter::new(io::stdout().lock()))?
+        write(&mut BufWriter::new(printer::stdout()))?
     } else {
-        let failed = |cause: io::Error| Failure::input(format!("{}: can't be written: {cause}", plain(file)));
+        let failed = |cause: io::Error| Failure::input(format!("{}: can't be written: {cause}", file.display()));
         // A device or pipe would be replaced.
         if file.exists() && !file.is_file() {
-            return Err(Failure::input(format!("{}: not a file: - is standard output", plain(file))));
+            return Err(Failure::input(format!("{}: not a file: - is standard output", file.display())));
         }
         files::roles().writes("FILE", file).check()?;
         let temporary = tilewright_outputs::temporary(file, ".tmp").map_err(failed)?;
         let exported = write(&mut BufWriter::new(temporary.as_file())).map_err(|error| match error {
-            Error::Write(cause) => Failure::work(format!("{}: can't be written: {cause}", plain(file))),
+            Error::Write(cause) => Failure::work(format!("{}: can't be written: {cause}", file.display())),
             error => error.into(),
         })?;
         tilewright_outputs::place(temporary, file).map_err(failed)?;
@@ -259,7 +247,7 @@ fn clear(path: &Path, filter: &Filter, yes: bool) -> Outcome {
         opened => opened,
     };
     let Some(mut history) = opened? else {
-        return Ok(writeln!(io::stdout(), "Nothing to remove: there is no {}", plain(path))?);
+        return Ok(writeln!(printer::stdout(), "Nothing to remove: there is no {}", path.display())?);
     };
     // A file that turns out to be damaged is put aside whole: nothing in it is lost, so nobody is asked.
     let found = match history.count(filter) {
@@ -267,25 +255,25 @@ fn clear(path: &Path, filter: &Filter, yes: bool) -> Outcome {
         found => Some(found?),
     };
     if found.is_some_and(|found| found > 0 && !yes) && !agreed(found.unwrap_or(0), path)? {
-        return Ok(writeln!(io::stdout(), "Nothing was removed.")?);
+        return Ok(writeln!(printer::stdout(), "Nothing was removed.")?);
     }
     let removed = history.clear(filter)?;
     say_put_aside(&mut history);
-    Ok(writeln!(io::stdout(), "Removed {}.", records(removed))?)
+    Ok(writeln!(printer::stdout(), "Removed {}.", records(removed))?)
 }
 
 fn agreed(count: u64, path: &Path) -> Outcome<bool> {
-    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+    if !io::stdin().is_terminal() || !printer::stderr_is_terminal() {
         return Err(Failure::input(format!("{} would be removed: give --yes to agree", records(count))));
     }
-    let _ = write!(io::stderr(), "Remove {} from {}? [y/N] ", records(count), plain(path));
+    printer::ask(&format!("Remove {} from {}? [y/N] ", records(count), path.display()));
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).map_err(Failure::work)?;
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
 fn records(count: u64) -> String {
-    if count == 1 { "1 record".into() } else { format!("{count} records") }
+    counted(count, "record")
 }
 
 #[cfg(test)]
@@ -296,12 +284,5 @@ mod tests {
     fn times_are_shown_to_the_second() {
         assert_eq!(to_the_second("2026-11-21T08:30:00.123Z"), "2026-11-21 08:30:00");
         assert_eq!(to_the_second("today"), "today");
-    }
-
-    #[test]
-    fn texts_are_made_safe_and_short() {
-        assert_eq!(shown("AMD Radeon™ 8060S", 40), "AMD Radeon™ 8060S");
-        assert_eq!(shown("a\u{1b}[31m\r\n\u{9b}\u{202e}", 40), "a\\u{1b}[31m\\r\\n\\u{9b}\\u{202e}");
-        assert_eq!(shown(&"x".repeat(50), 40), format!("{}…", "x".repeat(40)));
     }
 }

@@ -4,7 +4,7 @@ mod records;
 mod tensors;
 
 use std::{
-    io::{self, Read, Write},
+    io::{Read, Write},
     path::Path,
 };
 
@@ -18,8 +18,7 @@ use tilewright_plan::{Record, bytes};
 use crate::{
     args::Inspect,
     failure::{Failure, Outcome},
-    table,
-    tell::shown,
+    printer, table,
 };
 use records::Recorded;
 use tensors::Tensor;
@@ -61,7 +60,7 @@ enum Found {
 
 /// Looks at files without loading them.
 pub fn run(arguments: &Inspect) -> Outcome {
-    let mut stdout = io::stdout().lock();
+    let mut stdout = printer::stdout();
     let (mut reports, mut failures) = (Vec::new(), Vec::new());
     for path in &arguments.files {
         match Report::of(path, arguments.tensors) {
@@ -118,7 +117,7 @@ impl Report {
     }
 
     fn write(&self, to: &mut impl Write, after_another: bool) -> Outcome {
-        let mut rows = vec![("file", shown(&self.file, usize::MAX))];
+        let mut rows = vec![("file", self.file.clone())];
         let mut tensors: &[Tensor] = &[];
         match &self.found {
             Found::Tensors { inspection, listing } => {
@@ -160,7 +159,7 @@ fn pixels(format: &str, look: &Look, decision: Option<&Record>) -> Vec<(&'static
     });
     let texts = look.texts.iter().filter(|(keyword, _)| keyword != RECORD_KEYWORD || decision.is_none());
     rows.extend(
-        texts.map(|(keyword, text)| ("text", format!("{}, {}", shown(keyword, 80), bytes::display(text.len() as u64)))),
+        texts.map(|(keyword, text)| ("text", format!("{}, {}", shortened(keyword, 80), bytes::display(text.len() as u64)))),
     );
     if let Some(record) = decision {
         rows.extend(records::decision(record));

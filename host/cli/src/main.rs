@@ -17,18 +17,21 @@ mod history;
 mod inputs;
 mod inspect;
 mod libtorch;
+mod man;
 mod naming;
 mod output;
 mod overlay;
 mod policy;
+mod printer;
 mod progress;
 mod report;
 mod serve;
+mod signals;
 mod table;
 mod tell;
 mod workplace;
 
-use std::{io, process::ExitCode};
+use std::{io::Write, process::ExitCode};
 
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use tracing_subscriber::EnvFilter;
@@ -46,21 +49,34 @@ fn main() -> ExitCode {
         Err(error) if error.use_stderr() => return refuse(&error),
         Err(help_or_version) => help_or_version.exit(),
     };
-    // A server logs as its configuration says.
+    if arguments.global.quiet {
+        printer::be_quiet();
+    }
+    // A server logs and ends as its configuration says.
     if !matches!(arguments.command, Command::Serve(_)) {
         log_to_standard_error(arguments.global.verbose);
+        signals::listen();
+        device::say_what_is_measured();
     }
-    match run(arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+    match (run(arguments), signals::status()) {
+        (Ok(()), _) => ExitCode::SUCCESS,
+        (Err(failure), None) => failure.report(),
+        (Err(failure), Some(status)) => {
+            failure.report();
+            ExitCode::from(status)
+        }
     }
 }
 
-/// Wrong arguments in one line, like every other error: clap's first paragraph, without the usage that follows.
+/// Wrong arguments in one line, like every other error: clap's first paragraph and what it guesses was meant, without the usage that follows.
 fn refuse(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
-    let paragraph: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
-    tell!("{} (see --help)", paragraph.join(" "));
+    let mut lines = text.lines().map(str::trim);
+    let first = lines.next().unwrap_or_default();
+    let listed: Vec<&str> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+    let space = if listed.is_empty() { "" } else { " " };
+    let tips: String = lines.filter_map(|line| line.strip_prefix("tip: ")).map(|tip| format!("; {tip}")).collect();
+    tell!("{first}{space}{}{tips} (see --help)", listed.join(", "));
     ExitCode::from(2)
 }
 
@@ -68,7 +84,7 @@ fn run(arguments: Arguments) -> Outcome {
     if let Some(folder) = &arguments.global.libtorch {
         libtorch::run_with(folder)?;
     }
-    config::choose(arguments.global.config);
+    config::choose(arguments.global.config)?;
     let verbose = arguments.global.verbose;
     match arguments.command {
         Command::Decode(decode) => decode::run(&decode),
@@ -80,11 +96,16 @@ fn run(arguments: Arguments) -> Outcome {
         Command::History(history) => history::run(&history),
         Command::Config(config) => config::run(&config),
         Command::Serve(serve) => serve::run(&serve, verbose),
-        Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Arguments::command(), "tilewright", &mut io::stdout());
-            Ok(())
-        }
+        Command::Completions { shell } => completions(shell),
+        Command::Man { folder } => man::run(folder.as_deref()),
     }
+}
+
+/// Written in one piece: the generator panics where a reader has gone, as `| head` does.
+fn completions(shell: clap_complete::Shell) -> Outcome {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "tilewright", &mut script);
+    Ok(printer::raw_stdout().write_all(&script)?)
 }
 
 fn log_to_standard_error(verbose: u8) {
@@ -93,9 +114,8 @@ fn log_to_standard_error(verbose: u8) {
     // The sandbox's compiler logs every function that it compiles.
     let filter = from_environment
         .unwrap_or_else(|| EnvFilter::new(format!("{level},cranelift=warn,wasmtime=warn,regalloc2=warn")));
-    let color =
-        std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && io::IsTerminal::is_terminal(&io::stderr());
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(color).without_time();
+    // Colours would be escaped with all else that a terminal obeys.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(printer::Log::default).with_ansi(false);
     // It would be told of on standard error, too.
-    log.log_internal_errors(false).init();
+    log.without_time().log_internal_errors(false).init();
 }

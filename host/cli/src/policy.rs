@@ -19,7 +19,7 @@ mod table;
 mod verify;
 
 use std::{
-    io::{self, Read, Write},
+    io::{Read, Write},
     path::Path,
 };
 
@@ -30,6 +30,7 @@ use crate::{
     args::{self, PolicyGrants},
     config,
     failure::{Failure, Outcome},
+    printer,
     tell::tell,
 };
 
@@ -152,5 +153,5 @@ fn bounded(path: &Path, most: usize) -> Outcome<Vec<u8>> {
 /// Prints a report as JSON.
 fn print(report: &impl serde::Serialize) -> Outcome {
     let text = serde_json::to_string_pretty(report).map_err(Failure::work)?;
-    Ok(writeln!(io::stdout().lock(), "{text}")?)
+    Ok(writeln!(printer::stdout(), "{text}")?)
 }

@@ -1,68 +1,52 @@
 //! How a decode goes on: a bar with the time left on a terminal, plain lines otherwise. All on standard error.
 
-use std::{
-    io::{self, IsTerminal},
-    process,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-        mpsc::{self, Receiver},
-    },
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use signal_hook::{consts::SIGTERM, iterator::Signals};
 use tilewright_engine::Observer;
-use tilewright_plan::{Decision, FailedAttempt, Time};
+use tilewright_plan::{Cost, Decision, FailedAttempt, Time, terminal::one_line};
 
-use crate::tell::tell;
+use crate::{
+    printer,
+    signals::{self, Manner},
+    table,
+    tell::tell,
+};
 
 /// Steps of the bar.
 const STEPS: u64 = 1000;
 
-/// How long a layer, or what comes before the first one, may take after a signal.
-const PATIENCE: Duration = Duration::from_millis(500);
-
 /// How often a plain line is printed.
 const INTERVAL: Duration = Duration::from_secs(10);
+
+/// How far the work has to be for its own pace to say alone how long the rest takes; before, the estimate has a say that shrinks.
+const KNOWN: f64 = 0.25;
 
 /// Shows progress, and ends the decode when the user interrupts.
 pub struct Progress {
     bar: Option<ProgressBar>,
-    interrupted: Arc<AtomicBool>,
-    /// Whether a signal may end the program in the middle of what it does. Held by who ends it, until the end.
-    endable: Arc<Mutex<bool>>,
-    started: Instant,
+    pace: Pace,
     spoken: Instant,
+    /// What is run, for the bar.
+    plan: String,
 }
 
 impl Progress {
-    /// Takes over Ctrl-C and SIGTERM: the first ends the work at the next layer, or the program where that takes too long; a second one the
-    /// program at once.
+    /// From now on Ctrl-C and SIGTERM end the work at the next layer, or the program where that takes too long.
     pub fn new() -> Self {
-        Self::abandoning(|| ())
+        signals::manner(Manner::Soon);
+        let bar = is_shown().then(|| {
+            let style = ProgressStyle::with_template("{msg} [{bar:30}] {percent:>3} %  {elapsed} elapsed{prefix}");
+            ProgressBar::new(STEPS)
+                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "))
+        });
+        Self { bar, pace: Pace::new(Instant::now()), spoken: Instant::now(), plan: String::new() }
     }
 
     /// The same, where work lies about that must not stay when the program is ended: `abandon` takes it away.
     pub fn abandoning(abandon: impl FnOnce() + Send + 'static) -> Self {
-        let interrupted = Arc::new(AtomicBool::new(false));
-        let endable = Arc::new(Mutex::new(true));
-        match signals() {
-            Ok(signals) => {
-                let (flag, endable) = (interrupted.clone(), endable.clone());
-                thread::spawn(move || end_at(&signals, &flag, &endable, abandon));
-            }
-            Err(error) => tracing::debug!(%error, "signals end the program at once"),
-        }
-        let bar = io::stderr().is_terminal().then(|| {
-            let style = ProgressStyle::with_template("{msg} [{bar:30}] {percent:>3} %  {elapsed} elapsed, {eta} left");
-            ProgressBar::new(STEPS)
-                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "))
-        });
-        let now = Instant::now();
-        Self { bar, interrupted, endable, started: now, spoken: now }
+        signals::abandoning(abandon);
+        Self::new()
     }
 
     /// Another work begins: a signal may end the program again.
@@ -77,7 +61,7 @@ impl Progress {
 
     /// The work has ended: takes the bar away. What follows, giving files their names, is short and no longer interrupted.
     pub fn finish(&self) {
-        *self.endable.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        signals::manner(Manner::Finishing);
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
@@ -91,52 +75,79 @@ impl Progress {
     }
 }
 
-/// Ctrl-C and SIGTERM as they come.
-fn signals() -> anyhow::Result<Receiver<()>> {
-    let (sender, signals) = mpsc::channel();
-    let mut terminations = Signals::new([SIGTERM])?;
-    let other = sender.clone();
-    thread::spawn(move || terminations.forever().try_for_each(|_| other.send(())));
-    ctrlc::set_handler(move || {
-        let _ = sender.send(());
-    })?;
-    Ok(signals)
+/// Whether there are bars: on a terminal, and where nobody asked for quiet.
+pub fn is_shown() -> bool {
+    !printer::is_quiet() && printer::stderr_is_terminal()
 }
 
-/// Waits for a signal and ends the program, unless the work comes to its end by itself in time.
-fn end_at(signals: &Receiver<()>, interrupted: &AtomicBool, endable: &Mutex<bool>, abandon: impl FnOnce()) {
-    if signals.recv().is_err() {
-        return;
+/// How long the rest takes, by what was expected at first, and then more and more by what was done in the time that passed.
+struct Pace {
+    started: Instant,
+    expected: Option<Duration>,
+}
+
+impl Pace {
+    fn new(now: Instant) -> Self {
+        Self { started: now, expected: None }
     }
-    interrupted.store(true, Ordering::Relaxed);
-    // Until a second one, or the time is up.
-    let _ = signals.recv_timeout(PATIENCE);
-    let endable = endable.lock().unwrap_or_else(PoisonError::into_inner);
-    if *endable {
-        abandon();
-        tell!("error: interrupted");
-        process::exit(1);
+
+    /// What is left after `share` of the work; none where nothing says.
+    fn left(&self, share: f64, now: Instant) -> Option<Duration> {
+        let passed = now.saturating_duration_since(self.started).as_secs_f64();
+        let by_estimate = self.expected.map(|expected| (expected.as_secs_f64() * (1.0 - share), 1.0 - share / KNOWN));
+        let by_pace = (share > 0.0).then(|| passed * (1.0 - share) / share);
+        let seconds = match (by_estimate, by_pace) {
+            (Some((estimate, trust)), Some(pace)) if trust > 0.0 => estimate * trust + pace * (1.0 - trust),
+            (_, Some(pace)) => pace,
+            // Nothing is done yet: what has passed is part of it.
+            (Some((estimate, _)), None) => (estimate - passed).max(0.0),
+            (None, None) => return None,
+        };
+        Duration::try_from_secs_f64(seconds).ok()
     }
 }
 
 impl Observer for Progress {
     fn decided(&mut self, decision: &Decision) {
-        self.started = Instant::now();
-        self.spoken = self.started;
+        self.pace = Pace::new(Instant::now());
+        self.spoken = Instant::now();
         if let Some(fallback) = &decision.fallback {
             self.say(&format!("note: the host's default is used ({}: {})", fallback.reason, fallback.detail));
         }
         for adjusted in &decision.adjusted {
             self.say(&format!("note: {adjusted}"));
         }
+        let time = match decision.plan.time {
+            Time::Whole => String::new(),
+            time => format!(" {time}"),
+        };
+        self.plan = one_line(&format!("{}{time} {}", decision.plan.space, decision.plan.precision)).into_owned();
         if let Some(bar) = &self.bar {
             bar.reset();
-            let time = match decision.plan.time {
-                Time::Whole => String::new(),
-                time => format!(" {time}"),
-            };
-            bar.set_message(format!("{}{time} {}", decision.plan.space, decision.plan.precision));
+            bar.set_message(self.plan.clone());
+            bar.set_prefix("");
             bar.enable_steady_tick(Duration::from_millis(200));
+        }
+    }
+
+    fn expected(&mut self, cost: &Cost) {
+        self.pace.expected = Some(cost.elapsed);
+    }
+
+    fn loading(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.set_message("loading weights");
+            bar.set_prefix(
+                self.pace.expected.map_or(String::new(), |expected| format!(", then about {}", table::time(expected))),
+            );
+        }
+    }
+
+    fn loaded(&mut self) {
+        // The estimate is of the work alone.
+        self.pace.started = Instant::now();
+        if let Some(bar) = &self.bar {
+            bar.set_message(self.plan.clone());
         }
     }
 
@@ -148,15 +159,40 @@ impl Observer for Progress {
     }
 
     fn progress(&mut self, share: f64) -> bool {
+        let now = Instant::now();
+        let left = self.pace.left(share, now);
         match &self.bar {
-            Some(bar) => bar.set_position((share * STEPS as f64) as u64),
-            None if self.spoken.elapsed() > INTERVAL && share > 0.0 => {
-                self.spoken = Instant::now();
-                let left = self.started.elapsed().as_secs_f64() * (1.0 - share) / share;
-                tell!("{:3.0} % done, about {left:.0} s left", share * 100.0);
+            Some(bar) => {
+                bar.set_position((share * STEPS as f64) as u64);
+                bar.set_prefix(left.map_or(String::new(), |left| format!(", about {:.0} s left", left.as_secs_f64())));
+            }
+            None if self.spoken.elapsed() > INTERVAL => {
+                self.spoken = now;
+                let left = left.map_or(String::new(), |left| format!(", about {:.0} s left", left.as_secs_f64()));
+                tell!("{:3.0} % done{left}", share * 100.0);
             }
             None => {}
         }
-        !self.interrupted.load(Ordering::Relaxed)
+        !signals::received()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_estimate_says_first_and_the_pace_later() {
+        let start = Instant::now();
+        let after = |seconds: u64| start + Duration::from_secs(seconds);
+        let mut pace = Pace::new(start);
+        assert_eq!(pace.left(0.0, after(1)), None, "nothing is known");
+        pace.expected = Some(Duration::from_secs(100));
+        assert_eq!(pace.left(0.0, start), Some(Duration::from_secs(100)), "the estimate, before anything is done");
+        assert_eq!(pace.left(0.0, after(10)), Some(Duration::from_secs(90)));
+        // Twice as slow as expected: after an eighth of the work, half of either.
+        let left = pace.left(0.125, after(25)).unwrap().as_secs_f64();
+        assert!((left - (87.5 + 175.0) / 2.0).abs() < 1e-6, "{left}");
+        assert_eq!(pace.left(0.5, after(100)), Some(Duration::from_secs(100)), "the pace alone");
     }
 }

@@ -7,13 +7,12 @@ use std::{
 
 use serde::Serialize;
 use tilewright_media::STANDARD;
-use tilewright_plan::{Candidate, Record, Recorder, bytes};
+use tilewright_plan::{Candidate, Plan, Record, Recorder, bytes, words::counted};
 
 use crate::{
     args::Recording,
     failure::{Failure, Outcome},
-    table,
-    tell::tell,
+    printer, table,
 };
 
 /// A file opened to be appended to.
@@ -64,7 +63,7 @@ pub fn print_json(shown: Shown, record: &Record, files: &[PathBuf]) -> Outcome {
     let outputs = files.iter().map(|file| file.display().to_string()).collect();
     let printed = Printed { record, outputs };
     let text = if shown.several { serde_json::to_string(&printed) } else { serde_json::to_string_pretty(&printed) };
-    Ok(writeln!(io::stdout().lock(), "{}", text.map_err(Failure::work)?)?)
+    Ok(writeln!(printer::stdout(), "{}", text.map_err(Failure::work)?)?)
 }
 
 /// What was decided and measured: the record alone on standard output as JSON, or tables.
@@ -72,20 +71,18 @@ pub fn report(shown: Shown, record: &Record, candidates: &[Candidate], files: &[
     if shown.json || shown.aside {
         // Standard output is the record alone, or the picture.
         if shown.explain {
-            tell!("{}", explanation(record, candidates));
+            printer::lines(&explanation(record, candidates));
         }
         if shown.aside {
-            tell!("{}", summary(record, files));
+            printer::lines(&summary(record, files));
             return Ok(());
         }
         return print_json(shown, record, files);
     }
-    let mut stdout = io::stdout().lock();
     if shown.explain {
-        writeln!(stdout, "{}\n", explanation(record, candidates))?;
+        writeln!(printer::stdout(), "{}\n", explanation(record, candidates))?;
     }
-    writeln!(stdout, "{}", summary(record, files))?;
-    Ok(())
+    Ok(writeln!(printer::summary(), "{}", summary(record, files))?)
 }
 
 /// The decision and its outcome in a few lines.
@@ -143,9 +140,9 @@ fn summary(record: &Record, files: &[PathBuf]) -> String {
         rows.push((
             "expected",
             format!(
-                "{} in {} tiles, {} held, rework {:.2}{price}",
+                "{} in {}, {} held, rework {:.2}{price}",
                 table::time(cost.elapsed),
-                cost.tiles,
+                counted(cost.tiles, "tile"),
                 bytes::display(cost.peak_bytes),
                 cost.rework
             ),
@@ -169,48 +166,103 @@ fn summary(record: &Record, files: &[PathBuf]) -> String {
     table::facts(rows)
 }
 
-/// Every plan that the policy asked the price of, the one carried out marked.
+/// Every plan that the policy asked the price of, once, the one carried out marked.
 fn explanation(record: &Record, candidates: &[Candidate]) -> String {
+    if candidates.is_empty() {
+        return format!("{} asked for no prices: it decides by rule.", record.policy.name);
+    }
+    let considered = once(candidates);
     // What differs: a picture's batch, a clip's chunks.
     let divided = if record.request.frames > 1 { "chunks" } else { "batch" };
     let heading = ["", "space", "precision", "layout", divided, "tiles", "rework", "memory", "time", "note"];
     let limit = record.request.memory_limit;
-    let chosen = |candidate: &Candidate| {
+    let chosen = |candidate: &Candidate| what_runs(&candidate.plan) == what_runs(&record.plan);
+    // Plans that are alike in what is shown differ in when they give memory back.
+    let releases = considered.iter().any(|one| one.plan.release != considered[0].plan.release);
+    let rows = considered.iter().map(|candidate| {
         let plan = &candidate.plan;
-        let one = (plan.space, plan.time, plan.batch, plan.precision, plan.layout);
-        let other = &record.plan;
-        one == (other.space, other.time, other.batch, other.precision, other.layout)
-    };
-    let rows = candidates.iter().map(|candidate| {
-        let plan = &candidate.plan;
+        let is_chosen = chosen(candidate);
         let mut row = vec![
-            if chosen(candidate) { "→" } else { "" }.to_owned(),
+            if is_chosen { "→" } else { "" }.to_owned(),
             plan.space.to_string(),
             plan.precision.to_string(),
             plan.layout.to_string(),
             if record.request.frames > 1 { plan.time.to_string() } else { plan.batch.to_string() },
         ];
-        match &candidate.cost {
-            Ok(cost) => row.extend([
-                cost.tiles.to_string(),
-                format!("{:.2}", cost.rework),
-                bytes::display(cost.peak_bytes),
-                table::time(cost.elapsed),
-                match (&record.outcome, chosen(candidate)) {
-                    (Some(outcome), true) => {
-                        format!("measured {}, {}", bytes::display(outcome.peak_bytes), table::time(outcome.elapsed))
-                    }
-                    _ if cost.peak_bytes > limit => "over the limit".into(),
-                    _ => String::new(),
-                },
-            ]),
-            Err(reason) => row.extend([String::new(), String::new(), String::new(), String::new(), reason.clone()]),
+        let mut notes = Vec::new();
+        if releases {
+            notes.push(format!("release {}", plan.release));
         }
+        match &candidate.cost {
+            Ok(cost) => {
+                row.extend([
+                    cost.tiles.to_string(),
+                    format!("{:.2}", cost.rework),
+                    bytes::display(cost.peak_bytes),
+                    table::time(cost.elapsed),
+                ]);
+                match &record.outcome {
+                    Some(outcome) if is_chosen => {
+                        let (held, took) = (bytes::display(outcome.peak_bytes), table::time(outcome.elapsed));
+                        notes.push(format!("measured {held}, {took}"));
+                    }
+                    _ if cost.peak_bytes > limit => notes.push("over the limit".into()),
+                    _ => {}
+                }
+            }
+            Err(reason) => {
+                row.extend([const { String::new() }; 4]);
+                notes.push(reason.clone());
+            }
+        }
+        row.push(notes.join(", "));
         row
     });
-    if candidates.is_empty() {
-        return format!("{} asked for no prices: it decides by rule.", record.policy.name);
+    let heard = format!("{} considered {}:", record.policy.name, counted(considered.len(), "plan"));
+    format!("{heard}\n{}", table::listing(&heading, &[divided, "tiles", "rework", "memory", "time"], rows))
+}
+
+/// What makes two plans the same: all but what is said of them.
+fn what_runs(plan: &Plan) -> Plan {
+    Plan { reason: String::new(), ..plan.clone() }
+}
+
+/// Policies may ask for a price again; a plan is listed where it was asked for first.
+fn once(candidates: &[Candidate]) -> Vec<&Candidate> {
+    let mut known = Vec::new();
+    let is_new = |candidate: &&Candidate| {
+        let plan = what_runs(&candidate.plan);
+        let is_new = !known.contains(&plan);
+        known.extend(is_new.then_some(plan));
+        is_new
+    };
+    candidates.iter().filter(is_new).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tilewright_plan::{Dtype, Layout, Precision, Release, Space, Time};
+
+    use super::*;
+
+    #[test]
+    fn a_plan_is_listed_once_however_often_its_price_was_asked() {
+        let plan = |reason: &str, release| Plan {
+            space: Space::Whole,
+            time: Time::Whole,
+            batch: 1,
+            precision: Precision::Uniform(Dtype::F32),
+            layout: Layout::ChannelsFirst,
+            release,
+            offload: false,
+            prefetch: 0,
+            reason: reason.into(),
+        };
+        let asked =
+            [("first", Release::Keep), ("again", Release::Keep), ("other", Release::AtEnd), ("", Release::Keep)];
+        let candidates =
+            asked.map(|(reason, release)| Candidate { plan: plan(reason, release), cost: Err("no".into()) });
+        let listed: Vec<&str> = once(&candidates).iter().map(|candidate| candidate.plan.reason.as_str()).collect();
+        assert_eq!(listed, ["first", "other"]);
     }
-    let considered = format!("{} considered {} plans:", record.policy.name, candidates.len());
-    format!("{considered}\n{}", table::listing(&heading, &[divided, "tiles", "rework", "memory", "time"], rows))
 }

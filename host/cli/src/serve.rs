@@ -1,6 +1,6 @@
 //! `tilewright serve`: a configuration to a server, and where it listens to standard output.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use tilewright_policy::CacheDir;
 use tilewright_service::{Options, begin_telemetry, serve};
@@ -9,6 +9,7 @@ use crate::{
     args::Serve,
     config,
     failure::{Failure, Outcome},
+    printer,
     tell::tell,
 };
 
@@ -35,8 +36,8 @@ pub fn run(arguments: &Serve, verbose: u8) -> Outcome {
     let scheme = if config.server.tls.is_some() { "https" } else { "http" };
     let ready = move |address: std::net::SocketAddr| {
         // Whoever started it and reads no more has the log.
-        let _ = writeln!(io::stdout().lock(), "listening on {scheme}://{address}");
-        let _ = io::stdout().flush();
+        let mut stdout = printer::stdout();
+        let _ = writeln!(stdout, "listening on {scheme}://{address}").and_then(|()| stdout.flush());
     };
     let place = config::place().clone();
     Ok(serve(Options { place, config, listen: arguments.listen, cache: CacheDir::User, ready: Box::new(ready) })?)

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use tilewright_plan::terminal::one_line;
+
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 
-/// A table of two columns: what, and its value.
+/// A table of two columns: what, and its value. Values are in one line, here and in lists: no row is forged by a line break in one.
 pub fn facts<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     for (name, value) in rows {
-        table.add_row([name.to_owned(), value]);
+        table.add_row([name.to_owned(), one_line(&value).into_owned()]);
     }
     if let Some(column) = table.column_mut(0) {
         column.set_constraint(ColumnConstraint::ContentWidth);
@@ -27,7 +29,11 @@ pub fn listing(heading: &[&str], numbers: &[&str], rows: impl IntoIterator<Item 
         false => CellAlignment::Left,
     };
     let cells = |texts: Vec<String>| -> Vec<Cell> {
-        texts.into_iter().enumerate().map(|(index, text)| Cell::new(text).set_alignment(align(index))).collect()
+        texts
+            .into_iter()
+            .enumerate()
+            .map(|(index, text)| Cell::new(one_line(&text)).set_alignment(align(index)))
+            .collect()
     };
     table.set_header(cells(heading.iter().map(|name| (*name).to_owned()).collect()));
     for row in rows {
@@ -60,7 +66,24 @@ pub fn time(duration: Duration) -> String {
 pub fn count(number: f64) -> String {
     let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     match units.into_iter().find(|(scale, _)| number >= *scale) {
-        Some((scale, unit)) => format!("{:.3} {unit}", number / scale),
+        // Three digits behind the point, without zeros that say nothing.
+        Some((scale, unit)) => format!("{} {unit}", (number / scale * 1e3).round() / 1e3),
         None => format!("{number}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_have_no_more_digits_than_they_need() {
+        assert_eq!([50e6, 49.5e6, 2.4712e12, 999.0].map(count), ["50 M", "49.5 M", "2.471 T", "999"]);
+    }
+
+    #[test]
+    fn no_row_is_forged_by_a_line_break() {
+        assert_eq!(facts([("file", "a\nerror: b\u{1b}".to_owned())]), r"file  a\nerror: b\u001b");
+        assert_eq!(listing(&["name"], &[], [vec!["a\r\nb".to_owned()]]).lines().count(), 2);
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use tilewright_plan::words::did_you_mean;
+
 use crate::{Config, Route, Source, Stage, origin::Fault};
 
 /// What is wrong whatever ships.
@@ -56,7 +58,10 @@ pub(crate) fn against(config: &Config, shipped: &[&str]) -> Result<(), Fault> {
                 let all = listed(own.chain(shipped.iter().copied()));
                 return fault(
                     format!("routes/{place}/{key}"),
-                    format!("unknown policy '{name}', expected one of {all}, or a table [policies.{name}]"),
+                    format!(
+                        "unknown policy '{name}', expected one of {all}, or a table [policies.{name}]{}",
+                        did_you_mean(name, all.split(", "))
+                    ),
                 );
             }
         }
@@ -90,7 +95,9 @@ fn known<T>(known: &BTreeMap<String, T>, kind: &str, names: &[String], at: &str)
     };
     let all = listed(known.keys().map(String::as_str));
     let others = if known.is_empty() { String::new() } else { format!("one of {all}, or ") };
-    fault(format!("{at}/{kind}/{place}"), format!("unknown {kind} '{name}', expected {others}a table [{kind}s.{name}]"))
+    let meant = did_you_mean(name, known.keys().map(String::as_str));
+    let detail = format!("unknown {kind} '{name}', expected {others}a table [{kind}s.{name}]{meant}");
+    fault(format!("{at}/{kind}/{place}"), detail)
 }
 
 fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {

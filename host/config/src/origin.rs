@@ -6,6 +6,7 @@ use std::{
     sync::Arc,
 };
 
+use tilewright_plan::words::did_you_mean;
 use toml::de::{DeTable, DeValue};
 
 use crate::Error;
@@ -54,9 +55,18 @@ impl Origin {
         Error::Wrong {
             path: self.path.clone(),
             line: at.map(|at| line(&self.text, at.start)),
-            detail: detail.lines().collect::<Vec<_>>().join(", "),
+            detail: suggested(&detail.lines().collect::<Vec<_>>().join(", ")),
         }
     }
+}
+
+/// What the reader says of an unknown name, with the one that was probably meant.
+fn suggested(detail: &str) -> String {
+    let known = detail.strip_prefix("unknown ").and_then(|rest| rest.split_once("expected"));
+    let Some((first, others)) = known else { return detail.to_owned() };
+    let mut names = first.split('`').skip(1).step_by(2);
+    let Some(given) = names.next() else { return detail.to_owned() };
+    format!("{detail}{}", did_you_mean(given, others.split('`').skip(1).step_by(2)))
 }
 
 /// Where the value of this key stands, or else of the innermost that it is said to be in.

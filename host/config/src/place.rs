@@ -48,6 +48,15 @@ impl Place {
         }
     }
 
+    /// Whether a file that was asked for is there.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`] where it is not, or is no file.
+    pub fn check(&self) -> Result<()> {
+        let Place::At(path) = self else { return Ok(()) };
+        is_file(path).map_err(|source| Error::Unreadable { path: path.clone(), source })
+    }
+
     /// The file and its text, where there is one.
     pub(crate) fn read(&self) -> Result<Option<(PathBuf, String)>> {
         let Some(path) = self.path() else { return Ok(None) };
@@ -57,6 +66,11 @@ impl Place {
             Err(source) => Err(Error::Unreadable { path, source }),
         }
     }
+}
+
+/// Opening a pipe would wait for somebody to write.
+fn is_file(path: &Path) -> io::Result<()> {
+    if fs::metadata(path)?.is_file() { Ok(()) } else { Err(io::Error::other("it is not a file")) }
 }
 
 fn text(path: &Path) -> io::Result<String> {
@@ -91,6 +105,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let missing = Place::At(folder.path().join("config.toml"));
         assert!(matches!(Config::load(&missing), Err(Error::Unreadable { .. })));
+        assert!(matches!(missing.check(), Err(Error::Unreadable { .. })));
+        assert!(matches!(Place::At("/dev/zero".into()).check(), Err(Error::Unreadable { .. })));
+        assert!(Place::User.check().is_ok() && Place::Nowhere.check().is_ok());
         assert_eq!(Config::load(&Place::Nowhere).unwrap(), Config::default());
     }
 

@@ -214,6 +214,13 @@ fn what_is_wrong_is_named_with_its_line_and_what_is_allowed() {
             3,
             "unknown field `require_signed`, expected one of `require-signed`, `require-checked`, `trusted`",
         ),
+        ("[policies]\nrequire_signed = true", 2, " (did you mean require-signed?)"),
+        ("[[routes]]\npolicy = \"fixed\"\nobjektive = \"fastest\"", 3, " (did you mean objective?)"),
+        (
+            "[models.flux]\nvae = \"a\"\n[[routes]]\npolicy = \"fixed\"\nmodel = \"fluks\"",
+            5,
+            "a table [models.fluks] (did you mean flux?)",
+        ),
         ("[policies]\nfast = \"./fast.wasm\"", 2, "a policy of one's own is a table [policies.NAME]"),
         ("[policies]\nfast = 1", 2, "unknown field `fast`"),
         ("[policies]\nfast = 1.5", 2, "unknown field `fast`"),

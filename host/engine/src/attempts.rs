@@ -120,6 +120,9 @@ impl Attempts<'_> {
         let mut has_broken = false;
         loop {
             observer.decided(&decision);
+            if let Ok(cost) = self.facts.estimate(&decision.plan) {
+                observer.expected(&cost);
+            }
             let mut learn = |outcome: &Outcome| {
                 planner.learn(self.request, &self.machine.facts, &decision.plan, outcome);
             };
@@ -148,8 +151,9 @@ impl Attempts<'_> {
                     continue;
                 }
                 Err(Stopped::Broken(error)) => {
-                    let record = self.record(planner, &decision, failed, None);
-                    return Err(Unfinished { error, record: Some(Box::new(record)) });
+                    // A record without an outcome says that the plan failed.
+                    let record = error.is_of_the_plan().then(|| self.record(planner, &decision, failed, None));
+                    return Err(Unfinished { error, record: record.map(Box::new) });
                 }
                 // What the host does as a last resort is nobody else's to change.
                 Err(Stopped::Renewed) if attempts.len() >= ASKED => continue,

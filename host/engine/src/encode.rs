@@ -146,7 +146,9 @@ impl<'a> EncodeJob<'a> {
     ) -> std::result::Result<(Tensor, Outcome), Stopped> {
         let device = self.machine.device;
         let numeric = Numeric::new(plan.precision, plan.layout)?;
+        turn.observer.loading();
         let (encoder, loaded_in) = self.vae.encoder(&self.config, numeric, device)?;
+        turn.observer.loaded();
         *turn.load += loaded_in;
         let observer = &mut *turn.observer;
         let run = || Run { network: &encoder, input: pictures, plan, device, observer }.carry_out();

@@ -1,7 +1,7 @@
 //! Why a job can't be started or did not end in a picture.
 
 use thiserror::Error;
-use tilewright_plan::{Failure, bytes};
+use tilewright_plan::{Failure, bytes, words::counted};
 
 /// A `Result` with this crate's [`enum@Error`].
 pub type Result<T> = std::result::Result<T, Error>;
@@ -31,7 +31,7 @@ pub enum Error {
         tile: u32,
     },
     /// Every attempt failed.
-    #[error("gave up after {attempts} attempts, the last: {last}; {advice}")]
+    #[error("gave up after {}, the last: {last}; {advice}", counted(*attempts, "attempt"))]
     Exhausted {
         /// How many were made.
         attempts: usize,
@@ -58,6 +58,18 @@ impl From<tch::TchError> for Error {
 }
 
 impl Error {
+    /// Whether it says something of the plan that was carried out, rather than of what it was given: weights that can't be read, frames that can't
+    /// be had or kept, would have ended every plan.
+    pub fn is_of_the_plan(&self) -> bool {
+        match self {
+            Error::Torch(tilewright_torch::Error::Device { .. }) => false,
+            Error::Model(tilewright_models::Error::Torch(_)) | Error::Torch(_) => true,
+            // How far it came is told; the history leaves it out.
+            Error::Exhausted { .. } | Error::Interrupted => true,
+            Error::Model(_) | Error::DoesNotFit { .. } | Error::Sink(_) | Error::Source(_) => false,
+        }
+    }
+
     /// Whether the arguments or files are wrong, rather than the work having failed.
     pub fn is_input(&self) -> bool {
         match self {
@@ -66,6 +78,26 @@ impl Error {
             Error::Model(tilewright_models::Error::Torch(_)) | Error::Torch(_) => false,
             Error::Model(_) | Error::DoesNotFit { .. } | Error::Source(_) => true,
             Error::Exhausted { .. } | Error::Sink(_) | Error::Interrupted => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_plan_was_given_is_no_fault_of_it() {
+        let disk = || Box::new(std::io::Error::other("the disk is full"));
+        let weights = || Error::from(tilewright_models::Error::Clip { reason: "no such tensor".into() });
+        for error in [Error::Sink(disk()), Error::Source(disk()), weights()] {
+            assert!(!error.is_of_the_plan(), "{error}");
+        }
+        let last = Failure::NonFinite { values: 1 };
+        let exhausted = Error::Exhausted { attempts: 1, last, advice: "try f32".into() };
+        assert!(exhausted.to_string().starts_with("gave up after 1 attempt, the last: "), "{exhausted}");
+        for error in [exhausted, Error::Torch(tilewright_torch::Error::Torch("a kernel failed".into()))] {
+            assert!(error.is_of_the_plan(), "{error}");
         }
     }
 }

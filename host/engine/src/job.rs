@@ -19,6 +19,12 @@ use crate::{
 pub trait Observer {
     /// A plan is about to be carried out.
     fn decided(&mut self, _decision: &Decision) {}
+    /// What the plan that was decided is expected to cost; not called where that can't be said.
+    fn expected(&mut self, _cost: &Cost) {}
+    /// Weights are about to be loaded, or taken from where they lie loaded.
+    fn loading(&mut self) {}
+    /// Weights are there: what was expected begins.
+    fn loaded(&mut self) {}
     /// A plan failed; the next one follows.
     fn failed(&mut self, _attempt: &FailedAttempt) {}
     /// The share of the plan that is done, from 0 to 1. False ends the job as interrupted.
@@ -177,7 +183,9 @@ impl<'a> Job<'a> {
     ) -> std::result::Result<(Tensor, Outcome), Stopped> {
         let device = self.machine.device;
         let numeric = Numeric::new(plan.precision, plan.layout)?;
+        turn.observer.loading();
         let (decoder, loaded_in) = self.vae.decoder(numeric, device)?;
+        turn.observer.loaded();
         *turn.load += loaded_in;
         let observer = &mut *turn.observer;
         let run = || Run { network: &decoder, input: latents, plan, device, observer }.carry_out();

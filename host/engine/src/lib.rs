@@ -23,6 +23,6 @@ pub use error::{Error, Result};
 pub use estimate::Estimator;
 pub use grid::{Axis, Grid};
 pub use job::{Finished, Job, Observer, Unfinished};
-pub use machine::{Found, Machine, Probe};
+pub use machine::{Announcer, Found, Machine, Probe, announce_probe};
 pub use vae::{Overrides, Vae};
 pub use video::VideoVae;

@@ -6,6 +6,7 @@ use std::{
     io::Write,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    sync::OnceLock,
 };
 
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,23 @@ pub enum Probe {
     Kept,
     /// Measured now, and kept.
     Fresh,
+}
+
+/// Hears that a device is about to be measured, and then what came of it.
+pub type Announcer = fn(&Facts, Option<&Measured>);
+
+/// Set once for the process.
+static ANNOUNCER: OnceLock<Announcer> = OnceLock::new();
+
+/// Says who is told when a device is measured, which a user waits for. The first one stays.
+pub fn announce_probe(announcer: Announcer) {
+    let _ = ANNOUNCER.set(announcer);
+}
+
+fn announce(facts: &Facts, measured: Option<&Measured>) {
+    if let Some(announcer) = ANNOUNCER.get() {
+        announcer(facts, measured);
+    }
 }
 
 /// A device, what the kernel and driver say of it, and what the probe measured.
@@ -91,7 +109,9 @@ impl Found {
         let measured = match kept(&facts, &fingerprint).filter(|_| probe == Probe::Kept) {
             Some(measured) => measured,
             None => {
+                announce(&facts, None);
                 let measured = probe::measure(device)?;
+                announce(&facts, Some(&measured));
                 // What the probe took is no start for what comes.
                 memory::trim(device)?;
                 keep(&facts, &Kept { fingerprint: fingerprint.clone(), measured: measured.clone() });
@@ -163,7 +183,7 @@ fn keep(facts: &Facts, kept: &Kept) {
         let place = place(facts)?;
         let folder = place.parent()?;
         fs::create_dir_all(folder).ok()?;
-        let mut file = tempfile::NamedTempFile::new_in(folder).ok()?;
+        let mut file = tempfile::Builder::new().prefix(".tilewright-").tempfile_in(folder).ok()?;
         file.write_all(&serde_json::to_vec(kept).ok()?).ok()?;
         file.persist(place).ok().map(drop)
     };

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use serde::Serialize;
-use tilewright_plan::Dtype;
+use tilewright_plan::{Dtype, words::did_you_mean};
 
 use crate::{
     Checkpoint, Error, Result,
@@ -92,7 +92,8 @@ impl FromStr for Family {
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         FAMILIES.iter().find(|(_, name, _)| *name == text).map(|row| row.0).ok_or_else(|| {
             let names: Vec<_> = FAMILIES.iter().map(|(_, name, _)| *name).collect();
-            format!("unknown family '{text}': expected one of {}", names.join(", "))
+            let meant = did_you_mean(text, names.iter().copied());
+            format!("unknown family '{text}'{meant}: expected one of {}", names.join(", "))
         })
     }
 }

@@ -18,6 +18,8 @@ mod record;
 mod recorder;
 pub mod records;
 mod request;
+pub mod terminal;
+pub mod words;
 
 pub use decision::{
     Candidate, Decision, Facts, Fallback, FallbackReason, Learnt, LogLevel, LogLine, Offer, Planner, PolicyIdentity,

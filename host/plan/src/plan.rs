@@ -154,6 +154,16 @@ impl fmt::Display for Precision {
     }
 }
 
+impl fmt::Display for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Release::Keep => "keep",
+            Release::AtEnd => "at-end",
+            Release::EachStep => "each-step",
+        })
+    }
+}
+
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -23,15 +23,23 @@ const COLORS: [RGBColor; 7] = [
 const INK: RGBColor = RGBColor(40, 40, 40);
 const GRID: RGBColor = RGBColor(228, 228, 228);
 
-/// Pixels.
+/// Pixels above the charts.
 const TITLE: u32 = 60;
+
+/// Pixels of a chart that is wide enough for names of so many letters beside it; in a narrower one they have the same share.
+const WIDE: u32 = 960;
 const LABELS: u32 = 300;
-const LONGEST_LABEL: usize = 44;
+const LONGEST_LABEL: u32 = 44;
 const LEGEND: u32 = 220;
-const LEGEND_LETTERS: usize = 30;
+const LEGEND_LETTERS: u32 = 30;
+
+/// What of so many pixels or letters a chart has that is as wide as this area.
+fn share(area: &Area<'_>, most: u32) -> u32 {
+    most * area.dim_in_pixel().0.min(WIDE) / WIDE
+}
 
 /// Charts below each other, with a title above where it is not empty.
-pub fn sheet(title: &str, about: &str, charts: &[&Chart], width: u32, height: u32) -> Result<String> {
+pub fn sheet(title: &str, about: &str, charts: &[&Chart], (width, height): (u32, u32)) -> Result<String> {
     let top = if title.is_empty() { 0 } else { TITLE };
     let mut svg = String::new();
     {
@@ -93,7 +101,7 @@ fn boxes(area: &Area<'_>, title: &str, axis: &Axis, rows: &[(String, Vec<f64>)])
     // From the top down: the first row is row zero.
     let across = (rows.len() as f64 - 0.5)..-0.5;
     let mut builder = ChartBuilder::on(area);
-    builder.caption(title, font(17)).margin(14).x_label_area_size(44).y_label_area_size(LABELS);
+    builder.caption(title, font(17)).margin(14).x_label_area_size(44).y_label_area_size(share(area, LABELS));
     if axis.logarithmic {
         let chart = builder.build_cartesian_2d((from..to).log_scale(), across).map_err(failed)?;
         draw_boxes(area, chart, axis, rows)
@@ -122,7 +130,12 @@ where
         let base = area.get_base_pixel();
         let line = chart.backend_coord(&(axis_start(samples, axis), row)).1;
         let anchor = font(13).pos(Pos::new(HPos::Right, VPos::Center));
-        area.draw(&Text::new(shortened(name), (left - base.0 - 8, line - base.1), anchor)).map_err(failed)?;
+        area.draw(&Text::new(
+            shortened(name, share(area, LONGEST_LABEL) as usize),
+            (left - base.0 - 8, line - base.1),
+            anchor,
+        ))
+        .map_err(failed)?;
         let Some(first) = samples.first() else { continue };
         let ordered = sorted(samples);
         let at = |share| quantile(&ordered, share);
@@ -162,7 +175,12 @@ fn plane(area: &Area<'_>, title: &str, x: &Axis, y: &Axis, series: &[Series], ma
         up = across;
     }
     let mut builder = ChartBuilder::on(area);
-    builder.caption(title, font(17)).margin(14).margin_right(LEGEND).x_label_area_size(44).y_label_area_size(76);
+    builder
+        .caption(title, font(17))
+        .margin(14)
+        .margin_right(share(area, LEGEND))
+        .x_label_area_size(44)
+        .y_label_area_size(76);
     let (across, up) = (across.0..across.1, up.0..up.1);
     match (x.logarithmic, y.logarithmic) {
         (false, false) => {
@@ -199,7 +217,7 @@ where
     mesh.light_line_style(WHITE).bold_line_style(GRID).axis_style(INK).label_style(font(13)).axis_desc_style(font(14));
     mesh.draw().map_err(failed)?;
     // Beside the plane, so that it covers no point.
-    let left = area.dim_in_pixel().0 as i32 - LEGEND as i32 + 8;
+    let left = area.dim_in_pixel().0 as i32 - share(area, LEGEND) as i32 + 8;
     let mut line = 44;
     if marks == Marks::Compared {
         let style = INK.mix(0.5).stroke_width(1);
@@ -229,7 +247,9 @@ where
 fn legend(area: &Area<'_>, name: &str, left: i32, line: &mut i32) -> Result<()> {
     let anchor = font(12).pos(Pos::new(HPos::Left, VPos::Center));
     let letters: Vec<char> = name.chars().collect();
-    for part in letters.chunks(LEGEND_LETTERS) {
+    // The mark takes as much of a narrow legend as of a wide one.
+    let most = share(area, LEGEND_LETTERS + 4).saturating_sub(4).max(8) as usize;
+    for part in letters.chunks(most) {
         let part: String = part.iter().collect();
         area.draw(&Text::new(part, (left + 24, *line), anchor.clone())).map_err(failed)?;
         *line += 15;
@@ -265,8 +285,8 @@ fn short(value: f64) -> String {
     }
 }
 
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(LONGEST_LABEL) {
+fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }

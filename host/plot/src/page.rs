@@ -4,18 +4,25 @@ use std::path::Path;
 
 use crate::{Chart, Error, Result, draw, write_whole};
 
-/// Extent of one chart in pixels.
-const WIDTH: u32 = 960;
-const HEIGHT: u32 = 420;
+/// Extent of one chart in pixels, and of the same for narrow windows.
+const WIDE: (u32, u32) = (960, 420);
+const NARROW: (u32, u32) = (480, 400);
+
+/// Columns of a table that hold names, which may break anywhere.
+const NAMES: usize = 2;
 
 /// Facts that an SVG shows below its title.
 const ABOUT: usize = 3;
 
-/// How HTML looks: light, readable, printable.
-const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:1000px;margin:2rem auto;padding:0 1rem}\
-h1{font-size:1.4rem}table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums;display:block;overflow-x:auto}\
-th,td{padding:.25rem .7rem;border-bottom:1px solid #ddd;text-align:left;white-space:nowrap}th{color:#555;font-weight:600}\
-svg{max-width:100%;height:auto;margin:1rem 0}dt{color:#555;float:left;clear:left;width:8rem}dd{margin-left:8.5rem}";
+/// How HTML looks: light, readable, printable. It fits its window: columns of figures stay in one line and names break; where a table would not fit all the
+/// same, each of its rows becomes a list, and charts are drawn for that width.
+const STYLE: &str = "*{box-sizing:border-box}body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:1240px;margin:2rem auto;padding:0 1rem}\
+h1{font-size:1.4rem;overflow-wrap:anywhere}table{border-collapse:collapse;margin:1rem 0;font-size:.85rem;font-variant-numeric:tabular-nums;width:100%}\
+th,td{padding:.25rem .45rem;border-bottom:1px solid #ddd;text-align:left;vertical-align:top}th{color:#555;font-weight:600}td.name{overflow-wrap:anywhere;min-width:7rem}\
+svg{max-width:100%;height:auto;margin:1rem 0;display:block}.narrow{display:none}dt{color:#555;float:left;clear:left;width:8rem}dd{margin-left:8.5rem;overflow-wrap:anywhere}\
+@media(max-width:900px){table,tbody,tr,td{display:block}tr.head{display:none}tr{border-bottom:1px solid #ddd;padding:.5rem 0}td{border:0;display:flex;gap:1rem;justify-content:space-between;text-align:right;overflow-wrap:anywhere}\
+td::before{content:attr(data-of);color:#555;text-align:left;flex:none}}\
+@media(max-width:600px){.wide{display:none}.narrow{display:block}}";
 
 /// A report for people.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -62,7 +69,7 @@ impl Page {
     /// A chart can't be drawn.
     pub fn svg(&self) -> Result<String> {
         let about: Vec<&str> = self.facts.iter().take(ABOUT).map(|(_, value)| value.as_str()).collect();
-        draw::sheet(&self.title, &about.join(" · "), &self.drawable(), WIDTH, HEIGHT)
+        draw::sheet(&self.title, &about.join(" · "), &self.drawable(), WIDE)
     }
 
     /// One file with everything in it.
@@ -71,7 +78,7 @@ impl Page {
     /// A chart can't be drawn.
     pub fn html(&self) -> Result<String> {
         let mut html = format!(
-            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title><style>{STYLE}</style></head>\n\
+            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>{0}</title><style>{STYLE}</style></head>\n\
              <body><h1>{0}</h1>\n<dl>",
             escaped(&self.title)
         );
@@ -79,19 +86,30 @@ impl Page {
             html += &format!("<dt>{}</dt><dd>{}</dd>", escaped(name), escaped(value));
         }
         html += "</dl>\n";
-        for (index, row) in self.table.iter().enumerate() {
-            let (open, cell) = if index == 0 { ("<table>", "th") } else { ("", "td") };
-            let cells: String = row.iter().map(|text| format!("<{cell}>{}</{cell}>", escaped(text))).collect();
-            html += &format!("{open}<tr>{cells}</tr>\n");
-        }
-        if !self.table.is_empty() {
-            html += "</table>\n";
-        }
+        html += &self.rows();
         for chart in self.drawable() {
-            html += &draw::sheet("", "", &[chart], WIDTH, HEIGHT)?;
-            html += "\n";
+            for (class, extent) in [("wide", WIDE), ("narrow", NARROW)] {
+                html += &format!("<div class=\"{class}\">{}</div>\n", draw::sheet("", "", &[chart], extent)?);
+            }
         }
         Ok(html + "</body></html>\n")
+    }
+
+    /// The table; cells say what they are of, for where there is no heading above them.
+    fn rows(&self) -> String {
+        let Some((heading, rows)) = self.table.split_first() else { return String::new() };
+        let of: Vec<String> = heading.iter().map(|text| escaped(text)).collect();
+        let head: String = of.iter().map(|text| format!("<th>{text}</th>")).collect();
+        let mut html = format!("<table>\n<tr class=\"head\">{head}</tr>\n");
+        for row in rows {
+            let cells = row.iter().enumerate().map(|(place, text)| {
+                let name = if place < NAMES { " class=\"name\"" } else { "" };
+                let of = of.get(place).map_or("", String::as_str);
+                format!("<td{name} data-of=\"{of}\">{}</td>", escaped(text))
+            });
+            html += &format!("<tr>{}</tr>\n", cells.collect::<String>());
+        }
+        html + "</table>\n"
     }
 
     fn drawable(&self) -> Vec<&Chart> {
@@ -147,8 +165,11 @@ mod tests {
     #[test]
     fn pages_are_whole_and_need_nothing_from_elsewhere() {
         let html = page().html().unwrap();
-        assert_eq!(html.matches("<svg").count(), 3, "the empty chart is left out");
-        assert_eq!(html.matches("</svg>").count(), 3);
+        assert_eq!(html.matches("<svg").count(), 6, "the empty chart is left out, the others are drawn for two widths");
+        assert_eq!(html.matches("</svg>").count(), 6);
+        assert!(
+            html.contains("name=\"viewport\"") && html.contains("<td class=\"name\" data-of=\"policy\">&lt;b&gt;</td>")
+        );
         assert!(html.contains("a &amp; b") && html.contains("&lt;b&gt;") && html.contains("A &lt;title&gt;"));
         for outside in ["<script", "<link", "src=", "@import", "url("] {
             assert!(!html.contains(outside), "{outside}");

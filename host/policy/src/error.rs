@@ -4,12 +4,13 @@ use std::{io, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use tilewright_plan::words::did_you_mean;
 
 /// Why a policy can't be put to work. Each is one line that names the policy and says what to do.
 #[derive(Debug, Error)]
 pub enum PolicyError {
     /// Neither a shipped policy nor a file.
-    #[error("unknown policy '{name}': give a file that ends in .wasm, or one of {}", known.join(", "))]
+    #[error("unknown policy '{name}'{}: give a file that ends in .wasm, or one of {}", did_you_mean(name, known.iter().copied()), known.join(", "))]
     Unknown {
         /// As asked for.
         name: String,
@@ -113,7 +114,7 @@ pub enum PolicyError {
         detail: String,
     },
     /// A setting that the policy does not have.
-    #[error("policy {policy} has no setting '{name}': {}", known_settings(known))]
+    #[error("policy {policy} has no setting '{name}'{}: {}", did_you_mean(name, known.iter().map(String::as_str)), known_settings(known))]
     UnknownSetting {
         /// The policy.
         policy: String,

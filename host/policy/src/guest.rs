@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub(crate) use tilewright_plan::terminal::blanked as clean;
 use tilewright_plan::{Candidate, Cost, Facts, LogLevel, LogLine, Plan, Trial};
 use wasmtime::{ResourceLimiter, Result};
 
@@ -293,35 +294,9 @@ const USUAL_CANDIDATES: usize = 32;
 /// The most trials that are handed to a guest at once.
 const TRIALS: u32 = 256;
 
-/// A guest's text as one line that is safe to show: control and direction characters become spaces, and it ends after `most` characters.
-pub(crate) fn clean(text: String, most: usize) -> String {
-    let suspect = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~');
-    if text.len() <= most && (text.as_bytes().iter().all(is_plain) || !text.chars().any(suspect)) {
-        return text;
-    }
-    let mut short: String = text.chars().take(most).map(|c| if suspect(c) { ' ' } else { c }).collect();
-    if text.chars().nth(most).is_some() {
-        short.push('…');
-    }
-    short
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn text_is_cut_and_cleaned() {
-        assert_eq!(clean("plain".into(), 400), "plain");
-        assert_eq!(clean("a\nb\x1b[31m\u{202e}c".into(), 400), "a b [31m c");
-        assert_eq!(clean("a\u{61c}b".into(), 400), "a b");
-        assert_eq!(clean("äöü".into(), 2), "äö…");
-        assert_eq!(clean("äöü".into(), 3), "äöü");
-    }
 
     #[test]
     fn memories_count_together() {

@@ -114,7 +114,11 @@ mod tests {
     #[test]
     fn wrong_settings_say_what_is_right() {
         let refused = |name, value| given(&[(name, value)]).unwrap_err();
-        assert_eq!(refused("tiel", "1"), "policy p has no setting 'tiel': it has tile, quick, share, space");
+        assert_eq!(
+            refused("tiel", "1"),
+            "policy p has no setting 'tiel' (did you mean tile?): it has tile, quick, share, space"
+        );
+        assert_eq!(refused("zebra", "1"), "policy p has no setting 'zebra': it has tile, quick, share, space");
         assert_eq!(refused("tile", "1.5"), "policy p: setting tile=1.5 is not a whole number");
         assert_eq!(refused("quick", "maybe"), "policy p: setting quick=maybe is not a flag: true or false");
         assert_eq!(refused("share", "nan"), "policy p: setting share=nan is not a number");

@@ -174,7 +174,7 @@ fn each_describes_itself() {
     let error = host.find("adaptve").err().unwrap().to_string();
     assert_eq!(
         error,
-        "unknown policy 'adaptve': give a file that ends in .wasm, or one of adaptive, gfx1151, comfyui, diffusers, fixed"
+        "unknown policy 'adaptve' (did you mean adaptive?): give a file that ends in .wasm, or one of adaptive, gfx1151, comfyui, diffusers, fixed"
     );
     let error = host.find("no/such.wasm").err().unwrap().to_string();
     assert!(error.starts_with("policy no/such.wasm: can't be read"), "{error}");

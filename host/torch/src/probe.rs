@@ -1,40 +1,45 @@
 //! Measures what a device is good at: how fast convolutions run per type and memory order and what they hold meanwhile, how fast
-//! memory is.
+//! memory is. All of it within [`MOST`], whatever the device: a first decode waits for it.
 
-use std::time::{Duration, Instant};
+mod bench;
+mod course;
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tch::{Device, Kind, Tensor};
+use tch::Device;
 use tilewright_plan::{Dtype, Layout};
 
-use crate::{
-    Result, attention, kind, memory, to_layout,
-    winograd::{self, Affine, Rows, Sums, Winograd},
+use crate::Result;
+use bench::OnDevice;
+use course::{Course, Sizes};
+
+/// About how long a measurement takes at most; what it prepares and a piece of work that takes longer than it should come on top.
+pub const MOST: Duration = Duration::from_millis(2600);
+
+/// The last two convolutions take some hundredths of a second on a CPU and more memory than caches hold, as a decoder's do.
+const CPU: Sizes = Sizes {
+    convolutions: [(16, &[16]), (64, &[20]), (128, &[160, 80, 40]), (512, &[64, 32, 16])],
+    winograd: [(128, &[256, 128, 64]), (512, &[64, 32])],
+    tokens: &[2048, 1024, 512],
+    scratch: [(512, 16), (64, 20)],
+    small: CPU_SMALL,
 };
 
-/// Channels and side of the probe's 3×3 convolutions, in the order that they are tried. The last two are those that count: on a CPU they
-/// take some hundredths of a second and more memory than caches hold, as a decoder's do; on a GPU, less fills no chip.
-const CPU_CONVOLUTIONS: [(i64, i64); 4] = [(16, 16), (64, 20), (128, 160), (512, 64)];
-const GPU_CONVOLUTIONS: [(i64, i64); 3] = [(64, 64), (128, 256), (512, 128)];
+/// On a GPU, less fills no chip.
+const GPU: Sizes = Sizes {
+    convolutions: [(16, &[16]), (64, &[64]), (128, &[256, 128, 64]), (512, &[128, 64, 32])],
+    winograd: CPU.winograd,
+    tokens: CPU.tokens,
+    scratch: [(512, 32), (64, 64)],
+    small: 0,
+};
 
-/// Channels and side of the probe's convolutions by Winograd's filtering.
-const WINOGRAD: [(i64, i64); 2] = [(128, 256), (512, 64)];
-
-/// Tokens and width of the probe's attention.
-const ATTENTION: (i64, i64) = (2048, 512);
-
-/// Values of the probe's elementwise operation: more than caches hold.
-const VALUES: i64 = 16 << 20;
+/// Width of the probe's attention.
+const ATTENTION_WIDTH: i64 = 512;
 
 /// The types that a convolution is tried in.
 const TRIED: [Dtype; 3] = [Dtype::F32, Dtype::Bf16, Dtype::F16];
-
-/// A type this many times slower than f32 is not tried on more: some processors emulate f16 a thousand times slower.
-const HOPELESS: u32 = 8;
-
-/// A type is given the benefit of the doubt where the next convolution would not take longer than this at the rate of the last: on a busy
-/// machine the smallest ones mostly wait for their threads.
-const DOUBT: f64 = 1.0;
 
 /// Convolutions in f32 of one sample of up to so many values take libtorch's own path on a CPU, which holds nine copies of the
 /// input (pytorch v2.11.0, aten/src/ATen/native/Convolution.cpp, `ConvParams::use_mkldnn`).
@@ -64,6 +69,11 @@ impl Rate {
     /// Seconds per pixel and tap.
     pub fn of(&self, into: f64, out: f64) -> f64 {
         self.per_product * into * out + self.per_value * (into + out)
+    }
+
+    /// As many times slower.
+    fn slower(self, times: f64) -> Self {
+        Self { per_product: self.per_product * times, per_value: self.per_value * times }
     }
 
     /// From what one pixel and tap takes with so many channels in and out, fewer first.
@@ -105,6 +115,9 @@ pub struct Measured {
     pub speeds: Vec<Speed>,
     /// Bytes read and written per second by an elementwise operation.
     pub bytes_per_second: f64,
+    /// Whether there was too little time to measure f32 as it should be: the device was busy, or is slow.
+    #[serde(default)]
+    pub hurried: bool,
 }
 
 impl Measured {
@@ -113,13 +126,15 @@ impl Measured {
         self.speeds.iter().filter(|speed| speed.dtype == dtype).map(|speed| speed.flops_per_second).reduce(f64::max)
     }
 
-    /// The types no slower than f32 (to within 3 %, the probe's noise), fastest first.
+    /// The types no slower than f32 (to within 3 %, the probe's noise), fastest first. After a hurried measurement, those that are clearly faster: a narrow
+    /// type costs precision.
     pub fn fast_dtypes(&self) -> Vec<Dtype> {
         let single = self.best(Dtype::F32).unwrap_or(0.0);
+        let least = if self.hurried { 1.25 } else { 0.97 };
         let mut fast: Vec<(Dtype, f64)> = TRIED
             .into_iter()
             .filter_map(|dtype| Some((dtype, self.best(dtype)?)))
-            .filter(|(_, rate)| *rate >= 0.97 * single)
+            .filter(|(dtype, rate)| *dtype == Dtype::F32 || *rate >= least * single)
             .collect();
         fast.sort_by(|(_, one), (_, other)| other.total_cmp(one));
         fast.into_iter().map(|(dtype, _)| dtype).collect()
@@ -133,182 +148,16 @@ pub fn synchronize(device: Device) {
     }
 }
 
-fn timed(device: Device, work: impl Fn() -> Result<Tensor>) -> Result<Duration> {
-    synchronize(device);
-    let start = Instant::now();
-    let result = work()?;
-    synchronize(device);
-    drop(result);
-    Ok(start.elapsed())
-}
-
-/// The least of three runs, and of more for a tenth of a second; given up after three that took more than `patience`. The caller has
-/// warmed up.
-fn least_of(device: Device, patience: Duration, work: impl Fn() -> Result<Tensor>) -> Result<Duration> {
-    const ENOUGH: Duration = Duration::from_millis(100);
-    let start = Instant::now();
-    let mut least = Duration::MAX;
-    let mut runs = 0;
-    while runs < 3 || (start.elapsed() < ENOUGH && least <= patience) {
-        least = least.min(timed(device, &work)?);
-        runs += 1;
-    }
-    Ok(least)
-}
-
-/// A convolution of the probe.
-struct Trial {
-    input: Tensor,
-    weight: Tensor,
-    operations: f64,
-}
-
-impl Trial {
-    fn new(device: Device, (channels, side): (i64, i64), dtype: Dtype, layout: Layout) -> Result<Self> {
-        let random = |shape: [i64; 4]| -> Result<Tensor> {
-            to_layout(&Tensor::f_rand(shape, (Kind::Float, device))?.f_to_kind(kind(dtype)?)?, layout)
-        };
-        let operations = 2.0 * 9.0 * (channels * channels * side * side) as f64;
-        // Two samples, so that what grows with the input can be told from what does not.
-        Ok(Self { input: random([2, channels, side, side])?, weight: random([channels, channels, 3, 3])?, operations })
-    }
-
-    fn convolve(&self, samples: i64) -> Result<Tensor> {
-        let input = self.input.f_narrow(0, 0, samples)?;
-        Ok(input.f_conv2d(&self.weight, None::<Tensor>, [1, 1], [1, 1], [1, 1], 1)?)
-    }
-
-    /// The most held while samples are convolved, output included.
-    fn peak(&self, device: Device, samples: i64) -> Result<f64> {
-        synchronize(device);
-        memory::reset_peak(device)?;
-        let before = memory::of(device)?.in_use;
-        let output = self.convolve(samples)?;
-        synchronize(device);
-        drop(output);
-        Ok(memory::of(device)?.peak.saturating_sub(before) as f64)
-    }
-
-    /// Also warms up.
-    fn scratch(&self, device: Device) -> Result<Scratch> {
-        let bytes = |tensor: &Tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as f64;
-        let (one, two) = (self.peak(device, 1)?, self.peak(device, 2)?);
-        // Input and output are of one size here: one of the copies counted is the output.
-        let copies = (two - one) / (bytes(&self.input) / 2.0);
-        let weights = (2.0 * one - two) / bytes(&self.weight);
-        // Allocators round up, by much where tensors are small.
-        let whole = |copies: f64| (copies * 4.0).round().max(0.0) / 4.0;
-        Ok(Scratch { inputs: whole(copies - 1.0), weights: whole(weights), small: 0 })
-    }
-}
-
-/// Measures a device in a few seconds. [`memory::install`] comes first, or nothing is seen of what is held on a CPU.
+/// Measures a device, within about [`MOST`]. [`crate::memory::install`] comes first, or nothing is seen of what is held on a CPU.
 ///
 /// # Errors
 /// Where not even f32 runs.
 pub fn measure(device: Device) -> Result<Measured> {
     let _no_grad = tch::no_grad_guard();
-    let sizes: &[(i64, i64)] = if device == Device::Cpu { &CPU_CONVOLUTIONS } else { &GPU_CONVOLUTIONS };
-    let mut speeds = Vec::new();
-    // What f32 takes at each size, the better memory order's.
-    let mut single = vec![Duration::MAX; sizes.len()];
-    for dtype in TRIED {
-        for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
-            match measure_convolution(device, sizes, dtype, layout, &mut single) {
-                Ok(speed) => speeds.push(speed),
-                Err(error) if dtype == Dtype::F32 => return Err(error),
-                Err(error) => tracing::debug!(%dtype, %error, "the device can't run this type"),
-            }
-        }
-    }
-    let values = Tensor::f_rand([VALUES], (Kind::Float, device))?;
-    timed(device, || Ok(values.f_silu()?))?;
-    let elapsed = least_of(device, Duration::MAX, || Ok(values.f_silu()?))?;
-    let bytes = 4.0 * VALUES as f64;
-    Ok(Measured { speeds, bytes_per_second: 2.0 * bytes / elapsed.as_secs_f64().max(1e-9) })
-}
-
-/// Measures one type and memory order, on as large a convolution as is worth the wait.
-fn measure_convolution(
-    device: Device,
-    sizes: &[(i64, i64)],
-    dtype: Dtype,
-    layout: Layout,
-    single: &mut [Duration],
-) -> Result<Speed> {
-    let mut scratch = Scratch::default();
-    let mut points = [(0.0, 0.0); 2];
-    let mut flops_per_second = 0.0;
-    let mut hopeless = false;
-    let mut next = sizes.iter().skip(1);
-    for ((channels, side), single) in sizes.iter().zip(single) {
-        let trial = Trial::new(device, (*channels, *side), dtype, layout)?;
-        let patience = if dtype == Dtype::F32 { Duration::MAX } else { single.saturating_mul(HOPELESS) };
-        scratch = trial.scratch(device)?;
-        let elapsed = least_of(device, patience, || trial.convolve(1))?;
-        let seconds = elapsed.as_secs_f64().max(1e-9);
-        flops_per_second = trial.operations / seconds;
-        points = [points[1], (*channels as f64, seconds / (9.0 * (side * side) as f64))];
-        if dtype == Dtype::F32 {
-            *single = elapsed.min(*single);
-        }
-        let follows = next.next().map_or(f64::INFINITY, |(channels, side)| {
-            18.0 * (channels * channels * side * side) as f64 / flops_per_second
-        });
-        hopeless = elapsed > single.saturating_mul(HOPELESS) && follows > DOUBT;
-        if hopeless {
-            break;
-        }
-    }
-    if device == Device::Cpu && dtype == Dtype::F32 {
-        scratch.small = CPU_SMALL;
-    }
-    let plain = match hopeless {
-        true => Rate { per_product: 2.0 / flops_per_second, per_value: 0.0 },
-        false => Rate::through(points),
-    };
-    let by_winograd = (dtype, layout) == (Dtype::F32, Layout::ChannelsLast) && device == Device::Cpu;
-    Ok(Speed {
-        dtype,
-        layout,
-        flops_per_second,
-        plain,
-        winograd: if by_winograd && winograd::available() { Some(measure_winograd()?) } else { None },
-        attention_flops_per_second: if hopeless { flops_per_second } else { measure_attention(device, dtype)? },
-        scratch,
-    })
-}
-
-/// Norm, activation, convolution, sum and the next norm's sums, as a residual layer has them.
-fn measure_winograd() -> Result<Rate> {
-    let options = (Kind::Float, Device::Cpu);
-    let mut points = Vec::new();
-    for (channels, side) in WINOGRAD {
-        let picture =
-            || -> Result<Tensor> { Ok(Tensor::f_rand([1, side, side, channels], options)?.f_permute([0, 3, 1, 2])?) };
-        let (input, output) = (picture()?, picture()?);
-        let weight = Tensor::f_rand([channels, channels, 3, 3], options)?.f_sub_scalar(0.5)?;
-        let conv = Winograd::new(&weight, &Tensor::f_zeros([channels], options)?, false)?;
-        let affine = Affine { scale: vec![0.01; channels as usize], shift: vec![0.0; channels as usize] };
-        let run = || -> Result<Tensor> {
-            let mut sums = Sums::new(1, channels);
-            conv.convolve(Rows::all(&input), Some(&affine), 0..side, Some(&output), Some(&output), Some(&mut sums))?;
-            Ok(output.shallow_clone())
-        };
-        timed(Device::Cpu, run)?;
-        let elapsed = least_of(Device::Cpu, Duration::MAX, run)?;
-        points.push((channels as f64, elapsed.as_secs_f64() / (4.0 * (side * side) as f64)));
-    }
-    Ok(Rate::through([points[0], points[1]]))
-}
-
-fn measure_attention(device: Device, dtype: Dtype) -> Result<f64> {
-    let (tokens, width) = ATTENTION;
-    let tensor = Tensor::f_rand([1, tokens, width], (Kind::Float, device))?.f_to_kind(kind(dtype)?)?;
-    let run = || attention::fused(tensor.copy(), &tensor, &tensor);
-    timed(device, run)?;
-    let elapsed = least_of(device, Duration::MAX, run)?;
-    Ok(4.0 * (tokens * tokens * width) as f64 / elapsed.as_secs_f64().max(1e-9))
+    let sizes = if device == Device::Cpu { &CPU } else { &GPU };
+    // What waking the device and its libraries takes is no matter of its speed.
+    let mut bench = OnDevice::awake(device)?;
+    Course::new(&mut bench, sizes).run(MOST)
 }
 
 /// What a convolution holds whatever its size: on a CPU oneDNN gives each thread a page, as measured with 2.11.
@@ -349,6 +198,12 @@ mod tests {
             scratch: Scratch::default(),
         };
         let speeds = vec![speed(Dtype::F32, 100.0), speed(Dtype::Bf16, 180.0), speed(Dtype::F16, 60.0)];
-        assert_eq!(Measured { speeds, bytes_per_second: 1.0 }.fast_dtypes(), [Dtype::Bf16, Dtype::F32]);
+        let mut measured = Measured { speeds, bytes_per_second: 1.0, hurried: false };
+        assert_eq!(measured.fast_dtypes(), [Dtype::Bf16, Dtype::F32]);
+        // Not by what may be noise.
+        measured.hurried = true;
+        assert_eq!(measured.fast_dtypes(), [Dtype::Bf16, Dtype::F32]);
+        measured.speeds[1].flops_per_second = 110.0;
+        assert_eq!(measured.fast_dtypes(), [Dtype::F32]);
     }
 }

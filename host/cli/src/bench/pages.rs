@@ -1,7 +1,7 @@
 //! What was found, as reports with charts.
 
 use tilewright_bench::{Report, Row, suite::SuiteReport, sweep::SweepReport};
-use tilewright_plan::{Device, bytes};
+use tilewright_plan::{Device, bytes, words::counted};
 use tilewright_plot::{Axis, Chart, Page, Series};
 
 use super::tables;
@@ -136,5 +136,5 @@ pub fn sweep(report: &SweepReport) -> Page {
 }
 
 fn device(device: &Device) -> Vec<(String, String)> {
-    vec![("device".into(), format!("{} ({}, {} units)", device.name, device.arch, device.compute_units))]
+    vec![("device".into(), format!("{} ({}, {})", device.name, device.arch, counted(device.compute_units, "unit")))]
 }

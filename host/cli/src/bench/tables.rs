@@ -7,7 +7,7 @@ use tilewright_bench::{
     suite::SuiteReport,
     sweep::{Accuracy, Choice, SweepReport},
 };
-use tilewright_plan::{Plan, Time, bytes};
+use tilewright_plan::{Plan, Time, bytes, words::counted};
 
 use crate::table;
 
@@ -88,7 +88,7 @@ fn notes(row: &Row) -> Vec<String> {
         notes.push(format!("{} different plans in the counted runs; the last is shown", row.plans));
     }
     if row.attempts > 0 {
-        notes.push(format!("{} attempts failed before others succeeded", row.attempts));
+        notes.push(format!("{} failed before others succeeded", counted(row.attempts, "attempt")));
     }
     notes
 }
@@ -128,8 +128,10 @@ pub const CASES: [&str; 8] = ["size", "limit", "objective", "best", "", "chosen"
 pub fn sweep(report: &SweepReport) -> String {
     let mut text = table::listing(&CASES, &["ratio"], cases(report));
     let met = report.cases.iter().filter(|case| case.met).count();
-    text +=
-        &format!("\n{met} of {} cases are within 10 % of the best plan and within the limit\n\n", report.cases.len());
+    text += &format!(
+        "\nwithin 10 % of the best plan and within the limit: {met} of {}\n\n",
+        counted(report.cases.len(), "case")
+    );
     text + &honesty(report).join("\n")
 }
 
@@ -167,7 +169,7 @@ pub fn honesty(report: &SweepReport) -> Vec<String> {
     let percent = |share: Option<f64>| share.map_or("–".into(), |share| format!("{:.1} %", share * 100.0));
     let verdict = |accuracy: &Accuracy| if accuracy.met { "met" } else { "not met" };
     vec![
-        format!("estimates of {} plans against what was measured:", honesty.plans),
+        format!("estimates of {} against what was measured:", counted(honesty.plans, "plan")),
         format!(
             "peak  90th percentile off by {} (bar: 15 %), at worst {} (bar: −5 %): {}",
             percent(honesty.peak.p90),

@@ -61,7 +61,7 @@ impl Recorded {
                 *counts.entry(name).or_default() += 1;
             }
         };
-        count(&mut self.policies, format!("{} {}", shown(&record.policy.name, 64), shown(&record.policy.version, 64)));
+        count(&mut self.policies, format!("{} {}", shortened(&record.policy.name, 64), shortened(&record.policy.version, 64)));
         count(&mut self.requests, request(&record));
         self.first.get_or_insert_with(|| record.time.clone());
         self.last = Some(record.time.clone());
@@ -82,9 +82,9 @@ impl Recorded {
         rows.push(("policies", counted(&self.policies)));
         rows.push(("requests", counted(&self.requests)));
         if let (Some(first), Some(last)) = (&self.first, &self.last) {
-            rows.push(("time", format!("{} to {}", shown(first, 64), shown(last, 64))));
+            rows.push(("time", format!("{} to {}", shortened(first, 64), shortened(last, 64))));
         }
-        rows.extend(self.damage.iter().map(|damage| ("damaged", shown(damage, usize::MAX))));
+        rows.extend(self.damage.iter().map(|damage| ("damaged", damage.to_owned())));
         if let Some(record) = self.decision.as_deref().filter(|_| self.records == 1) {
             rows.extend(decision(record));
         }
@@ -95,26 +95,26 @@ impl Recorded {
 fn request(record: &Record) -> String {
     let request = &record.request;
     let frames = if request.frames > 1 { format!(", {} frames", request.frames) } else { String::new() };
-    format!("{} {}×{}{frames}", shown(&request.model.family, 64), request.width, request.height)
+    format!("{} {}×{}{frames}", shortened(&request.model.family, 64), request.width, request.height)
 }
 
 /// What was decided, by whom, and what came of it.
 pub fn decision(record: &Record) -> Vec<(&'static str, String)> {
     let plan = &record.plan;
-    let (policy, version) = (shown(&record.policy.name, 64), shown(&record.policy.version, 64));
+    let (policy, version) = (shortened(&record.policy.name, 64), shortened(&record.policy.version, 64));
     let mut rows = vec![
         (
             "decided",
-            format!("{} by {policy} {version}, in tilewright {}", request(record), shown(&record.tilewright, 64)),
+            format!("{} by {policy} {version}, in tilewright {}", request(record), shortened(&record.tilewright, 64)),
         ),
         ("plan", format!("{}, {}, {}", plan.space, plan.precision, plan.layout)),
     ];
     if !plan.reason.is_empty() {
-        rows.push(("why", shown(&plan.reason, 400)));
+        rows.push(("why", shortened(&plan.reason, 400)));
     }
     if let Some(outcome) = &record.outcome {
         let (elapsed, held) = (table::time(outcome.elapsed), bytes::display(outcome.peak_bytes));
-        rows.push(("measured", format!("{elapsed}, {held} held, on {}", shown(&record.device.name, 80))));
+        rows.push(("measured", format!("{elapsed}, {held} held, on {}", shortened(&record.device.name, 80))));
     }
     rows
 }

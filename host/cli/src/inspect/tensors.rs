@@ -20,7 +20,7 @@ pub struct Tensor {
 impl Tensor {
     /// Its row.
     pub fn row(&self) -> Vec<String> {
-        vec![shown(&self.name, usize::MAX), format!("{:?}", self.shape), self.stored.clone()]
+        vec![self.name.clone(), format!("{:?}", self.shape), self.stored.clone()]
     }
 }
 
@@ -79,14 +79,14 @@ pub fn rows(inspection: &Inspection) -> Vec<(&'static str, String)> {
         let prefix = if identity.prefix.is_empty() {
             String::new()
         } else {
-            format!(", below {}", shown(&identity.prefix, 200))
+            format!(", below {}", shortened(&identity.prefix, 200))
         };
         rows.push(("layout", format!("{}{prefix}", identity.layout)));
     }
     rows.push(("tensors", inspection.tensors.to_string()));
     rows.push(("elements", format!("{} ({})", table::count(inspection.parameters as f64), stored.join(", "))));
     for (name, shape) in &inspection.latents {
-        rows.push(("tensor", format!("{} {shape:?}", shown(name, usize::MAX))));
+        rows.push(("tensor", format!("{} {shape:?}", name.to_owned())));
     }
     if let Some(decoder) = &inspection.decoder {
         let stored = decoder.stored.map_or("mixed".to_owned(), |dtype| dtype.to_string());
@@ -111,7 +111,7 @@ pub fn rows(inspection: &Inspection) -> Vec<(&'static str, String)> {
                 format!(
                     "{} of the decoder's tensors are stored in a type that can't be computed from, such as {}: give a file in f32, f16 or bf16",
                     decoder.uncomputable.len(),
-                    shown(first, usize::MAX)
+                    first.to_owned()
                 ),
             ));
         }
@@ -126,7 +126,7 @@ pub fn rows(inspection: &Inspection) -> Vec<(&'static str, String)> {
         inspection
             .texts
             .iter()
-            .map(|(name, length)| ("text", format!("{}, {}", shown(name, 80), bytes::display(*length as u64)))),
+            .map(|(name, length)| ("text", format!("{}, {}", shortened(name, 80), bytes::display(*length as u64)))),
     );
     rows
 }
@@ -166,7 +166,7 @@ fn video_decoder(config: &wan::Config) -> [(&'static str, String); 2] {
 }
 
 fn some(what: &'static str, lines: &[String]) -> Vec<(&'static str, String)> {
-    let mut rows: Vec<_> = lines.iter().take(SHOWN).map(|line| (what, shown(line, usize::MAX))).collect();
+    let mut rows: Vec<_> = lines.iter().take(SHOWN).map(|line| (what, line.to_owned())).collect();
     if lines.len() > SHOWN {
         rows.push((what, format!("and {} more", lines.len() - SHOWN)));
     }

@@ -1,14 +1,11 @@
 //! `tilewright policy bench`: what a policy's calls cost.
 
-use std::{
-    io::{self, Write},
-    time::Duration,
-};
+use std::{io::Write, time::Duration};
 
 use tilewright_kit::measure::{self, Call, Options, Report};
-use tilewright_plan::bytes;
+use tilewright_plan::{bytes, words::counted};
 
-use crate::{args::BenchPolicy, failure::Outcome, table, tell::tell};
+use crate::{args::BenchPolicy, failure::Outcome, printer, table, tell::tell};
 
 /// A mean so many times the typical time is the machine's doing.
 const NOISY: f64 = 1.5;
@@ -23,7 +20,7 @@ pub fn run(arguments: &BenchPolicy) -> Outcome {
     if *json {
         return super::print(&report);
     }
-    let mut stdout = io::stdout().lock();
+    let mut stdout = printer::stdout();
     writeln!(stdout, "{}\n", table::facts(facts(&report)))?;
     let numbers = ["runs", "mean", "± std", "least", "median", "p99", "typical", "per second", "fuel", "most fuel"];
     let heading: Vec<&str> = std::iter::once("warm").chain(numbers).collect();
@@ -62,7 +59,11 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
         ("first", first),
         (
             "decisions",
-            format!("{} per second and core, over {} requests", grouped(report.decisions_per_second), report.requests),
+            format!(
+                "{} per second and core, over {}",
+                grouped(report.decisions_per_second),
+                counted(report.requests, "request")
+            ),
         ),
     ]
 }
@@ -90,16 +91,14 @@ fn warn(report: &Report) {
         let function = call.function;
         if call.failed > 0 {
             tell!(
-                "warning: {function} failed in {} of {} runs: see 'tilewright policy check'",
+                "warning: {function} failed in {} of {}: see 'tilewright policy check'",
                 call.failed,
-                call.time.runs
+                counted(call.time.runs, "run")
             );
         }
         if call.declined > 0 {
-            let (declined, runs) = (call.declined, call.time.runs);
-            tell!(
-                "warning: {function} was declined in {declined} of {runs} runs: their time holds the host's own plan"
-            );
+            let (declined, runs) = (call.declined, counted(call.time.runs, "run"));
+            tell!("warning: {function} was declined in {declined} of {runs}: their time holds the host's own plan");
         }
     }
     let is_noisy = |call: &&Call| call.time.mean_ns > NOISY * call.typical_ns;

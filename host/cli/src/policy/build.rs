@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, Read, Write},
+    io::{Read, Write},
     path::Path,
 };
 
@@ -13,7 +13,7 @@ use tilewright_policy::CacheDir;
 use crate::{
     args::PolicyGrants,
     failure::{Failure, Outcome},
-    files, table,
+    files, printer, table,
     tell::tell,
 };
 
@@ -47,7 +47,7 @@ pub fn run(project: &Path, output: Option<&Path>, json: bool, grants: PolicyGran
     if json {
         return super::print(&built);
     }
-    Ok(writeln!(io::stdout().lock(), "{}", table::facts(rows(&built)))?)
+    Ok(writeln!(printer::summary(), "{}", table::facts(rows(&built)))?)
 }
 
 /// A policy replaces a policy alone: not a source of its own, either.

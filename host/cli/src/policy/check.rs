@@ -1,9 +1,6 @@
 //! `tilewright policy check`: the gate that every policy passes, with everything that it finds.
 
-use std::{
-    collections::BTreeSet,
-    io::{self, Write},
-};
+use std::{collections::BTreeSet, io::Write};
 
 use tilewright_plan::bytes;
 use tilewright_policy::{
@@ -14,7 +11,7 @@ use tilewright_policy::{
 use crate::{
     args,
     failure::{Failure, Outcome},
-    table,
+    printer, table,
 };
 
 /// Checks one policy. A policy that does not pass is work that failed.
@@ -33,7 +30,7 @@ pub fn run(arguments: &args::Check) -> Outcome {
 }
 
 fn show(verdict: &Verdict, all: bool) -> Outcome {
-    let mut stdout = io::stdout().lock();
+    let mut stdout = printer::stdout();
     let mut facts = vec![("policy", format!("{} {}", verdict.name, verdict.version))];
     facts.retain(|_| !verdict.name.is_empty());
     if verdict.policy != verdict.name {

@@ -1,17 +1,14 @@
 //! `tilewright policy diff`: where two policies decide differently, and what that is worth.
 
-use std::{
-    io::{self, Write},
-    time::Duration,
-};
+use std::{io::Write, time::Duration};
 
 use tilewright_kit::compare::{self, CompareError, Comparison, Contender, Difference, Field};
-use tilewright_plan::{PolicyIdentity, bytes};
+use tilewright_plan::{PolicyIdentity, bytes, words::counted};
 
 use crate::{
     args,
     failure::{Failure, Outcome},
-    table,
+    printer, table,
 };
 
 impl From<CompareError> for Failure {
@@ -41,7 +38,7 @@ pub fn run(arguments: &args::Diff) -> Outcome {
 }
 
 fn show(comparison: &Comparison) -> Outcome {
-    let mut stdout = io::stdout().lock();
+    let mut stdout = printer::stdout();
     let (a, b) = (described(&comparison.a, &comparison.b), described(&comparison.b, &comparison.a));
     let Comparison { requests, compared, alike, worth, prices, differences, .. } = comparison;
     let from = match comparison.requests_from.as_str() {
@@ -51,7 +48,7 @@ fn show(comparison: &Comparison) -> Outcome {
     let mut facts = vec![
         ("A", a),
         ("B", b),
-        ("asked", format!("{requests} requests of {from}, {compared} decisions")),
+        ("asked", format!("{} of {from}, {}", counted(*requests, "request"), counted(*compared, "decision"))),
         ("alike", format!("{alike} of {compared}")),
     ];
     if differences.is_empty() {
@@ -82,7 +79,11 @@ fn show(comparison: &Comparison) -> Outcome {
     if worth.only_a_over_limit + worth.only_b_over_limit > 0 {
         facts.push((
             "over the limit",
-            format!("only A's plan {} times, only B's {} times", worth.only_a_over_limit, worth.only_b_over_limit),
+            format!(
+                "only A's plan {}, only B's {}",
+                counted(worth.only_a_over_limit, "time"),
+                counted(worth.only_b_over_limit, "time")
+            ),
         ));
     }
     let origins = [

@@ -1,11 +1,11 @@
 //! `tilewright policy inspect`: what there is to know of a policy without putting it to work.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use tilewright_plan::bytes;
 use tilewright_policy::{Inspection, Wasi};
 
-use crate::{args::PolicyGrants, failure::Outcome, table};
+use crate::{args::PolicyGrants, failure::Outcome, printer, table};
 
 /// Describes one policy.
 pub fn run(name_or_file: &str, json: bool, grants: PolicyGrants) -> Outcome {
@@ -15,7 +15,7 @@ pub fn run(name_or_file: &str, json: bool, grants: PolicyGrants) -> Outcome {
     if json {
         return super::print(inspection);
     }
-    let mut stdout = io::stdout().lock();
+    let mut stdout = printer::stdout();
     writeln!(stdout, "{}", table::facts(rows(inspection)))?;
     let settings = inspection.description.settings.iter();
     let settings =

@@ -12,7 +12,7 @@ use crate::{
     args::{Keygen, Password},
     config,
     failure::{Failure, Outcome},
-    files,
+    files, printer,
 };
 
 /// The variable that holds a key's password.
@@ -40,7 +40,7 @@ pub fn run(arguments: &Keygen) -> Outcome {
     };
     let pair = KeyPair::generate(password)?;
     write_pair(&pair, &secret, &public, arguments.force)?;
-    let mut stdout = io::stdout().lock();
+    let mut stdout = printer::stdout();
     writeln!(stdout, "secret  {}  keep it to yourself, and a copy of it: it can't be made again", secret.display())?;
     writeln!(stdout, "public  {}  for everybody who is to trust it", public.display())?;
     writeln!(stdout, "\nWhoever trusts it writes into {}, with a name that says whose it is:\n", config::shown_path())?;

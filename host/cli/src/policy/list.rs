@@ -1,10 +1,10 @@
 //! `tilewright policy list`: what ships with the program.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use tilewright_policy::{Inspection, shipped_names};
 
-use crate::{args::PolicyGrants, failure::Outcome, table};
+use crate::{args::PolicyGrants, failure::Outcome, printer, table};
 
 /// Lists the policies that ship.
 pub fn run(json: bool) -> Outcome {
@@ -18,5 +18,5 @@ pub fn run(json: bool) -> Outcome {
         let policy = &policy.description;
         vec![policy.name.clone(), policy.version.clone(), policy.summary.clone()]
     });
-    Ok(writeln!(io::stdout().lock(), "{}", table::listing(&["policy", "version", "what it does"], &[], rows))?)
+    Ok(writeln!(printer::stdout(), "{}", table::listing(&["policy", "version", "what it does"], &[], rows))?)
 }

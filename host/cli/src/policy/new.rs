@@ -1,13 +1,10 @@
 //! `tilewright policy new`: begins a policy's project.
 
-use std::{
-    io::{self, Write},
-    path::Path,
-};
+use std::{io::Write, path::Path};
 
 use tilewright_kit::project::{self, Language};
 
-use crate::failure::Outcome;
+use crate::{failure::Outcome, printer};
 
 /// What to do in a new project before it is built, by language; nothing where its tool-chain stands outside of it.
 const FIRST: [(Language, &str); 2] =
@@ -19,7 +16,7 @@ pub fn run(name: &str, language: Language, into: &Path, json: bool) -> Outcome {
     if json {
         return super::print(&created);
     }
-    let mut stdout = io::stdout().lock();
+    let mut stdout = printer::summary();
     writeln!(stdout, "{}: a policy in {}", created.path.display(), language.title())?;
     for file in &created.files {
         writeln!(stdout, "  {file}")?;

@@ -16,7 +16,7 @@ use crate::{
     args::Pull,
     config,
     failure::{Failure, Outcome},
-    files, output,
+    files, output, printer,
     tell::tell,
 };
 
@@ -114,5 +114,5 @@ fn tell(report: &Report) -> Outcome {
         (None, Some(key)) => format!("signed with key {key}, which is not among the trusted ones"),
         (None, None) => "without a signature".to_owned(),
     };
-    Ok(writeln!(io::stdout().lock(), "pulled {name} {version}, {signed}: {file}\nfrom {reference}")?)
+    Ok(writeln!(printer::summary(), "pulled {name} {version}, {signed}: {file}\nfrom {reference}")?)
 }

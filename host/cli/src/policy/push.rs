@@ -1,6 +1,6 @@
 //! `tilewright policy push`: a policy into a registry.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use serde::Serialize;
 use tilewright_policy::{Inspection, Kind};
@@ -12,6 +12,7 @@ use crate::{
     args::{Connection, PolicyGrants, Push},
     config,
     failure::{Failure, Outcome},
+    printer,
 };
 
 #[derive(Serialize)]
@@ -47,7 +48,7 @@ pub fn run(arguments: &Push) -> Outcome {
     }
     let signed = report.key.map_or("without a signature".to_owned(), |key| format!("signed with key {key}"));
     let Report { pushed, name, version, .. } = report;
-    Ok(writeln!(io::stdout().lock(), "pushed {name} {version}, {signed}: {}", pushed.reference)?)
+    Ok(writeln!(printer::summary(), "pushed {name} {version}, {signed}: {}", pushed.reference)?)
 }
 
 /// Whoever the user is to a registry, under the sandbox's limit for files.

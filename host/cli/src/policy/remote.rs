@@ -1,7 +1,7 @@
 //! `tilewright policy swap` and `rollback`: what a server is asked to do with its policies.
 
 use std::{
-    io::{self, Write},
+    io::Write,
     net::{Ipv4Addr, Ipv6Addr},
     path::Path,
     sync::Arc,
@@ -10,6 +10,7 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value, json};
+use tilewright_plan::{terminal::shortened, words::did_you_mean};
 use tilewright_policy::{PolicyHost, shipped_names};
 use ureq::{
     Agent, Body,
@@ -22,8 +23,7 @@ use crate::{
     args::{PolicyGrants, Rollback, ServerArguments, Swap, WasiArgument},
     config,
     failure::{Failure, Outcome},
-    table,
-    tell::shown,
+    printer, table,
 };
 
 /// For everything that a request takes: a module may have to be compiled.
@@ -50,7 +50,8 @@ pub fn swap(arguments: &Swap) -> Outcome {
         Some(name) => {
             let known = shipped_names().collect::<Vec<_>>().join(", ");
             return Err(Failure::input(format!(
-                "unknown policy '{name}': give a file that ends in .wasm, sha256:…, oci://…, or one of {known}"
+                "unknown policy '{name}'{}: give a file that ends in .wasm, sha256:…, oci://…, or one of {known}",
+                did_you_mean(name, shipped_names())
             )));
         }
     }
@@ -76,13 +77,13 @@ fn tell(policy: &Value, as_json: bool) -> Outcome {
         return super::print(policy);
     }
     let text = |value: &Value| match value {
-        Value::String(text) => shown(text, 200),
+        Value::String(text) => shortened(text, 200),
         other => other.to_string(),
     };
     let revision = |revision: &Value| {
         let settings = revision["settings"].as_object().into_iter().flatten();
         let settings: Vec<String> =
-            settings.map(|(name, value)| format!("{}={}", shown(name, 64), text(value))).collect();
+            settings.map(|(name, value)| format!("{}={}", shortened(name, 64), text(value))).collect();
         format!(
             "{}: {} {} from {} ({})",
             text(&revision["number"]),
@@ -99,7 +100,7 @@ fn tell(policy: &Value, as_json: bool) -> Outcome {
     if policy["paused"] == true {
         rows.push(("paused", "the native default decides".into()));
     }
-    Ok(writeln!(io::stdout().lock(), "{}", table::facts(rows))?)
+    Ok(writeln!(printer::stdout(), "{}", table::facts(rows))?)
 }
 
 /// A name that stays within its part of an address.
@@ -194,7 +195,7 @@ impl Server {
             return Ok(value);
         }
         let detail =
-            value["detail"].as_str().map_or_else(|| format!("it answered {status}"), |detail| shown(detail, 2000));
+            value["detail"].as_str().map_or_else(|| format!("it answered {status}"), |detail| shortened(detail, 2000));
         let line = format!("{}: {detail}", self.url);
         Err(if status.is_client_error() { Failure::input(line) } else { Failure::work(line) })
     }

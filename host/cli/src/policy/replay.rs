@@ -9,14 +9,14 @@ use std::{
 use tilewright_kit::replay::{
     Again, AgainRow, Other, OtherRow, OtherVerdict, Recorded, ReplayError, Verdict, again, gather, in_words, other,
 };
-use tilewright_plan::{Planner, PolicyIdentity, bytes, records};
+use tilewright_plan::{Planner, PolicyIdentity, bytes, records, terminal::shortened, words::counted};
 use tilewright_policy::{LoadedPolicy, PolicyHost, shipped_names};
 
 use crate::{
     args::Replay,
     failure::{Failure, Outcome},
-    table,
-    tell::{shown, tell},
+    printer, table,
+    tell::tell,
 };
 
 /// Characters of a digest that are shown.
@@ -61,7 +61,7 @@ pub fn run(arguments: &Replay) -> Outcome {
         if policy.identity() != identity {
             return Err(format!(
                 "policy {}: the record's name, version or settings are not what the policy says: the record is damaged",
-                shown(&identity.name, 64)
+                shortened(&identity.name, 64)
             ));
         }
         Ok(Box::new(policy) as Box<dyn Planner>)
@@ -74,7 +74,10 @@ pub fn run(arguments: &Replay) -> Outcome {
     }
     match report.totals.different {
         0 => Ok(()),
-        different => Err(Failure::work(format!("{different} of {} calls differ from the record", report.totals.calls))),
+        different => Err(Failure::work(format!(
+            "{different} of {} differ from the record",
+            counted(report.totals.calls, "call")
+        ))),
     }
 }
 
@@ -116,7 +119,7 @@ fn decided_then(
             policies.insert(digest.clone(), policy.clone());
             continue;
         }
-        let short = |digest: &str| shown(digest, DIGEST);
+        let short = |digest: &str| shortened(digest, DIGEST);
         let known = match (given, &shipped) {
             (true, _) => "none of the files given is that one".to_owned(),
             (false, None) => "that does not ship with this program".to_owned(),
@@ -124,7 +127,7 @@ fn decided_then(
                 format!("the {name} that ships with this program is {}", short(&policy.inspection().digest))
             }
         };
-        let (name, version) = (shown(name, 64), shown(version, 64));
+        let (name, version) = (shortened(name, 64), shortened(version, 64));
         return Err(Failure::input(format!(
             "decided by {name} {version}, {}, and {known}: give its file with --policy-file, or say with --policy who shall decide instead",
             short(digest),
@@ -158,7 +161,7 @@ fn compare(
 
 /// A line per call that is not equal, and its differences.
 fn tell(report: &Again, all: bool) -> Outcome {
-    let mut stdout = io::stdout().lock();
+    let mut stdout = printer::stdout();
     for row in report.calls.iter().filter(|row| all || row.verdict != Verdict::Equal) {
         let AgainRow { line, session, sequence, call, verdict, note, .. } = row;
         let verdict = match verdict {
@@ -166,10 +169,10 @@ fn tell(report: &Again, all: bool) -> Outcome {
             Verdict::Different => "different",
             Verdict::NotReproducible => "not reproducible",
         };
-        let note = note.as_ref().map(|note| format!(": {}", shown(note, LINE))).unwrap_or_default();
-        writeln!(stdout, "line {line}: {call} {sequence} of {}: {verdict}{note}", shown(session, 64))?;
+        let note = note.as_ref().map(|note| format!(": {}", shortened(note, LINE))).unwrap_or_default();
+        writeln!(stdout, "line {line}: {call} {sequence} of {}: {verdict}{note}", shortened(session, 64))?;
         for difference in &row.differences {
-            let (then, now) = (shown(&difference.recorded, LINE), shown(&difference.replayed, LINE));
+            let (then, now) = (shortened(&difference.recorded, LINE), shortened(&difference.replayed, LINE));
             writeln!(stdout, "  {:<9} then {then}\n  {:<9} now  {now}", difference.what, "")?;
         }
     }
@@ -177,23 +180,19 @@ fn tell(report: &Again, all: bool) -> Outcome {
     Ok(writeln!(
         stdout,
         "{} in {}: {} equal, {} different, {} not reproducible",
-        plural(totals.calls, "call"),
-        plural(totals.sessions, "session"),
+        counted(totals.calls, "call"),
+        counted(totals.sessions, "session"),
         totals.equal,
         totals.different,
         totals.not_reproducible
     )?)
 }
 
-fn plural(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
 fn tell_other(report: &Other, all: bool) -> Outcome {
     let heading = ["line", "call", "recorded", "the other's", "from", "time", "its time", "memory", "its memory", ""];
     let rows = report.decisions.iter().filter(|row| all || row.verdict != OtherVerdict::Same);
     let rows: Vec<_> = rows.map(other_row).collect();
-    let mut stdout = io::stdout().lock();
+    let mut stdout = printer::stdout();
     if !rows.is_empty() {
         let numbers = ["line", "time", "its time", "memory", "its memory"];
         writeln!(stdout, "{}\n", table::listing(&heading, &numbers, rows))?;
@@ -202,7 +201,7 @@ fn tell_other(report: &Other, all: bool) -> Outcome {
     writeln!(
         stdout,
         "{}: {} the same, {} compared, {} not priced, {} not known; nothing can be said of {:.0} %",
-        plural(totals.decisions, "decision"),
+        counted(totals.decisions, "decision"),
         totals.same,
         totals.compared,
         totals.not_priced,
@@ -217,7 +216,7 @@ fn tell_other(report: &Other, all: bool) -> Outcome {
         )?;
     }
     if report.failed_to_learn > 0 {
-        writeln!(stdout, "it failed to learn {} times", report.failed_to_learn)?;
+        writeln!(stdout, "it failed to learn {}", counted(report.failed_to_learn, "time"))?;
     }
     Ok(())
 }
@@ -243,7 +242,7 @@ fn other_row(row: &OtherRow) -> Vec<String> {
         OtherVerdict::NotKnown if row.missing_trials => "not known: asked for trials that the record lacks".into(),
         OtherVerdict::NotKnown => "not known: ran into the limit of time".into(),
     };
-    let fallback = row.fallback.as_ref().map(|fallback| format!("{}; ", shown(fallback, 80))).unwrap_or_default();
+    let fallback = row.fallback.as_ref().map(|fallback| format!("{}; ", shortened(fallback, 80))).unwrap_or_default();
     vec![
         row.line.to_string(),
         format!("{} {}", row.call, row.sequence),

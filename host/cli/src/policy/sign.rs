@@ -1,17 +1,13 @@
 //! `tilewright policy sign`: says under a key what a file is.
 
-use std::{
-    io::{self, Write},
-    path::Path,
-    time::UNIX_EPOCH,
-};
+use std::{io::Write, path::Path, time::UNIX_EPOCH};
 
 use serde::Serialize;
 use tilewright_policy::{Inspection, PolicyHost};
 use tilewright_registry::Reference;
 use tilewright_signing::{KeyId, LockedKey, others_can_read, signature_path, write_signature};
 
-use crate::{args::Sign, failure::Outcome, files, policy::keygen};
+use crate::{args::Sign, failure::Outcome, files, policy::keygen, printer};
 
 #[derive(Serialize)]
 struct Report {
@@ -57,7 +53,7 @@ pub fn run(arguments: &Sign) -> Outcome {
         return super::print(&report);
     }
     let Report { signature, key, name, version, digest, .. } = report;
-    Ok(writeln!(io::stdout().lock(), "signed {name} {version} ({digest}) with key {key}: {signature}")?)
+    Ok(writeln!(printer::summary(), "signed {name} {version} ({digest}) with key {key}: {signature}")?)
 }
 
 /// What a policy says of itself: what is no policy is neither signed nor pushed, nor kept when it is pulled.

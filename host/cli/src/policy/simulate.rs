@@ -2,24 +2,20 @@
 
 mod page;
 
-use std::{
-    io::{self, Write},
-    path::Path,
-    time::Duration,
-};
+use std::{io::Write, path::Path, time::Duration};
 
 use tilewright_bench::Spelling;
 use tilewright_kit::simulate::{
     Entrant, Item, MOST_TABLE_BYTES, Options, Simulation, Table, builtin, from_records, read_workload, run as simulated,
 };
-use tilewright_plan::{bytes, records};
+use tilewright_plan::{bytes, records, terminal::shortened, words::counted};
 use tilewright_plot::Page;
 
 use crate::{
     args::Simulate,
     failure::{Failure, Outcome},
-    files, table,
-    tell::{shown, tell},
+    files, printer, table,
+    tell::tell,
 };
 
 /// Who takes part where nobody is named: all that ship but the one that only does as it is told.
@@ -76,18 +72,18 @@ fn workload(device: &Table, path: &Path) -> Outcome<Vec<Item>> {
     let read = read.map_err(|damage| wrong(&damage))?;
     let (items, left) = from_records(device, &read).map_err(|error| wrong(&error))?;
     if left > 0 {
-        tell!("note: the table has nothing of {left} of {} requests: they are left out", read.len());
+        tell!("note: the table has nothing of {left} of {}: left out", counted(read.len(), "request"));
     }
     Ok(items)
 }
 
 fn tell(report: &Simulation) -> Outcome {
-    let mut stdout = io::stdout().lock();
+    let mut stdout = printer::stdout();
     let device = &report.device;
     let facts = [
-        ("device", format!("{} ({}), as a table", shown(&device.name, 80), shown(&device.arch, 40))),
-        ("measured", shown(&report.about, 400)),
-        ("workload", format!("{} requests over {} cases", report.requests, report.cases.len())),
+        ("device", format!("{} ({}), as a table", shortened(&device.name, 80), shortened(&device.arch, 40))),
+        ("measured", shortened(&report.about, 400)),
+        ("workload", format!("{} over {}", counted(report.requests, "request"), counted(report.cases.len(), "case"))),
     ];
     writeln!(stdout, "{}\n", table::facts(facts.into_iter().filter(|(_, value)| !value.is_empty())))?;
     let heading = [

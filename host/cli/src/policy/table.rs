@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tilewright_kit::simulate::{Builder, MOST_TABLE_BYTES};
-use tilewright_plan::records;
+use tilewright_plan::{records, words::counted};
 
 use crate::{
     args::Table,
@@ -22,12 +22,12 @@ pub fn run(arguments: &Table) -> Outcome {
     }
     let left = builder.left;
     for (count, what) in [
-        (left.other_devices, "were made on other devices"),
-        (left.without_outcome, "have no outcome"),
-        (left.without_offer, "don't say what could be carried out"),
+        (left.other_devices, "made on other devices"),
+        (left.without_outcome, "without an outcome"),
+        (left.without_offer, "that don't say what could be carried out"),
     ] {
         if count > 0 {
-            tell!("note: {count} measurements {what}, and are left out");
+            tell!("note: left out: measurements {what}, {count} in all");
         }
     }
     let table = builder.finish(arguments.name.clone().unwrap_or_default(), arguments.about.clone());
@@ -40,7 +40,7 @@ pub fn run(arguments: &Table) -> Outcome {
     tilewright_plot::write_whole(output, text.as_bytes())
         .map_err(|error| Failure::input(format!("{}: can't be written: {error}", output.display())))?;
     let plans: usize = table.cases.iter().map(|case| case.plans.len()).sum();
-    tell!("wrote {}: {plans} plans in {} cases", output.display(), table.cases.len());
+    tell!("wrote {}: {} in {}", output.display(), counted(plans, "plan"), counted(table.cases.len(), "case"));
     Ok(())
 }
 

@@ -1,21 +1,19 @@
 //! `tilewright policy verify`: who signed a file.
 
-use std::{
-    io::{self, Write},
-    path::Path,
-};
+use std::{io::Write, path::Path};
 
 use serde::Serialize;
 use tilewright_policy::{CacheDir, Limits, PolicyHost};
 use tilewright_signing::{PublicKey, Refusal, Signed, TrustList, Trusted};
 
 use super::admission;
+use tilewright_plan::terminal::shortened;
+
 use crate::{
     args::Verify,
     config,
     failure::{Failure, Outcome},
-    table,
-    tell::shown,
+    printer, table,
 };
 
 /// Characters of a comment that are shown.
@@ -62,10 +60,10 @@ pub fn run(arguments: &Verify) -> Outcome {
     match verified {
         Ok(_) if arguments.json => Ok(()),
         Ok(signed) => {
-            let said = shown(&signed.comment.split('\t').collect::<Vec<_>>().join(", "), COMMENT);
+            let said = shortened(&signed.comment.split('\t').collect::<Vec<_>>().join(", "), COMMENT);
             let rows =
                 vec![("policy", file), ("signed by", format!("{} (key {})", signed.by, signed.key)), ("saying", said)];
-            Ok(writeln!(io::stdout().lock(), "{}", table::facts(rows))?)
+            Ok(writeln!(printer::stdout(), "{}", table::facts(rows))?)
         }
         Err(refusal) => {
             let instead = match (&refusal, arguments.key.is_empty()) {

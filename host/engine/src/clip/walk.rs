@@ -396,7 +396,9 @@ impl Work for Walk<'_> {
     fn carry_out(&mut self, plan: &Plan, turn: &mut Turn<'_>) -> std::result::Result<((), Outcome), Stopped> {
         let device = self.job.machine.device;
         let numeric = Numeric::new(plan.precision, plan.layout)?;
+        turn.observer.loading();
         self.load(numeric, turn.load)?;
+        turn.observer.loaded();
         // What an earlier attempt left in the clip counts as this one's.
         let held = self.live.as_ref().map_or(0, Live::bytes);
         self.base = memory::of(device)?.in_use.saturating_sub(held);

@@ -326,7 +326,9 @@ impl Work for Walk<'_> {
 
     fn carry_out(&mut self, plan: &Plan, turn: &mut Turn<'_>) -> std::result::Result<(Tensor, Outcome), Stopped> {
         let device = self.job.machine.device;
+        turn.observer.loading();
         self.load(Numeric::new(plan.precision, plan.layout)?, turn.load)?;
+        turn.observer.loaded();
         // What an earlier attempt left in the clip counts as this one's.
         let held = self.bytes();
         self.base = memory::of(device)?.in_use.saturating_sub(held);

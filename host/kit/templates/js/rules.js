@@ -9,7 +9,7 @@ const LEAST = 64;
 /** How a request is to be run; `price` asks the host what a plan would cost. */
 export function decide(request, tile, price) {
     // The device: half the bytes where a probe found bf16 no slower. `request.device.arch` ("gfx1151") is for rules about one chip.
-    return best(request, request.device.fastDtypes.includes("bf16") ? "bf16" : "f32", tile, price);
+    return best(request, request.device.fastDtypes.includes("bf16") ? ["bf16", "f32"] : ["f32"], tile, price);
 }
 
 /** How a request is to be run after the attempts failed, the latest last. */
@@ -18,7 +18,7 @@ export function recover(request, attempts, tile, price) {
     if (failure.tag === "non-finite") {
         // NaN or infinity: a type with a wider range.
         if (plan.precision.tag === "uniform" && plan.precision.val === "f32") throw "not finite in f32";
-        return best(request, "f32", tile, price);
+        return best(request, ["f32"], tile, price);
     }
     // Too much memory: of a clip fewer frames at once, else smaller tiles.
     const frames = plan.time.tag === "carried" ? Math.floor(plan.time.val / 2) : 0;
@@ -33,11 +33,11 @@ export function recover(request, attempts, tile, price) {
 }
 
 /** What suits the user's objective best, of what fits into memory. */
-function best(request, dtype, tile, price) {
+function best(request, dtypes, tile, price) {
     // The memory: what the user allows, and no more than is free now.
     const budget = Math.min(request.memoryLimit, request.device.freeBytes);
 
-    const plans = [whole(dtype, request)];
+    const plans = [quickest(dtypes, request, price)];
     for (let side; (side = smaller(plans.at(-1), request, tile)); ) plans.push(tiles(plans.at(-1), side));
     const priced = plans.map((plan) => ({ plan, cost: price(plan) }));
     const fitting = priced.filter(({ cost }) => cost && cost.peakBytes <= budget);
@@ -53,15 +53,23 @@ function best(request, dtype, tile, price) {
     return { ...chosen.plan, reason: `the best that fits, ${chosen.cost.tiles} tiles` };
 }
 
+/** The quickest of these types and both memory orders, by the host's word: what is quickest whole is so in tiles, too. */
+function quickest(dtypes, request, price) {
+    const layouts = ["channels-first", "channels-last"];
+    const plans = dtypes.flatMap((dtype) => layouts.map((layout) => whole(dtype, layout, request)));
+    const priced = plans.map((plan) => ({ plan, elapsed: price(plan)?.elapsedNs }));
+    return priced.reduce((best, next) => (next.elapsed < best.elapsed || best.elapsed === undefined ? next : best)).plan;
+}
+
 /** The whole picture at once, or of a clip a few frames, with what the network remembers of the past carried along. */
-function whole(dtype, request) {
+function whole(dtype, layout, request) {
     const clip = { tag: "carried", val: 4 * request.model.temporalScale };
     return {
         space: { tag: "whole" },
         time: request.frames > 1 ? clip : { tag: "whole" },
         batch: 1,
         precision: { tag: "uniform", val: dtype },
-        layout: "channels-first",
+        layout,
         release: "at-end",
         offload: false,
         prefetch: 0,

@@ -27,6 +27,12 @@ test("whole where it fits, and tiles where it does not", () => {
     assert.equal(decide(leanest, 512, price).space.val.height, 64);
 });
 
+test("the quickest memory order is taken", () => {
+    const lastIsQuick = (plan) => ({ ...price(plan), elapsedNs: plan.layout === "channels-last" ? 1 : 2 });
+    assert.equal(decide(request(2048 * MIB), 512, lastIsQuick).layout, "channels-last");
+    assert.equal(decide(request(2048 * MIB), 512, (plan) => (plan.layout === "channels-last" ? price(plan) : undefined)).layout, "channels-last");
+});
+
 test("tiles shrink until there is nothing smaller", () => {
     const sides = [];
     let plan = decide(request(300 * MIB), 512, price);

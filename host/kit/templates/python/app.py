@@ -38,7 +38,7 @@ class Lifecycle:
 class DecodingPolicy:
     def decide(self, request):
         # The device: half the bytes where a probe found bf16 no slower. `request.device.arch` ("gfx1151") is for rules about one chip.
-        return best(request, Dtype.BF16 if Dtype.BF16 in request.device.fast_dtypes else Dtype.F32)
+        return best(request, [Dtype.BF16, Dtype.F32] if Dtype.BF16 in request.device.fast_dtypes else [Dtype.F32])
 
     def recover(self, request, attempts):
         last = attempts[-1].plan
@@ -46,7 +46,7 @@ class DecodingPolicy:
             # NaN or infinity: a type with a wider range.
             if last.precision == Precision_Uniform(Dtype.F32):
                 raise Err("not finite in f32")
-            return best(request, Dtype.F32)
+            return best(request, [Dtype.F32])
         # Too much memory: of a clip fewer frames at once, else smaller tiles.
         if isinstance(last.time, Time_Carried) and last.time.value // 2 >= request.model.temporal_scale:
             return replace(last, time=Time_Carried(last.time.value // 2), reason="memory ran out: fewer frames at once")
@@ -62,13 +62,13 @@ class DecodingPolicy:
         """Called with what was measured. `decoding_host.trials` gives the same later, so that most policies need nothing here."""
 
 
-def best(request, dtype):
+def best(request, dtypes):
     """What suits the user's objective best, of what fits into memory."""
     # The memory: what the user allows, and no more than is free now.
     budget = min(request.memory_limit, request.device.free_bytes)
 
     # The host says what each plan would cost.
-    plans = [whole(dtype, request)]
+    plans = [quickest(dtypes, request)]
     while side := smaller(plans[-1], request):
         plans.append(tiles(plans[-1], side))
     priced = [(plan, price(plan)) for plan in plans]
@@ -86,11 +86,18 @@ def best(request, dtype):
     return replace(plan, reason=f"the best that fits, {cost.tiles} tiles")
 
 
-def whole(dtype, request):
+def quickest(dtypes, request):
+    """The quickest of these types and both memory orders, by the host's word: what is quickest whole is so in tiles, too."""
+    plans = [whole(dtype, layout, request) for dtype in dtypes for layout in (Layout.CHANNELS_FIRST, Layout.CHANNELS_LAST)]
+    costs = [price(plan) for plan in plans]
+    return min(zip(plans, costs), key=lambda each: each[1].elapsed_ns if each[1] else float("inf"))[0]
+
+
+def whole(dtype, layout, request):
     """The whole picture at once, or of a clip a few frames, with what the network remembers of the past carried along."""
     time = Time_Carried(4 * request.model.temporal_scale) if request.frames > 1 else Time_Whole()
     return Plan(
-        space=Space_Whole(), time=time, batch=1, precision=Precision_Uniform(dtype), layout=Layout.CHANNELS_FIRST,
+        space=Space_Whole(), time=time, batch=1, precision=Precision_Uniform(dtype), layout=layout,
         release=Release.AT_END, offload=False, prefetch=0, reason="")
 
 

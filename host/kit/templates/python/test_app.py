@@ -12,7 +12,7 @@ from componentize_py_types import Err
 from wit_world.exports.lifecycle import Value_Integer
 from wit_world.imports import decoding_host
 from wit_world.imports.decoding import (
-    Attempt, Cost, Failure_OutOfMemory, Failure_OverLimit, Request, Space_Blended, Space_Whole, Tile, Time_Carried,
+    Attempt, Cost, Failure_OutOfMemory, Failure_OverLimit, Layout, Request, Space_Blended, Space_Whole, Tile, Time_Carried,
 )
 from wit_world.imports.types import Backend, Device, Dtype, Model, Objective
 
@@ -43,6 +43,13 @@ class Decisions(unittest.TestCase):
         self.assertEqual(self.policy.decide(request(300 * MIB)).space, Space_Blended(Tile(512, 512, 64)))
         leanest = replace(request(2048 * MIB), objective=Objective.LEANEST)
         self.assertEqual(self.policy.decide(leanest).space, Space_Blended(Tile(64, 64, 8)))
+
+    def test_the_quickest_memory_order_is_taken(self):
+        def last_is_quick(plan):
+            return replace(estimate(plan), elapsed_ns=1 if plan.layout == Layout.CHANNELS_LAST else 2)
+
+        decoding_host.estimate = last_is_quick
+        self.assertEqual(self.policy.decide(request(2048 * MIB)).layout, Layout.CHANNELS_LAST)
 
     def test_tiles_shrink_until_there_is_nothing_smaller(self):
         plan, sides = self.policy.decide(request(300 * MIB)), []

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use tilewright_plan::{FallbackReason, Learnt, Planner as _};
+use tilewright_plan::{FallbackReason, Learnt, Planner as _, words::counted};
 
 use super::{
     finding::{Call, Finding, Problem, Severity, Step},
@@ -86,7 +86,7 @@ pub(super) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed
     }
     if set.tried < set.requests {
         let left = set.requests - set.tried;
-        let found = format!("{exhausted} requests ended by fuel or time; {left} more were not tried");
+        let found = format!("{} ended by fuel or time; {left} more were not tried", counted(exhausted, "request"));
         findings.push(Finding::new(Severity::Note, Step::Golden, Problem::CutShort, found));
     }
     findings.extend(near_limits(&worst, &limits));

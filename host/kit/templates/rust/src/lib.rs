@@ -6,8 +6,8 @@
 use std::iter::{once, successors};
 
 use tilewright_sdk::{
-    Attempt, Cost, Description, Dtype, Failure, Objective, Outcome, Plan, Policy, Precision, Request, Settings, Tile,
-    Time, host,
+    Attempt, Cost, Description, Dtype, Failure, Layout, Objective, Outcome, Plan, Policy, Precision, Request, Settings,
+    Tile, Time, host,
 };
 
 /// The smallest tile, in pixels of the decoded picture.
@@ -33,7 +33,7 @@ impl Policy for Tiles {
 
     fn decide(&mut self, request: &Request) -> Result<Plan, String> {
         // The device: half the bytes where a probe found bf16 no slower. `request.device.arch` ("gfx1151") is for rules about one chip.
-        Ok(self.best(request, if request.is_fast(Dtype::Bf16) { Dtype::Bf16 } else { Dtype::F32 }))
+        Ok(self.best(request, if request.is_fast(Dtype::Bf16) { &[Dtype::Bf16, Dtype::F32] } else { &[Dtype::F32] }))
     }
 
     fn recover(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
@@ -41,7 +41,7 @@ impl Policy for Tiles {
         match failure {
             // NaN or infinity: a type with a wider range.
             Failure::NonFinite(_) if plan.precision == Precision::Uniform(Dtype::F32) => Err("not finite in f32".into()),
-            Failure::NonFinite(_) => Ok(self.best(request, Dtype::F32)),
+            Failure::NonFinite(_) => Ok(self.best(request, &[Dtype::F32])),
             // Too much memory: of a clip fewer frames at once, else smaller tiles.
             Failure::OutOfMemory(_) | Failure::OverLimit(_) => {
                 let frames = if let Time::Carried(frames) = plan.time { frames / 2 } else { 0 };
@@ -66,16 +66,12 @@ impl Policy for Tiles {
 
 impl Tiles {
     /// What suits the user's objective best, of what fits into memory.
-    fn best(&self, request: &Request, dtype: Dtype) -> Plan {
+    fn best(&self, request: &Request, dtypes: &[Dtype]) -> Plan {
         // The memory: what the user allows, and no more than is free now.
         let budget = request.memory_limit.min(request.device.free_bytes);
 
         // The host says what each plan would cost; one that it can't run is an error, and left out.
-        let mut whole = Plan::whole(Precision::Uniform(dtype));
-        if request.frames > 1 {
-            // A clip: a few frames at once, and what the network remembers of the past carried along.
-            whole.time = Time::Carried(4 * request.model.temporal_scale);
-        }
+        let whole = whole(request, dtypes);
         let sides = successors(self.smaller(request.longest()), |side| self.smaller(*side));
         let tiled = sides.map(|side| tiles(&whole, request, side));
         let plans: Vec<Plan> = once(whole.clone()).chain(tiled).collect();
@@ -102,6 +98,21 @@ impl Tiles {
 }
 
 tilewright_sdk::export!(Tiles);
+
+/// The quickest of these types and both memory orders, by the host's word: what is quickest whole is so in tiles, too.
+fn whole(request: &Request, dtypes: &[Dtype]) -> Plan {
+    let plan = |dtype, layout| {
+        let mut plan = Plan { layout, ..Plan::whole(Precision::Uniform(dtype)) };
+        if request.frames > 1 {
+            // A clip: a few frames at once, and what the network remembers of the past carried along.
+            plan.time = Time::Carried(4 * request.model.temporal_scale);
+        }
+        plan
+    };
+    let elapsed = |plan: &Plan| host::estimate(plan).map_or(u64::MAX, |cost| cost.elapsed_ns);
+    let plans = dtypes.iter().flat_map(|dtype| [Layout::ChannelsFirst, Layout::ChannelsLast].map(|layout| plan(*dtype, layout)));
+    plans.min_by_key(elapsed).unwrap_or_else(|| plan(Dtype::F32, Layout::ChannelsFirst))
+}
 
 /// The same plan in tiles that fade into each other over an eighth of their side.
 fn tiles(plan: &Plan, request: &Request, side: u32) -> Plan {

@@ -59,6 +59,20 @@ fn whole_where_it_fits_and_tiles_where_it_does_not() {
 }
 
 #[test]
+fn the_quickest_type_and_memory_order_are_taken() {
+    let mut policy = policy();
+    let estimate = |plan: &Plan| {
+        let is_quick = (plan.layout, plan.precision) == (Layout::ChannelsLast, Precision::Uniform(Dtype::F32));
+        Ok(Cost { peak_bytes: MIB, elapsed_ns: if is_quick { 1 } else { 2 }, tiles: 1, shapes: 1, rework: 1.0 })
+    };
+    Stub { estimate: Box::new(estimate), trials: vec![], log: vec![] }.install();
+    let mut request = request(2048 * MIB);
+    request.device.fast_dtypes = vec![Dtype::Bf16, Dtype::F32];
+    let plan = policy.decide(&request).unwrap();
+    assert_eq!((plan.layout, plan.precision), (Layout::ChannelsLast, Precision::Uniform(Dtype::F32)));
+}
+
+#[test]
 fn tiles_shrink_until_there_is_nothing_smaller() {
     let mut policy = policy();
     let request = request(300 * MIB);

@@ -1,0 +1,152 @@
+//! SIGINT and SIGTERM, in every command but `serve`: the work ends at its next step, the program at once where nothing would notice, nothing
+//! half-written stays, one line says so, and the exit status is 130 or 143, as shells have it.
+
+use std::{
+    fs,
+    os::unix::ffi::OsStrExt,
+    path::Path,
+    process,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicI32, Ordering},
+        mpsc::{self, Receiver},
+    },
+    thread,
+    time::Duration,
+};
+
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    iterator::Signals,
+};
+
+use crate::tell::tell;
+
+/// How long a layer, or what comes before the first one, may take after a signal.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// What files are called until they are whole, in all of this project's crates.
+const UNFINISHED: &[u8] = b".tilewright-";
+
+/// The first signal that came; 0 before.
+static RECEIVED: AtomicI32 = AtomicI32::new(0);
+
+/// What a signal does now. Held by the thread that ends the program, until the end.
+static STATE: Mutex<State> = Mutex::new(State { manner: Manner::AtOnce, abandon: None });
+
+/// How the program is ended while something is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// In the middle of it.
+    AtOnce,
+    /// By the work itself, which looks at [`received`]; in the middle of it where that takes too long, or at a second signal.
+    Soon,
+    /// By the work itself, however long that takes; in the middle of it at a second signal.
+    Patiently,
+    /// Not at all: what is left is short, and has to be done whole.
+    Finishing,
+}
+
+struct State {
+    manner: Manner,
+    /// Takes away what would be left of the work.
+    abandon: Option<Box<dyn FnOnce() + Send>>,
+}
+
+/// Takes the two signals over. Until then they end the program as the system does, which shells report as the same statuses.
+pub fn listen() {
+    let (sender, signals) = mpsc::channel();
+    match Signals::new([SIGINT, SIGTERM]) {
+        Ok(mut coming) => {
+            thread::spawn(move || coming.forever().try_for_each(|signal| sender.send(signal)));
+            thread::spawn(move || end_at(&signals));
+        }
+        Err(error) => tracing::debug!(%error, "signals end the program as the system does"),
+    }
+}
+
+/// The exit status that a signal asked for, once one has come.
+pub fn status() -> Option<u8> {
+    let signal = RECEIVED.load(Ordering::Relaxed);
+    (signal != 0).then_some(128_u8.saturating_add(signal as u8))
+}
+
+/// Whether a signal has come: the work is to end.
+pub fn received() -> bool {
+    status().is_some()
+}
+
+/// Says how the program may be ended from now on.
+pub fn manner(manner: Manner) {
+    state().manner = manner;
+}
+
+/// Says what takes away what would be left of the work, files that are open aside: those are found.
+pub fn abandoning(abandon: impl FnOnce() + Send + 'static) {
+    state().abandon = Some(Box::new(abandon));
+}
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn end_at(signals: &Receiver<i32>) {
+    let Ok(first) = signals.recv() else { return };
+    RECEIVED.store(first, Ordering::Relaxed);
+    let manner = state().manner;
+    match manner {
+        Manner::AtOnce => {}
+        Manner::Patiently => drop(signals.recv()),
+        // Until a second one, or the time is up.
+        Manner::Soon | Manner::Finishing => drop(signals.recv_timeout(PATIENCE)),
+    }
+    let mut state = state();
+    if state.manner == Manner::Finishing {
+        return;
+    }
+    if let Some(abandon) = state.abandon.take() {
+        abandon();
+    }
+    remove_unfinished();
+    tell!("error: interrupted");
+    process::exit(i32::from(status().unwrap_or(1)));
+}
+
+/// Removes the files that this process is writing under a passing name. Each crate that writes has its own such files open, and none would be told.
+fn remove_unfinished() {
+    for entry in fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
+        let Ok(path) = fs::read_link(entry.path()) else { continue };
+        let is_passing = path.file_name().is_some_and(|name| name.as_bytes().starts_with(UNFINISHED));
+        if is_passing && is_writable(Path::new("/proc/self/fdinfo").join(entry.file_name()).as_path()) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Whether an open file is open for writing, by the flags in its `fdinfo`: octal, the last digit's two lower bits (proc(5), open(2)).
+fn is_writable(info: &Path) -> bool {
+    let text = fs::read_to_string(info).unwrap_or_default();
+    let flags = text.lines().find_map(|line| u32::from_str_radix(line.strip_prefix("flags:")?.trim(), 8).ok());
+    flags.is_some_and(|flags| flags & 0o3 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    #[test]
+    fn only_files_under_way_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at(".tilewright-read"), "an input with such a name").unwrap();
+        let input = File::open(at(".tilewright-read")).unwrap();
+        let kept = File::create(at("kept")).unwrap();
+        let unfinished = tempfile::Builder::new().prefix(".tilewright-").tempfile_in(folder.path()).unwrap();
+        remove_unfinished();
+        assert!(at(".tilewright-read").exists() && at("kept").exists());
+        assert!(!unfinished.path().exists());
+        drop((input, kept));
+    }
+}

@@ -1,0 +1,74 @@
+//! Small words in messages: numbers with their nouns, and the name that was probably meant.
+
+use std::fmt::Display;
+
+/// A number and its noun: `1 tile`, `3 tiles`, `2 entries`.
+pub fn counted<N: Display + PartialEq + From<u8>>(number: N, noun: &str) -> String {
+    if number == N::from(1) {
+        return format!("{number} {noun}");
+    }
+    match noun.strip_suffix('y').filter(|stem| !stem.ends_with(['a', 'e', 'i', 'o', 'u'])) {
+        Some(stem) => format!("{number} {stem}ies"),
+        None if noun.ends_with(['s', 'x']) || noun.ends_with("ch") => format!("{number} {noun}es"),
+        None => format!("{number} {noun}s"),
+    }
+}
+
+/// How alike two names have to be, from 0 to 1, for one to be taken for the other: a letter wrong or two changed places, in short names as well.
+const ALIKE: f64 = 0.72;
+
+/// The one of the known names that was probably meant.
+pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let lower = given.to_lowercase();
+    let likeness = |name: &str| {
+        let letters = strsim::normalized_damerau_levenshtein(&lower, &name.to_lowercase());
+        // What begins alike is rather meant than what is spelled alike somewhere.
+        letters.max(strsim::jaro_winkler(&lower, &name.to_lowercase()) - 0.1)
+    };
+    let alike = known.into_iter().map(|name| (likeness(name), name)).filter(|(likeness, _)| *likeness >= ALIKE);
+    alike.max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, name)| name)
+}
+
+/// ` (did you mean NAME?)`, or nothing where no known name is near: to follow what says that the given one is unknown.
+pub fn did_you_mean<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(given, known).map_or_else(String::new, |name| format!(" (did you mean {name}?)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nouns_follow_their_numbers() {
+        assert_eq!(counted(1_u32, "tile"), "1 tile");
+        assert_eq!(counted(0_usize, "tile"), "0 tiles");
+        assert_eq!(counted(2_u64, "entry"), "2 entries");
+        assert_eq!(counted(3_u64, "day"), "3 days");
+        assert_eq!(counted(2_u64, "batch"), "2 batches");
+        assert_eq!(counted(1_u64, "batch"), "1 batch");
+    }
+
+    #[test]
+    fn names_that_are_near_are_meant() {
+        let known = ["adaptive", "gfx1151", "comfyui", "diffusers", "fixed"];
+        for (given, meant) in [
+            ("adaptiv", Some("adaptive")),
+            ("Adaptive", Some("adaptive")),
+            ("adpative", Some("adaptive")),
+            ("fxied", Some("fixed")),
+            ("comfy", Some("comfyui")),
+            ("diffuser", Some("diffusers")),
+            ("nobody", None),
+            ("nonsense", None),
+            ("gfx1150", Some("gfx1151")),
+            ("whatever", None),
+            ("", None),
+            ("x", None),
+        ] {
+            assert_eq!(nearest(given, known), meant, "{given}");
+        }
+        assert_eq!(nearest("fluks", ["sd", "sdxl", "sd3", "flux", "kl"]), Some("flux"));
+        assert_eq!(nearest("tyle", ["tile", "time", "space"]), Some("tile"));
+        assert_eq!(did_you_mean("fixd", known), " (did you mean fixed?)");
+    }
+}

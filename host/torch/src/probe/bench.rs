@@ -1,0 +1,187 @@
+//! The pieces of work of a measurement, by libtorch.
+
+use std::{
+    collections::HashMap,
+    fs,
+    time::{Duration, Instant},
+};
+
+use tch::{Device, Kind, Tensor};
+use tilewright_plan::{Dtype, Layout};
+
+use super::{
+    ATTENTION_WIDTH, Scratch,
+    course::{Bench, Trial},
+    synchronize,
+};
+use crate::{
+    Result, attention, kind, memory, to_layout,
+    winograd::{self, Affine, Rows, Sums, Winograd},
+};
+
+/// Values of the elementwise operation: more than caches hold.
+const VALUES: i64 = 16 << 20;
+
+/// What tensors hold: speed does not depend on it, and filling them with one value is quick.
+const VALUE: f64 = 0.5;
+
+/// What is left of a run's time when all that its threads waited for a core is taken off is no less than this part of it: they also wait for each other.
+const MOST_STOLEN: u32 = 8;
+
+/// How long each of the process's threads has waited for a core so far, in nanoseconds: what other programs do on a busy machine is none of the device's
+/// speed (Linux, Documentation/scheduler/sched-stats.rst). Empty where the kernel doesn't tell, and for a GPU.
+struct Waited(HashMap<std::ffi::OsString, u64>);
+
+impl Waited {
+    fn now(device: Device) -> Self {
+        if device != Device::Cpu {
+            return Self(HashMap::new());
+        }
+        let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+        let waited = threads.filter_map(|thread| {
+            let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+            Some((thread.file_name(), text.split_whitespace().nth(1)?.parse().ok()?))
+        });
+        Self(waited.collect())
+    }
+
+    /// The longest that one of the threads has waited since: the others waited for it meanwhile.
+    fn since(&self, device: Device) -> Duration {
+        let now = Self::now(device);
+        let waits = now.0.iter().filter_map(|(thread, waited)| waited.checked_sub(*self.0.get(thread)?));
+        Duration::from_nanos(waits.max().unwrap_or(0))
+    }
+}
+
+/// A device at work.
+pub(super) struct OnDevice {
+    device: Device,
+    started: Instant,
+    /// What the last trial worked on: it is usually run again.
+    prepared: Option<(Trial, Box<dyn Fn() -> Result<Tensor>>)>,
+}
+
+impl OnDevice {
+    /// Runs something small, so that libraries are loaded and threads are there.
+    pub fn awake(device: Device) -> Result<Self> {
+        let mut bench = Self { device, started: Instant::now(), prepared: None };
+        bench.run(Trial::Convolution { dtype: Dtype::F32, layout: Layout::ChannelsFirst, channels: 16, side: 16 })?;
+        bench.started = Instant::now();
+        Ok(bench)
+    }
+
+    fn prepare(&self, trial: Trial) -> Result<Box<dyn Fn() -> Result<Tensor>>> {
+        let device = self.device;
+        Ok(match trial {
+            Trial::Convolution { dtype, layout, channels, side } => {
+                let convolution = Convolution::new(device, dtype, layout, channels, side)?;
+                Box::new(move || convolution.run(1))
+            }
+            Trial::Winograd { channels, side } => with_winograd(channels, side)?,
+            Trial::Attention { dtype, tokens } => {
+                let tensor = filled(device, &[1, tokens, ATTENTION_WIDTH], dtype)?;
+                Box::new(move || attention::fused(tensor.copy(), &tensor, &tensor))
+            }
+            Trial::Elementwise => {
+                let values = filled(device, &[VALUES], Dtype::F32)?;
+                Box::new(move || Ok(values.f_silu()?))
+            }
+        })
+    }
+}
+
+impl Bench for OnDevice {
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn run(&mut self, trial: Trial) -> Result<Duration> {
+        let work = match self.prepared.take().filter(|(last, _)| *last == trial) {
+            Some((_, work)) => work,
+            None => self.prepare(trial)?,
+        };
+        synchronize(self.device);
+        let waited = Waited::now(self.device);
+        let start = Instant::now();
+        let result = work()?;
+        synchronize(self.device);
+        let elapsed = start.elapsed();
+        let stolen = waited.since(self.device);
+        drop(result);
+        self.prepared = Some((trial, work));
+        Ok(elapsed.saturating_sub(stolen).max(elapsed / MOST_STOLEN))
+    }
+
+    fn scratch(&mut self, dtype: Dtype, layout: Layout, channels: i64, side: i64) -> Result<Scratch> {
+        self.prepared = None;
+        Convolution::new(self.device, dtype, layout, channels, side)?.scratch(self.device)
+    }
+
+    fn has_winograd(&self) -> bool {
+        self.device == Device::Cpu && winograd::available()
+    }
+
+    fn elementwise_bytes(&self) -> f64 {
+        2.0 * 4.0 * VALUES as f64
+    }
+}
+
+fn filled(device: Device, shape: &[i64], dtype: Dtype) -> Result<Tensor> {
+    Ok(Tensor::f_full(shape, VALUE, (kind(dtype)?, device))?)
+}
+
+/// A 3×3 convolution of up to two samples, so that what grows with the input can be told from what does not.
+struct Convolution {
+    input: Tensor,
+    weight: Tensor,
+}
+
+impl Convolution {
+    fn new(device: Device, dtype: Dtype, layout: Layout, channels: i64, side: i64) -> Result<Self> {
+        let tensor = |shape: [i64; 4]| to_layout(&filled(device, &shape, dtype)?, layout);
+        Ok(Self { input: tensor([2, channels, side, side])?, weight: tensor([channels, channels, 3, 3])? })
+    }
+
+    fn run(&self, samples: i64) -> Result<Tensor> {
+        let input = self.input.f_narrow(0, 0, samples)?;
+        Ok(input.f_conv2d(&self.weight, None::<Tensor>, [1, 1], [1, 1], [1, 1], 1)?)
+    }
+
+    /// The most held while samples are convolved, output included.
+    fn peak(&self, device: Device, samples: i64) -> Result<f64> {
+        synchronize(device);
+        memory::reset_peak(device)?;
+        let before = memory::of(device)?.in_use;
+        let output = self.run(samples)?;
+        synchronize(device);
+        drop(output);
+        Ok(memory::of(device)?.peak.saturating_sub(before) as f64)
+    }
+
+    fn scratch(&self, device: Device) -> Result<Scratch> {
+        let bytes = |tensor: &Tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as f64;
+        let (one, two) = (self.peak(device, 1)?, self.peak(device, 2)?);
+        // Input and output are of one size here: one of the copies counted is the output.
+        let copies = (two - one) / (bytes(&self.input) / 2.0);
+        let weights = (2.0 * one - two) / bytes(&self.weight);
+        // Allocators round up, by much where tensors are small.
+        let whole = |copies: f64| (copies * 4.0).round().max(0.0) / 4.0;
+        Ok(Scratch { inputs: whole(copies - 1.0), weights: whole(weights), small: 0 })
+    }
+}
+
+/// Norm, activation, convolution, sum and the next norm's sums, as a residual layer has them.
+fn with_winograd(channels: i64, side: i64) -> Result<Box<dyn Fn() -> Result<Tensor>>> {
+    let picture = || -> Result<Tensor> {
+        Ok(filled(Device::Cpu, &[1, side, side, channels], Dtype::F32)?.f_permute([0, 3, 1, 2])?)
+    };
+    let (input, output) = (picture()?, picture()?);
+    let weight = filled(Device::Cpu, &[channels, channels, 3, 3], Dtype::F32)?;
+    let conv = Winograd::new(&weight, &Tensor::f_zeros([channels], (Kind::Float, Device::Cpu))?, false)?;
+    let affine = Affine { scale: vec![0.01; channels as usize], shift: vec![0.0; channels as usize] };
+    Ok(Box::new(move || {
+        let mut sums = Sums::new(1, channels);
+        conv.convolve(Rows::all(&input), Some(&affine), 0..side, Some(&output), Some(&output), Some(&mut sums))?;
+        Ok(output.shallow_clone())
+    }))
+}
