@@ -13,7 +13,7 @@ use tilewright_decode::RECORD_KEYWORD;
 use tilewright_files::{Format, LOOKED_AT};
 use tilewright_media::Look;
 use tilewright_models::{Checkpoint, Inspection};
-use tilewright_plan::{Record, bytes};
+use tilewright_plan::{Record, bytes, terminal::shortened};
 
 use crate::{
     args::Inspect,

@@ -3,12 +3,11 @@
 use std::{collections::BTreeMap, io::BufReader, path::Path};
 
 use serde::Serialize;
-use tilewright_plan::{Record, bytes, records};
+use tilewright_plan::{terminal::shortened, Record, bytes, records};
 
 use crate::{
     failure::{Failure, Outcome},
     table,
-    tell::shown,
 };
 
 /// What a file of records holds.

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 use tilewright_models::{Architecture, Checkpoint, Inspection, Kind, Part, kl, wan};
-use tilewright_plan::bytes;
+use tilewright_plan::{bytes, terminal::shortened};
 
-use crate::{table, tell::shown};
+use crate::table;
 
 /// Names that are listed before the rest is only counted.
 const SHOWN: usize = 12;
