@@ -71,7 +71,7 @@ def element_id(kind, name):
 class Visit:
     def __init__(self, options):
         self.options, self.browser = options, Browser(options.url)
-        self.pages, self.jobs = {"overview": "/", "policy": f"/policies/{options.policy}"}, 0
+        self.pages, self.jobs = {"overview": "/", "jobs": "/jobs", "policy": f"/policies/{options.policy}"}, 0
         self.policy = "#" + element_id("policy", options.policy)
 
     def sign_in(self):

@@ -45,7 +45,7 @@ deterministic = {is_deterministic}
 database = "none"
 
 [checks]
-not_a_server_error = {{ expected-statuses = ["2xx", "3xx", "4xx", "503"] }}
+not_a_server_error = {{ expected-statuses = ["2xx", "3xx", "4xx", "503", "507"] }}
 positive_data_acceptance = {{ expected-statuses = {accepted} }}
 negative_data_rejection = {{ expected-statuses = {refused} }}
 ignored_auth = {{ enabled = {has_token} }}

@@ -295,3 +295,41 @@ fn signature_beside(path: &Path) -> Result<Option<String>> {
         Err(error) => Err(error.into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tilewright_signing::{KeyPair, TrustList, Trusted};
+
+    use super::*;
+
+    #[test]
+    fn a_module_is_verified_as_what_it_was_asked_for_by() {
+        let pair = KeyPair::generate(None).unwrap();
+        let key = pair.locked().unwrap().open(String::new()).unwrap();
+        let signature = key.sign(b"module", "policy:wide\tversion:1.0.0", None).unwrap();
+        let trusted = TrustList::new(vec![Trusted { name: "Ada".into(), key: pair.public }]);
+        let policies = Policies { require_signed: true, trusted, ..Policies::default() };
+        let fetched = |signature: Option<&str>, reference: Option<&str>| Fetched {
+            bytes: b"module".to_vec(),
+            origin: "somewhere".into(),
+            shipped: None,
+            signature: signature.map(str::to_owned),
+            reference: reference.map(|reference| reference.parse().unwrap()),
+        };
+        let signed = Some(signature.as_str());
+        for (reference, holds) in [
+            (None, true),
+            (Some("ghcr.io/ada/wide:1.0.0"), true),
+            (Some("ghcr.io/ada/wide:latest"), true),
+            (Some("ghcr.io/ada/wide:1.1.0"), false),
+        ] {
+            let verified = verified(&fetched(signed, reference), &policies);
+            assert_eq!(verified.is_ok(), holds, "{reference:?}");
+            assert!(holds || matches!(verified, Err(Error::Mismatch { .. })), "{reference:?}");
+        }
+        assert!(matches!(verified(&fetched(None, None), &policies), Err(Error::Unsigned { .. })));
+        let shipped = Fetched { shipped: Some("fixed".into()), ..fetched(None, None) };
+        assert!(verified(&shipped, &policies).is_ok(), "what ships needs no signature");
+        assert!(verified(&fetched(None, None), &Policies::default()).is_ok(), "nobody asked for one");
+    }
+}

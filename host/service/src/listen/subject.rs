@@ -39,12 +39,12 @@ impl Subject {
 
 /// A value of DER with this tag, and what follows it.
 fn value(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
-    let (found, rest) = any(bytes)?;
-    (found.0 == tag).then_some((found.1, rest))
+    let (found, value, rest) = any(bytes)?;
+    (found == tag).then_some((value, rest))
 }
 
-/// Whichever value comes next, with its tag, and what follows it.
-fn any(bytes: &[u8]) -> Option<((u8, &[u8]), &[u8])> {
+/// Whichever value comes next: its tag, the value, and what follows it.
+fn any(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, rest) = rest.split_first()?;
     let (length, rest) = match first {
@@ -57,7 +57,7 @@ fn any(bytes: &[u8]) -> Option<((u8, &[u8]), &[u8])> {
         _ => return None,
     };
     let (value, rest) = rest.split_at_checked(length)?;
-    Some(((tag, value), rest))
+    Some((tag, value, rest))
 }
 
 fn names(certificate: &[u8]) -> Option<Vec<(&'static str, String)>> {
@@ -76,7 +76,7 @@ fn names(certificate: &[u8]) -> Option<Vec<(&'static str, String)>> {
     while let Some((mut set, rest)) = value(subject, SET) {
         while let Some((pair, further)) = value(set, SEQUENCE) {
             let (identifier, text) = value(pair, IDENTIFIER)?;
-            let ((_, text), _) = any(text)?;
+            let (_, text, _) = any(text)?;
             let known = NAMES.iter().find(|(last, _)| *identifier == [0x55, 0x04, *last]);
             names.extend(known.map(|(_, name)| (*name, String::from_utf8_lossy(text).into_owned())));
             set = further;
