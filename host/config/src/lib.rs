@@ -130,7 +130,7 @@ impl Config {
         presence::check_policies(self).map_err(|fault| self.origin.fault(fault))
     }
 
-    /// Whether a request may have a policy fetched from this registry (host or host:port).
+    /// True where a request may have a policy fetched from this registry (host or host:port).
     pub fn allows_registry(&self, registry: &str) -> bool {
         let of_policy = |policy: &Policy| match &policy.source {
             Source::Oci(reference) => reference.split('/').next().is_some_and(|own| own.eq_ignore_ascii_case(registry)),

@@ -1,18 +1,18 @@
-//! Whether what a service is configured with is there: files are files, and folders are folders. None is
-//! opened: a pipe in the place of a file would wait for somebody to write.
+//! Presence of files and folders that a service is configured with: files are files, and folders
+//! are folders. None is opened: a pipe in the place of a file would wait for somebody to write.
 
 use std::{fs, io, path::Path};
 
 use crate::{Config, Source, origin::Fault};
 
-/// What a path has to lead to.
+/// The kind of thing that a path has to lead to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     File,
     Folder,
 }
 
-/// What is not there, or is something else.
+/// The first path that is missing or leads to another kind of thing.
 pub(crate) fn check(config: &Config) -> Result<(), Fault> {
     let server = &config.server;
     if let Some(data) = &server.data {

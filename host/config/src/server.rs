@@ -61,17 +61,17 @@ pub struct Server {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
 pub struct Token {
-    /// Whose it is: stands in the audit's lines.
+    /// The owner, as it stands in the audit's lines.
     #[serde(deserialize_with = "name")]
     pub name: String,
-    /// What it is good for.
+    /// The role of who brings it.
     pub role: Role,
     /// The file that it stands in.
     #[serde(deserialize_with = "values::path")]
     pub file: PathBuf,
 }
 
-/// What a caller may do. Each may do what those before it may.
+/// The role of a caller. Each may do what those before it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
@@ -210,7 +210,7 @@ impl Server {
         files.chain(tokens).chain(tls)
     }
 
-    /// Whether callers are asked for a token.
+    /// True where callers are asked for a token.
     pub fn has_tokens(&self) -> bool {
         self.token_file.is_some() || !self.tokens.is_empty()
     }
@@ -276,7 +276,7 @@ fn tokens<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Token>, D::E
     Ok(tokens)
 }
 
-/// What no latent is as small as, or as large as, can't be meant.
+/// A limit on latents; one that no latent is as small or as large as can't be meant.
 fn upload<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let bytes: u64 = values::size(deserializer)?;
     match (LEAST_UPLOAD..=MOST_UPLOAD).contains(&bytes) {

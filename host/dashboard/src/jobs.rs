@@ -1,5 +1,5 @@
-//! The page at `/jobs`: every job that is still known, searched and filtered, a page at a time, with absolute times. It does not renew
-//! itself, so that what one reads stays where it is.
+//! The page at `/jobs`: every job that is still known, searched and filtered, a page at a time,
+//! with absolute times. It does not renew itself, so that what one reads stays where it is.
 
 use maud::{Markup, html};
 

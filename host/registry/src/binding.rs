@@ -1,10 +1,12 @@
-//! Whether a signed policy is the one that was asked for. A signature says who made a file; a registry may hand out any file that was ever
-//! signed by the same key, under whatever name and version is asked for. What the signer says of the file beside it, signed as well,
-//! is held against the reference.
+//! The binding of a signed policy to the reference that was asked for. A signature says who made a
+//! file; a registry may hand out any file that was ever signed by the same key, under whatever name
+//! and version is asked for. What the signer says of the file beside it, signed as well, is held
+//! against the reference.
 
 use crate::Reference;
 
-/// What a signer says of a file: the parts of minisign's trusted comment, as `tilewright policy sign` writes them.
+/// A signer's words about a file: the parts of minisign's trusted comment, as `tilewright policy
+/// sign` writes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statement {
     /// `reference:`, a name in a registry with its tag, where the signer gave one.
@@ -27,7 +29,8 @@ pub enum Binding {
 }
 
 impl Statement {
-    /// Reads a trusted comment: parts `name:value` with tabs between. What else is in it is left alone.
+    /// Reads a trusted comment: parts `name:value` with tabs between. What else is in it is left
+    /// alone.
     pub fn read(comment: &str) -> Self {
         let part = |name: &str| {
             comment

@@ -24,12 +24,12 @@ pub enum Error {
         /// As asked for.
         reference: String,
     },
-    /// What a registry gives is another policy or version than the one that its signer signed.
+    /// A registry gives another policy or version than the one that was signed.
     #[error("policy {policy}: {mismatch}")]
     Mismatch {
         /// Where it is from.
         policy: String,
-        /// What differs.
+        /// The difference.
         mismatch: String,
     },
     /// Its signature can't be read.

@@ -83,7 +83,7 @@ pub struct Fetched {
     /// The name of a policy that ships: it passed its gate when the program was built.
     pub shipped: Option<String>,
     pub signature: Option<String>,
-    /// What it was asked for by, where it is from a registry.
+    /// The reference that it was asked for by, where it is from a registry.
     pub reference: Option<Reference>,
 }
 
@@ -254,7 +254,7 @@ impl Sources {
     }
 }
 
-/// Whether a module may be looked at at all: where signatures are required, somebody trusted has signed it, and what comes from a registry
+/// Verifies that a module may be looked at at all: where signatures are required, somebody trusted has signed it, and what comes from a registry
 /// is what was signed under that name and version.
 fn verified(fetched: &Fetched, policies: &Policies) -> Result<()> {
     if fetched.shipped.is_some() || !policies.require_signed {

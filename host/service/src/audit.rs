@@ -1,5 +1,6 @@
-//! A line for each request that changes something: who asked, from where, for what, and what came of it. To the log, by the target
-//! `tilewright::audit`, and to a file of its own where one is configured.
+//! A line for each request that changes something: who asked, from where, for what, and what came
+//! of it. To the log, by the target `tilewright::audit`, and to a file of its own where one is
+//! configured.
 
 use std::{
     fs::File,
@@ -24,20 +25,20 @@ pub struct Entry {
     pub time: String,
     /// The token's name; `anybody` where none is asked for.
     pub who: String,
-    /// What the token is good for.
+    /// The token's role.
     pub role: &'static str,
-    /// Where the request came from; a proxy, where one is in front of the server.
+    /// The peer's address; a proxy's, where one is in front of the server.
     pub address: IpAddr,
     /// The subject of the client's certificate, where one was shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,
     /// `POST`, `PUT` or `DELETE`.
     pub method: String,
-    /// What was asked for.
+    /// The path that was asked for.
     pub path: String,
-    /// What came of it.
+    /// The status that it was answered with.
     pub status: u16,
-    /// What was made by it, where it has an address.
+    /// The address of what was made by it, where it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub made: Option<String>,
 }
@@ -54,7 +55,7 @@ impl Entry {
     }
 }
 
-/// Where lines go.
+/// Writes lines.
 #[derive(Debug, Default)]
 pub struct Audit {
     path: Option<PathBuf>,

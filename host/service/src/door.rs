@@ -1,4 +1,4 @@
-//! Who comes in: names that the server goes by, callers with what their role allows, how fast, and nothing on behalf of another site.
+//! The door: names that the server goes by, callers with what their role allows, how fast, and nothing on behalf of another site.
 
 mod callers;
 
@@ -40,7 +40,7 @@ pub struct Door {
     pace: DefaultKeyedRateLimiter<IpAddr>,
     /// Every form carries it: another site can't know it.
     pub form_token: String,
-    /// Where changes are written down.
+    /// Lines for changes.
     audit: Arc<Audit>,
 }
 
@@ -68,7 +68,7 @@ impl Door {
         given.is_some_and(|given| bool::from(given.as_bytes().ct_eq(self.form_token.as_bytes())))
     }
 
-    /// Who asks, to share things out by: the token's name, or else the address.
+    /// The caller, to share things out by: the token's name, or else the address.
     pub fn caller_of(&self, request: &Request) -> String {
         let address = || request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| address.ip());
         match self.callers.of(request.headers()) {

@@ -42,7 +42,7 @@ pub use telemetry::{Telemetered, begin as begin_telemetry};
 struct App {
     house: Arc<house::House>,
     door: Arc<door::Door>,
-    /// What became of actions on the dashboard.
+    /// Outcomes of actions on the dashboard.
     notices: Arc<pages::Notices>,
     /// Turns to look into latents.
     looks: Arc<looks::Looks>,

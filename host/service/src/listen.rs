@@ -48,7 +48,7 @@ const HEADERS: Duration = Duration::from_secs(10);
 /// The same, where only questions after health are answered.
 const HEADERS_OF_HEALTH: Duration = Duration::from_secs(2);
 
-/// What is answered there.
+/// The paths that are answered there.
 const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
 
 /// For a TLS handshake.
@@ -86,7 +86,7 @@ impl Listener {
         Ok(Self { socket, tls, connections: Connections::new(connections, most_of_one) })
     }
 
-    /// What connections are encrypted with, where they are.
+    /// The certificates, where connections are encrypted.
     pub fn certificates(&self) -> Option<Arc<Certificates>> {
         self.tls.clone()
     }
@@ -140,7 +140,7 @@ impl Listener {
     }
 }
 
-/// Who is at the other end.
+/// The other end of a connection.
 #[derive(Clone)]
 struct Peer {
     address: SocketAddr,

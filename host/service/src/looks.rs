@@ -1,5 +1,5 @@
-//! What is looked into of that which strangers send: so many at once, so much memory in all, no more than half of it for one caller, and
-//! nobody waits for a turn without end.
+//! Turns to look into what strangers send: so many at once, so much memory in all, no
+//! more than half of it for one caller, and nobody waits for a turn without end.
 
 use std::{
     collections::HashMap,
@@ -18,7 +18,8 @@ use crate::problem::{Outcome, Problem};
 const AT_ONCE: usize = 4;
 const OF_ONE: usize = 2;
 
-/// A file is held as it is and once more as numbers of 32 bits, which are at most four times as many bytes.
+/// A file is held as it is and once more as numbers of 32 bits, which are at most four times as
+/// many bytes.
 const HELD: u64 = 5;
 
 /// Bytes that looks may hold in all, where no single one takes more.
@@ -61,7 +62,8 @@ impl Default for Looks {
     }
 }
 
-/// Pieces of memory that so many bytes are; all of them at most, so that the largest file comes to its turn alone.
+/// Pieces of memory that so many bytes are; all of them at most, so that the largest file comes to
+/// its turn alone.
 fn pieces(bytes: u64) -> u32 {
     u32::try_from(bytes.min(MEMORY).div_ceil(PIECE)).unwrap_or(u32::MAX).max(1)
 }
@@ -74,7 +76,8 @@ impl Looks {
     pub async fn turn(&self, caller: &str, bytes: u64) -> Outcome<Turn> {
         let own = self.of(caller);
         let turn = async {
-            // One's own first: who sends much waits for himself, and takes no place in the line of all.
+            // One's own first: who sends much waits for himself, and takes no place in the line of
+            // all.
             let own = own.acquire_owned().await.ok()?;
             let turn = self.turns.clone().acquire_owned().await.ok()?;
             let memory = self.memory.clone().acquire_many_owned(pieces(bytes.saturating_mul(HELD))).await.ok()?;

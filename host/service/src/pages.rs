@@ -72,7 +72,7 @@ async fn overview_page(State(app): State<App>, Asked(told): Asked<Told>, headers
     Ok(Html(html.await??))
 }
 
-/// What the list of jobs is asked with. A field that is left empty asks for nothing.
+/// The query of the list of jobs. A field that is left empty asks for nothing.
 #[derive(Debug, Default, Deserialize)]
 struct Searched {
     state: Option<String>,

@@ -32,7 +32,7 @@ pub enum Told {
     End,
 }
 
-/// What callers are told apart by and connections are encrypted with.
+/// Tokens and certificates, which are read anew when their files change.
 pub struct Credentials {
     pub door: Arc<Door>,
     pub certificates: Option<Arc<Certificates>>,

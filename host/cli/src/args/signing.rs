@@ -43,7 +43,7 @@ pub struct Sign {
     /// What else to say of it, signed with it
     #[arg(long, value_name = "TEXT")]
     pub comment: Option<String>,
-    /// Where it is going to be published: under another name or tag it is refused then
+    /// The name that it is going to be published under: under another name or tag it is refused then
     #[arg(long, value_name = "REGISTRY/NAME[:TAG]")]
     pub reference: Option<Reference>,
     /// The password.

@@ -32,7 +32,7 @@ struct Report {
     policy: String,
     /// Who signed it, where a trusted key did.
     signed: Option<Signed>,
-    /// What is lacking where nothing that was signed says that this is what was asked for.
+    /// The lack, where nothing that was signed says that this is the policy asked for.
     unbound: Option<String>,
     /// The key that it claims to be signed with otherwise.
     untrusted_key: Option<KeyId>,

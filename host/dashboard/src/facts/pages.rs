@@ -25,11 +25,11 @@ pub struct Frame {
     pub has_token: bool,
     /// What became of the last action.
     pub notice: Option<Notice>,
-    /// What the one who looks may do: of the rest there are no buttons.
+    /// The role of who looks: there are buttons for what it may do alone.
     pub role: Role,
 }
 
-/// What somebody may do. Each may do what those before it may.
+/// The role of a person. Each may do what those before it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// See everything.
@@ -107,7 +107,7 @@ pub struct JobsPage {
     pub frame: Frame,
     /// The newest first.
     pub jobs: Vec<Job>,
-    /// What they were searched for by.
+    /// The search that they answer.
     pub query: JobQuery,
     /// Where the next page begins; none on the last.
     pub next: Option<String>,
@@ -119,7 +119,7 @@ pub struct JobsPage {
     pub policies: Vec<String>,
 }
 
-/// What jobs are searched for by.
+/// A search for jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobQuery {
     /// In this state.

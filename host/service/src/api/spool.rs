@@ -1,4 +1,4 @@
-//! What is uploaded, on its way into a file.
+//! Uploads on their way into a file.
 
 use std::{io, sync::Arc};
 

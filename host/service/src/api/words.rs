@@ -1,5 +1,6 @@
-//! What is wrong with a body, a query or a form, in the API's words: the field, what is expected there, and what came instead. Parsers
-//! speak of their own types and of places in the text, which say nothing to whoever made the request with a program.
+//! Faults of a body, a query or a form, in the API's words: the field, what is expected
+//! there, and what came instead. Parsers speak of their own types and of places in the text, which
+//! say nothing to whoever made the request with a program.
 
 use serde::de::DeserializeOwned;
 
@@ -21,7 +22,7 @@ const EXPECTED: [(&str, &str); 14] = [
     ("f64", "a number"),
 ];
 
-/// What numbers in a query can be wrong with, in the words of Rust's own parser.
+/// Faults of numbers in a query, in the words of Rust's own parser.
 const NUMBERS: [&str; 6] = [
     "invalid digit found in string",
     "number too large to fit in target type",
@@ -64,7 +65,7 @@ pub fn object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
     reader.end().map_err(|error| place(&error)).map(|()| read)
 }
 
-/// What a parser says of a field, as a line: `path` is where it stood, `.` for the whole.
+/// Turns a parser's words about a field into a line: `path` is where it stood, `.` for the whole.
 pub fn line(path: &str, message: &str) -> String {
     let message = message.rsplit_once(" at line ").map_or(message, |(message, _)| message);
     let place =
@@ -92,7 +93,7 @@ pub fn line(path: &str, message: &str) -> String {
     format!("{place}not as it is described in /openapi.json")
 }
 
-/// What the extractor of queries says, as a line.
+/// Turns the words of the extractor of queries into a line.
 pub fn query(text: &str) -> String {
     let text = text.rsplit_once("deserialize query string: ").map_or(text, |(_, rest)| rest);
     match text.split_once(": ") {
@@ -116,7 +117,7 @@ fn meant(expected: &str) -> &str {
     EXPECTED.iter().find(|(theirs, _)| *theirs == expected).map_or(expected, |(_, ours)| ours)
 }
 
-/// What came, as `string "x"`, ``integer `1` ``, `null`.
+/// Names the value that came, as `string "x"`, ``integer `1` ``, `null`.
 fn came_as(came: &str) -> String {
     let inner = || came.split_once('`').and_then(|(_, rest)| rest.rsplit_once('`')).map(|(inner, _)| shown(inner));
     match came.split(' ').next() {

@@ -1,4 +1,5 @@
-//! Who asks: tokens with their roles, read from their files, and the sessions of browsers that signed in with one.
+//! Callers: tokens with their roles, read from their files, and the sessions of browsers that
+//! signed in with one.
 
 use std::{
     collections::HashMap,
@@ -39,12 +40,12 @@ const ANYBODY: &str = "anybody";
 
 type Hash = [u8; 32];
 
-/// Who asks, as far as that is known.
+/// A caller, as far as one is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// The token's name.
     pub name: String,
-    /// What it is good for.
+    /// The role of who brings it.
     pub role: Role,
 }
 
@@ -68,7 +69,8 @@ pub struct Callers {
     sessions: Mutex<HashMap<Hash, Session>>,
     /// Cookies are for encrypted connections alone.
     is_encrypted: bool,
-    /// The files as they were looked at last, whether they served or not: the same are not read again.
+    /// The files as they were looked at last, whether they served or not: the same are not read
+    /// again.
     seen: Mutex<Vec<Option<Hash>>>,
 }
 
@@ -86,10 +88,12 @@ impl Callers {
         })
     }
 
-    /// Reads the tokens anew; true where they are others than before. Those that were taken back are good for nothing from then on.
+    /// Reads the tokens anew; true where they are others than before. Those that were taken back
+    /// are good for nothing from then on.
     ///
     /// # Errors
-    /// [`Error::Credential`] where one does not serve: all stay as they were. Said once, until the files change again.
+    /// [`Error::Credential`] where one does not serve: all stay as they were. Said once, until the
+    /// files change again.
     pub fn reload(&self, server: &Server) -> Result<bool> {
         let now = contents(server);
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,7 +110,7 @@ impl Callers {
         Ok(is_changed)
     }
 
-    /// Whether a token is asked for.
+    /// True where a token is asked for.
     pub fn has_tokens(&self) -> bool {
         !self.tokens.load().is_empty()
     }
@@ -115,7 +119,7 @@ impl Callers {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whose token these bytes are; takes as long whatever they are.
+    /// The caller of a token; takes as long whatever they are.
     fn with_token(&self, given: Hash) -> Option<Caller> {
         let tokens = self.tokens.load();
         let mut found = None;
@@ -157,7 +161,8 @@ impl Callers {
         format!("{COOKIE}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}")
     }
 
-    /// Who asks; none where a token is asked for and none that serves was given. Where none is asked for, everybody may do everything.
+    /// The caller; none where a token is asked for and none that serves was given. Where none is
+    /// asked for, everybody may do everything.
     pub fn of(&self, headers: &HeaderMap) -> Option<Caller> {
         if !self.has_tokens() {
             return Some(Caller { name: ANYBODY.into(), role: Role::Operate });
@@ -203,7 +208,8 @@ fn tokens(server: &Server) -> Result<Vec<Token>> {
     Ok(tokens)
 }
 
-/// What the tokens' files hold, by which a change is known: another name or role counts as one, too.
+/// Hashes of the tokens' files, by which a change is known: another name or role counts as one,
+/// too.
 fn contents(server: &Server) -> Vec<Option<Hash>> {
     let of = |name: &str, role: Role, file: &Path| {
         let is_sound = std::fs::metadata(file).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= TOKEN_FILE);
@@ -287,7 +293,8 @@ mod tests {
         assert_eq!(callers.of(&asked), None);
         assert_eq!(callers.of(&headers(header::COOKIE, "tilewright=")), None);
 
-        // A token that is renewed takes the sessions of the one before with it; what does not serve changes nothing.
+        // A token that is renewed takes the sessions of the one before with it; what does not serve
+        // changes nothing.
         let (_, set) = callers.sign_in(SECOND.as_bytes()).unwrap();
         let asked = headers(header::COOKIE, set.split(';').next().unwrap());
         assert!(!callers.reload(&server).unwrap());

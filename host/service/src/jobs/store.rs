@@ -65,7 +65,7 @@ pub struct Filter {
     pub limit: u32,
 }
 
-/// What jobs are searched for by, beyond what the database knows of them.
+/// A search for jobs, beyond what the database knows of them.
 #[derive(Clone, Debug, Default)]
 pub struct Search {
     pub model: Option<String>,

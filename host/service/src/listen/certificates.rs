@@ -1,4 +1,5 @@
-//! Certificates and keys: read at the start, and again when their files change. A pair that does not serve changes nothing.
+//! Certificates and keys: read at the start, and again when their files change. A pair that does
+//! not serve changes nothing.
 
 use std::{
     fs, io,
@@ -20,10 +21,10 @@ use crate::{Error, Result};
 /// Bytes of the largest file of certificates.
 const LARGEST: u64 = 4 << 20;
 
-/// What is in the files: each is there, or not.
+/// Contents of the files: each is there, or not.
 type Contents = Vec<Option<Vec<u8>>>;
 
-/// What connections are encrypted with.
+/// Certificates and key of the connections to come.
 pub struct Certificates {
     tls: Tls,
     current: ArcSwap<ServerConfig>,
@@ -52,10 +53,12 @@ impl Certificates {
         paths(&self.tls).map(Path::to_owned).collect()
     }
 
-    /// Takes over what the files hold now; true where that is something new. Connections that are there stay as they are.
+    /// Takes over what the files hold now; true where that is something new. Connections that are
+    /// there stay as they are.
     ///
     /// # Errors
-    /// [`Error::Credential`] where something new does not serve: what was there before stays. Said once, until the files change again.
+    /// [`Error::Credential`] where something new does not serve: what was there before stays. Said
+    /// once, until the files change again.
     pub fn refresh(&self) -> Result<bool> {
         let now = contents(&self.tls);
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);

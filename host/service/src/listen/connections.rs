@@ -1,5 +1,6 @@
-//! How many connections there are, and which of them gives way: one that waits for nothing to be asked makes room for one that comes.
-//! Some more places are kept for questions after the server's health alone, so that whoever shares out work hears it at any time.
+//! How many connections there are, and which of them gives way: one that waits for nothing to be
+//! asked makes room for one that comes. Some more places are kept for questions after the server's
+//! health alone, so that whoever shares out work hears it at any time.
 
 use std::{
     collections::HashMap,
@@ -67,7 +68,8 @@ impl Connections {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a connection that came now; none where all are taken by others who are being answered.
+    /// A place for a connection that came now; none where all are taken by others who are being
+    /// answered.
     pub fn take(self: &Arc<Self>, address: IpAddr, now: Instant) -> Option<Place> {
         let mut open = self.lock();
         let is_own = |one: &Connection| one.address == address && !one.for_health;

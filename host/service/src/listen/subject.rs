@@ -1,5 +1,5 @@
-//! The subject of a client's certificate, as a line: what it calls itself, with the authority's word for it. The certificate was verified
-//! before, and is read as far as the subject only.
+//! The subject of a client's certificate, as a line: what it calls itself, with the authority's
+//! word for it. The certificate was verified before, and is read as far as the subject only.
 
 use std::fmt;
 
@@ -43,7 +43,7 @@ fn value(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     (found == tag).then_some((value, rest))
 }
 
-/// Whichever value comes next: its tag, the value, and what follows it.
+/// The next value, of any tag: its tag, the value, and what follows it.
 fn any(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, rest) = rest.split_first()?;

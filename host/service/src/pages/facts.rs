@@ -31,7 +31,7 @@ const PAGE: u32 = 50;
 /// Events on the overview.
 const EVENTS: usize = 40;
 
-/// What is on every page.
+/// The frame of every page.
 pub fn frame(app: &App, headers: &HeaderMap, notice: Option<&str>) -> told::Frame {
     let house = &app.house;
     let health = match (house.is_draining(), house.config_fault().clone()) {
@@ -61,7 +61,7 @@ pub fn frame(app: &App, headers: &HeaderMap, notice: Option<&str>) -> told::Fram
     }
 }
 
-/// What jobs are searched for by.
+/// A search for jobs.
 pub type Query = told::JobQuery;
 
 /// The state of a name.

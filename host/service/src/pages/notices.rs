@@ -1,5 +1,6 @@
-//! What became of an action, for the page that it leads to. The text is held here and the address has its number alone: what stands in an
-//! address, anybody can write, and on a page it would pass for the server's own words.
+//! Outcomes of actions, for the page that it leads to. The text is held here and the address
+//! has its number alone: what stands in an address, anybody can write, and on a page it would pass
+//! for the server's own words.
 
 use std::{
     collections::VecDeque,
@@ -10,7 +11,8 @@ use std::{
 use tilewright_dashboard::facts::{Notice, Tone};
 use uuid::Uuid;
 
-/// How long a notice can be read: a page that is loaded again long after would speak of something past.
+/// How long a notice can be read: a page that is loaded again long after would speak of something
+/// past.
 const READABLE: Duration = Duration::from_secs(300);
 
 /// Notices at once; the oldest goes.
