@@ -139,6 +139,20 @@ fn what_makes_no_sense_is_refused_with_a_line_and_nothing_is_kept() {
 }
 
 #[test]
+fn what_is_not_there_is_told_with_its_line_before_anything_is_served() {
+    let place = Place::new();
+    let root = root().join("tests/fixtures").display().to_string();
+    for (from, line) in [(root.as_str(), 4), (&fixture("flux-bfl/ae.safetensors"), 9)] {
+        let text = config("").replace(&format!("\"{from}\""), "\"missing\"");
+        let words = format!("tilewright.toml:{line}: ");
+        Server::refused(&place, &text).failed(2, &words);
+        place.run(&["--config", "tilewright.toml", "config", "check"]).failed(2, &words);
+    }
+    let text = config("[policies.own]\nsource = \"./missing.wasm\"\n");
+    Server::refused(&place, &text).failed(2, "tilewright.toml:8: ");
+}
+
+#[test]
 fn jobs_are_searched_filtered_and_paged() {
     let place = Place::new();
     let server = Server::start(&place, &config(""));
