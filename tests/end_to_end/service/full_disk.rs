@@ -194,7 +194,10 @@ fn every_write_of_state_fails_on_its_own_and_nothing_acknowledged_is_lost() {
     let text = config("") + POLICY;
     let (mut refusals, mut is_reached) = (0, true);
     // Until a run goes through to its end without the fault.
-    for fault in (1..).step_by(sized(1, 9)).take_while(|_| std::mem::replace(&mut is_reached, false)) {
+    for fault in (1_u64..).step_by(sized(1, 9)) {
+        if !is_reached {
+            break;
+        }
         let place = Place::new();
         let asked = fault.to_string();
         let known = Server::try_started(&place, &text, &[("TILEWRIGHT_DISK_FAULT", asked.as_str())]).map(|server| {

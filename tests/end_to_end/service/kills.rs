@@ -122,8 +122,8 @@ fn no_number_is_used_twice_and_every_job_is_decided_as_it_was_accepted() {
         };
         pinned += jobs["jobs"].as_array().unwrap().iter().filter(is_pinned).count();
         let is_over = AtomicBool::new(false);
+        let goes_on = || !is_over.load(Ordering::Relaxed);
         thread::scope(|scope| {
-            let goes_on = || !is_over.load(Ordering::Relaxed);
             scope.spawn(|| {
                 while goes_on() && change(&server, &answers, turns.fetch_add(1, Ordering::Relaxed)).is_ok() {
                     thread::sleep(Duration::from_millis(5));
