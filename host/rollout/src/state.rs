@@ -181,13 +181,19 @@ impl State {
     pub fn write(&self, kept: &Kept) -> Result<()> {
         let write = || -> io::Result<()> {
             let text = serde_json::to_vec_pretty(&Kept { version: VERSION, ..kept.clone() })?;
-            // A second name for what stands there, where it is sound: the new file takes only the first one.
-            if self.text(&self.path).ok().flatten().is_some_and(|text| matches!(self.understood(&text), Ok(Ok(_)))) {
-                let copy = self.copy();
-                let _ = fs::remove_file(&copy);
-                let _ = fs::hard_link(&self.path, &copy);
+            // A second name for what stands there, where it is sound: the new file takes only the first one. The copy before it goes last,
+            // so that a write that fails has cost nothing.
+            let (copy, next) = (self.copy(), self.path.with_extension("next"));
+            let is_sound = |text: Vec<u8>| matches!(self.understood(&text), Ok(Ok(_)));
+            let _ = fs::remove_file(&next);
+            let linked =
+                self.text(&self.path).ok().flatten().is_some_and(is_sound) && fs::hard_link(&self.path, &next).is_ok();
+            let replaced = self.disk.replace(&self.path, &text);
+            match &replaced {
+                Ok(()) if linked => fs::rename(&next, &copy).unwrap_or_else(|error| tracing::debug!(%error, "no copy")),
+                _ => drop(fs::remove_file(&next)),
             }
-            self.disk.replace(&self.path, &text)
+            replaced
         };
         write().map_err(|source| self.error("written", source))
     }
