@@ -60,7 +60,9 @@ fn a_policy_that_fails_in_a_decision_is_replaced_and_the_picture_comes() {
         let place = Place::new();
         let policy = place.write("p.wasm", guest("", body));
         let record = place.decode(&inputs(), &["--policy", &policy, "--json", "-o", "out.png"]).json();
-        assert_eq!(record["fallback"]["reason"].as_str(), reason, "{body}: {record}");
+        // Where the machine is busy, the clock comes before the fuel's end.
+        let said = record["fallback"]["reason"].as_str();
+        assert!(said == reason || (body == LOOP && said == Some("timeout")), "{body}: {record}");
         assert_eq!(record["answer"].is_null(), reason.is_some(), "{body}");
         assert!(record["outcome"]["peak_bytes"].as_u64().unwrap() > 0, "{body}");
         assert_eq!(place.files(), ["out.png", "p.wasm"]);
