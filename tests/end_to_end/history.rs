@@ -17,7 +17,7 @@ fn inputs() -> [String; 3] {
 
 /// One decode, as a record.
 fn decoded(place: &Place, options: &[&str]) -> Value {
-    place.decode(&inputs(), &[options, &["--json", "-o", "x.png"]].concat()).json()
+    place.decode(&inputs(), &[options, &["--json", "-o", "x.png"]].concat()).succeeded().record()
 }
 
 /// Decodes with another place for the history.
@@ -111,7 +111,7 @@ fn a_decode_that_fails_is_kept_as_failed() {
     assert_eq!(run.0.status.code(), Some(1), "{}", run.stderr());
     decoded(&place, &[]);
     let failed = lines(&place.run(&["history", "--failed", "--json"]).succeeded().stdout());
-    assert_eq!(failed, [serde_json::from_str::<Value>(&run.stdout()).unwrap()]);
+    assert_eq!(failed, [run.record()]);
     assert!(place.run(&["history", "--failed"]).stdout().contains("failed"));
 }
 

@@ -280,7 +280,7 @@ fn several_latents_share_the_weights_and_one_that_fails_stops_none() {
         (&["in/a.latent", "./in/a.latent"], &["-o", "new/"], "would both be written to it"),
         (&two, &["-o", "new/", "--explain-image", "t.png"], "--explain-image is one file"),
         (&two, &["-o", "{name}.latent"], "unknown output ending"),
-        (&["all"], &["-o", "new/"], "a folder without latents"),
+        (&["all"], &["-o", "new/"], "a folder that holds no latents"),
     ] {
         decode(&place, latents, options).failed(2, words);
         assert_eq!(place.files(), expected, "{options:?}");

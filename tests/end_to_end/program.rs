@@ -125,6 +125,15 @@ impl Run {
         serde_json::from_str(&self.stdout()).unwrap_or_else(|error| panic!("{error}: {}", self.stdout()))
     }
 
+    /// The record that was printed, without the names of the outputs, which are beside it.
+    pub fn record(&self) -> Value {
+        let mut record: Value =
+            serde_json::from_str(&self.stdout()).unwrap_or_else(|error| panic!("{error}: {}", self.stdout()));
+        let outputs = record.as_object_mut().unwrap().remove("outputs");
+        assert!(outputs.is_some_and(|outputs| outputs.is_array()), "{record}");
+        record
+    }
+
     pub fn succeeded(&self) -> &Self {
         assert!(self.0.status.success(), "{:?}\n{}{}", self.0.status, self.stdout(), self.stderr());
         self

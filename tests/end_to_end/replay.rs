@@ -51,7 +51,7 @@ fn calls(record: &Value) -> Vec<&str> {
 #[test]
 fn a_picture_is_decided_again_from_its_record_alone() {
     let place = Place::new();
-    let printed = place.decode(&bundled(), &[&FULL[..], &["--json", "-o", "x.png"]].concat()).json();
+    let printed = place.decode(&bundled(), &[&FULL[..], &["--json", "-o", "x.png"]].concat()).succeeded().record();
     let [record] = &lines(&place)[..] else { panic!("one record") };
     assert_eq!(calls(record), ["decide", "learn"]);
     let heard = &record["exchange"]["calls"][0]["heard"];

@@ -101,7 +101,11 @@ fn inside(folder: &Path, what: &str, endings: &[&str]) -> Outcome<Vec<Input>> {
     }
     if paths.is_empty() {
         let endings: Vec<_> = endings.iter().map(|ending| format!(".{ending}")).collect();
-        return Err(Failure::input(format!("{}: a folder without {what} ({})", folder.display(), endings.join(", "))));
+        return Err(Failure::input(format!(
+            "{}: a folder that holds no {what} ({})",
+            folder.display(),
+            endings.join(", ")
+        )));
     }
     paths.sort();
     Ok(paths.iter().map(|path| Input::named(path)).collect())
@@ -123,7 +127,7 @@ mod tests {
         let stems: Vec<_> = inputs.iter().map(|input| input.stem.as_deref().unwrap()).collect();
         assert_eq!(stems, ["a", "b", "x"]);
         let error = listed(&given[..1], "pictures", Some(&["png"])).err().unwrap().to_string();
-        assert!(error.ends_with(": a folder without pictures (.png)"), "{error}");
+        assert!(error.ends_with(": a folder that holds no pictures (.png)"), "{error}");
         assert_eq!(listed(&given[..1], "pictures", None).unwrap().len(), 1);
     }
 }
