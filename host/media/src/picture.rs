@@ -215,9 +215,9 @@ mod tests {
 
     #[test]
     fn a_packed_profile_does_not_unfold_beyond_its_limit() {
-        // A gigabyte of zeros as a colour profile of one megabyte.
+        // Zeros, a hundred times what they are packed into.
         let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
-        (0..256).for_each(|_| packed.write_all(&[0; 4 << 20]).unwrap());
+        (0..32).for_each(|_| packed.write_all(&[0; 4 << 20]).unwrap());
         let mut profile = b"a\0\0".to_vec();
         profile.extend(packed.finish().unwrap());
         let mut bytes = Vec::new();

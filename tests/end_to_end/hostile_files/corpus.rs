@@ -318,9 +318,9 @@ fn pictures(add: &mut Add<'_>) {
     }
     let beside = |keyword: &[u8], megabytes| [keyword, &packed(megabytes)].concat();
     let chunks: [(png::chunk::ChunkType, Vec<u8>); 4] = [
-        (png::chunk::iCCP, beside(b"a\0\0", 1024)),
-        (png::chunk::zTXt, beside(b"workflow\0\0", 1024)),
-        (png::chunk::iTXt, beside(b"tilewright\0\x01\0\0\0", 1024)),
+        (png::chunk::iCCP, beside(b"a\0\0", 160)),
+        (png::chunk::zTXt, beside(b"workflow\0\0", 160)),
+        (png::chunk::iTXt, beside(b"tilewright\0\x01\0\0\0", 160)),
         (png::chunk::eXIf, vec![0x49; 4 << 20]),
     ];
     for chunk in &chunks {
