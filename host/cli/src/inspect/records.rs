@@ -39,7 +39,7 @@ impl Recorded {
         let mut found = Self::default();
         for record in records::read(BufReader::new(file)) {
             match record {
-                Ok(record) => found.add(record),
+                Ok((_, record)) => found.add(record),
                 Err(_) if found.records == 0 => return Ok(None),
                 Err(damage) => {
                     found.damage.get_or_insert_with(|| damage.to_string());
