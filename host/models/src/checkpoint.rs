@@ -269,7 +269,7 @@ mod tests {
             ),
             (
                 [(99_u64 << 20).to_le_bytes().to_vec(), b"{}".to_vec()].concat(),
-                "a header of 103809024 bytes: files have at most 32 MiB",
+                "a header of 103809024 bytes: files have at most 32.0 MiB",
             ),
             (b"\x80\x02}q\x00(X\x06".to_vec(), "pickle"),
             (vec![0xff; 10], "nor another kind that is known"),

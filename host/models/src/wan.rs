@@ -26,4 +26,5 @@ pub use encoder_config::{DownBlock, Downsample, EncoderConfig};
 pub use encoder_footprint::{EncoderExtent, EncoderFootprint};
 pub use encoder_state::{EncoderState, Part, Place};
 pub use footprint::{Extent, Footprint, Tiled};
+#[cfg(test)]
 pub(crate) use statistics::PUBLISHED;

@@ -4,7 +4,7 @@
 use tch::{Kind, Tensor};
 
 use super::{Latent, Origin, Scaling};
-use crate::{Family, Result, wan::PUBLISHED};
+use crate::{Family, Result};
 
 /// Values that carry a model's scaling have a root mean square of about 1; that of real ones lies between these.
 const SCALED: std::ops::RangeInclusive<f64> = 0.4..=1.45;
@@ -134,13 +134,6 @@ fn by_factor(spread: &Spread, family: Family, factor: f64, scaled: bool) -> Opti
     let expected = if scaled { 1.0 } else { own };
     let found = format!("values of about {rms:.2}, where this model's ({family}) are about {expected:.2}");
     let doubt = |advice| Some(Doubt { found: found.clone(), advice });
-    if spread.mean.len() == PUBLISHED[0].0.len()
-        && spread.distance(PUBLISHED[0].0, PUBLISHED[0].1) < NEAR
-        && spread.from_scaled() > NEAR * NEARER
-    {
-        let found = format!("the channels' means are WAN's, not this model's ({family})");
-        return Some(Doubt { found, advice: Advice::Family(Family::Wan21) });
-    }
     if scaled {
         return match () {
             () if rms >= NOT_SCALED && (own / 2.0..=own * 2.0).contains(&rms) => doubt(Advice::NotScaled),
@@ -199,6 +192,7 @@ mod tests {
     use tch::Device;
 
     use super::*;
+    use crate::wan::PUBLISHED;
 
     /// Normally distributed values of these means and deviations, from a seed.
     fn latent(channels: &[(f64, f64)], origin: Origin) -> Latent {
@@ -264,7 +258,7 @@ mod tests {
         let wan = Scaling::PerChannel { mean: wan_mean.to_vec(), std: wan_std.to_vec() };
         let wans: Vec<_> = wan_mean.iter().copied().zip(wan_std.iter().copied()).collect();
         type Case<'a> = (Family, Scaling, Vec<(f64, f64)>, Origin, bool, &'a str);
-        let cases: [Case<'_>; 12] = [
+        let cases: [Case<'_>; 11] = [
             (Family::Sd, factor(Family::Sd), vec![(0.0, 1.0); 4], Origin::Plain, false, "try --scaled"),
             (Family::Sdxl, factor(Family::Sdxl), vec![(0.0, 0.8); 4], Origin::Plain, false, "try --scaled"),
             (Family::Flux, factor(Family::Flux), vec![(0.0, 1.0); 16], Origin::Plain, false, "try --scaled"),
@@ -272,7 +266,6 @@ mod tests {
             (Family::Sd, factor(Family::Sd), vec![(0.0, 5.5); 4], Origin::Plain, true, "leave --scaled out"),
             (Family::Flux, factor(Family::Flux), vec![(0.1, 2.8); 16], Origin::Plain, true, "leave --scaled out"),
             (Family::Sd3, factor(Family::Sd3), vec![(0.1, 2.8); 16], Origin::Plain, false, "it seems to be flux's"),
-            (Family::Flux, factor(Family::Flux), wans.clone(), Origin::Plain, false, "it seems to be wan-2.1's"),
             (Family::Flux, factor(Family::Flux), vec![(0.0, 40.0); 16], Origin::Plain, false, "another family's"),
             (Family::Sd, factor(Family::Sd), vec![(3.0, 0.0); 4], Origin::Plain, false, "an empty latent"),
             (Family::Wan21, wan.clone(), vec![(0.0, 1.0); 16], Origin::Plain, false, "try --scaled"),
