@@ -8,6 +8,9 @@ use crate::{Chart, Error, Result, draw, write_whole};
 const WIDE: (u32, u32) = (960, 420);
 const NARROW: (u32, u32) = (480, 400);
 
+/// Letters of the longest text that is a figure with its unit, and stays in one line.
+const FIGURE: usize = 22;
+
 /// Columns of a table that hold names, which may break anywhere.
 const NAMES: usize = 2;
 
@@ -18,9 +21,9 @@ const ABOUT: usize = 3;
 /// same, each of its rows becomes a list, and charts are drawn for that width.
 const STYLE: &str = "*{box-sizing:border-box}body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:1240px;margin:2rem auto;padding:0 1rem}\
 h1{font-size:1.4rem;overflow-wrap:anywhere}table{border-collapse:collapse;margin:1rem 0;font-size:.85rem;font-variant-numeric:tabular-nums;width:100%}\
-th,td{padding:.25rem .45rem;border-bottom:1px solid #ddd;text-align:left;vertical-align:top}th{color:#555;font-weight:600}td.name{overflow-wrap:anywhere;min-width:7rem}\
+th,td{padding:.25rem .45rem;border-bottom:1px solid #ddd;text-align:left;vertical-align:top}th{color:#555;font-weight:600}td.name{overflow-wrap:anywhere;min-width:7rem}td.figure{white-space:nowrap}\
 svg{max-width:100%;height:auto;margin:1rem 0;display:block}.narrow{display:none}dt{color:#555;float:left;clear:left;width:8rem}dd{margin-left:8.5rem;overflow-wrap:anywhere}\
-@media(max-width:900px){table,tbody,tr,td{display:block}tr.head{display:none}tr{border-bottom:1px solid #ddd;padding:.5rem 0}td{border:0;display:flex;gap:1rem;justify-content:space-between;text-align:right;overflow-wrap:anywhere}\
+@media(max-width:1100px){table,tbody,tr,td{display:block}tr.head{display:none}tr{border-bottom:1px solid #ddd;padding:.5rem 0}td{border:0;display:flex;gap:1rem;justify-content:space-between;text-align:right;overflow-wrap:anywhere}\
 td::before{content:attr(data-of);color:#555;text-align:left;flex:none}}\
 @media(max-width:600px){.wide{display:none}.narrow{display:block}}";
 
@@ -103,9 +106,13 @@ impl Page {
         let mut html = format!("<table>\n<tr class=\"head\">{head}</tr>\n");
         for row in rows {
             let cells = row.iter().enumerate().map(|(place, text)| {
-                let name = if place < NAMES { " class=\"name\"" } else { "" };
+                let class = match text.chars().count() {
+                    _ if place < NAMES => " class=\"name\"",
+                    0..=FIGURE => " class=\"figure\"",
+                    _ => "",
+                };
                 let of = of.get(place).map_or("", String::as_str);
-                format!("<td{name} data-of=\"{of}\">{}</td>", escaped(text))
+                format!("<td{class} data-of=\"{of}\">{}</td>", escaped(text))
             });
             html += &format!("<tr>{}</tr>\n", cells.collect::<String>());
         }

