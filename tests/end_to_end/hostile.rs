@@ -86,27 +86,26 @@ fn denier(decide: &str, recover: &str) -> Vec<u8> {
 
 /// Parts of an answer: the plan stands at 1028. `ATTEMPTS` is how many have failed.
 const ATTEMPTS: &str = "(i32.load offset=132 (local.get 0))";
-const BF16: &str = "(i32.store8 (i32.const 1061) (i32.const 1))";
 const F16: &str = "(i32.store8 (i32.const 1061) (i32.const 2))";
 const MIXED: &str = "(i32.store8 (i32.const 1060) (i32.const 1))";
 const LAST: &str = "(i32.store8 (i32.const 1062) (i32.const 1))";
 const EACH_STEP: &str = "(i32.store8 (i32.const 1063) (i32.const 2))";
-/// Tiles of 64 that share 16, so many at once.
-fn tiles(together: u32) -> String {
+/// Tiles of such a side that share 16, so many at once.
+fn tiles(side: u32, together: u32) -> String {
     format!(
-        "(i32.store8 (i32.const 1028) (i32.const 1)) (i32.store (i32.const 1032) (i32.const 64))
-         (i32.store (i32.const 1036) (i32.const 64)) (i32.store (i32.const 1040) (i32.const 16))
+        "(i32.store8 (i32.const 1028) (i32.const 1)) (i32.store (i32.const 1032) (i32.const {side}))
+         (i32.store (i32.const 1036) (i32.const {side})) (i32.store (i32.const 1040) (i32.const 16))
          (i32.store (i32.const 1056) (i32.const {together}))"
     )
 }
 
-/// Half of what the whole picture is expected to hold in the narrowest type: nothing whole fits, small tiles do.
+/// A quarter of what the whole picture is expected to hold: nothing whole fits, nor large tiles; small ones do.
 fn tight(place: &Place) -> String {
     let peak = |options: &[&str]| {
         let all = [&["--dry-run", "--json", "--no-history", "--policy", "fixed"], options].concat();
         place.decode(&bundled(), &all).json()["estimate"]["peak_bytes"].as_u64().unwrap()
     };
-    let limit = peak(&["--set", "space=whole", "--set", "precision=bf16"]) / 2;
+    let limit = peak(&["--set", "space=whole"]) / 4;
     let tile = peak(&["--set", "space=blended", "--set", "tile=64", "--set", "overlap=16"]);
     assert!(tile < limit, "tiles of 64 in f32 take {tile}, of {limit}");
     limit.to_string()
@@ -119,8 +118,9 @@ fn a_policy_that_denies_gets_no_more_than_its_attempts_and_the_picture_comes() {
     let burn = "(local.set $left (i32.const 3000000))
         (loop $more (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))";
     let after = |attempts: u32, then: &str| format!("(if (i32.eq {ATTEMPTS} (i32.const {attempts})) (then {then}))");
-    let never = [after(1, &format!("{MIXED} {BF16}")), after(2, BF16)].concat();
-    let (many, fewer) = (tiles(64), [after(1, &tiles(63)), after(2, &tiles(62))].concat());
+    // Narrow types would take minutes on a processor that has none.
+    let never = [after(1, &tiles(504, 1)), after(2, &tiles(448, 1))].concat();
+    let (many, fewer) = (tiles(64, 64), [after(1, &tiles(64, 63)), after(2, &tiles(64, 62))].concat());
     // What it says in other words is what it has said: the host decides from the second attempt on.
     let alternating = [after(1, LAST), after(2, EACH_STEP), after(3, LAST)].concat();
     // The host's own plan is the last resort of those that deny to the end.
