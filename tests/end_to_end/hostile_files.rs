@@ -202,7 +202,9 @@ fn hostile_files_are_refused_within_bounds_by_every_verb() {
                 fs::copy(fixture("../../examples/astronaut-decoded.png"), place.path("good.png")).unwrap();
                 let _listener = hostile.write(place.path(".").as_path());
                 for words in commands(*given_as, &hostile.name) {
-                    objections.extend(objection(&place, hostile, *given_as, &words, baseline + MOST_MEMORY));
+                    let found = objection(&place, hostile, *given_as, &words, baseline + MOST_MEMORY);
+                    // At once: a run that is cut off still says what it found.
+                    objections.extend(found.inspect(|line| println!("{line}")));
                 }
             }
         }
