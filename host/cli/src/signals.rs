@@ -107,17 +107,20 @@ fn end_at(signals: &Receiver<i32>) {
     if let Some(abandon) = state.abandon.take() {
         abandon();
     }
-    remove_unfinished();
+    remove_unfinished(Path::new("/"));
     tell!("error: interrupted");
     process::exit(i32::from(status().unwrap_or(1)));
 }
 
-/// Removes the files that this process is writing under a passing name. Each crate that writes has its own such files open, and none would be told.
-fn remove_unfinished() {
+/// Removes the files below a folder that this process is writing under a passing name. Each crate that writes has its own such files open, and none would be told.
+fn remove_unfinished(folder: &Path) {
     for entry in fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
         let Ok(path) = fs::read_link(entry.path()) else { continue };
         let is_passing = path.file_name().is_some_and(|name| name.as_bytes().starts_with(UNFINISHED));
-        if is_passing && is_writable(Path::new("/proc/self/fdinfo").join(entry.file_name()).as_path()) {
+        if is_passing
+            && path.starts_with(folder)
+            && is_writable(Path::new("/proc/self/fdinfo").join(entry.file_name()).as_path())
+        {
             let _ = fs::remove_file(path);
         }
     }
@@ -144,7 +147,8 @@ mod tests {
         let input = File::open(at(".tilewright-read")).unwrap();
         let kept = File::create(at("kept")).unwrap();
         let unfinished = tempfile::Builder::new().prefix(".tilewright-").tempfile_in(folder.path()).unwrap();
-        remove_unfinished();
+        // Other tests write, too.
+        remove_unfinished(folder.path());
         assert!(at(".tilewright-read").exists() && at("kept").exists());
         assert!(!unfinished.path().exists());
         drop((input, kept));
