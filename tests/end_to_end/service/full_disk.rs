@@ -17,7 +17,10 @@ use super::{
     jobs::{config, long, small},
     server::{Answer, Server},
 };
-use crate::{hostile::careful, program::Place};
+use crate::{
+    hostile::careful,
+    program::{Place, latent},
+};
 
 const POLICY: &str = "[policies.own]\nsource = \"fixed\"\n[[routes]]\npolicy = \"own\"\n";
 
@@ -82,7 +85,7 @@ fn a_full_disk_refuses_what_it_cant_keep_and_work_goes_on_once_there_is_room() {
     swap(&server, 72).with(200);
     let done = server.accepted(&request, &small(4, 4));
     assert_eq!(server.ended(&done)["state"], "done");
-    let running = server.accepted(&request, &long());
+    let running = server.accepted(&request, &latent(&[6, 16, 48, 48], 0.1));
     server.until(|| (server.job(&running)["state"] == "running").then_some(()));
 
     disk.fill();

@@ -18,7 +18,7 @@ use super::{
     jobs::{config, long, small},
     server::{Server, form},
 };
-use crate::program::Place;
+use crate::program::{Place, latent};
 
 /// What a number stands for: the module and its settings.
 type Meaning = (String, Value);
@@ -169,7 +169,9 @@ fn attempts_that_kills_cut_off_dont_fail_a_job() {
     let place = Place::new();
     let text = config("") + "[[routes]]\npolicy = \"fixed\"\n";
     let mut server = Server::start(&place, &text);
-    let id = server.accepted(&json!({ "model": "picture", "format": "safetensors" }), &long());
+    // Long enough to be met at work, and no longer: the machine may be busy.
+    let work = latent(&[4, 16, 48, 48], 0.1);
+    let id = server.accepted(&json!({ "model": "picture", "format": "safetensors" }), &work);
     for _ in 0..kills {
         server.until(|| (server.job(&id)["state"] == "running").then_some(()));
         server.kill();
