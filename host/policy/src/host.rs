@@ -173,9 +173,9 @@ impl PolicyHost {
         if bytes.len() as u64 > most { Err(too_large(bytes.len() as u64)) } else { Ok(bytes) }
     }
 
-    /// Removes what the cache has of the module with this digest: nobody wants it any longer.
-    pub fn forget(&self, digest: &str) {
-        if let Some(cache) = &self.cache {
+    /// Removes what a cache has of the module with this digest, under whatever limits it was compiled.
+    pub fn forget(cache: &CacheDir, digest: &str) {
+        if let Some(cache) = Cache::open(cache) {
             cache.forget(digest);
         }
     }

@@ -84,8 +84,8 @@ impl Modules {
         is_hex.then(|| self.folder.join(format!("{hex}.wasm")))
     }
 
-    /// Removes every module that is not among these digests, once it has been there for a day.
-    pub fn retain(&self, digests: &[String]) {
+    /// Removes every module that is not among these digests, once it has been there for a day. Gives the digests of those that were removed.
+    pub fn retain(&self, digests: &[String]) -> Vec<String> {
         let kept: Vec<PathBuf> = digests.iter().filter_map(|digest| self.path(digest)).collect();
         let is_kept = |path: &PathBuf| kept.iter().any(|module| path == module || *path == signature_path(module));
         // What was uploaded a while ago and never put in force.
@@ -93,14 +93,22 @@ impl Modules {
             let modified = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
             modified.and_then(|time| time.elapsed().ok()).is_some_and(|age| age > UNUSED)
         };
-        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
-            if !is_kept(&entry.path())
-                && is_old(&entry.path())
-                && let Err(error) = fs::remove_file(entry.path())
-            {
-                tracing::warn!(%error, path = %entry.path().display(), "a module that nothing needs can't be removed");
+        let mut removed = Vec::new();
+        for path in fs::read_dir(&self.folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+            if is_kept(&path) || !is_old(&path) {
+                continue;
+            }
+            match fs::remove_file(&path) {
+                Ok(()) => {
+                    let digest = path.file_stem().map(|stem| format!("sha256:{}", stem.to_string_lossy()));
+                    removed.extend(digest.filter(|digest| self.path(digest).is_some_and(|module| module == path)));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, path = %path.display(), "a module that nothing needs can't be removed");
+                }
             }
         }
+        removed
     }
 }
 
@@ -138,9 +146,9 @@ mod tests {
         let (old, new) = (modules.keep(b"old").unwrap(), modules.keep(b"new").unwrap());
         let long_ago = SystemTime::now() - 2 * UNUSED;
         fs::File::options().write(true).open(modules.path(&old).unwrap()).unwrap().set_modified(long_ago).unwrap();
-        modules.retain(std::slice::from_ref(&old));
+        assert!(modules.retain(std::slice::from_ref(&old)).is_empty(), "needed");
         assert!(modules.get(&old).is_ok(), "needed");
-        modules.retain(&[]);
+        assert_eq!(modules.retain(&[]), [old.clone()]);
         assert!(modules.get(&old).is_err() && modules.get(&new).is_ok());
     }
 }

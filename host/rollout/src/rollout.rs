@@ -232,7 +232,9 @@ impl Rollout {
         });
         // Asked after the revisions: a job that is accepted in between is given one of those, or one whose module is new.
         let digests: Vec<String> = digests.chain(needed()?).collect();
-        self.sources.modules.retain(&digests);
+        for removed in self.sources.modules.retain(&digests) {
+            self.sources.forget(&removed);
+        }
         Ok(())
     }
 

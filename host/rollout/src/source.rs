@@ -154,6 +154,11 @@ impl Sources {
         Ok(host)
     }
 
+    /// Removes the compiled code and the verdicts of a module that nothing needs any longer.
+    pub fn forget(&self, digest: &str) {
+        PolicyHost::forget(&self.cache, digest);
+    }
+
     /// The bytes that a source has now.
     pub fn fetch(&self, source: &Source, grants: Grants) -> Result<Fetched> {
         match source {
