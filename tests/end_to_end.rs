@@ -10,6 +10,8 @@ mod book;
 mod check;
 #[path = "end_to_end/commands.rs"]
 mod commands;
+#[path = "end_to_end/costly.rs"]
+mod costly;
 #[path = "end_to_end/decode.rs"]
 mod decode;
 #[path = "end_to_end/encode.rs"]

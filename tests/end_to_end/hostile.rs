@@ -14,7 +14,12 @@ pub fn careful(decide: &str) -> Vec<u8> {
 }
 
 fn module(describe: &str, decide: &str, recover: &str) -> Vec<u8> {
-    let text = format!(
+    wat::parse_str(format!("{})", text(describe, decide, recover))).unwrap()
+}
+
+/// All of the text but the last bracket.
+fn text(describe: &str, decide: &str, recover: &str) -> String {
+    format!(
         r#"(module
   (import "tilewright:policy/decoding-host@0.1.0" "trials" (func $trials (param i32 i32)))
   (memory (export "memory") 4)
@@ -33,9 +38,8 @@ fn module(describe: &str, decide: &str, recover: &str) -> Vec<u8> {
   (func $decide (export "tilewright:policy/decoding-policy@0.1.0#decide") (param i32) (result i32)
     (local $left i32) {decide} (i32.const 1024))
   (func (export "tilewright:policy/decoding-policy@0.1.0#recover") (param i32) (result i32) (local $left i32) {recover})
-  (func (export "tilewright:policy/decoding-policy@0.1.0#learn") (param i32)))"#
-    );
-    wat::parse_str(text).unwrap()
+  (func (export "tilewright:policy/decoding-policy@0.1.0#learn") (param i32))"#
+    )
 }
 
 const TRAP: &str = "(unreachable)";
