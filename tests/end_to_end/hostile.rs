@@ -13,6 +13,11 @@ pub fn careful(decide: &str) -> Vec<u8> {
     module("", decide, "(i32.const 2048)")
 }
 
+/// A healthy one with further fields: types, functions.
+pub fn with_fields(fields: &str) -> Vec<u8> {
+    wat::parse_str(format!("{} {fields})", text("", "", "(i32.const 2048)"))).unwrap()
+}
+
 fn module(describe: &str, decide: &str, recover: &str) -> Vec<u8> {
     wat::parse_str(format!("{})", text(describe, decide, recover))).unwrap()
 }

@@ -3,6 +3,7 @@
 use crate::{
     failure::{Failure, Outcome},
     inputs::Input,
+    signals,
     tell::tell,
 };
 
@@ -10,8 +11,6 @@ use crate::{
 pub trait Work {
     /// Works on a file.
     fn work(&mut self, input: &Input) -> Outcome;
-    /// Whether the user has asked for the end.
-    fn is_interrupted(&self) -> bool;
 }
 
 /// Works through the files. A single one's failure is the command's; of several, each failure is told as it happens and the command
@@ -22,11 +21,11 @@ pub fn work_through(work: &mut dyn Work, inputs: &[Input], several: bool, done: 
     }
     let (mut failed, count) = (Vec::new(), inputs.len());
     for (index, input) in inputs.iter().enumerate() {
-        tell!("{} of {count}: {}", index + 1, input.shown.clone());
+        tell!("{} of {count}: {}", index + 1, input.shown);
         match work.work(input).map_err(|failure| input.renamed(failure)) {
             Ok(()) => {}
             Err(Failure::ClosedPipe) => return Err(Failure::ClosedPipe),
-            Err(failure) if work.is_interrupted() => {
+            Err(failure) if signals::received() => {
                 return Err(failure.and(format!("{} of {count} were {done}", index - failed.len())));
             }
             Err(failure) => {

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use tilewright_outputs::{Refused, Roles};
 use tilewright_media::STANDARD;
+use tilewright_outputs::{Refused, Roles};
 use tilewright_policy::PolicyHost;
 use tilewright_signing::signature_path;
 

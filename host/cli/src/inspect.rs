@@ -159,7 +159,9 @@ fn pixels(format: &str, look: &Look, decision: Option<&Record>) -> Vec<(&'static
     });
     let texts = look.texts.iter().filter(|(keyword, _)| keyword != RECORD_KEYWORD || decision.is_none());
     rows.extend(
-        texts.map(|(keyword, text)| ("text", format!("{}, {}", shortened(keyword, 80), bytes::display(text.len() as u64)))),
+        texts.map(|(keyword, text)| {
+            ("text", format!("{}, {}", shortened(keyword, 80), bytes::display(text.len() as u64)))
+        }),
     );
     if let Some(record) = decision {
         rows.extend(records::decision(record));

@@ -49,14 +49,9 @@ impl Progress {
         Self::new()
     }
 
-    /// Another work begins: a signal may end the program again.
+    /// Another file's work begins: a signal may end the program again.
     pub fn resume(&self) {
-        *self.endable.lock().unwrap_or_else(PoisonError::into_inner) = true;
-    }
-
-    /// Whether the user has asked for the end.
-    pub fn is_interrupted(&self) -> bool {
-        self.interrupted.load(Ordering::Relaxed)
+        signals::manner(Manner::Soon);
     }
 
     /// The work has ended: takes the bar away. What follows, giving files their names, is short and no longer interrupted.

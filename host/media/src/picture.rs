@@ -132,6 +132,8 @@ fn frame(picture: DynamicImage) -> Frame {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     fn save(picture: &DynamicImage, name: &str) -> (tempfile::TempDir, std::path::PathBuf) {

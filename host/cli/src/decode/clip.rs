@@ -189,10 +189,6 @@ impl Work for Clips<'_> {
         keep(&arguments.record, &finished.record, planner)?;
         report(plan.shown, &finished.record, &finished.candidates, &files)
     }
-
-    fn is_interrupted(&self) -> bool {
-        self.progress.is_interrupted()
-    }
 }
 
 /// What decides the values of the frames: the latent, the weights, and who decides how.

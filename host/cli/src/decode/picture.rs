@@ -106,10 +106,6 @@ impl Work for Pictures<'_> {
         keep(&arguments.record, &finished.record, planner)?;
         report(plan.shown, &finished.record, &finished.candidates, &files)
     }
-
-    fn is_interrupted(&self) -> bool {
-        self.progress.is_interrupted()
-    }
 }
 
 /// Where the tiles are drawn, where the user wants to see them.

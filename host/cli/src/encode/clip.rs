@@ -99,10 +99,6 @@ impl Work for Clips<'_> {
         keep(&arguments.record, &encoded.record, planner)?;
         report(plan.shown, &encoded.record, &encoded.candidates, &[path])
     }
-
-    fn is_interrupted(&self) -> bool {
-        self.progress.as_ref().is_some_and(Progress::is_interrupted)
-    }
 }
 
 /// As many frames as make whole latent frames, as diffusers has it: the first, and groups of `temporal`.

@@ -78,8 +78,4 @@ impl Work for Pictures<'_> {
         keep(&arguments.record, &encoded.record, planner)?;
         report(plan.shown, &encoded.record, &encoded.candidates, &[path])
     }
-
-    fn is_interrupted(&self) -> bool {
-        self.progress.as_ref().is_some_and(Progress::is_interrupted)
-    }
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, io::BufReader, path::Path};
 
 use serde::Serialize;
-use tilewright_plan::{terminal::shortened, Record, bytes, records};
+use tilewright_plan::{Record, bytes, records, terminal::shortened};
 
 use crate::{
     failure::{Failure, Outcome},
@@ -60,7 +60,10 @@ impl Recorded {
                 *counts.entry(name).or_default() += 1;
             }
         };
-        count(&mut self.policies, format!("{} {}", shortened(&record.policy.name, 64), shortened(&record.policy.version, 64)));
+        count(
+            &mut self.policies,
+            format!("{} {}", shortened(&record.policy.name, 64), shortened(&record.policy.version, 64)),
+        );
         count(&mut self.requests, request(&record));
         self.first.get_or_insert_with(|| record.time.clone());
         self.last = Some(record.time.clone());
