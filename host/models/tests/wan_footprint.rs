@@ -27,7 +27,7 @@ fn device() -> Measured {
         scratch: Scratch::default(),
     };
     let both = |dtype| [Layout::ChannelsLast, Layout::ChannelsFirst].map(|layout| speed(dtype, layout));
-    Measured { speeds: [both(Dtype::F32), both(Dtype::Bf16)].concat(), bytes_per_second: 1e10 }
+    Measured { speeds: [both(Dtype::F32), both(Dtype::Bf16)].concat(), bytes_per_second: 1e10, hurried: false }
 }
 
 #[test]
