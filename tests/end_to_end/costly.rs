@@ -81,12 +81,12 @@ fn resident(process: &str) -> u64 {
     own + children.split_whitespace().map(resident).sum::<u64>()
 }
 
-/// What a command said on its standard error, its processor time with its children's, and the most that they held together.
+/// What a command said, its processor time with its children's, and the most that they held together.
 fn measured(place: &Place, arguments: &[&str]) -> (String, f64, u64) {
     let program = place.command(&[] as &[&str]);
     // The shell's own builtin knows the processor time of all that it waited for.
     let mut shell = std::process::Command::new("bash");
-    shell.args(["-c", r#""$0" "$@" >/dev/null; times"#]).arg(program.get_program()).args(arguments);
+    shell.args(["-c", r#""$0" "$@" >&2; times"#]).arg(program.get_program()).args(arguments);
     shell.env_clear().current_dir(place.path("."));
     shell.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut child = shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -304,7 +304,7 @@ fn announced(width: u32, height: u32) -> Vec<u8> {
 fn pictures_that_cannot_be_encoded_end_with_two() {
     let whole = part(0, 0, 64, 64);
     let cases: [(Vec<u8>, &str); 7] = [
-        (Vec::new(), "is no PNG, JPEG, WebP or GIF"),
+        (Vec::new(), "an empty file (0 bytes): a PNG, JPEG, WebP or GIF is expected"),
         (b"GIF89a\x01\0\x01\0".to_vec(), "can't be read"),
         (whole[..whole.len() / 2].to_vec(), "can't be read"),
         (announced(64, 64), "can't be read"),

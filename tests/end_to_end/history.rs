@@ -98,7 +98,7 @@ fn wrong_arguments_end_with_two() {
     place.run(&["history", "export", "nowhere/out.jsonl"]).failed(2, "nowhere/out.jsonl");
     place.run(&["history", "export", "/dev/null"]).failed(2, "not a file");
     let database = place.history().display().to_string();
-    place.run(&["history", "export", &database]).failed(2, "the history itself");
+    place.run(&["history", "export", &database]).failed(2, "is the history, which is read");
     assert!(place.run(&["history"]).succeeded().stdout().contains("flux"));
 }
 

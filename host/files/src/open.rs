@@ -9,8 +9,11 @@ use std::{
 
 use rustix::fs::OFlags;
 
+/// A question about the type of a file.
+type Is = fn(&FileType) -> bool;
+
 /// What a path may lead to that is no file, and what it is called.
-const OTHERS: [(fn(&FileType) -> bool, &str); 4] = [
+const OTHERS: [(Is, &str); 4] = [
     (FileTypeExt::is_fifo, "a named pipe"),
     (FileTypeExt::is_socket, "a socket"),
     (FileTypeExt::is_char_device, "a device"),

@@ -16,7 +16,7 @@ use std::{
 
 use rustix::{
     param::page_size,
-    process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit},
+    process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit},
 };
 use wasmtime::{Config, Engine};
 
@@ -76,13 +76,19 @@ fn serve() -> io::Result<()> {
 /// Limits this process: memory beyond what it has already, processor time, no dump, no file that
 /// grows. If its parent dies, so does it.
 fn confine(memory_bytes: u64, cpu_seconds: u64) -> io::Result<()> {
-    let most = |value: u64| Rlimit { current: Some(value), maximum: Some(value) };
-    setrlimit(Resource::Core, most(0))?;
-    setrlimit(Resource::Fsize, most(0))?;
+    limit(Resource::Core, 0, 0)?;
+    limit(Resource::Fsize, 0, 0)?;
     // A second more than the soft limit, whose signal says what happened.
-    setrlimit(Resource::Cpu, Rlimit { current: Some(cpu_seconds), maximum: Some(cpu_seconds + 1) })?;
-    setrlimit(Resource::Data, most(writable_bytes()?.saturating_add(memory_bytes)))?;
+    limit(Resource::Cpu, cpu_seconds, cpu_seconds + 1)?;
+    let memory_bytes = writable_bytes()?.saturating_add(memory_bytes);
+    limit(Resource::Data, memory_bytes, memory_bytes)?;
     Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
+}
+
+/// Limits a resource, to less where whoever started the program has allowed it less.
+fn limit(resource: Resource, soft: u64, hard: u64) -> io::Result<()> {
+    let allowed = getrlimit(resource).maximum.unwrap_or(u64::MAX);
+    Ok(setrlimit(resource, Rlimit { current: Some(soft.min(allowed)), maximum: Some(hard.min(allowed)) })?)
 }
 
 /// Bytes of private memory that this process may write, as the system counts them for the limit.

@@ -53,12 +53,15 @@ impl Waited {
     }
 }
 
+/// What a trial runs again and again.
+type Work = Box<dyn Fn() -> Result<Tensor>>;
+
 /// A device at work.
 pub(super) struct OnDevice {
     device: Device,
     started: Instant,
     /// What the last trial worked on: it is usually run again.
-    prepared: Option<(Trial, Box<dyn Fn() -> Result<Tensor>>)>,
+    prepared: Option<(Trial, Work)>,
 }
 
 impl OnDevice {
@@ -70,7 +73,7 @@ impl OnDevice {
         Ok(bench)
     }
 
-    fn prepare(&self, trial: Trial) -> Result<Box<dyn Fn() -> Result<Tensor>>> {
+    fn prepare(&self, trial: Trial) -> Result<Work> {
         let device = self.device;
         Ok(match trial {
             Trial::Convolution { dtype, layout, channels, side } => {
@@ -171,7 +174,7 @@ impl Convolution {
 }
 
 /// Norm, activation, convolution, sum and the next norm's sums, as a residual layer has them.
-fn with_winograd(channels: i64, side: i64) -> Result<Box<dyn Fn() -> Result<Tensor>>> {
+fn with_winograd(channels: i64, side: i64) -> Result<Work> {
     let picture = || -> Result<Tensor> {
         Ok(filled(Device::Cpu, &[1, side, side, channels], Dtype::F32)?.f_permute([0, 3, 1, 2])?)
     };
