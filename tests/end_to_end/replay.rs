@@ -249,7 +249,7 @@ fn a_device_is_exported_and_policies_run_on_it() {
     }
     let run = place.run(&["policy", "table", "r.jsonl", "-o", "t.json", "--name", "a test", "--priced"]);
     run.succeeded();
-    assert!(run.stderr().contains("in 1 cases"), "{}", run.stderr());
+    assert!(run.stderr().contains("in 1 case"), "{}", run.stderr());
     let table: Value = serde_json::from_slice(&fs::read(place.path("t.json")).unwrap()).unwrap();
     assert_eq!(table["name"], "a test");
     assert!(table["cases"][0]["plans"].as_array().unwrap().len() > 1);

@@ -326,7 +326,8 @@ impl Bench<'_> {
                     continue;
                 }
                 answered += 1;
-                asked_for += timed.count.load(Ordering::Relaxed);
+                // What the host prices for itself is none of the policy's.
+                asked_for += decision.candidates.len() as u64;
                 elapsed += timed.elapsed_ns.load(Ordering::Relaxed) as f64;
             }
             (count, decided) = (asked_for, answered);

@@ -65,8 +65,7 @@ fn settings_are_changed_on_the_policys_page() {
         let location = answer.headers["location"].to_str().unwrap().to_owned();
         assert!(location.strip_prefix("/?notice=").unwrap().bytes().all(|byte| byte.is_ascii_hexdigit()), "{location}");
         let page = String::from_utf8(server.get(&location).body).unwrap();
-        let notice = page.split("id=\"notice\"").nth(1).unwrap().split("</div>").next().unwrap().to_owned();
-        notice
+        page.split("id=\"notice\"").nth(1).unwrap().split("</div>").next().unwrap().to_owned()
     };
     assert!(swap("tile = 64\r\noverlap=8\r\n").contains("notice good"));
     let in_force = server.get("/v1/policies/own").with(200)["in_force"].clone();

@@ -58,7 +58,7 @@ impl Spread {
     }
 
     /// How far it is from a model's own, scaled latents: of mean 0 and deviation 1 in every channel.
-    fn from_scaled(&self) -> f64 {
+    fn unscaling(&self) -> f64 {
         let channels = self.mean.len();
         self.distance(&vec![0.0; channels], &vec![1.0; channels])
     }
@@ -137,7 +137,7 @@ fn by_factor(spread: &Spread, family: Family, factor: f64, scaled: bool) -> Opti
     if scaled {
         return match () {
             () if rms >= NOT_SCALED && (own / 2.0..=own * 2.0).contains(&rms) => doubt(Advice::NotScaled),
-            () if rms > ABOVE || rms < 1.0 / BELOW => doubt(Advice::Nothing),
+            () if !(1.0 / BELOW..=ABOVE).contains(&rms) => doubt(Advice::Nothing),
             () => None,
         };
     }
@@ -165,7 +165,7 @@ fn nearest(spread: &Spread, family: Family) -> Advice {
 
 /// A model of a mean and a deviation for each channel.
 fn by_channels(spread: &Spread, mean: &[f64], std: &[f64], scaled: bool) -> Option<Doubt> {
-    let (own, model) = (spread.distance(mean, std), spread.from_scaled());
+    let (own, model) = (spread.distance(mean, std), spread.unscaling());
     let expected =
         (mean.iter().zip(std).map(|(mean, std)| mean * mean + std * std).sum::<f64>() / mean.len() as f64).sqrt();
     let rms = spread.rms;

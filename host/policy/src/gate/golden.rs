@@ -17,7 +17,7 @@ use super::{
     prices::Prices,
 };
 
-pub use drawn::{any_seed, drawn, shuffled};
+pub use drawn::{any_seed, drawn, is_drawn, shuffled};
 pub use play::Heard;
 
 /// Latent pixels of the smallest tile, and the most samples, tiles and inputs at once: as the engine offers them.

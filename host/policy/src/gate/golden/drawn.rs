@@ -10,6 +10,14 @@ use super::{
 };
 use crate::gate::machines::{MACHINES, WEIGHTS};
 
+/// The beginning of the names of requests that were drawn.
+const PREFIX: &str = "drawn ";
+
+/// Whether the request of this name was drawn.
+pub fn is_drawn(name: &str) -> bool {
+    name.starts_with(PREFIX)
+}
+
 /// Requests that are drawn.
 const DRAWN: u32 = 33;
 
@@ -27,7 +35,7 @@ pub fn drawn(seed: u32) -> Vec<GoldenRequest> {
     let mut numbers = Numbers(u64::from(seed));
     let request = |index| {
         let golden = GoldenRequest::new(&row(&mut numbers));
-        GoldenRequest { name: format!("drawn {index}: {}", golden.name), ..golden }
+        GoldenRequest { name: format!("{PREFIX}{index}: {}", golden.name), ..golden }
     };
     (1..=DRAWN).map(request).collect()
 }
