@@ -52,8 +52,15 @@ fn of_png(file: BufReader<File>) -> Option<Texts> {
     let reader = decoder.read_info().ok()?;
     let info = reader.info();
     let plain = info.uncompressed_latin1_text.iter().map(|chunk| (chunk.keyword.clone(), Some(chunk.text.clone())));
-    let packed = info.compressed_latin1_text.iter().map(|chunk| (chunk.keyword.clone(), chunk.get_text().ok()));
-    let wide = info.utf8_text.iter().map(|chunk| (chunk.keyword.clone(), chunk.get_text().ok()));
+    // A packed text may be a thousand times as long as it is in the file.
+    let packed = info.compressed_latin1_text.iter().cloned().map(|mut chunk| {
+        let text = chunk.decompress_text_with_limit(MOST).and_then(|()| chunk.get_text());
+        (chunk.keyword, text.ok())
+    });
+    let wide = info.utf8_text.iter().cloned().map(|mut chunk| {
+        let text = chunk.decompress_text_with_limit(MOST).and_then(|()| chunk.get_text());
+        (chunk.keyword, text.ok())
+    });
     let all = plain.chain(packed).chain(wide);
     Some(all.filter_map(|(keyword, text)| Some((keyword, text?))).collect())
 }
