@@ -431,7 +431,9 @@ fn fixed_refuses_nonsense() {
     );
     assert_eq!(refused("time=half"), "policy fixed: time=half: allowed is whole, carried, blended");
     assert_eq!(refused("chunk=0"), "policy fixed: chunk=0: allowed is 1 to 65536");
-    assert!(refused("tiel=3").starts_with("policy fixed has no setting 'tiel': it has space, tile,"));
+    assert!(
+        refused("tiel=3").starts_with("policy fixed has no setting 'tiel' (did you mean tile?): it has space, tile,")
+    );
 }
 
 #[test]
