@@ -358,8 +358,11 @@ impl Policy {
                 (plan, None)
             }
             Err(CallFailure { reason, detail, is_starved }) => {
-                // An honest error is an answer, being out of service is no new failure, and a busy machine is nobody's.
-                if !matches!(reason, FallbackReason::Error | FallbackReason::OutOfService) && !is_starved {
+                // An honest error is an answer, being out of service is no new failure, and a busy machine is nobody's. A plan that failed
+                // before, in other words, is no use; a policy of an older release that gives one is no worse for it.
+                let is_excused =
+                    matches!(reason, FallbackReason::Error | FallbackReason::OutOfService) || detail == check::REPEATED;
+                if !is_excused && !is_starved {
                     self.failures.count(true, self.loaded.limits.failures);
                 }
                 adjusted.clear();

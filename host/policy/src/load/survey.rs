@@ -158,7 +158,7 @@ mod tests {
             (CodeLimits { function_bytes: 5, ..most }, "10 bytes in one function, of 5 allowed"),
             (
                 CodeLimits { function_work: 110, ..most },
-                "115 instructions in one function, calls counted as several, of 110 allowed",
+                "111 instructions in one function, calls counted as several, of 110 allowed",
             ),
             (CodeLimits { function_joins: 1, ..most }, "6 locals where the paths of one function meet, of 1 allowed"),
             (CodeLimits { data_bytes: 5, ..most }, "10 bytes of data, of 5 allowed"),
