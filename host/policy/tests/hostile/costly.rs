@@ -224,7 +224,6 @@ fn the_compiling_process_is_bounded_by_itself() {
     let open = [
         Costly::WideBlocks { depth: 900, width: 480 },
         Costly::BareLoops { depth: 900, functions: 19 },
-        Costly::WideSignatures { functions: 2000, width: 1000 },
         Costly::Adapters { calls: 400, fields: 900 },
     ];
     for costly in open {
