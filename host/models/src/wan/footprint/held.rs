@@ -399,8 +399,12 @@ impl<'a> Pass<'a> {
         if count == 1.0 || !self.footprint.on_cpu {
             return convolve(count);
         }
-        let _part = convolve(1.0);
-        self.take(count * values * self.footprint.rest)
+        let part = convolve(1.0);
+        let output = self.take(count * values * self.footprint.rest);
+        drop(part);
+        // The frames after the first are convolved beside the whole output.
+        drop(convolve(1.0));
+        output
     }
 
     /// A 1×1 convolution of `taps` frames side by side; the input is held by others, or passed on.
