@@ -9,7 +9,7 @@ mod rules;
 
 use std::fmt;
 
-use tilewright_plan::{Attempt, Dtype, Failure, Layout, Plan, Precision, Space, Tile, Time};
+use tilewright_plan::{Attempt, Dtype, Layout, Plan, Precision, Space, Tile, Time};
 
 pub(crate) use self::bounds::Bounds;
 use self::rules::{NONSENSE, RULES};
@@ -97,28 +97,21 @@ pub(crate) fn fit(plan: &mut Plan, bounds: &Bounds, notes: &mut dyn FnMut(Note<'
 
 /// Whether a plan is one that has failed, in other words: it differs in nothing that makes the failure less likely.
 ///
-/// Values overflow in a type, so where they were not finite the same type fails again, however the picture is divided. Memory is held by
-/// what runs at once: parts of the same size, as many together, in the same type and with as much kept in host memory. When the pool
-/// hands memory back, in which order it lies, how far parts overlap and what is copied ahead are words for the same plan.
+/// Memory is held, and values overflow, in what runs at once: parts of the same size, as many together, in the same type and with as much
+/// kept in host memory. When the pool hands memory back, in which order it lies, how far parts overlap and what is copied ahead are words
+/// for the same plan.
 pub(crate) fn repeats(plan: &Plan, attempt: &Attempt) -> bool {
     let tried = &attempt.plan;
-    if plan.precision != tried.precision {
-        return false;
-    }
     let bare = |space: Space| match space {
         Space::Whole => Space::Whole,
         Space::Blended(tile) => Space::Blended(Tile { overlap: 0, ..tile }),
         Space::Exact(tile) => Space::Exact(Tile { overlap: 0, ..tile }),
     };
-    match attempt.failure {
-        Failure::NonFinite { .. } => true,
-        Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
-            bare(plan.space) == bare(tried.space)
-                && plan.time == tried.time
-                && plan.batch == tried.batch
-                && plan.offload == tried.offload
-        }
-    }
+    plan.precision == tried.precision
+        && bare(plan.space) == bare(tried.space)
+        && plan.time == tried.time
+        && plan.batch == tried.batch
+        && plan.offload == tried.offload
 }
 
 /// How much of a value a precision keeps, for comparing: range first, since what overflows is lost.

@@ -4,7 +4,9 @@ use std::{io, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tilewright_plan::words::did_you_mean;
+use tilewright_plan::{FallbackReason, words::did_you_mean};
+
+use crate::limits::Limits;
 
 /// Why a policy can't be put to work. Each is one line that names the policy and says what to do.
 #[derive(Debug, Error)]
@@ -186,7 +188,29 @@ fn known_settings(known: &[String]) -> String {
     if known.is_empty() { "it has none".into() } else { format!("it has {}", known.join(", ")) }
 }
 
+/// What a policy is doing when it is instantiated.
+pub(crate) const START: &str = "its start";
+
+/// How wasmtime begins to say that there are more instances, tables or memories than allowed.
+const LIMIT: &str = "resource limit exceeded";
+
 impl PolicyError {
+    /// A failure while a policy is loaded; where more memory or instances would help, with the option that grants them.
+    pub(crate) fn failed(
+        policy: &str,
+        limits: &Limits,
+        during: &'static str,
+        reason: FallbackReason,
+        detail: &str,
+    ) -> Self {
+        let mut text = format!("{detail} ({reason})");
+        let is_usual = limits.memory_bytes <= Limits::default().memory_bytes;
+        if is_usual && (reason == FallbackReason::OutOfMemory || detail.starts_with(LIMIT)) {
+            text.push_str("; --policy-memory SIZE grants a policy more");
+        }
+        PolicyError::Failed { policy: policy.into(), during, detail: text }
+    }
+
     /// The error without the policy's name, for where that stands already.
     pub(crate) fn bare(&self) -> String {
         if let PolicyError::Invalid { detail, .. } = self {

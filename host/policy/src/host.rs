@@ -1,19 +1,14 @@
 //! The way in: a host loads policies, says what they are, and puts them to work.
 
-use std::{
-    collections::BTreeMap,
-    fs::{self, File},
-    io::{self, Read},
-    path::Path,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, io::Read, path::Path, sync::Arc};
 
 use serde::Serialize;
-use tilewright_plan::{FallbackReason, PolicyIdentity, Value};
+use tilewright_plan::{PolicyIdentity, Value};
 
 use crate::{
     PolicyError,
     cache::{Cache, CacheDir},
+    error::START,
     guest::clean,
     limits::Limits,
     load::{self, Fitted, Kind},
@@ -26,9 +21,6 @@ use crate::{
 
 /// The most settings that a policy may declare.
 const SETTINGS: usize = 64;
-
-/// How wasmtime begins to say that there are more instances, tables or memories than allowed.
-const LIMIT: &str = "resource limit exceeded";
 
 /// Loads policies into one sandbox.
 pub struct PolicyHost {
@@ -95,12 +87,7 @@ pub(crate) struct Loaded {
 
 impl Loaded {
     pub fn failed(&self, during: &'static str, failure: CallFailure) -> PolicyError {
-        let mut detail = format!("{} ({})", failure.detail, failure.reason);
-        let is_usual = self.limits.memory_bytes <= Limits::default().memory_bytes;
-        if is_usual && (failure.reason == FallbackReason::OutOfMemory || failure.detail.starts_with(LIMIT)) {
-            detail.push_str("; --policy-memory SIZE grants a policy more");
-        }
-        PolicyError::Failed { policy: self.origin.clone(), during, detail }
+        PolicyError::failed(&self.origin, &self.limits, during, failure.reason, &failure.detail)
     }
 }
 
@@ -154,10 +141,8 @@ impl PolicyHost {
     /// [`PolicyError::Unreadable`] or [`PolicyError::TooLarge`].
     pub fn read_file(&self, path: &Path) -> Result<Vec<u8>, PolicyError> {
         let unreadable = |source| PolicyError::Unreadable { path: path.into(), source };
-        let metadata = fs::metadata(path).map_err(unreadable)?;
-        if !metadata.is_file() {
-            return Err(unreadable(io::Error::other("it is not a file")));
-        }
+        let file = tilewright_files::open(path).map_err(unreadable)?;
+        let metadata = file.metadata().map_err(unreadable)?;
         let too_large = |bytes| {
             let policy = path.display().to_string();
             PolicyError::TooLarge { policy, bytes, most: self.limits.file_bytes }
@@ -167,7 +152,6 @@ impl PolicyHost {
             return Err(too_large(metadata.len()));
         }
         let mut bytes = Vec::new();
-        let file = File::open(path).map_err(unreadable)?;
         file.take(most + 1).read_to_end(&mut bytes).map_err(unreadable)?;
         // It may have grown since.
         if bytes.len() as u64 > most { Err(too_large(bytes.len() as u64)) } else { Ok(bytes) }
@@ -187,7 +171,7 @@ impl PolicyHost {
     pub fn load(&self, origin: &str, bytes: &[u8]) -> Result<LoadedPolicy, PolicyError> {
         let fitted = load::load(origin, bytes, &self.sandbox, &self.limits, self.cache.as_ref())?;
         let loaded = Loaded { sandbox: self.sandbox.clone(), limits: self.limits, fitted, origin: origin.into() };
-        let mut live = Live::new(&loaded).map_err(|failure| loaded.failed("its start", failure))?;
+        let mut live = Live::new(&loaded).map_err(|failure| loaded.failed(START, failure))?;
         let (described, describe_fuel) = live.call(&loaded, |guest, store| guest.describe(store));
         let described = described.map_err(|failure| loaded.failed("describe", failure))?;
         let description = described_as(described, &self.limits)

@@ -4,12 +4,19 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use wasmtime::{Config, OptLevel, Store, Trap, UpdateDeadline, WasmFeatures};
+use wasmtime::{Config, Enabled, OptLevel, PoolingAllocationConfig, Store, Trap, UpdateDeadline, WasmFeatures};
 
 use crate::{guest::Guest, wasi::Wasi};
 
 /// How often the sandbox's clock ticks: at each tick a call looks at the time that it has had.
 pub(crate) const TICK: Duration = Duration::from_millis(10);
+
+/// Instances that there is room for at once, most of them with one memory. A policy has at most one per worker.
+const AT_ONCE: u32 = 256;
+
+/// Places of instances that are gone which keep their memory for the next instance of the same policy, and how much of it each.
+const WARM: u32 = 16;
+const KEPT_BYTES: usize = 2 << 20;
 
 /// What one policy may use. The defaults are the design's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -224,6 +231,31 @@ impl Limits {
             .memory_reservation(self.memory_bytes as u64)
             .memory_guard_size(64 << 10)
             .memory_reservation_for_growth(0);
+    }
+
+    /// Room for instances that is kept and used again: an instance answers one question, and a system call for each of its memories would
+    /// cost more than the question. None for a policy that was granted more than usual: it takes longer than that by itself.
+    pub(crate) fn pool(&self) -> Option<PoolingAllocationConfig> {
+        let usual = Self::default();
+        if self.memory_bytes > usual.memory_bytes || self.core_instances > usual.core_instances {
+            return None;
+        }
+        let each = |count: usize| count as u32 * AT_ONCE;
+        let mut pool = PoolingAllocationConfig::new();
+        pool.total_component_instances(AT_ONCE)
+            .total_core_instances(each(self.core_instances))
+            .total_memories(AT_ONCE)
+            .total_tables(each(self.tables))
+            .max_memory_size(self.memory_bytes)
+            // The limits of a store refuse what is too many or too large, and say so in words.
+            .table_elements(1 << 20)
+            .max_tables_per_module(AT_ONCE)
+            .max_memories_per_module(AT_ONCE)
+            .max_unused_warm_slots(WARM)
+            .linear_memory_keep_resident(KEPT_BYTES)
+            .table_keep_resident(KEPT_BYTES)
+            .pagemap_scan(Enabled::Auto);
+        Some(pool)
     }
 
     /// Everything that is settled per store.

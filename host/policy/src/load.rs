@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use sha2::{Digest, Sha256};
+use tilewright_plan::FallbackReason;
 use wasmparser::Parser;
 use wasmtime::component::Component;
 use wit_component::{ComponentEncoder, StringEncoding};
@@ -14,8 +15,8 @@ use crate::{
     cache::Cache,
     code, compile,
     contract::{Linked, World},
-    error::Fault,
-    guest::clean,
+    error::{Fault, START},
+    guest::{Exceeded, clean},
     limits::{CodeLimits, Limits},
     sandbox::Sandbox,
     shipped,
@@ -90,6 +91,7 @@ pub(crate) fn load(
             let outline = Outline::read(bytes).map_err(|detail| broken(policy, &detail, Fault::Broken))?;
             is_policy(policy, kind, &outline, limits.wasi)?;
             surveyed(policy, bytes, limits)?;
+            starts(policy, &outline, limits)?;
             grants::check_instances(policy, outline.instances, limits)?;
             let code = if shipped::POLICIES.iter().any(|(_, module)| *module == bytes) {
                 compile::here(policy, bytes, engine)?
@@ -141,6 +143,16 @@ fn surveyed(policy: &str, bytes: &[u8], limits: &Limits) -> Result<(), PolicyErr
         return Err(PolicyError::Ungranted { policy: policy.into(), why: detail, grant: grants::RUNTIME });
     }
     Err(broken(policy, &detail, Fault::Other))
+}
+
+/// Refuses what begins with more memory than it may have.
+fn starts(policy: &str, outline: &Outline<'_>, limits: &Limits) -> Result<(), PolicyError> {
+    let (asked, most) = (outline.memory_bytes as usize, limits.memory_bytes);
+    if asked <= most {
+        return Ok(());
+    }
+    let detail = Exceeded::Memory { asked, most }.to_string();
+    Err(PolicyError::failed(policy, limits, START, FallbackReason::OutOfMemory, &detail))
 }
 
 /// `sha256:` and the digest in hexadecimal.

@@ -7,6 +7,7 @@ use tilewright_plan::Value;
 
 use crate::{
     PolicyError,
+    error::START,
     host::Loaded,
     runtime::{CallFailure, Live},
 };
@@ -20,7 +21,7 @@ pub struct Probe {
 
 impl Probe {
     pub(crate) fn new(loaded: Arc<Loaded>, settings: Vec<(String, Value)>) -> Result<Self, PolicyError> {
-        let live = Live::new(&loaded).map_err(|failure| loaded.failed("its start", failure))?;
+        let live = Live::new(&loaded).map_err(|failure| loaded.failed(START, failure))?;
         Ok(Self { loaded, settings, live })
     }
 

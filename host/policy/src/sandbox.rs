@@ -25,7 +25,12 @@ impl Sandbox {
         let sandbox = |detail: String| PolicyError::Sandbox { detail };
         let mut config = Config::new();
         limits.configure(&mut config);
-        let engine = Engine::new(&config).map_err(|error| sandbox(format!("{error:#}")))?;
+        let pooled = limits.pool().map(|pool| Engine::new(config.clone().allocation_strategy(pool)));
+        // Where the address space is limited there may be no room for a pool: instances are as good without one.
+        let engine = match pooled {
+            Some(Ok(engine)) => engine,
+            Some(Err(_)) | None => Engine::new(&config).map_err(|error| sandbox(format!("{error:#}")))?,
+        };
         let (stop, stopped) = mpsc::channel();
         let clock = engine.clone();
         let tick = move || {

@@ -11,6 +11,9 @@ use tilewright_signing::signature_path;
 
 use crate::{Disk, Error, Result, disk};
 
+/// The largest module that is read: no limit that an operator may set lets a larger one in.
+const MOST_BYTES: u64 = 1 << 30;
+
 /// How long a module is kept that nothing needs.
 const UNUSED: Duration = Duration::from_secs(24 * 3600);
 
@@ -43,8 +46,8 @@ impl Modules {
         let digest = digest(bytes);
         let path = self.path(&digest).ok_or_else(|| Error::UnknownModule { digest: digest.clone() })?;
         // One that is damaged is written anew.
-        if let Ok(file) = fs::File::options().write(true).open(&path)
-            && fs::read(&path).is_ok_and(|known| known == bytes)
+        if tilewright_files::read(&path, bytes.len() as u64).is_ok_and(|known| known == bytes)
+            && let Ok(file) = fs::File::options().write(true).open(&path)
         {
             // Whoever keeps it now is going to need it.
             let _ = file.set_modified(SystemTime::now());
@@ -61,7 +64,8 @@ impl Modules {
     pub fn sign(&self, digest: &str, signature: &str) -> Result<()> {
         let module = self.path(digest).ok_or_else(|| Error::UnknownModule { digest: digest.into() })?;
         let path = signature_path(&module);
-        if fs::read(&path).is_ok_and(|known| known == signature.as_bytes()) {
+        let most = signature.len() as u64;
+        if tilewright_files::read(&path, most).is_ok_and(|known| known == signature.as_bytes()) {
             return Ok(());
         }
         self.disk.replace(&path, signature.as_bytes()).map_err(|source| written(&path, source))
@@ -73,7 +77,8 @@ impl Modules {
     /// [`Error::UnknownModule`], also where the file is no longer what its name says.
     pub fn get(&self, wanted: &str) -> Result<Vec<u8>> {
         let unknown = || Error::UnknownModule { digest: wanted.chars().take(80).collect() };
-        let bytes = fs::read(self.path(wanted).ok_or_else(unknown)?).map_err(|_| unknown())?;
+        let path = self.path(wanted).ok_or_else(unknown)?;
+        let bytes = tilewright_files::read(&path, MOST_BYTES).map_err(|_| unknown())?;
         if digest(&bytes) == wanted { Ok(bytes) } else { Err(unknown()) }
     }
 

@@ -17,6 +17,9 @@ const VERSION: u32 = 1;
 /// How far numbers jump where the file is damaged: beyond all that were given out since the copy of it.
 const JUMP: u64 = 1000;
 
+/// The longest file of state that is read.
+const MOST_BYTES: u64 = 256 << 20;
+
 /// A revision that can be made again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptRevision {
@@ -144,7 +147,7 @@ impl State {
     }
 
     fn text(&self, path: &Path) -> Result<Option<Vec<u8>>> {
-        match fs::read(path) {
+        match tilewright_files::read(path, MOST_BYTES) {
             Ok(text) => Ok(Some(text)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(self.error("read", source)),

@@ -12,11 +12,14 @@ use tilewright_torch::crash;
 /// The file below the data folder: a line about the machine, and a byte for the signal that the server crashed by.
 const FILE: &str = "crash";
 
+/// The longest such file that is read.
+const LONGEST: u64 = 64 << 10;
+
 /// Reads how the server before this one ended, and sees to it that the next one can read how this one does. None where it ended as it was
 /// asked to, was killed, or lost its power; else why, in words.
 pub fn cause(data: &Path) -> Option<String> {
     let (path, machine) = (data.join(FILE), machine());
-    let before = fs::read(&path).ok();
+    let before = tilewright_files::read(&path, LONGEST).ok();
     let prepared = File::options().create(true).write(true).truncate(true).open(&path).and_then(|mut file| {
         file.write_all(machine.as_bytes())?;
         crash::mark_in(File::options().append(true).open(&path)?)

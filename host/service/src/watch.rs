@@ -22,6 +22,9 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// Where there is no word from the system, files are looked at this often.
 const ANYWAY: Duration = Duration::from_secs(5);
 
+/// The longest configuration that is compared; a longer one is refused when it is read.
+const LARGEST: u64 = 2 << 20;
+
 /// What the watcher is told.
 pub enum Told {
     /// A file or its folder has changed.
@@ -127,7 +130,7 @@ fn watch(house: &House, credentials: &Credentials, telling: &mpsc::Sender<Told>,
 }
 
 fn configured(place: &Place) -> Option<Vec<u8>> {
-    std::fs::read(place.path()?).ok()
+    tilewright_files::read(&place.path()?, LARGEST).ok()
 }
 
 /// Whether the file says what is in force; where to listen may have been said on the command line.

@@ -1,7 +1,6 @@
 //! `tilewright policy build`: a project's tool-chain, and what came of it.
 
 use std::{
-    fs::File,
     io::{Read, Write},
     path::Path,
 };
@@ -55,7 +54,7 @@ fn check(output: &Path) -> Outcome {
     files::check_file(files::roles(), "-o", Some(output))?;
     let mut start = Vec::new();
     // What is not there is no other file.
-    let read = File::open(output).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut start));
+    let read = tilewright_files::open(output).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut start));
     match read.is_ok() && !start.is_empty() && start != MAGIC {
         true => Err(Failure::input(format!(
             "{}: is a file other than a policy, which a build does not replace: give -o another name",

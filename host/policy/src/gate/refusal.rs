@@ -1,7 +1,11 @@
 //! What kept a policy from being put to work, as the step of the gate that it failed at.
 
 use super::finding::{Finding, Problem, Severity, Step};
-use crate::{PolicyError, error::Fault, load::grants};
+use crate::{
+    PolicyError,
+    error::{Fault, START},
+    load::grants,
+};
 
 /// The finding that a refusal is; the refusal itself where there is no policy to speak of, or where the user asked for the wrong thing.
 pub(super) fn finding(error: PolicyError, has_settings: bool) -> Result<Finding, PolicyError> {
@@ -15,7 +19,7 @@ pub(super) fn finding(error: PolicyError, has_settings: bool) -> Result<Finding,
         PolicyError::Ungranted { grant, .. } => {
             (if *grant == grants::RUNTIME { Step::Limits } else { Step::World }, Problem::Grant)
         }
-        PolicyError::Failed { during: "its start", .. } => (Step::Limits, Problem::Start),
+        PolicyError::Failed { during: START, .. } => (Step::Limits, Problem::Start),
         PolicyError::Failed { during: "describe", .. } | PolicyError::Description { .. } => {
             (Step::Describe, Problem::Description)
         }

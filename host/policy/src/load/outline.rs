@@ -3,6 +3,9 @@
 
 use wasmparser::{BinaryReaderError, ComponentExternalKind, Instance, Parser, Payload, TypeRef};
 
+/// The size of a page of linear memory where a module says nothing else, as a power of two.
+const PAGE_LOG2: u32 = 16;
+
 /// The names and sizes of a file's outermost module or component.
 #[derive(Debug, Default)]
 pub(crate) struct Outline<'a> {
@@ -12,6 +15,8 @@ pub(crate) struct Outline<'a> {
     pub exports: Vec<&'a str>,
     /// Core instances that a component makes itself.
     pub instances: usize,
+    /// Bytes that the largest memory of a module within begins with.
+    pub memory_bytes: u64,
     /// A module within has more than one memory. The compiler panics over that where the feature is off, and it has to be on: wasmtime
     /// itself makes use of it to copy between a policy's components.
     pub several_memories: bool,
@@ -32,7 +37,14 @@ impl<'a> Outline<'a> {
             match &payload {
                 Payload::Version { .. } => memories.push(0),
                 Payload::End(_) => drop(memories.pop()),
-                Payload::MemorySection(section) => found = section.count(),
+                Payload::MemorySection(section) => {
+                    found = section.count();
+                    for memory in section.clone() {
+                        let memory = memory.map_err(words)?;
+                        let page = 1 << memory.page_size_log2.unwrap_or(PAGE_LOG2).min(PAGE_LOG2);
+                        outline.memory_bytes = outline.memory_bytes.max(memory.initial.saturating_mul(page));
+                    }
+                }
                 Payload::ImportSection(section) => {
                     for import in section.clone().into_imports() {
                         let import = import.map_err(words)?;

@@ -3,6 +3,8 @@
 
 use std::{
     collections::HashMap,
+    io::ErrorKind,
+    os::unix::fs::MetadataExt,
     path::Path,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -212,8 +214,7 @@ fn tokens(server: &Server) -> Result<Vec<Token>> {
 /// too.
 fn contents(server: &Server) -> Vec<Option<Hash>> {
     let of = |name: &str, role: Role, file: &Path| {
-        let is_sound = std::fs::metadata(file).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= TOKEN_FILE);
-        let bytes = is_sound.then(|| std::fs::read(file).ok()).flatten()?;
+        let bytes = tilewright_files::read(file, TOKEN_FILE).ok()?;
         Some(hash(&[name.as_bytes(), b" ", role.name().as_bytes(), b" ", &bytes].concat()))
     };
     let operator = server.token_file.iter().map(|file| of(OPERATOR, Role::Operate, file));
@@ -224,17 +225,13 @@ fn contents(server: &Server) -> Vec<Option<Hash>> {
 fn read(path: &Path) -> Result<String> {
     let wrong = |reason: &str| Error::Credential { path: path.to_owned(), reason: reason.to_owned() };
     let unreadable = |error: std::io::Error| wrong(&format!("can't be read: {error}"));
-    let metadata = std::fs::metadata(path).map_err(unreadable)?;
-    if !metadata.is_file() || metadata.len() > TOKEN_FILE {
-        return Err(wrong("expected a file with a token in one line"));
+    let text = tilewright_files::read_text(path, TOKEN_FILE).map_err(|error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::PermissionDenied => unreadable(error),
+        _ => wrong("expected a file with a token in one line"),
+    })?;
+    if std::fs::metadata(path).map_err(unreadable)?.mode() & 0o077 != 0 {
+        tracing::warn!("{}: others can read the token: chmod 600 it", path.display());
     }
-    {
-        use std::os::unix::fs::MetadataExt;
-        if metadata.mode() & 0o077 != 0 {
-            tracing::warn!("{}: others can read the token: chmod 600 it", path.display());
-        }
-    }
-    let text = std::fs::read_to_string(path).map_err(unreadable)?;
     let token = text.trim();
     if token.len() < TOKEN || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(wrong("expected a token of at least 16 printable ASCII characters without blanks"));

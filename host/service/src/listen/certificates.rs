@@ -2,7 +2,7 @@
 //! not serve changes nothing.
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -81,12 +81,7 @@ fn contents(tls: &Tls) -> Contents {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let metadata = fs::metadata(path)?;
-    // Opening a pipe would wait for somebody to write.
-    if !metadata.is_file() || metadata.len() > LARGEST {
-        return Err(io::Error::other("it is not a file of certificates"));
-    }
-    fs::read(path)
+    tilewright_files::read(path, LARGEST)
 }
 
 fn config(tls: &Tls) -> Result<Arc<ServerConfig>> {
@@ -124,6 +119,8 @@ fn config(tls: &Tls) -> Result<Arc<ServerConfig>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use rcgen::{CertificateParams, KeyPair};
 
     use super::*;
