@@ -51,6 +51,9 @@ fn adapters() -> Vec<u8> {
     let tuple = format!("(tuple {})", "u8 ".repeat(900));
     let lowered: String =
         (0..400).map(|call| format!(r#"(core func $l{call} (canon lower (func $f) (memory $m "memory")))"#)).collect();
+    // What nobody calls is not made.
+    let used: String = (0..400).map(|call| format!(r#"(import "" "{call}" (func (param i32)))"#)).collect();
+    let given: String = (0..400).map(|call| format!(r#"(export "{call}" (func $l{call}))"#)).collect();
     let text = format!(
         r#"(component
         (component $a
@@ -62,7 +65,9 @@ fn adapters() -> Vec<u8> {
             (import "f" (func $f (param "x" {tuple})))
             (core module $m (memory (export "memory") 1))
             (core instance $m (instantiate $m))
-            {lowered})
+            {lowered}
+            (core module $user {used})
+            (core instance (instantiate $user (with "" (instance {given})))))
         (instance $a (instantiate $a))
         (instance (instantiate $b (with "f" (func $a "f"))))
         (instance $names)

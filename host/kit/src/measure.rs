@@ -189,17 +189,22 @@ impl Bench<'_> {
         share: u32,
         mut run: impl FnMut(usize) -> Result<Run, PolicyError>,
     ) -> Result<Call, PolicyError> {
+        let budget = self.options.budget * share / 100;
+        let started = Instant::now();
         for index in 0..self.options.iterations.unwrap_or(WARM_UP).min(WARM_UP) {
             run(index as usize)?;
+            if self.options.iterations.is_none() && started.elapsed() >= budget / 4 {
+                break;
+            }
         }
-        let budget = self.options.budget * share / 100;
-        // The same number for every request, so that none weighs more.
+        // The same number for every request, so that none weighs more, where a round doesn't take much longer than it may.
         let round = self.asked.len().max(1);
         let (started, mut runs) = (Instant::now(), Vec::new());
         loop {
+            let elapsed = started.elapsed();
             let is_done = match self.options.iterations {
                 Some(most) => runs.len() >= most as usize,
-                None => runs.len() % round == 0 && !runs.is_empty() && started.elapsed() >= budget,
+                None => !runs.is_empty() && elapsed >= budget && (runs.len() % round == 0 || elapsed >= 2 * budget),
             };
             if is_done {
                 break;
@@ -260,20 +265,14 @@ impl Bench<'_> {
     }
 
     fn recover(&mut self, policy: &mut Policy) -> Result<Call, PolicyError> {
-        let attempts: Vec<[Attempt; 1]> = self
-            .asked
-            .iter()
-            .map(|asked| {
-                let plan = asked.decide(policy).plan;
-                [Attempt { plan, failure: Failure::OutOfMemory { bytes: 256 << 20 } }]
-            })
-            .collect();
+        let mut plans = Plans::new(self)?;
         self.runs(Function::Recover, RECOVER, |index| {
             self.in_service(policy)?;
             let place = index % self.asked.len();
+            let attempts = [Attempt { plan: plans.at(place)?, failure: Failure::OutOfMemory { bytes: 256 << 20 } }];
             let Asked { request, device, offer, facts, .. } = &self.asked[place];
             let started = Instant::now();
-            let decision = black_box(policy.recover(request, device, offer, facts.clone(), &attempts[place]));
+            let decision = black_box(policy.recover(request, device, offer, facts.clone(), &attempts));
             let elapsed = started.elapsed();
             Ok(Run { elapsed, fuel: decision.fuel, fallback: decision.fallback.map(|fallback| fallback.reason) })
         })
@@ -289,13 +288,14 @@ impl Bench<'_> {
             attempts: 1,
             pool,
         };
-        let plans: Vec<Plan> = self.asked.iter().map(|asked| asked.decide(policy).plan).collect();
+        let mut plans = Plans::new(self)?;
         self.runs(Function::Learn, LEARN, |index| {
             self.in_service(policy)?;
             let place = index % self.asked.len();
+            let plan = plans.at(place)?;
             let Asked { request, device, .. } = &self.asked[place];
             let started = Instant::now();
-            policy.learn(request, device, &plans[place], &outcome);
+            policy.learn(request, device, &plan, &outcome);
             let elapsed = started.elapsed();
             let Learnt { fuel, failure, .. } = policy.learnt();
             Ok(Run { elapsed, fuel, fallback: failure.map(|failure| failure.reason) })
@@ -314,9 +314,16 @@ impl Bench<'_> {
     fn estimates(&self, policy: &mut Policy, decide_ns: f64) -> Option<Estimates> {
         const ROUNDS: usize = 5;
         let (mut count, mut decided, mut host_ns) = (0, 0, f64::INFINITY);
-        for _ in 0..ROUNDS {
+        let started = Instant::now();
+        for round in 0..ROUNDS {
+            if round > 0 && started.elapsed() > self.options.budget / 4 {
+                break;
+            }
             let (mut asked_for, mut answered, mut elapsed) = (0, 0, 0.0);
             for asked in self.asked {
+                if started.elapsed() > self.options.budget / 2 {
+                    break;
+                }
                 self.in_service(policy).ok()?;
                 let facts = asked.facts.clone();
                 let timed = Arc::new(Timed { facts, count: AtomicU64::new(0), elapsed_ns: AtomicU64::new(0) });
@@ -340,6 +347,29 @@ impl Bench<'_> {
             host_ns,
             beside_ns: (decide_ns - host_ns).max(0.0),
         })
+    }
+}
+
+/// What a policy decides, asked of an instance of its own and only where it is needed: a slow one can't be asked everything.
+struct Plans<'a> {
+    bench: &'a Bench<'a>,
+    policy: Policy,
+    decided: Vec<Option<Plan>>,
+}
+
+impl<'a> Plans<'a> {
+    fn new(bench: &'a Bench<'a>) -> Result<Self, PolicyError> {
+        let policy = bench.loaded.configure(bench.settings)?;
+        Ok(Self { bench, policy, decided: vec![None; bench.asked.len()] })
+    }
+
+    fn at(&mut self, place: usize) -> Result<Plan, PolicyError> {
+        if let Some(plan) = &self.decided[place] {
+            return Ok(plan.clone());
+        }
+        self.bench.in_service(&mut self.policy)?;
+        let plan = self.bench.asked[place].decide(&mut self.policy).plan;
+        Ok(self.decided[place].insert(plan).clone())
     }
 }
 

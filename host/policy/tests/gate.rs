@@ -177,6 +177,16 @@ fn what_is_asked_and_answered_over_the_limit_is_an_error() {
 }
 
 #[test]
+fn a_set_that_takes_too_much_in_all_is_cut_short_and_fails() {
+    let busy = "(local.set $left (i32.const 4000000))
+        (loop $more (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))";
+    let verdict = check(Guest { decide: busy, ..HEALTHY });
+    let told = found(&verdict, Problem::CutShort, Severity::Error, Step::Golden);
+    assert!(told[0].found.starts_with("more than 1500000000 units of fuel for "), "{told:?}");
+    assert!(verdict.golden.tried < verdict.golden.requests / 2 && !verdict.passes(), "{verdict:#?}");
+}
+
+#[test]
 fn a_trap_on_clips_is_told_of_clips() {
     let verdict = check(Guest { decide: "(if IS_CLIP (then (unreachable)))", ..HEALTHY });
     let traps = found(&verdict, Problem::Trap, Severity::Error, Step::Golden);

@@ -184,14 +184,15 @@ fn a_paused_policy_is_not_asked() {
 fn the_watchdog_takes_back_what_fails_with_a_dump_that_can_be_replayed() {
     let place = Place::new();
     let server = Server::start(&place, &with_route("[[routes]]\npolicy = \"fixed\"\n"));
-    let module = place.write("trap.wasm", trapping_at(328));
+    // Narrower than any request of the golden set, those that are drawn included.
+    let module = place.write("trap.wasm", trapping_at(56));
     place.run(&["policy", "swap", "fixed", &module, "--server", &server.url()]).succeeded();
     assert_eq!(server.in_force("fixed"), 2);
     // It does well for others, and every job gets its picture.
     decoded(&server, "picture", &small(4, 4));
     for _ in 0..3 {
         assert_eq!(server.in_force("fixed"), 2);
-        decoded(&server, "picture", &small(4, 41));
+        decoded(&server, "picture", &small(4, 7));
     }
     server.until(|| (server.in_force("fixed") == 1).then_some(()));
     assert_eq!(kinds(&server)[0], "watchdog-rolled-back");

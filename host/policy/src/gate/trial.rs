@@ -16,6 +16,12 @@ use crate::{LoadedPolicy, Policy, PolicyError, limits::Limits};
 /// Requests that may end by fuel or time before the rest is left out: each takes as long as a call may.
 const MOST_EXHAUSTED: u32 = 3;
 
+/// Fuel for the whole set, in calls that use up theirs. Every call may keep within its limit and all of them together still take a minute.
+const MOST_CALLS: u64 = 30;
+
+/// What a price that a policy asks for counts as, in units of fuel: about what working it out takes.
+const PRICE_FUEL: u64 = 2000;
+
 /// The share of a limit from which on it is mentioned.
 const NEAR: f64 = 0.5;
 
@@ -27,6 +33,14 @@ struct Turn {
     fuel: u64,
     elapsed: Duration,
     memory_bytes: usize,
+}
+
+impl Turn {
+    /// Units of fuel, what the host did on the policy's behalf counted as such.
+    fn spent(&self) -> u64 {
+        let prices = self.heard.decision.as_ref().map_or(0, |decision| decision.candidates.len() as u64);
+        self.fuel.saturating_add(prices * PRICE_FUEL)
+    }
 }
 
 /// What the golden set showed.
@@ -47,17 +61,18 @@ pub(super) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed
     let mut set = GoldenSet { requests: requests.len() as u32, seed, tried: 0, failing: 0 };
     let mut worst = Worst::default();
     let mut findings = Vec::new();
-    let mut exhausted = 0;
+    let most_spent = limits.fuel.saturating_mul(MOST_CALLS);
+    let (mut exhausted, mut spent) = (0, 0);
     let mut resident: Option<Policy> = None;
     for golden in &requests {
         set.tried += 1;
-        let first = play(golden, &mut policy.configure(settings)?);
+        let first = play(golden, &mut policy.configure(settings)?, &mut spent);
         let mut found: Vec<Finding> = first.iter().flat_map(|turn| told(golden, turn)).collect();
         let failed = found.iter().any(|finding| finding.severity == Severity::Error);
         if first.iter().any(is_exhausted) {
             exhausted += 1;
         } else {
-            let second = play(golden, &mut policy.configure(settings)?);
+            let second = play(golden, &mut policy.configure(settings)?, &mut spent);
             // By the clock alone: the fuel would have ended both.
             if second.iter().any(is_exhausted) {
                 found.extend(second.iter().flat_map(|turn| told(golden, turn)));
@@ -70,7 +85,7 @@ pub(super) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed
                     Some(living) => living,
                     none => none.insert(policy.configure(settings)?.lasting()),
                 };
-                let turns = play(golden, living);
+                let turns = play(golden, living, &mut spent);
                 // What the clock ended says nothing, and the instance is spent.
                 if turns.iter().any(is_exhausted) {
                     resident = None;
@@ -80,14 +95,21 @@ pub(super) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed
             }
         }
         findings.extend(found);
-        if exhausted == MOST_EXHAUSTED {
+        if exhausted == MOST_EXHAUSTED || spent > most_spent {
             break;
         }
     }
     if set.tried < set.requests {
         let left = set.requests - set.tried;
-        let found = format!("{} ended by fuel or time; {left} more were not tried", counted(exhausted, "request"));
-        findings.push(Finding::new(Severity::Note, Step::Golden, Problem::CutShort, found));
+        // What was ended stands among the findings. What was not tried may be anything.
+        let (severity, found) = match exhausted == MOST_EXHAUSTED {
+            true => (Severity::Note, format!("{} ended by fuel or time", counted(exhausted, "request"))),
+            false => {
+                (Severity::Error, format!("more than {most_spent} units of fuel for {}", counted(set.tried, "request")))
+            }
+        };
+        let found = format!("{found}; {left} more were not tried");
+        findings.push(Finding::new(severity, Step::Golden, Problem::CutShort, found));
     }
     excuse(&mut findings, drawn);
     let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
@@ -114,7 +136,8 @@ fn excuse(findings: &mut [Finding], drawn: usize) {
     }
 }
 
-fn play(golden: &GoldenRequest, policy: &mut Policy) -> Vec<Turn> {
+/// Asks a policy everything of a request, and adds what that took to `spent`, in units of fuel.
+fn play(golden: &GoldenRequest, policy: &mut Policy, spent: &mut u64) -> Vec<Turn> {
     let mut turns = Vec::new();
     golden.play(policy, |policy, heard| {
         let decision = heard.decision.as_ref();
@@ -125,6 +148,7 @@ fn play(golden: &GoldenRequest, policy: &mut Policy) -> Vec<Turn> {
         let elapsed = decision.map_or(Duration::ZERO, |decision| decision.elapsed);
         turns.push(Turn { unlearnt, fuel, elapsed, memory_bytes, heard });
     });
+    *spent = turns.iter().fold(*spent, |spent, turn| spent.saturating_add(turn.spent()));
     turns
 }
 

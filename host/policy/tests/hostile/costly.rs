@@ -146,35 +146,45 @@ fn wide_signatures(functions: u32, width: usize) -> Vec<u8> {
     exporting_typed(&[(width, 0)], (0..functions).map(|_| (TYPES, ended(Function::new([])))))
 }
 
-/// A component that lifts a function, and another that lowers it many times: the host generates what copies the fields between them.
+/// A component that lifts functions, and another that lowers and uses them: for each the host generates what copies the fields between the
+/// two.
 fn adapters(calls: usize, fields: usize) -> Vec<u8> {
     let tuple = format!("(tuple {})", "u8 ".repeat(fields));
-    let lowered: String = (0..calls)
-        .map(|call| format!(r#"(core func $l{call} (canon lower (func $f) (memory $m "memory")))"#))
-        .collect();
-    let (flat, by_memory) = if fields <= 16 { (fields, false) } else { (1, true) };
-    let params = "i32 ".repeat(flat);
-    let (realloc, option) = if by_memory {
-        (
-            r#"(func (export "realloc") (param i32 i32 i32 i32) (result i32) i32.const 0)"#,
-            r#"(realloc (func $m "realloc"))"#,
-        )
-    } else {
-        ("", "")
+    // More than 16 go by memory.
+    let params = "i32 ".repeat(if fields <= 16 { fields } else { 1 });
+    let each = |text: fn(usize, &str, &str) -> String| -> String {
+        (0..calls).map(|call| text(call, &tuple, &params)).collect()
     };
+    let functions = each(|call, _, params| format!(r#"(func (export "f{call}") (param {params}))"#));
+    let lifted = each(|call, tuple, _| {
+        format!(
+            r#"(func (export "f{call}") (param "x" {tuple}) (canon lift (core func $m "f{call}")
+            (memory $m "memory") (realloc (func $m "realloc"))))"#
+        )
+    });
+    let imported = each(|call, tuple, _| format!(r#"(import "f{call}" (func $f{call} (param "x" {tuple})))"#));
+    let lowered =
+        each(|call, _, _| format!(r#"(core func $l{call} (canon lower (func $f{call}) (memory $m "memory")))"#));
+    // What nobody calls is not made.
+    let used = each(|call, _, params| format!(r#"(import "" "{call}" (func (param {params})))"#));
+    let given = each(|call, _, _| format!(r#"(export "{call}" (func $l{call}))"#));
+    let with = each(|call, _, _| format!(r#"(with "f{call}" (func $a "f{call}"))"#));
     named(&format!(
         r#"(component
         (component $a
-            (core module $m (memory (export "memory") 1) {realloc} (func (export "f") (param {params})))
+            (core module $m (memory (export "memory") 1) {functions}
+                (func (export "realloc") (param i32 i32 i32 i32) (result i32) i32.const 0))
             (core instance $m (instantiate $m))
-            (func (export "f") (param "x" {tuple}) (canon lift (core func $m "f") (memory $m "memory") {option})))
+            {lifted})
         (component $b
-            (import "f" (func $f (param "x" {tuple})))
+            {imported}
             (core module $m (memory (export "memory") 1))
             (core instance $m (instantiate $m))
-            {lowered})
+            {lowered}
+            (core module $user {used})
+            (core instance (instantiate $user (with "" (instance {given})))))
         (instance $a (instantiate $a))
-        (instance (instantiate $b (with "f" (func $a "f")))))"#
+        (instance (instantiate $b {with})))"#
     ))
 }
 
@@ -221,7 +231,13 @@ fn the_compiling_process_is_bounded_by_itself() {
         CompileLimits { memory_bytes: 48 << 20, cpu_seconds: 1, deadline_seconds: 30, ..CodeLimits::POLICY.compile };
     let code = CodeLimits { compile, ..CodeLimits::RUNTIME };
     let host = PolicyHost::new(Limits { code, ..Limits::default() }, &CacheDir::Off).unwrap();
-    let open = [Costly::WideBlocks { depth: 900, width: 480 }, Costly::BareLoops { depth: 900, functions: 19 }];
+    let open = [
+        Costly::WideBlocks { depth: 900, width: 480 },
+        Costly::DeepStack { height: 9999, functions: 100 },
+        Costly::BareLoops { depth: 900, functions: 19 },
+        Costly::WideSignatures { functions: 8000, width: 1000 },
+        Costly::Adapters { calls: 400, fields: 900 },
+    ];
     for costly in open {
         let (seconds, loaded) = load(&host, costly, &costly.build());
         assert!(seconds < 3.0, "{costly:?}: {seconds} s");
@@ -235,12 +251,12 @@ fn the_compiling_process_is_bounded_by_itself() {
 #[test]
 fn the_compiling_process_has_a_deadline() {
     let _alone = alone();
-    let compile = CompileLimits { cpu_seconds: 60, deadline_seconds: 0, ..CodeLimits::RUNTIME.compile };
+    let compile = CompileLimits { cpu_seconds: 60, deadline_seconds: 1, ..CodeLimits::RUNTIME.compile };
     let host = PolicyHost::new(
         Limits { code: CodeLimits { compile, ..CodeLimits::RUNTIME }, ..Limits::default() },
         &CacheDir::Off,
     );
-    let costly = Costly::WideSignatures { functions: 2000, width: 1000 };
+    let costly = Costly::Adapters { calls: 400, fields: 900 };
     let (_, loaded) = load(&host.unwrap(), costly, &costly.build());
-    assert!(loaded.unwrap_err().to_string().ends_with("too much to compile: it takes more than 0 s"));
+    assert!(loaded.unwrap_err().to_string().ends_with("too much to compile: it takes more than 1 s"));
 }
