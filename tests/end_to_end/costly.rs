@@ -1,6 +1,5 @@
-//! Modules that are made to be costly to compile, through every verb that takes a module: it ends
-//! soon and in little memory, the process that compiles included, with a reason, and the next
-//! command works.
+//! Modules made to be costly to compile, through every verb that takes a module: it ends soon, with a reason and in
+//! little memory, the compiling process included, and the next command works.
 
 use std::{
     fs,
@@ -20,7 +19,7 @@ const MOST_SECONDS: f64 = 5.0;
 /// Bytes that a command and the processes that it starts may hold together.
 const MOST_BYTES: u64 = 512 << 20;
 
-/// A module of each kind that is refused, and one that is just about compiled.
+/// A module of each kind that is refused, and one that just compiles.
 fn modules() -> Vec<(&'static str, Vec<u8>, Option<&'static str>)> {
     let wide = "i64 ".repeat(64);
     let blocks = format!(
@@ -46,12 +45,12 @@ fn modules() -> Vec<(&'static str, Vec<u8>, Option<&'static str>)> {
     ]
 }
 
-/// Calls between two components within the component, of a tuple with many fields.
+/// A component with calls between two inner ones, of a tuple with many fields.
 fn adapters() -> Vec<u8> {
     let tuple = format!("(tuple {})", "u8 ".repeat(900));
     let lowered: String =
         (0..400).map(|call| format!(r#"(core func $l{call} (canon lower (func $f) (memory $m "memory")))"#)).collect();
-    // What nobody calls is not made.
+    // An adapter that nothing calls is not made.
     let used: String = (0..400).map(|call| format!(r#"(import "" "{call}" (func (param i32)))"#)).collect();
     let given: String = (0..400).map(|call| format!(r#"(export "{call}" (func $l{call}))"#)).collect();
     let text = format!(
@@ -77,7 +76,7 @@ fn adapters() -> Vec<u8> {
     wat::parse_str(text).unwrap()
 }
 
-/// Resident bytes of a process and of all that it has started.
+/// Resident bytes of a process and all its descendants.
 fn resident(process: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -86,10 +85,10 @@ fn resident(process: &str) -> u64 {
     own + children.split_whitespace().map(resident).sum::<u64>()
 }
 
-/// What a command said, its processor time with its children's, and the most that they held together.
+/// A command's standard error, its processor seconds and its peak of resident bytes, its children included.
 fn measured(place: &Place, arguments: &[&str]) -> (String, f64, u64) {
     let program = place.command(&[] as &[&str]);
-    // The shell's own builtin knows the processor time of all that it waited for.
+    // The shell's builtin `times` knows the processor time of all that it waited for.
     let mut shell = std::process::Command::new("bash");
     shell.args(["-c", r#""$0" "$@" >&2; times"#]).arg(program.get_program()).args(arguments);
     shell.env_clear().current_dir(place.path("."));

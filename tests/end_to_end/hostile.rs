@@ -13,7 +13,7 @@ pub fn careful(decide: &str) -> Vec<u8> {
     module("", decide, "(i32.const 2048)")
 }
 
-/// A healthy one with further fields: types, functions.
+/// A healthy policy with further fields: types, functions.
 pub fn with_fields(fields: &str) -> Vec<u8> {
     wat::parse_str(format!("{} {fields})", text("", "", "(i32.const 2048)"))).unwrap()
 }
@@ -22,7 +22,7 @@ fn module(describe: &str, decide: &str, recover: &str) -> Vec<u8> {
     wat::parse_str(format!("{})", text(describe, decide, recover))).unwrap()
 }
 
-/// All of the text but the last bracket.
+/// The module's text without the last bracket.
 fn text(describe: &str, decide: &str, recover: &str) -> String {
     format!(
         r#"(module
@@ -69,7 +69,7 @@ fn a_policy_that_fails_in_a_decision_is_replaced_and_the_picture_comes() {
         let place = Place::new();
         let policy = place.write("p.wasm", guest("", body));
         let record = place.decode(&inputs(), &["--policy", &policy, "--json", "-o", "out.png"]).json();
-        // Where the machine is busy, the clock comes before the fuel's end.
+        // On a busy machine, the time ends before the fuel.
         let said = record["fallback"]["reason"].as_str();
         assert!(said == reason || (body == LOOP && said == Some("timeout")), "{body}: {record}");
         assert_eq!(record["answer"].is_null(), reason.is_some(), "{body}");
@@ -88,18 +88,18 @@ fn a_policy_that_fails_before_it_is_put_to_work_ends_with_two() {
     }
 }
 
-/// The same as [`guest`], which after a failure does something else.
+/// As [`guest`], but with `recover` run before the decision after a failure.
 fn denier(decide: &str, recover: &str) -> Vec<u8> {
     module("", decide, &format!("{recover} (call $decide (local.get 0))"))
 }
 
-/// Parts of an answer: the plan stands at 1028. `ATTEMPTS` is how many have failed.
+/// Parts of an answer: the plan is at address 1028. `ATTEMPTS` is the number of failed attempts.
 const ATTEMPTS: &str = "(i32.load offset=132 (local.get 0))";
 const F16: &str = "(i32.store8 (i32.const 1061) (i32.const 2))";
 const MIXED: &str = "(i32.store8 (i32.const 1060) (i32.const 1))";
 const LAST: &str = "(i32.store8 (i32.const 1062) (i32.const 1))";
 const EACH_STEP: &str = "(i32.store8 (i32.const 1063) (i32.const 2))";
-/// Tiles of such a side that share 16, so many at once.
+/// Tiles of this side with an overlap of 16, `together` at once.
 fn tiles(side: u32, together: u32) -> String {
     format!(
         "(i32.store8 (i32.const 1028) (i32.const 1)) (i32.store (i32.const 1032) (i32.const {side}))
@@ -108,7 +108,7 @@ fn tiles(side: u32, together: u32) -> String {
     )
 }
 
-/// A quarter of what the whole picture is expected to hold: nothing whole fits, nor large tiles; small ones do.
+/// A quarter of the whole picture's expected memory: neither the whole nor large tiles fit; small ones do.
 fn tight(place: &Place) -> String {
     let peak = |options: &[&str]| {
         let all = [&["--dry-run", "--json", "--no-history", "--policy", "fixed"], options].concat();
@@ -127,12 +127,12 @@ fn a_policy_that_denies_gets_no_more_than_its_attempts_and_the_picture_comes() {
     let burn = "(local.set $left (i32.const 3000000))
         (loop $more (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))";
     let after = |attempts: u32, then: &str| format!("(if (i32.eq {ATTEMPTS} (i32.const {attempts})) (then {then}))");
-    // Narrow types would take minutes on a processor that has none.
+    // Narrow dtypes would take minutes on a processor without them.
     let never = [after(1, &tiles(504, 1)), after(2, &tiles(448, 1))].concat();
     let (many, fewer) = (tiles(64, 64), [after(1, &tiles(64, 63)), after(2, &tiles(64, 62))].concat());
-    // What it says in other words is what it has said: the host decides from the second attempt on.
+    // A plan repeated in other words is the same plan: the host decides from the second attempt on.
     let alternating = [after(1, LAST), after(2, EACH_STEP), after(3, LAST)].concat();
-    // The host's own plan is the last resort of those that deny to the end.
+    // The host's own plan is the last resort if a policy denies to the end.
     let cases = [
         ("never fitting", denier("", &never), true),
         (

@@ -1,5 +1,5 @@
-//! Hostile files against every verb that reads them: no panic, no signal, one line, at most 20 s of processor time and 1 GiB beyond what
-//! good files take, and nothing left behind.
+//! Hostile files against every verb that reads them: no panic, no signal, one line, at most 20 s of processor time and
+//! 1 GiB more than good files take, and nothing left behind.
 
 #[path = "hostile_files/corpus.rs"]
 mod corpus;
@@ -19,16 +19,16 @@ use crate::{
 };
 use corpus::{As, Hostile};
 
-/// Beyond what good files take, in KiB.
+/// The memory limit beyond that of good files, in KiB.
 const MOST_MEMORY: u64 = 1 << 20;
 
-/// Seconds of processor time.
+/// The limit of processor time, in seconds.
 const MOST_TIME: u64 = 20;
 
-/// Much longer than that: what waits for ever uses no processor.
+/// Much longer than [`MOST_TIME`]: a process that waits for ever uses no processor time.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The commands that read a file of this kind, each with whether it may write, under the names below.
+/// The commands that read a file of this kind.
 fn commands(given_as: As, name: &str) -> Vec<Vec<String>> {
     let vae = fixture("flux-bfl/ae.safetensors");
     let latent = fixture("flux-bfl/latent.safetensors");
@@ -73,7 +73,7 @@ fn commands(given_as: As, name: &str) -> Vec<Vec<String>> {
     }
 }
 
-/// The program about to be run in a place where a good picture lies.
+/// The command to run, in a folder with a good picture.
 fn command(place: &Place, words: &[String], given_as: As, name: &str) -> Command {
     let mut command = place.command(words);
     if given_as == As::History {
@@ -84,7 +84,7 @@ fn command(place: &Place, words: &[String], given_as: As, name: &str) -> Command
     command
 }
 
-/// The same under limits, as the shell sets them.
+/// The same command under limits that the shell sets.
 fn limited(command: &Command, kibibytes: u64) -> Command {
     let mut shell = Command::new("/bin/sh");
     let script = format!("ulimit -c 0; ulimit -t {MOST_TIME}; ulimit -d {kibibytes}; exec \"$0\" \"$@\"");
@@ -96,7 +96,7 @@ fn limited(command: &Command, kibibytes: u64) -> Command {
     shell
 }
 
-/// The most data that a process has had until it ends, in KiB.
+/// The peak data size of a process until it ends, in KiB.
 fn most_data(mut child: Child) -> u64 {
     let mut most = 0;
     while child.try_wait().unwrap().is_none() {
@@ -109,14 +109,14 @@ fn most_data(mut child: Child) -> u64 {
     most
 }
 
-/// What a run has come to.
+/// The result of a run.
 struct Ended {
     code: Option<i32>,
     stdout: String,
     stderr: String,
 }
 
-/// Runs to the end, however much is said meanwhile; what waits for ever is ended.
+/// Runs a command to the end, however much it prints; one that waits for ever is killed.
 fn run(mut command: Command) -> Ended {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let drained = |mut pipe: Box<dyn Read + Send>| {
@@ -144,7 +144,7 @@ fn run(mut command: Command) -> Ended {
     Ended { code: status.and_then(|status| status.code()), stdout, stderr }
 }
 
-/// What is wrong with how a command took a file; nothing where all is well.
+/// The faults in a command's handling of a file; none if all is well.
 fn objection(place: &Place, hostile: &Hostile, given_as: As, words: &[String], kibibytes: u64) -> Option<String> {
     let ended = run(limited(&command(place, words, given_as, &hostile.name), kibibytes));
     let mut wrong = Vec::new();
@@ -161,7 +161,7 @@ fn objection(place: &Place, hostile: &Hostile, given_as: As, words: &[String], k
         }
     }
     let output = |name: &String| ended.code == Some(0) && name.starts_with("out.");
-    // A damaged history is put aside, under its own name and more.
+    // A damaged history is put aside under a longer name.
     let history = |name: &String| given_as == As::History && name.starts_with(&hostile.name);
     let expected = |name: &String| *name == hostile.name || name == "good.png" || output(name) || history(name);
     let left: Vec<String> = place.files().into_iter().filter(|name| !expected(name)).collect();
@@ -177,7 +177,7 @@ fn objection(place: &Place, hostile: &Hostile, given_as: As, words: &[String], k
 #[test]
 fn hostile_files_are_refused_within_bounds_by_every_verb() {
     let good = root().join("examples/astronaut-decoded.png");
-    // What the same commands take where nothing is wrong.
+    // The memory that the same commands take for good files.
     let place = Place::new();
     let [latent, _, vae] = bundled();
     let whole = [
@@ -203,7 +203,7 @@ fn hostile_files_are_refused_within_bounds_by_every_verb() {
                 let _listener = hostile.write(place.path(".").as_path());
                 for words in commands(*given_as, &hostile.name) {
                     let found = objection(&place, hostile, *given_as, &words, baseline + MOST_MEMORY);
-                    // At once: a run that is cut off still says what it found.
+                    // Printed at once: a run that is cut off still shows its findings.
                     objections.extend(found.inspect(|line| println!("{line}")));
                 }
             }

@@ -1,4 +1,4 @@
-//! `inspect` says what a file is, and `decode` the same where it is given the wrong one.
+//! `inspect` says what a file is, and `decode` says the same if it is given the wrong one.
 
 use std::fs;
 
@@ -6,13 +6,13 @@ use serde_json::{Map, Value, json};
 
 use crate::program::{Place, bundled, fixture, one_tensor};
 
-/// A file's header, and where its data begin.
+/// A file's header, and the offset of its data in bytes.
 fn header(bytes: &[u8]) -> (Map<String, Value>, usize) {
     let end = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     (serde_json::from_slice(&bytes[8..end]).unwrap(), end)
 }
 
-/// A file of these tensors, of zeros, of one type with so many bytes a value.
+/// A file of these tensors, all zeros of one dtype with `size` bytes a value.
 fn zeros(tensors: impl IntoIterator<Item = (String, Vec<u64>)>, dtype: &str, size: u64) -> Vec<u8> {
     let (mut entries, mut end) = (Map::new(), 0);
     for (name, shape) in tensors {
@@ -138,7 +138,7 @@ fn what_tilewright_wrote_is_known_again_several_files_at_once() {
     let reports = place.run(&["inspect", "out.png", "r.jsonl", "--json"]).json();
     assert_eq!(reports[0]["decision"]["policy"]["name"], "adaptive");
     assert_eq!((&reports[1]["kind"], &reports[1]["records"]), (&json!("records"), &json!(1)));
-    // One that can't be looked into does not hide the others.
+    // A file that can't be read does not hide the others.
     let run = place.run(&["inspect", "nowhere", "out.png"]);
     assert!(run.stdout().contains("a PNG picture"));
     run.failed(2, "nowhere");
@@ -193,7 +193,7 @@ fn a_latent_that_makes_no_sense_for_the_model_gets_advice() {
             Some(words) => assert!(warnings.len() == 1 && warnings[0].contains(words), "{stderr}"),
         }
     }
-    // The bundled one is not doubted.
+    // The bundled latent raises no doubt.
     let stderr = place.decode(&bundled(), &["--dry-run"]).succeeded().stderr();
     assert!(!stderr.contains("warning: "), "{stderr}");
 }

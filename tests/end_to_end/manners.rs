@@ -13,7 +13,7 @@ use crate::program::{Place, Run, bundled, fixture};
 /// A name that clears the screen, sets the title, turns the direction of writing and forges a line.
 const HOSTILE: &str = "a\u{1b}[2J\u{1b}]0;t\u{7}\u{9b}31m\u{202e}b\r\nerror: forged";
 
-/// The name as JSON has it within a string.
+/// The text as a JSON string.
 fn in_json(text: &str) -> String {
     serde_json::to_string(text).unwrap()
 }
@@ -56,7 +56,7 @@ fn what_files_say_reaches_a_terminal_cleaned() {
         assert_clean(&run, &arguments.join(" "));
         assert!(!run.stdout().is_empty() || !run.stderr().is_empty());
     }
-    // The name is still to be recognised, and JSON says it as it is.
+    // The name stays recognisable, and JSON gives it unchanged.
     let table = place.run(&["inspect", "hostile.safetensors", "--tensors"]);
     assert!(
         table.succeeded().stdout().contains(r"a\u001b[2J\u001b]0;t\u0007\u009b31m\u202eb\r\nerror: forged"),
@@ -67,7 +67,7 @@ fn what_files_say_reaches_a_terminal_cleaned() {
     assert_eq!(json["listing"][0]["name"], HOSTILE);
 }
 
-/// Starts it and reads nothing of what it prints.
+/// Runs a command and reads nothing from its standard output.
 fn unread(mut command: Command) -> Run {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
@@ -99,7 +99,7 @@ fn a_reader_that_has_gone_is_no_failure() {
     }
 }
 
-/// Whether the process has taken SIGINT and SIGTERM over, signals 2 and 15, by the mask in its status (proc(5)).
+/// True if the process handles SIGINT and SIGTERM, signals 2 and 15, by the mask in its status (proc(5)).
 fn listens(child: &Child) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
@@ -127,7 +127,7 @@ fn interrupted(mut child: Child, signal: &str) -> Run {
 fn signals_end_it_with_their_statuses_and_one_line() {
     let place = Place::new();
     for (signal, status) in [("INT", 130), ("TERM", 143)] {
-        // Waits for its standard input, which nobody writes to.
+        // The command waits for its standard input, which nobody writes to.
         let mut command = place.command(&["policy", "replay", "-"]);
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let run = interrupted(child, signal);
@@ -168,7 +168,7 @@ fn a_configuration_that_is_not_there_is_refused_everywhere() {
 fn weights_that_cannot_be_loaded_are_no_outcome_of_a_plan() {
     let place = Place::new();
     let [latent, _, vae] = bundled();
-    // Of a type that the header may have and no decoder computes with: sizes stay right where F8 stands for I8.
+    // F8 is a dtype that headers may have but no decoder computes with; each value is one byte of the file.
     let bytes = std::fs::read(vae).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();

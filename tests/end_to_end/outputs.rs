@@ -1,5 +1,5 @@
-//! Outputs: what they never replace, how they are named, standard input and output, several files in one call, and what they say
-//! beside their pixels.
+//! Outputs: files that they never replace, their names, standard input and output, several files in one call, and the
+//! texts beside their pixels.
 
 use std::{
     collections::BTreeMap,
@@ -131,7 +131,7 @@ fn two_outputs_are_two_files() {
         assert!(run.stderr().contains("one file can't be both"), "{words}: {}", run.stderr());
         assert_eq!(place.files(), ["a.latent", "here"], "{options:?}");
     }
-    // The names that a batch comes to are known once the latent is read.
+    // The names of a batch are known only after the latent is read.
     place.write("two.latent", latent(&[2, 16, 8, 8], 0.5));
     decode(&place, &["two.latent"], &["-o", "x.png", "--record", "x-02.png"]).failed(2, "one file can't be both");
     assert_eq!(place.files(), ["a.latent", "here", "two.latent"]);
@@ -206,7 +206,7 @@ fn standard_input_and_output_take_one_picture() {
     let piped = |arguments: &[&str], input: &[u8], output: Stdio| {
         let mut command = place.command(arguments);
         let mut program = command.stdin(Stdio::piped()).stdout(output).stderr(Stdio::piped()).spawn().unwrap();
-        // It may refuse without reading.
+        // The program may refuse without reading.
         let _ = program.stdin.take().unwrap().write_all(input);
         Run(program.wait_with_output().unwrap())
     };
@@ -217,7 +217,7 @@ fn standard_input_and_output_take_one_picture() {
     let run = piped(&[&arguments[..], &["--format", "webp"]].concat(), &small(), Stdio::piped());
     assert!(run.0.stdout.starts_with(b"RIFF"), "{}", run.stderr());
 
-    // What comes out goes in again.
+    // The output serves as an input again.
     let picture = piped(&arguments, &small(), Stdio::piped()).0.stdout;
     let encode = ["encode", "-", "--vae", &vae, "--device", "cpu", "--no-history", "-o", "-"];
     let run = piped(&encode, &picture, Stdio::piped());
@@ -285,7 +285,7 @@ fn several_latents_share_the_weights_and_one_that_fails_stops_none() {
         decode(&place, latents, options).failed(2, words);
         assert_eq!(place.files(), expected, "{options:?}");
     }
-    // Where none could be written, no folder stays.
+    // If no picture could be written, no folder stays.
     decode(&place, &["in/b.latent", "in/b.latent"], &["-o", "{name}-{n}.png"]).failed(1, "2 of 2 could not be decoded");
     place.write("d.latent", "nonsense");
     decode(&place, &["in/b.latent", "d.latent"], &["-o", "new"]).failed(1, "2 of 2");
@@ -311,7 +311,7 @@ fn several_pictures_are_encoded_and_a_folder_of_them() {
     encode(&["in/a.png", "-o", "a-1.safetensors", "--no-clobber"]).failed(2, "stands there already");
 }
 
-/// The ASCII entries of a little-endian EXIF directory, by tag; read here by the letter of TIFF 6.0.
+/// The ASCII entries of a little-endian EXIF directory, by tag; parsed here as TIFF 6.0 specifies.
 fn exif(directory: &[u8]) -> BTreeMap<u16, String> {
     assert_eq!(directory[..4], *b"II*\0");
     let short = |at: usize| u16::from_le_bytes(directory[at..at + 2].try_into().unwrap());
@@ -379,7 +379,7 @@ fn every_format_keeps_the_workflow_or_says_that_it_does_not() {
     let metadata = metadata.metadata().clone().unwrap();
     assert_eq!((metadata["workflow"].as_str(), metadata["prompt"].as_str()), (WORKFLOW, PROMPT));
 
-    // From each of them, encode gives it on to the latent.
+    // From each of them, encode passes both texts on to the latent.
     for name in ["a.webp", "a.jpg", "a.safetensors", "a.png"] {
         let arguments = ["encode", name, "--vae", &vae(), "--device", "cpu", "--no-history", "-o", "back.latent"];
         place.run(&arguments).succeeded();

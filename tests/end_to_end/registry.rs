@@ -142,7 +142,7 @@ fn what_was_signed_for_another_name_or_version_is_refused_and_what_says_nothing_
     let (own, old, other) =
         (registry.named("ada/wide:1.0.0"), registry.named("ada/wide:1.1.0"), registry.named("eve/wide:1.0.0"));
     signer.place.run(&["policy", "sign", "p.wasm", "--key", "ada.key", "--reference", &own]).succeeded();
-    // As whoever runs the registry could lay it.
+    // The registry's operator could place them so.
     for name in [&own, &old, &other] {
         signer.place.run(&["policy", "push", "p.wasm", name]).succeeded();
     }
@@ -153,7 +153,7 @@ fn what_was_signed_for_another_name_or_version_is_refused_and_what_says_nothing_
     pull(&other).failed(1, "it was signed as");
     assert_eq!(place.files(), [""; 0]);
     assert!(!pull(&own).succeeded().stderr().contains("note:"));
-    // One that says no name of its own: what is lacking is told.
+    // A signature without a name: the note says that it is missing.
     signer.sign().succeeded();
     signer.place.run(&["policy", "push", "p.wasm", &own]).succeeded();
     assert!(pull(&own).succeeded().stderr().contains("nothing binds that to the name ada/wide"));

@@ -140,7 +140,7 @@ fn where_signed_policies_are_asked_for_no_other_is_put_to_work() {
     signer.sign().succeeded();
     signer.configure(true, &[]);
     signer.decide("p.wasm").failed(2, "not among the trusted keys (there are none)");
-    // Nothing of it is compiled before, whatever for; signing is one's own word.
+    // No verb compiles an untrusted module; signing one's own is allowed.
     for verb in ["inspect", "check", "bench"] {
         signer.place.run(&["policy", verb, "p.wasm"]).failed(2, "not among the trusted keys (there are none)");
     }

@@ -31,7 +31,7 @@ pub use writing::Writing;
 /// In help, options of every command come after the command's own, however many commands there are.
 const LAST: usize = 1000;
 
-/// What --help ends with.
+/// The end of --help.
 const BEGINNING: &str = "\
 To begin with:
   tilewright decode ComfyUI_00001_.latent --vae ae.safetensors -o out.png

@@ -1,4 +1,4 @@
-//! One file or several, one after the other: one that fails does not stop those after it.
+//! Files, one after the other: one that fails does not stop those after it.
 
 use crate::{
     failure::{Failure, Outcome},
@@ -7,14 +7,14 @@ use crate::{
     tell::tell,
 };
 
-/// What works on one file at a time.
+/// Work on one file at a time.
 pub trait Work {
     /// Works on a file.
     fn work(&mut self, input: &Input) -> Outcome;
 }
 
-/// Works through the files. A single one's failure is the command's; of several, each failure is told as it happens and the command
-/// ends with how many there were. `done` is the word for what is done to a file.
+/// Works through the files. The failure of a single file is the command's; of several files, each failure is printed at
+/// once and the command fails with their number. `done` is the word for the work, such as `decoded`.
 pub fn work_through(work: &mut dyn Work, inputs: &[Input], several: bool, done: &str) -> Outcome {
     if !several {
         return inputs.iter().try_for_each(|input| work.work(input).map_err(|failure| input.renamed(failure)));

@@ -272,7 +272,7 @@ impl Weighted {
         Ok(Self::Clips(VideoVae::open(path)?.into()))
     }
 
-    /// A latent's file that is of this model.
+    /// Reads a latent of this model from a file.
     fn latent(&self, path: &Path, tensor: Option<&str>) -> Outcome<Latent> {
         Ok(match self {
             Self::Pictures(vae) => vae.latent(path, tensor)?,

@@ -17,7 +17,7 @@ use crate::{
 /// Chosen once, from the command line.
 static PLACE: OnceLock<Place> = OnceLock::new();
 
-/// Says which file this run goes by: the one that was asked for, which has to be there, whether or not it will be read; or the user's.
+/// Chooses the configuration of this run: the file asked for, which must exist even if it is never read, or the user's.
 pub fn choose(file: Option<PathBuf>) -> Outcome {
     let named = file.filter(|path| !path.as_os_str().is_empty());
     let place = named.map_or(Place::User, Place::At);

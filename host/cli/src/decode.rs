@@ -27,7 +27,7 @@ use crate::{
 /// Endings of latents in a folder.
 const LATENTS: [&str; 2] = ["latent", "safetensors"];
 
-/// What outputs are called where nobody says.
+/// Endings of outputs if none is asked for.
 const PICTURE: &str = "png";
 const CLIP: &str = "mp4";
 
@@ -52,16 +52,16 @@ pub fn run(arguments: &Decode) -> Outcome {
             .and_then(|mut pictures| work_through(&mut pictures, &inputs, several, "decoded")),
     };
     if let Some(folder) = made {
-        // Succeeds only where nothing came to be in it.
+        // Succeeds only if the folder is still empty.
         let _ = fs::remove_dir(folder);
     }
     done
 }
 
-/// What is read and written, and how that is shown.
+/// The files that are read and written, and the form of the report.
 struct Plan {
     naming: Naming,
-    /// All that is read, and what is written beside the outputs.
+    /// All inputs, and the files written beside the outputs.
     roles: Roles,
     options: Options,
     shown: Shown,
@@ -69,7 +69,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// Refuses what can't be before anything is read or written.
+    /// Refuses arguments that can't be carried out, before any file is read or written.
     fn new(arguments: &Decode, inputs: &[Input], several: bool) -> Outcome<Self> {
         let naming = Naming::of(arguments.output.as_deref(), inputs, several)?;
         let (clip, drawing) = (&arguments.clip, arguments.explain_image.as_deref());
@@ -93,7 +93,7 @@ impl Plan {
         Ok(Self { naming, roles, options: arguments.writing.options(), shown, dry_run: arguments.dry_run })
     }
 
-    /// Where an input's pictures or clips go; nothing where only a decision is asked for.
+    /// The output of an input's pictures or clips; none if only a decision is asked for.
     fn output(&self, input: &Input, kind: Kind, ending: &str) -> Outcome<Option<Output>> {
         if self.dry_run {
             return Ok(None);
@@ -103,7 +103,7 @@ impl Plan {
         Ok(Some(Output::with(&path, kind, self.options)?))
     }
 
-    /// Compares the outputs with all that is read, and with each other; a clip's name may yet change with its frames.
+    /// Compares the outputs with all inputs and with each other; a clip's name may still change with its frames.
     fn check_names(&self, inputs: &[Input], ending: &str) -> Outcome {
         self.naming.check(inputs, ending)?;
         let paths = inputs.iter().map(|input| self.naming.path(input, ending));

@@ -60,7 +60,7 @@ struct Attention {
     fused_is_right: bool,
 }
 
-/// Says why the user waits, where a device has not been measured yet.
+/// Explains the wait if a device has not been measured yet.
 pub fn say_what_is_measured() {
     announce_probe(|facts, measured| match measured {
         None => tell!("note: measuring {} once, for about 3 s", facts.name),

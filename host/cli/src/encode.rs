@@ -1,4 +1,4 @@
-//! `tilewright encode`: pictures or clips to latents' files, and what was decided to tables.
+//! `tilewright encode`: pictures or clips to latent files, and decisions to tables.
 
 mod clip;
 mod latent_file;
@@ -31,15 +31,15 @@ pub use latent_file::Kind as LatentKind;
 /// Endings of pictures in a folder.
 const PICTURES: [&str; 5] = ["png", "jpg", "jpeg", "webp", "gif"];
 
-/// Encodes as asked: pictures or clips, as the VAE has it.
+/// Encodes pictures or clips, depending on the VAE.
 pub fn run(arguments: &Encode) -> Outcome {
-    // Before standard input is read.
+    // Checked before standard input is read.
     Plan::check_shown(arguments)?;
     let is_clip = || -> Outcome<bool> {
         Ok(matches!(Identity::of(&Checkpoint::open(&arguments.vae)?).kind, Kind::VideoAutoencoder))
     };
     let has_folder = arguments.inputs.iter().any(|path| path.is_dir());
-    // Of a video VAE, a folder is a clip.
+    // For a video VAE, a folder is one clip.
     let several_inside = has_folder && !is_clip()?;
     let inputs = listed(&arguments.inputs, "pictures", several_inside.then_some(&PICTURES))?;
     let several = arguments.inputs.len() > 1 || several_inside;
@@ -58,17 +58,17 @@ pub fn run(arguments: &Encode) -> Outcome {
             .and_then(|mut pictures| work_through(&mut pictures, &inputs, several, "encoded")),
     };
     if let Some(folder) = made {
-        // Succeeds only where nothing came to be in it.
+        // Succeeds only if the folder is still empty.
         let _ = fs::remove_dir(folder);
     }
     done
 }
 
-/// What is read and written, and how that is shown.
+/// The files that are read and written, and the form of the report.
 struct Plan<'a> {
     arguments: &'a Encode,
     naming: Naming,
-    /// All that is read, and what is written beside the outputs.
+    /// All inputs, and the files written beside the outputs.
     roles: Roles,
     shown: Shown,
 }
@@ -84,7 +84,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Refuses what can't be before anything is written.
+    /// Refuses arguments that can't be carried out, before anything is written.
     fn new(arguments: &'a Encode, inputs: &[Input], several: bool) -> Outcome<Self> {
         let aside = Self::check_shown(arguments)?;
         let naming = Naming::of(arguments.output.as_deref(), inputs, several)?;
@@ -109,7 +109,7 @@ impl<'a> Plan<'a> {
         Ok(self.roles.clone().occupies("-o", path).check()?)
     }
 
-    /// Where an input's latent goes; nothing will be written where only a decision is asked for.
+    /// The latent file of an input; nothing will be written if only a decision is asked for.
     fn output(&self, input: &Input) -> Outcome<LatentFile> {
         let Encode { format, no_clobber, dry_run, .. } = self.arguments;
         let path = self.naming.path(input, self.ending());
@@ -124,7 +124,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The workflow and the like that an input carries, for its latent.
+/// The texts of an input, such as its workflow, for its latent.
 fn texts(input: &Input) -> Texts {
     tilewright_decode::carried(read_texts(&input.path))
 }

@@ -1,4 +1,4 @@
-//! The files of a command: what it reads, so that nothing that it writes replaces any of it.
+//! The inputs of a command, listed so that no output replaces one of them.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ impl From<Refused> for Failure {
     }
 }
 
-/// What every command reads: the configuration and the history.
+/// The inputs of every command: the configuration and the history.
 pub fn roles() -> Roles {
     let mut roles = Roles::new();
     if let Some(path) = config::place().path() {
@@ -35,7 +35,7 @@ pub fn roles() -> Roles {
     roles
 }
 
-/// Adds a policy's file and its signature, where it is one.
+/// Adds a policy's file and its signature, if the policy is a file.
 #[must_use]
 pub fn reads_policy(roles: Roles, name_or_file: &str) -> Roles {
     if !PolicyHost::names_file(name_or_file) {
@@ -51,7 +51,7 @@ pub fn reads_vae(roles: Roles, path: &Path) -> Roles {
     roles.reads("the VAE", path).reads("the VAE's config.json", &path.with_file_name("config.json"))
 }
 
-/// Refuses standard output where only a file serves, and then what [`Roles::check`] refuses.
+/// Refuses standard output, since only a file serves, and everything that [`Roles::check`] refuses.
 pub fn check_file(roles: Roles, option: &str, path: Option<&Path>) -> Outcome<Roles> {
     let Some(path) = path else { return Ok(roles) };
     if path.as_os_str() == STANDARD {

@@ -1,4 +1,4 @@
-//! The files that a command is to work through: as they are named, out of folders, or from standard input.
+//! The input files of a command: named ones, those in folders, and standard input.
 
 use std::{
     fs::{self, File},
@@ -11,24 +11,24 @@ use tilewright_media::STANDARD;
 
 use crate::failure::{Failure, Outcome};
 
-/// The most bytes that are taken from standard input.
+/// The size limit of standard input, in bytes.
 const MOST_BYTES: u64 = 8 << 30;
 
-/// The most files of a folder.
+/// The most inputs in one folder.
 const MOST_FILES: usize = 100_000;
 
-/// How standard input is called in messages.
+/// The name of standard input in messages.
 const STANDARD_INPUT: &str = "standard input";
 
 /// One file to work on.
 pub struct Input {
-    /// Where it is opened.
+    /// The path that it is opened by.
     pub path: PathBuf,
-    /// How it is called in messages.
+    /// The name in messages.
     pub shown: String,
-    /// What outputs are named after; standard input has no name.
+    /// The name that outputs are derived from; none for standard input.
     pub stem: Option<String>,
-    /// What standard input gave: in a file without a name, which goes with this.
+    /// The contents of standard input, in a nameless file that is removed with this.
     _taken: Option<File>,
 }
 
@@ -49,25 +49,25 @@ impl Input {
         if count > MOST_BYTES {
             return Err(Failure::input(format!("{STANDARD_INPUT}: more than 8 GiB: give it as a file")));
         }
-        // Opened anew by this name, however often; it has no other.
+        // The file's only name, by which it can be opened again and again.
         let folder = if Path::new("/proc/self/fd").is_dir() { "/proc/self/fd" } else { "/dev/fd" };
         let path = Path::new(folder).join(file.as_raw_fd().to_string());
         Ok(Self { path, shown: STANDARD_INPUT.to_owned(), stem: None, _taken: Some(file) })
     }
 
-    /// Whether it came from standard input.
+    /// True if it came from standard input.
     pub fn is_standard(&self) -> bool {
         self.stem.is_none()
     }
 
-    /// A failure that calls it as the user does.
+    /// The failure with the name that the user knows the input by.
     pub fn renamed(&self, failure: Failure) -> Failure {
         if self.is_standard() { failure.renamed(&self.path.display().to_string(), &self.shown) } else { failure }
     }
 }
 
-/// The files that are named; in the place of a folder, those in it with such an ending, by name, hidden ones left out. Folders are
-/// files themselves where no endings are given.
+/// The named files; in place of a folder, its files with one of the endings, sorted by name, without hidden ones. If no
+/// endings are given, a folder counts as a file itself.
 pub fn listed(given: &[PathBuf], what: &str, endings: Option<&[&str]>) -> Outcome<Vec<Input>> {
     let mut inputs: Vec<Input> = Vec::new();
     for path in given {

@@ -23,7 +23,7 @@ use crate::{
 use records::Recorded;
 use tensors::Tensor;
 
-/// What is known of a file.
+/// The facts known about a file.
 #[derive(Serialize)]
 struct Report {
     file: String,
@@ -47,7 +47,7 @@ enum Found {
         format: &'static str,
         #[serde(flatten)]
         look: Box<Look>,
-        /// What tilewright wrote of the decision that it came from.
+        /// The record of the decision that made it, if tilewright wrote one.
         decision: Option<Box<Record>>,
     },
     /// Records of decisions.
@@ -107,7 +107,7 @@ impl Report {
                 })
             }
             _ => {
-                // Whatever else it is, this says so.
+                // If it is no file of tensors, the error says what it is.
                 let file = Checkpoint::open(path)?;
                 let inspection = Box::new(Inspection::of(&file));
                 let listing = if listed { tensors::listing(&file) } else { Vec::new() };
@@ -137,12 +137,12 @@ impl Report {
     }
 }
 
-/// What a file's first bytes show; none also where it can't be read, which is said by who reads it next.
+/// The format that a file's first bytes show; none also if it can't be read, which its next reader reports.
 fn kind(path: &Path) -> Option<Format> {
     let mut start = Vec::new();
     tilewright_files::open(path).ok()?.take(LOOKED_AT).read_to_end(&mut start).ok()?;
     match Format::of(&start) {
-        // A record is JSON, and has what it was made of in it.
+        // A record may quote the keys of other formats, but is JSON.
         Some(Format::Workflow | Format::DiffusersConfig) if start.starts_with(b"{\"tilewright\"") => Some(Format::Json),
         found => found,
     }

@@ -68,7 +68,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Wrong arguments in one line, like every other error: clap's first paragraph and what it guesses was meant, without the usage that follows.
+/// Reports wrong arguments in one line, like every other error: clap's first paragraph and its suggestions, without the
+/// usage that follows.
 fn refuse(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
     let mut lines = text.lines().map(str::trim);
@@ -101,7 +102,7 @@ fn run(arguments: Arguments) -> Outcome {
     }
 }
 
-/// Written in one piece: the generator panics where a reader has gone, as `| head` does.
+/// Prints the script in one piece: the generator panics if the reader has gone, as with `| head`.
 fn completions(shell: clap_complete::Shell) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "tilewright", &mut script);
@@ -114,7 +115,7 @@ fn log_to_standard_error(verbose: u8) {
     // The sandbox's compiler logs every function that it compiles.
     let filter = from_environment
         .unwrap_or_else(|| EnvFilter::new(format!("{level},cranelift=warn,wasmtime=warn,regalloc2=warn")));
-    // Colours would be escaped with all else that a terminal obeys.
+    // Colours would be escaped like every other control sequence.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(printer::Log::default).with_ansi(false);
     // It would be told of on standard error, too.
     log.without_time().log_internal_errors(false).init();

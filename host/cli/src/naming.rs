@@ -1,4 +1,4 @@
-//! What the outputs of a command are called: as the user says, or after their inputs.
+//! Names of a command's outputs: given by the user, or derived from the inputs.
 
 use std::{
     collections::HashMap,
@@ -13,20 +13,20 @@ use crate::{
     inputs::Input,
 };
 
-/// Stands in a name for that of the input.
+/// Placeholder for the input's name.
 const NAME: &str = "{name}";
 
-/// Where outputs go.
+/// The rule that names outputs.
 #[derive(Debug)]
 pub enum Naming {
-    /// After their inputs, into this folder; the current one where it is empty.
+    /// After their inputs, in this folder; an empty path is the current folder.
     Inside(PathBuf),
-    /// This, with `{name}` in it replaced.
+    /// This path, with `{name}` in it replaced.
     As(PathBuf),
 }
 
 impl Naming {
-    /// Where `output` says; for several inputs it is a folder, unless `{name}` or `{n}` in its name tells the outputs apart.
+    /// Reads `output`; for several inputs it is a folder, unless `{name}` or `{n}` in its name tells the outputs apart.
     pub fn of(output: Option<&Path>, inputs: &[Input], several: bool) -> Outcome<Self> {
         let Some(output) = output else {
             if inputs.iter().any(Input::is_standard) {
@@ -53,7 +53,7 @@ impl Naming {
         }
     }
 
-    /// The output of an input; `ending` is for names that don't say it.
+    /// The output path of an input; `ending` is used if the name is derived from the input's.
     pub fn path(&self, input: &Input, ending: &str) -> PathBuf {
         let stem = input.stem.as_deref().unwrap_or("standard-input");
         match self {
@@ -70,7 +70,7 @@ impl Naming {
         }
     }
 
-    /// Refuses two inputs whose outputs would be one. Numbers tell them apart anyway.
+    /// Refuses two inputs with the same output. Names with `{n}` always differ.
     pub fn check(&self, inputs: &[Input], ending: &str) -> Outcome {
         let mut taken: HashMap<PathBuf, &str> = HashMap::new();
         for input in inputs {
@@ -88,7 +88,7 @@ impl Naming {
         Ok(())
     }
 
-    /// Makes the folder that outputs go into, where it is missing and the one above it is there; it is given back where it was made.
+    /// Makes the outputs' folder if it is missing; its parent must exist. Returns the folder if it was made.
     pub fn make_folder(&self) -> Outcome<Option<&Path>> {
         match self {
             Naming::Inside(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {

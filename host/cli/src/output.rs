@@ -1,4 +1,4 @@
-//! Tensors as files hold them, and whether a file can be written.
+//! The bytes of a tensor in a file, and the check that a file can be written.
 
 use std::path::Path;
 

@@ -66,16 +66,16 @@ pub fn admitted(host: &PolicyHost, name_or_file: &str, settings: &[(String, Stri
     Ok(host.admit(&loaded, settings, admission)?)
 }
 
-/// A policy that may be loaded: one that ships, or the bytes of a file, signed where the configuration asks for that. The bytes that were
-/// verified are those that are loaded.
+/// A policy that may be loaded: a shipped one, or the bytes of a file, signed if the configuration requires it. The
+/// bytes loaded are the bytes verified.
 pub struct Module {
     origin: String,
-    /// None of one that ships.
+    /// None for a shipped policy.
     bytes: Option<Vec<u8>>,
 }
 
 impl Module {
-    /// Loads it.
+    /// Loads the module.
     pub fn load(&self, host: &PolicyHost) -> Result<LoadedPolicy, PolicyError> {
         match &self.bytes {
             Some(bytes) => host.load(&self.origin, bytes),
@@ -83,7 +83,7 @@ impl Module {
         }
     }
 
-    /// Puts it through the gate.
+    /// Puts the module through the gate.
     pub fn check(&self, host: &PolicyHost, settings: &[(String, String)]) -> Result<Verdict, PolicyError> {
         match &self.bytes {
             Some(bytes) => host.check_module(&self.origin, bytes, settings),
@@ -92,7 +92,8 @@ impl Module {
     }
 }
 
-/// Reads and verifies what a user's word for a policy means; nothing of it is compiled. Every verb that runs somebody's module begins here.
+/// Reads and verifies the policy that a name or path stands for, and compiles nothing. Every command that runs a module
+/// begins here.
 pub fn verified(host: &PolicyHost, name_or_file: &str) -> Outcome<Module> {
     if !PolicyHost::names_file(name_or_file) {
         return Ok(Module { origin: name_or_file.into(), bytes: None });
@@ -100,7 +101,7 @@ pub fn verified(host: &PolicyHost, name_or_file: &str) -> Outcome<Module> {
     verified_file(host, Path::new(name_or_file))
 }
 
-/// The same of what is a file, whatever it is called.
+/// The same for a file, whatever its name.
 pub fn verified_file(host: &PolicyHost, path: &Path) -> Outcome<Module> {
     let bytes = host.read_file(path)?;
     admission::signed(&config::current()?.policies, path, &bytes)?;

@@ -1,5 +1,5 @@
-//! What reaches standard output and standard error: the one place where both are opened, where --quiet holds, and where texts that files chose lose
-//! what a terminal would obey.
+//! Standard output and standard error, opened here alone: --quiet takes effect here, and texts from files lose the
+//! control characters that a terminal would obey.
 
 #![allow(clippy::disallowed_methods, reason = "everything that is printed goes through here")]
 
@@ -14,33 +14,33 @@ use tilewright_plan::terminal::{Clean, one_line};
 /// Set once, from the command line.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Prints nothing from now on but errors, warnings and what was asked for.
+/// From now on, prints only errors, warnings and the output asked for.
 pub fn be_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
 
-/// Whether notes, progress and summaries are left out.
+/// True if notes, progress and summaries are left out.
 pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Standard output for what was asked for: lists, reports, JSON.
+/// Standard output for results: lists, reports, JSON.
 pub fn stdout() -> Clean<StdoutLock<'static>> {
     Clean::new(io::stdout().lock())
 }
 
-/// Standard output for what says how the work went, which --quiet leaves out.
+/// Standard output for summaries of the work, which --quiet leaves out.
 pub fn summary() -> Box<dyn Write> {
     if is_quiet() { Box::new(io::sink()) } else { Box::new(stdout()) }
 }
 
-/// Standard output for bytes that are a file's own: completion scripts, a manual page, a picture.
+/// Standard output for a file's bytes, unchanged: completion scripts, a manual page, a picture.
 pub fn raw_stdout() -> Stdout {
     io::stdout()
 }
 
-/// A line on standard error, in one line whatever it contains, and at once, so that lines of several threads don't mix. Where nobody reads any more,
-/// the work goes on. With --quiet only errors and warnings are printed.
+/// Prints a line on standard error: one line whatever it contains, in one write, so that lines of several threads don't
+/// mix. If the reader has gone, the work goes on. With --quiet, only errors and warnings are printed.
 pub fn line(text: fmt::Arguments<'_>) {
     let text = text.to_string();
     if is_quiet() && !["error: ", "warning: "].iter().any(|kind| text.starts_with(kind)) {
@@ -49,17 +49,17 @@ pub fn line(text: fmt::Arguments<'_>) {
     let _ = io::stderr().lock().write_all(format!("{}\n", one_line(&text)).as_bytes());
 }
 
-/// Lines on standard error that were asked for, whether or not it is to be quiet.
+/// Prints lines on standard error that were asked for, even with --quiet.
 pub fn lines(text: &str) {
     let _ = Clean::new(io::stderr().lock()).write_all(format!("{text}\n").as_bytes());
 }
 
-/// Whether somebody looks at standard error as it is written.
+/// True if standard error is a terminal.
 pub fn stderr_is_terminal() -> bool {
     io::stderr().is_terminal()
 }
 
-/// A question on standard error, answered in the same line.
+/// Prints a question on standard error; the answer follows on the same line.
 pub fn ask(question: &str) {
     let _ = io::stderr().lock().write_all(one_line(question).as_bytes());
 }

@@ -19,7 +19,7 @@ const STEPS: u64 = 1000;
 /// How often a plain line is printed.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// How far the work has to be for its own pace to say alone how long the rest takes; before, the estimate has a say that shrinks.
+/// The share of the work after which its pace alone gives the time left; until then the estimate counts, less and less.
 const KNOWN: f64 = 0.25;
 
 /// Shows progress, and ends the decode when the user interrupts.
@@ -27,12 +27,12 @@ pub struct Progress {
     bar: Option<ProgressBar>,
     pace: Pace,
     spoken: Instant,
-    /// What is run, for the bar.
+    /// The plan, as the bar shows it.
     plan: String,
 }
 
 impl Progress {
-    /// From now on Ctrl-C and SIGTERM end the work at the next layer, or the program where that takes too long.
+    /// From now on Ctrl-C and SIGTERM end the work at the next layer, or the program if that takes too long.
     pub fn new() -> Self {
         signals::manner(Manner::Soon);
         let bar = is_shown().then(|| {
@@ -49,7 +49,7 @@ impl Progress {
         Self::new()
     }
 
-    /// Another file's work begins: a signal may end the program again.
+    /// Begins the work on another file: a signal may end the program again.
     pub fn resume(&self) {
         signals::manner(Manner::Soon);
     }
@@ -70,12 +70,12 @@ impl Progress {
     }
 }
 
-/// Whether there are bars: on a terminal, and where nobody asked for quiet.
+/// True if bars are shown: on a terminal, without --quiet.
 pub fn is_shown() -> bool {
     !printer::is_quiet() && printer::stderr_is_terminal()
 }
 
-/// How long the rest takes, by what was expected at first, and then more and more by what was done in the time that passed.
+/// The time left: from the estimate at first, then more and more from the pace of the work so far.
 struct Pace {
     started: Instant,
     expected: Option<Duration>,
@@ -86,7 +86,7 @@ impl Pace {
         Self { started: now, expected: None }
     }
 
-    /// What is left after `share` of the work; none where nothing says.
+    /// The time left after `share` of the work; none if nothing is known yet.
     fn left(&self, share: f64, now: Instant) -> Option<Duration> {
         let passed = now.saturating_duration_since(self.started).as_secs_f64();
         let by_estimate = self.expected.map(|expected| (expected.as_secs_f64() * (1.0 - share), 1.0 - share / KNOWN));
@@ -94,7 +94,7 @@ impl Pace {
         let seconds = match (by_estimate, by_pace) {
             (Some((estimate, trust)), Some(pace)) if trust > 0.0 => estimate * trust + pace * (1.0 - trust),
             (_, Some(pace)) => pace,
-            // Nothing is done yet: what has passed is part of it.
+            // Nothing is done yet: the time passed is part of the estimate.
             (Some((estimate, _)), None) => (estimate - passed).max(0.0),
             (None, None) => return None,
         };
@@ -139,7 +139,7 @@ impl Observer for Progress {
     }
 
     fn loaded(&mut self) {
-        // The estimate is of the work alone.
+        // The estimate leaves the loading out.
         self.pace.started = Instant::now();
         if let Some(bar) = &self.bar {
             bar.set_message(self.plan.clone());
@@ -185,7 +185,7 @@ mod tests {
         pace.expected = Some(Duration::from_secs(100));
         assert_eq!(pace.left(0.0, start), Some(Duration::from_secs(100)), "the estimate, before anything is done");
         assert_eq!(pace.left(0.0, after(10)), Some(Duration::from_secs(90)));
-        // Twice as slow as expected: after an eighth of the work, half of either.
+        // Twice as slow as expected: after an eighth of the work, estimate and pace count half each.
         let left = pace.left(0.125, after(25)).unwrap().as_secs_f64();
         assert!((left - (87.5 + 175.0) / 2.0).abs() < 1e-6, "{left}");
         assert_eq!(pace.left(0.5, after(100)), Some(Duration::from_secs(100)), "the pace alone");

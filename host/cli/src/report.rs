@@ -36,16 +36,16 @@ pub fn keep(recording: &Recording, record: &Record, planner: &mut Recorder) -> O
         .map_err(|error| Failure::work(format!("{}: can't be written: {error}", path.display())))
 }
 
-/// How what was decided is shown.
+/// The form in which a decision is shown.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown {
     /// The record alone on standard output, as JSON.
     pub json: bool,
     /// Every plan that was considered.
     pub explain: bool,
-    /// One of several: its JSON is one line.
+    /// The record is one of several: its JSON is one line.
     pub several: bool,
-    /// Standard output is the output's own: tables go to standard error.
+    /// Standard output carries the output file: tables go to standard error.
     pub aside: bool,
 }
 
@@ -58,7 +58,7 @@ struct Printed<'a> {
     outputs: Vec<String>,
 }
 
-/// The record on standard output, with the names of what was written.
+/// Prints the record on standard output, with the names of the files written.
 pub fn print_json(shown: Shown, record: &Record, files: &[PathBuf]) -> Outcome {
     let outputs = files.iter().map(|file| file.display().to_string()).collect();
     let printed = Printed { record, outputs };
@@ -69,7 +69,7 @@ pub fn print_json(shown: Shown, record: &Record, files: &[PathBuf]) -> Outcome {
 /// What was decided and measured: the record alone on standard output as JSON, or tables.
 pub fn report(shown: Shown, record: &Record, candidates: &[Candidate], files: &[PathBuf]) -> Outcome {
     if shown.json || shown.aside {
-        // Standard output is the record alone, or the picture.
+        // Standard output carries only the record or the picture.
         if shown.explain {
             printer::lines(&explanation(record, candidates));
         }
@@ -166,7 +166,7 @@ fn summary(record: &Record, files: &[PathBuf]) -> String {
     table::facts(rows)
 }
 
-/// Every plan that the policy asked the price of, once, the one carried out marked.
+/// Every plan that the policy asked the price of, listed once, with a mark at the one carried out.
 fn explanation(record: &Record, candidates: &[Candidate]) -> String {
     if candidates.is_empty() {
         return format!("{} asked for no prices: it decides by rule.", record.policy.name);
@@ -177,7 +177,7 @@ fn explanation(record: &Record, candidates: &[Candidate]) -> String {
     let heading = ["", "space", "precision", "layout", divided, "tiles", "rework", "memory", "time", "note"];
     let limit = record.request.memory_limit;
     let chosen = |candidate: &Candidate| what_runs(&candidate.plan) == what_runs(&record.plan);
-    // Plans that are alike in what is shown differ in when they give memory back.
+    // Plans that look alike in the table may differ in when they release memory.
     let releases = considered.iter().any(|one| one.plan.release != considered[0].plan.release);
     let rows = considered.iter().map(|candidate| {
         let plan = &candidate.plan;
@@ -222,12 +222,12 @@ fn explanation(record: &Record, candidates: &[Candidate]) -> String {
     format!("{heard}\n{}", table::listing(&heading, &[divided, "tiles", "rework", "memory", "time"], rows))
 }
 
-/// What makes two plans the same: all but what is said of them.
+/// The part of a plan that makes two the same: everything but the reason.
 fn what_runs(plan: &Plan) -> Plan {
     Plan { reason: String::new(), ..plan.clone() }
 }
 
-/// Policies may ask for a price again; a plan is listed where it was asked for first.
+/// Policies may ask for a price again; a plan is listed at its first request.
 fn once(candidates: &[Candidate]) -> Vec<&Candidate> {
     let mut known = Vec::new();
     let is_new = |candidate: &&Candidate| {

@@ -1,5 +1,5 @@
-//! SIGINT and SIGTERM, in every command but `serve`: the work ends at its next step, the program at once where nothing would notice, nothing
-//! half-written stays, one line says so, and the exit status is 130 or 143, as shells have it.
+//! SIGINT and SIGTERM, in every command but `serve`. The work ends at its next step, or the program at once if no work
+//! would notice; no half-written file stays, one line says so, and the exit status is 130 or 143, as in shells.
 
 use std::{
     fs,
@@ -25,35 +25,35 @@ use crate::tell::tell;
 /// How long a layer, or what comes before the first one, may take after a signal.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What files are called until they are whole, in all of this project's crates.
+/// The prefix of unfinished files' names, in all crates of this project.
 const UNFINISHED: &[u8] = b".tilewright-";
 
 /// The first signal that came; 0 before.
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
 
-/// What a signal does now. Held by the thread that ends the program, until the end.
+/// The present effect of a signal. The thread that ends the program holds the lock until the end.
 static STATE: Mutex<State> = Mutex::new(State { manner: Manner::AtOnce, abandon: None });
 
-/// How the program is ended while something is done.
+/// The way a signal ends the program during a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
-    /// In the middle of it.
+    /// At once, in the middle of the work.
     AtOnce,
-    /// By the work itself, which looks at [`received`]; in the middle of it where that takes too long, or at a second signal.
+    /// By the work itself, which checks [`received`]; at once if that takes too long, or at a second signal.
     Soon,
-    /// By the work itself, however long that takes; in the middle of it at a second signal.
+    /// By the work itself, however long that takes; at once at a second signal.
     Patiently,
-    /// Not at all: what is left is short, and has to be done whole.
+    /// Not at all: the rest of the work is short and must be completed.
     Finishing,
 }
 
 struct State {
     manner: Manner,
-    /// Takes away what would be left of the work.
+    /// Cleans up after unfinished work.
     abandon: Option<Box<dyn FnOnce() + Send>>,
 }
 
-/// Takes the two signals over. Until then they end the program as the system does, which shells report as the same statuses.
+/// Handles the two signals from now on. Until then the system ends the program, with the same statuses in shells.
 pub fn listen() {
     let (sender, signals) = mpsc::channel();
     match Signals::new([SIGINT, SIGTERM]) {
@@ -65,23 +65,23 @@ pub fn listen() {
     }
 }
 
-/// The exit status that a signal asked for, once one has come.
+/// The exit status of the signal that came; none before.
 pub fn status() -> Option<u8> {
     let signal = RECEIVED.load(Ordering::Relaxed);
     (signal != 0).then_some(128_u8.saturating_add(signal as u8))
 }
 
-/// Whether a signal has come: the work is to end.
+/// True if a signal has come: the work is to end.
 pub fn received() -> bool {
     status().is_some()
 }
 
-/// Says how the program may be ended from now on.
+/// Sets the way the program may be ended from now on.
 pub fn manner(manner: Manner) {
     state().manner = manner;
 }
 
-/// Says what takes away what would be left of the work, files that are open aside: those are found.
+/// Sets the cleanup after unfinished work, except for open files, which are found without it.
 pub fn abandoning(abandon: impl FnOnce() + Send + 'static) {
     state().abandon = Some(Box::new(abandon));
 }
@@ -112,7 +112,8 @@ fn end_at(signals: &Receiver<i32>) {
     process::exit(i32::from(status().unwrap_or(1)));
 }
 
-/// Removes the files below a folder that this process is writing under a passing name. Each crate that writes has its own such files open, and none would be told.
+/// Removes the files below a folder that this process is writing under a temporary name. They are found among its open
+/// files, since the crates that opened them are not told of the end.
 fn remove_unfinished(folder: &Path) {
     for entry in fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
         let Ok(path) = fs::read_link(entry.path()) else { continue };
@@ -126,7 +127,7 @@ fn remove_unfinished(folder: &Path) {
     }
 }
 
-/// Whether an open file is open for writing, by the flags in its `fdinfo`: octal, the last digit's two lower bits (proc(5), open(2)).
+/// True if a file is open for writing, by the flags in its `fdinfo`: octal, the two lowest bits (proc(5), open(2)).
 fn is_writable(info: &Path) -> bool {
     let text = fs::read_to_string(info).unwrap_or_default();
     let flags = text.lines().find_map(|line| u32::from_str_radix(line.strip_prefix("flags:")?.trim(), 8).ok());
@@ -147,7 +148,7 @@ mod tests {
         let input = File::open(at(".tilewright-read")).unwrap();
         let kept = File::create(at("kept")).unwrap();
         let unfinished = tempfile::Builder::new().prefix(".tilewright-").tempfile_in(folder.path()).unwrap();
-        // Other tests write, too.
+        // Limited to this folder: other tests write files, too.
         remove_unfinished(folder.path());
         assert!(at(".tilewright-read").exists() && at("kept").exists());
         assert!(!unfinished.path().exists());

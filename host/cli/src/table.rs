@@ -6,7 +6,8 @@ use tilewright_plan::terminal::one_line;
 
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 
-/// A table of two columns: what, and its value. Values are in one line, here and in lists: no row is forged by a line break in one.
+/// A table of two columns: names and values. Each value is one line, here and in lists: a line break in one can't forge
+/// a row.
 pub fn facts<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
@@ -66,7 +67,7 @@ pub fn time(duration: Duration) -> String {
 pub fn count(number: f64) -> String {
     let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     match units.into_iter().find(|(scale, _)| number >= *scale) {
-        // Three digits behind the point, without zeros that say nothing.
+        // Three digits after the point, without trailing zeros.
         Some((scale, unit)) => format!("{} {unit}", (number / scale * 1e3).round() / 1e3),
         None => format!("{number}"),
     }

@@ -1,4 +1,4 @@
-//! Where a command works: the device, measured once it is needed, and what was measured on it before.
+//! The device of a command, measured when it is first needed, and the history of its earlier runs.
 
 use tilewright_engine::{Found, Machine, Probe};
 use tilewright_torch::device::Choice;
@@ -8,7 +8,7 @@ use crate::{
     history::Trials,
 };
 
-/// A device that was found, and is measured for the first file that is sound.
+/// A device, measured only when the first sound file needs it.
 pub struct Workplace {
     found: Option<Found>,
     ready: Option<(Machine, Trials)>,
@@ -17,12 +17,12 @@ pub struct Workplace {
 }
 
 impl Workplace {
-    /// Finds the device; what is amiss with it is said before anything is read.
+    /// Finds the device; a fault of it is reported before any work begins.
     pub fn find(choice: Choice, no_history: bool, dry_run: bool) -> Outcome<Self> {
         Ok(Self { found: Some(Machine::find(choice)?), ready: None, no_history, dry_run })
     }
 
-    /// The device as it was measured, and the history of what was run on it.
+    /// The measured device, and the history of its runs.
     pub fn ready(&mut self) -> Outcome<(&Machine, &mut Trials)> {
         if let Some(found) = self.found.take() {
             let machine = found.measured(Probe::Kept)?;

@@ -113,8 +113,8 @@ impl Config {
         check::against(self, shipped).map_err(|fault| self.origin.fault(fault))
     }
 
-    /// Says whether the files and folders that a service needs are there and of their kind, policies'
-    /// files aside: what is named by mistake is a mistake of the configuration, and told with its line.
+    /// Checks that the files and folders that a service needs exist and are of the right kind, except policies' files:
+    /// a path named by mistake is a mistake of the configuration, and reported with its line.
     ///
     /// # Errors
     /// [`Error::Wrong`], with the line.
@@ -130,7 +130,7 @@ impl Config {
         presence::check_policies(self).map_err(|fault| self.origin.fault(fault))
     }
 
-    /// True where a request may have a policy fetched from this registry (host or host:port).
+    /// True if a request may have a policy fetched from this registry (host or host:port).
     pub fn allows_registry(&self, registry: &str) -> bool {
         let of_policy = |policy: &Policy| match &policy.source {
             Source::Oci(reference) => reference.split('/').next().is_some_and(|own| own.eq_ignore_ascii_case(registry)),

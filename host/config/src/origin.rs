@@ -60,7 +60,7 @@ impl Origin {
     }
 }
 
-/// What the reader says of an unknown name, with the one that was probably meant.
+/// The parser's message; for an unknown name, with the one that was probably meant.
 fn suggested(detail: &str) -> String {
     let known = detail.strip_prefix("unknown ").and_then(|rest| rest.split_once("expected"));
     let Some((first, others)) = known else { return detail.to_owned() };

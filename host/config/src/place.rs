@@ -48,10 +48,10 @@ impl Place {
         }
     }
 
-    /// Whether a file that was asked for is there.
+    /// Checks that a file that was asked for exists.
     ///
     /// # Errors
-    /// [`Error::Unreadable`] where it is not, or is no file.
+    /// [`Error::Unreadable`] if it does not, or is not a file.
     pub fn check(&self) -> Result<()> {
         let Place::At(path) = self else { return Ok(()) };
         is_file(path).map_err(|source| Error::Unreadable { path: path.clone(), source })
@@ -68,7 +68,7 @@ impl Place {
     }
 }
 
-/// Opening a pipe would wait for somebody to write.
+/// Checks the type without opening: opening a pipe would wait for a writer.
 fn is_file(path: &Path) -> io::Result<()> {
     if fs::metadata(path)?.is_file() { Ok(()) } else { Err(io::Error::other("it is not a file")) }
 }

@@ -1,5 +1,5 @@
-//! Presence of files and folders that a service is configured with: files are files, and folders
-//! are folders. None is opened: a pipe in the place of a file would wait for somebody to write.
+//! Presence and kind of the files and folders that a service is configured with. None is opened: a pipe in the place of
+//! a file would wait for a writer.
 
 use std::{fs, io, path::Path};
 
@@ -12,11 +12,11 @@ enum Kind {
     Folder,
 }
 
-/// The first path that is missing or leads to another kind of thing.
+/// Reports the first path that is missing or of another kind.
 pub(crate) fn check(config: &Config) -> Result<(), Fault> {
     let server = &config.server;
     if let Some(data) = &server.data {
-        // It is made where it is missing, and so is what it is in.
+        // The folder and its parents are made if they are missing.
         expect("server/data", data, Kind::Folder, true)?;
     }
     for (place, root) in server.roots.iter().enumerate() {

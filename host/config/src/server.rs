@@ -14,7 +14,7 @@ use crate::{place, values};
 const LONGEST_JOB: u64 = 30 * 24 * 3_600_000;
 /// Milliseconds of the longest that results are kept: a year.
 const LONGEST_KEPT: u64 = 31_557_600_000;
-/// Bytes of the smallest and the largest latent that uploads can be limited to.
+/// The smallest and the largest limit on uploaded latents, in bytes.
 const LEAST_UPLOAD: u64 = 1 << 10;
 const MOST_UPLOAD: u64 = 64 << 30;
 
@@ -38,10 +38,11 @@ pub struct Server {
     /// `[[server.tokens]]`: further bearer tokens, each with a name and a role.
     #[serde(deserialize_with = "tokens")]
     pub tokens: Vec<Token>,
-    /// Registries that a request may have policies fetched from, as host or host:port; those that `[policies.NAME]` names count, too.
+    /// Registries that a request may have policies fetched from, as host or host:port; those of `[policies.NAME]`
+    /// count, too.
     #[serde(deserialize_with = "registries")]
     pub registries: Vec<String>,
-    /// The file that a line is added to for each request that changes something. Without it, such lines go to the log alone.
+    /// The audit file, with a line for each request that changes something. Without it, such lines go to the log alone.
     #[serde(deserialize_with = "values::path")]
     pub audit: Option<PathBuf>,
     /// Further names that requests may come under, in lower case and without a port.
@@ -61,12 +62,12 @@ pub struct Server {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
 pub struct Token {
-    /// The owner, as it stands in the audit's lines.
+    /// The owner, as the audit's lines name it.
     #[serde(deserialize_with = "name")]
     pub name: String,
-    /// The role of who brings it.
+    /// The role of its bearer.
     pub role: Role,
-    /// The file that it stands in.
+    /// The file that holds the token.
     #[serde(deserialize_with = "values::path")]
     pub file: PathBuf,
 }
@@ -84,7 +85,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// As it is written.
+    /// The name, as the configuration writes it.
     pub fn name(self) -> &'static str {
         match self {
             Role::Read => "read",
@@ -113,7 +114,7 @@ pub struct Tls {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default, expecting = "a table")]
 pub struct ServerLimits {
-    /// Bytes of the largest latent.
+    /// The size limit of a latent, in bytes.
     #[serde(rename = "upload", deserialize_with = "upload")]
     pub upload_bytes: u64,
     /// Jobs that may wait, per device.
@@ -210,7 +211,7 @@ impl Server {
         files.chain(tokens).chain(tls)
     }
 
-    /// True where callers are asked for a token.
+    /// True if callers are asked for a token.
     pub fn has_tokens(&self) -> bool {
         self.token_file.is_some() || !self.tokens.is_empty()
     }
@@ -264,7 +265,7 @@ fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> 
     Ok(values::Name::deserialize(deserializer)?.0)
 }
 
-/// Two tokens of one name could not be told apart in the audit's lines.
+/// Refuses two tokens of one name: the audit's lines could not tell them apart.
 fn tokens<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Token>, D::Error> {
     let tokens = Vec::<Token>::deserialize(deserializer)?;
     for (place, token) in tokens.iter().enumerate() {
@@ -276,7 +277,7 @@ fn tokens<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Token>, D::E
     Ok(tokens)
 }
 
-/// A limit on latents; one that no latent is as small or as large as can't be meant.
+/// A limit on the size of latents; one outside 1 KiB to 64 GiB must be a mistake.
 fn upload<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let bytes: u64 = values::size(deserializer)?;
     match (LEAST_UPLOAD..=MOST_UPLOAD).contains(&bytes) {
@@ -285,7 +286,7 @@ fn upload<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     }
 }
 
-/// A registry as references begin with it: `registry.example`, `localhost:5000`.
+/// A registry, as references begin with it: `registry.example`, `localhost:5000`.
 struct Registry(String);
 
 impl<'de> Deserialize<'de> for Registry {

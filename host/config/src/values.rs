@@ -12,7 +12,7 @@ use tilewright_plan::bytes;
 
 /// Characters of the longest name or word.
 const LONGEST: usize = 64;
-/// Bytes of the least memory that a job can be limited to.
+/// The smallest memory limit of a job, in bytes.
 const LEAST_MEMORY: u64 = 1 << 20;
 
 /// A name of the user's own: 1 to 64 of a–z, 0–9, `-` and `_`.

@@ -10,10 +10,10 @@ use crate::story::story;
 use crate::units::{NONE, between, coarse, extent, moment, percent, size, span, when};
 use crate::{address, words};
 
-/// Results that a page can show as pictures, moving ones among them.
+/// Media types of results that a page shows as pictures, animations among them.
 const PICTURES: [&str; 4] = ["image/png", "image/jpeg", "image/webp", "image/gif"];
 
-/// Results that browsers play. Of others a page shows the way to them.
+/// Media types of clips that browsers play; other results get a link.
 const CLIPS: [&str; 2] = ["video/mp4", "video/webm"];
 
 /// Results of a batch that are shown; the rest are links.
@@ -70,7 +70,7 @@ fn result(job: &Job) -> Markup {
         @for file in job.results.iter().filter(|file| is_picture(file) || is_clip(file)).take(SHOWN_MOST) {
             @let (source, words) = (address::result(&job.id, file.sample), format!("Result {} of {}", file.sample + 1, job.results.len()));
             @if is_clip(file) {
-                // Only what is looked at is fetched, by ranges; the browser's own buttons need no script.
+                // The browser fetches only what is played, by ranges; its own controls need no script.
                 video.clip src=(source) controls loop muted playsinline preload="metadata" aria-label=(words) width=[width] height=[height] {}
             } @else {
                 a.picture href=(source) { img src=(source) alt=(words) width=[width] height=[height]; }

@@ -1,5 +1,5 @@
-//! The page at `/jobs`: every job that is still known, searched and filtered, a page at a time,
-//! with absolute times. It does not renew itself, so that what one reads stays where it is.
+//! The page at `/jobs`: every job that is still known, searched and filtered, a page at a time, with absolute times. It
+//! does not renew itself, so that rows stay in place while they are read.
 
 use maud::{Markup, html};
 
@@ -53,7 +53,7 @@ pub fn jobs(facts: &JobsPage) -> String {
     page(&facts.frame, "Jobs", "/jobs", content).into_string()
 }
 
-/// The page's address with what it is asked.
+/// The page's address for a query.
 fn query(query: &JobQuery) -> String {
     let state = query
         .state
@@ -73,7 +73,7 @@ fn query(query: &JobQuery) -> String {
     if given.is_empty() { "/jobs".into() } else { format!("/jobs?{}", given.join("&")) }
 }
 
-/// Asks for the page anew, by its address, so that it can be kept and passed on.
+/// The search form. Its terms go into the page's address, which can be kept and passed on.
 fn search(facts: &JobsPage) -> Markup {
     let JobQuery { state, model, device, policy, text, .. } = &facts.query;
     let states = STATES.iter().map(|(known, name)| (*name, *state == Some(*known)));

@@ -1,7 +1,8 @@
 //! The service's dashboard: facts in ([`facts`]), pages and fragments of HTML out. No server and no I/O; nothing in a page comes from
 //! elsewhere, and pages work without their script.
 //!
-//! A page is whole: [`overview`], [`job`], [`jobs`], [`policy`], [`login`], [`problem`]. All but `jobs` and the last two have parts that change while one looks,
+//! A page is whole: [`overview`], [`job`], [`jobs`], [`policy`], [`login`], [`problem`]. All but `jobs` and the last
+//! two have parts that change while one looks,
 //! elements with an id: [`Part`], [`job_part`], [`policy_part`], [`status_part`]. Their script asks for `/live?page=PATH`, where `PATH` is
 //! the page's own (`/`, `/jobs/ID`, `/policies/NAME`), and is sent events whose data is JSON, `{"id": …, "html": …}`; a part that did not
 //! change may be sent again, and each new connection is to be sent all of them, since the page may be older than it. What pages load is in

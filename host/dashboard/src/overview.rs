@@ -88,7 +88,7 @@ pub fn overview(facts: &Overview) -> String {
     let content = html! {
         h1.unseen { "Overview" }
         div.overview {
-            // What a page is opened for on a phone stands first there; where there is room it has its own place.
+            // The form comes first for phones; wider screens have a place of its own for it.
             (submit::submit(facts))
             (part(Part::Devices))
             (part(Part::Running))

@@ -180,7 +180,7 @@ fn every_field_has_a_label_and_every_button_a_form_with_its_token() {
                     assert!(labelled.contains(id), "{name}: no label for {id}");
                     assert!(tag.inside("form").is_some() && tag.attribute("name").is_some(), "{name}: {id}");
                 }
-                // What only asks for a page changes nothing, and needs to show nothing.
+                // A form that only asks for a page changes nothing, and needs no token.
                 "form" if tag.attribute("method") == Some("get") => assert!(!tokens.contains(&place), "{name}"),
                 "button" if tag.inside("form").is_some_and(|form| tags[form].attribute("method") == Some("get")) => {}
                 "button" => {

@@ -62,7 +62,7 @@ impl Model {
         }
     }
 
-    /// Reads a latent that this model can decode, which is checked before its values are read.
+    /// Reads a latent of this model; the match is checked before the values are read.
     ///
     /// # Errors
     /// The file is unsound or of another model, or the model's weights can't be loaded.

@@ -15,10 +15,11 @@ use tilewright_torch::memory;
 
 use crate::{Error, Machine, Result, job::Observer, job::Unfinished, run::Stopped};
 
-/// Plans of whoever is asked that are tried. A policy gives advice, so the attempts after them are the host's own.
+/// The most plans of the planner that are tried. A policy gives advice, so the attempts after them are the host's own.
 const ASKED: usize = 3;
 
-/// Plans that are tried where nobody stands in for the planner, and where the host does: what its first one shows, its next ones mend.
+/// The most plans that are tried without and with the host standing in for the planner: its next plans mend what its
+/// first one shows.
 const MOST_ATTEMPTS: usize = 4;
 const MOST_WITH_OWN: usize = 6;
 
@@ -88,7 +89,7 @@ pub(crate) struct Succeeded<T> {
     pub candidates: Vec<Candidate>,
 }
 
-/// Whether the library that computes failed, rather than a file, a sink or the user.
+/// True if the library that computes failed, rather than a file, a sink or the user.
 fn is_torch(error: &Error) -> bool {
     use tilewright_torch::Error::Torch;
     matches!(error, Error::Torch(Torch(_)) | Error::Model(tilewright_models::Error::Torch(Torch(_))))
@@ -106,7 +107,7 @@ impl Attempts<'_> {
         (self.record(planner, &decision, Vec::new(), None), candidates)
     }
 
-    /// Decides and carries out; asks again after each failure. The fourth attempt is the host's own plan, which goes on to a sixth.
+    /// Decides and carries out; asks again after each failure. The fourth to sixth attempts are the host's own plans.
     pub fn run<W: Work>(
         &self,
         planner: &mut dyn Planner,
@@ -134,7 +135,7 @@ impl Attempts<'_> {
                     let record = self.record(planner, &decision, failed, Some(outcome));
                     return Ok(Succeeded { output, record, candidates: decision.candidates });
                 }
-                // What a plan alone may have broken another one need not: a policy's is not the last word.
+                // The plan alone may be at fault, and another one need not fail: a policy's is not the last word.
                 Err(Stopped::Broken(error)) if is_torch(&error) && decision.answer.is_some() && !has_broken => {
                     has_broken = true;
                     tracing::warn!(%error, space = %decision.plan.space, precision = %decision.plan.precision, "the plan can't be carried out");
@@ -155,7 +156,7 @@ impl Attempts<'_> {
                     let record = error.is_of_the_plan().then(|| self.record(planner, &decision, failed, None));
                     return Err(Unfinished { error, record: record.map(Box::new) });
                 }
-                // What the host does as a last resort is nobody else's to change.
+                // The host's own plan is the last resort: no policy changes it.
                 Err(Stopped::Renewed) if attempts.len() >= ASKED => continue,
                 Err(Stopped::Renewed) => {
                     let (request, offer) = self.under_way(work);
@@ -186,7 +187,7 @@ impl Attempts<'_> {
         }
     }
 
-    /// What is tried after these attempts; none where it is time to give up.
+    /// The decision to try after these attempts; none if it is time to give up.
     fn next<W: Work>(&self, planner: &mut dyn Planner, work: &W, attempts: &[Attempt]) -> Option<Decision> {
         let (request, offer) = self.under_way(work);
         let device = &self.machine.facts;

@@ -135,7 +135,8 @@ impl<'a> ClipJob<'a> {
         self.attempts().decide(planner)
     }
 
-    /// Decides and decodes; asks again after each of two failures and then takes the host's own plan, at most six attempts in all, and goes on where the one before failed. `done` are the frames that
+    /// Decides and decodes; asks again after each of two failures and then takes the host's own plan, at most six
+    /// attempts in all, and goes on where the one before failed. `done` are the frames that
     /// each sample has already: they are neither computed nor delivered again.
     ///
     /// # Errors

@@ -120,7 +120,8 @@ impl<'a> EncodeJob<'a> {
         self.attempts().decide(planner)
     }
 
-    /// Decides and encodes; asks again after each of two failures and then takes the host's own plan, at most six attempts in all.
+    /// Decides and encodes; asks again after each of two failures and then takes the host's own plan, at most six
+    /// attempts in all.
     ///
     /// # Errors
     /// An error that no other plan avoids, or [`crate::Error::Exhausted`]; with the record as far as it goes.

@@ -139,7 +139,8 @@ impl<'a> ClipEncodeJob<'a> {
         self.attempts().decide(planner)
     }
 
-    /// Decides and encodes; asks again after each of two failures and then takes the host's own plan, at most six attempts in all, and goes on with the frames that the one before failed at: no
+    /// Decides and encodes; asks again after each of two failures and then takes the host's own plan, at most six
+    /// attempts in all, and goes on with the frames that the one before failed at: no
     /// frame is asked for twice.
     ///
     /// # Errors

@@ -58,13 +58,13 @@ impl From<tch::TchError> for Error {
 }
 
 impl Error {
-    /// Whether it says something of the plan that was carried out, rather than of what it was given: weights that can't be read, frames that can't
-    /// be had or kept, would have ended every plan.
+    /// True if the error says something about the plan that was carried out, rather than about its surroundings:
+    /// weights that can't be read and frames that can't be had or kept would have ended every plan.
     pub fn is_of_the_plan(&self) -> bool {
         match self {
             Error::Torch(tilewright_torch::Error::Device { .. }) => false,
             Error::Model(tilewright_models::Error::Torch(_)) | Error::Torch(_) => true,
-            // How far it came is told; the history leaves it out.
+            // The record tells how far it came; the history leaves it out.
             Error::Exhausted { .. } | Error::Interrupted => true,
             Error::Model(_) | Error::DoesNotFit { .. } | Error::Sink(_) | Error::Source(_) => false,
         }

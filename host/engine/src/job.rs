@@ -19,11 +19,11 @@ use crate::{
 pub trait Observer {
     /// A plan is about to be carried out.
     fn decided(&mut self, _decision: &Decision) {}
-    /// What the plan that was decided is expected to cost; not called where that can't be said.
+    /// The expected cost of the plan that was decided; not called if it can't be estimated.
     fn expected(&mut self, _cost: &Cost) {}
-    /// Weights are about to be loaded, or taken from where they lie loaded.
+    /// Weights are about to be loaded, or taken from where they are loaded already.
     fn loading(&mut self) {}
-    /// Weights are there: what was expected begins.
+    /// Weights are there: the work whose cost was expected begins.
     fn loaded(&mut self) {}
     /// A plan failed; the next one follows.
     fn failed(&mut self, _attempt: &FailedAttempt) {}
@@ -157,7 +157,8 @@ impl<'a> Job<'a> {
         self.attempts().decide(planner)
     }
 
-    /// Decides and decodes; asks again after each of two failures and then takes the host's own plan, at most six attempts in all.
+    /// Decides and decodes; asks again after each of two failures and then takes the host's own plan, at most six
+    /// attempts in all.
     ///
     /// # Errors
     /// An error that no other plan avoids, or [`Error::Exhausted`]; with the record as far as it goes.

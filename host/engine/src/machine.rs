@@ -31,13 +31,13 @@ pub enum Probe {
     Fresh,
 }
 
-/// Hears that a device is about to be measured, and then what came of it.
+/// A function that is called with none when a device is about to be measured, and then with the result.
 pub type Announcer = fn(&Facts, Option<&Measured>);
 
 /// Set once for the process.
 static ANNOUNCER: OnceLock<Announcer> = OnceLock::new();
 
-/// Says who is told when a device is measured, which a user waits for. The first one stays.
+/// Sets the function that is told when a device is measured, which a user waits for. The first one stays.
 pub fn announce_probe(announcer: Announcer) {
     let _ = ANNOUNCER.set(announcer);
 }
@@ -165,7 +165,7 @@ fn place(facts: &Facts) -> Option<PathBuf> {
     Some(cache.join("tilewright").join(format!("probe-{:016x}.json", hasher.finish())))
 }
 
-/// The longest file of measurements that is read.
+/// The longest file of measurements that is read, in bytes.
 const MOST_KEPT: u64 = 1 << 20;
 
 fn kept(facts: &Facts, fingerprint: &str) -> Option<Measured> {

@@ -136,8 +136,8 @@ impl Vae {
         self.config.scaling.map(|factor| Scaling::Factor { factor, shift: self.config.shift })
     }
 
-    /// Reads a latent that this model can decode. Before its values are read, the header is held against the model, and the model's own
-    /// weights are looked at: a dry run refuses what the decode would.
+    /// Reads a latent that this model can decode. Before its values are read, its header is compared with the model,
+    /// and the model's own weights are checked: a dry run refuses what the decode would.
     ///
     /// # Errors
     /// The file is unsound or of another model, or the weights can't be loaded.

@@ -100,19 +100,19 @@ fn the_last_attempts_are_the_host_s_own() {
         let end = job.run(&mut planner, &mut Quiet);
         (end, planner.recovered.len(), planner.own.len())
     };
-    // Whoever denies has three attempts. The fourth is the host's, and says so.
+    // The planner has three attempts. The fourth is the host's, and its record says so.
     let (end, asked, left) = run(&[&tiled]);
     let record = end.unwrap().record;
     assert_eq!((record.attempts.len(), asked, left), (3, 2, 0));
     assert_eq!((&record.plan, &record.answer), (&tiled, &None));
     assert_eq!(record.fallback.unwrap().reason, FallbackReason::Exhausted);
     assert_eq!(record.outcome.unwrap().attempts, 4);
-    // What it shows, the next ones mend.
+    // The next ones mend what the fourth shows.
     let (end, asked, left) = run(&[&whole, &whole, &tiled, &tiled]);
     let record = end.unwrap().record;
     assert_eq!((record.attempts.len(), asked, left), (5, 2, 1));
     assert!(record.attempts[3..].iter().all(|attempt| attempt.fallback.is_some()));
-    // Six in all, whatever is left.
+    // Six attempts in all, although a plan is left.
     let (end, asked, left) = run(&[&whole, &whole, &whole, &whole]);
     let Error::Exhausted { attempts: 6, .. } = end.unwrap_err().error else { panic!("six attempts are the end") };
     assert_eq!((asked, left), (2, 1));

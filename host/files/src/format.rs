@@ -1,8 +1,9 @@
-//! Which kind of file it is, by its first bytes and never by its name: tables of signatures, and of what to say to whoever gave the wrong one.
+//! Kinds of files, told by their first bytes and never by their names: tables of signatures, and of advice about wrong
+//! files.
 
 use crate::header;
 
-/// How many bytes at the start of a file are looked at.
+/// The number of bytes at the start of a file that are looked at.
 pub const LOOKED_AT: u64 = 4096;
 
 /// A kind of file.
@@ -60,7 +61,7 @@ pub enum Format {
 
 use Format::*;
 
-/// Bytes at their places, all of which a format has. The first row that fits counts.
+/// Bytes at their offsets, all of which a format has. The first row that fits counts.
 type Signature = (&'static [(usize, &'static [u8])], Format);
 
 const SIGNATURES: &[Signature] = &[
@@ -110,14 +111,14 @@ const SIGNATURES: &[Signature] = &[
     (&[(0, b"PK\x05\x06")], Zip),
 ];
 
-/// What is among the first bytes of an archive of one program's own.
+/// Names among the first bytes of a zip archive that tell which program wrote it.
 const ZIPS: [(&[u8], Format); 2] = [(b"data.pkl", PickleInZip), (b".npy", NumpyInZip)];
 
-/// What texts begin with, in small letters and without what is blank.
+/// The beginnings of texts, in lower case and without leading blanks.
 const TEXTS: [(&str, Format); 5] =
     [("<!doctype html", Html), ("<html", Html), ("<", Xml), ("#!", Script), ("untrusted comment:", Minisign)];
 
-/// Names that the JSON of one purpose has among its first.
+/// Keys that tell the purpose of JSON if they are among its first bytes.
 const JSONS: [(&str, Format); 5] = [
     ("\"weight_map\"", WeightIndex),
     ("\"_class_name\"", DiffusersConfig),
@@ -129,7 +130,7 @@ const JSONS: [(&str, Format); 5] = [
 const PICTURE: &str = "'tilewright encode' makes a latent of it";
 const UNPACK: &str = "unpack it, and give the file in it";
 
-/// A format, its name, and what to do where a file of tensors was wanted.
+/// A format, its name, and the advice if a file of tensors was wanted.
 const WORDS: &[(Format, &str, &str)] = &[
     (Empty, "an empty file (0 bytes)", "copy or download it again"),
     (Zeros, "a file that begins in nothing but zeros", "a download that broke off leaves such: download it again"),
@@ -189,7 +190,7 @@ const WORDS: &[(Format, &str, &str)] = &[
 ];
 
 impl Format {
-    /// The kind of a file of which these are the first [`LOOKED_AT`] bytes, or all; none where nothing is known of it.
+    /// The kind of a file from its first [`LOOKED_AT`] bytes, or all if it is shorter; none if it is unknown.
     pub fn of(start: &[u8]) -> Option<Self> {
         let has = |(at, bytes): &(usize, &[u8])| start.get(*at..).is_some_and(|rest| rest.starts_with(bytes));
         if start.is_empty() {
@@ -210,28 +211,28 @@ impl Format {
         }
     }
 
-    /// A noun with its article.
+    /// The name for messages, such as `a zip archive`.
     pub fn name(self) -> &'static str {
         self.words().1
     }
 
-    /// The way from such a file to one of tensors.
+    /// The way from such a file to one of tensors; empty for a safetensors file.
     pub fn advice(self) -> &'static str {
         self.words().2
     }
 
-    /// A picture or animation that can be read.
+    /// True for a picture or animation that can be read.
     pub fn is_picture(self) -> bool {
         matches!(self, Png | Jpeg | Gif | WebP)
     }
 
-    /// A video that ffmpeg is asked to read.
+    /// True for a video, which ffmpeg reads.
     pub fn is_video(self) -> bool {
         matches!(self, Mp4 | Matroska | Avi)
     }
 
     fn words(self) -> &'static (Format, &'static str, &'static str) {
-        // Every format has its row: a test looks.
+        // Every format has its row, as a test checks.
         WORDS.iter().find(|row| row.0 == self).unwrap_or(&WORDS[0])
     }
 }
@@ -240,11 +241,11 @@ fn within(start: &[u8], table: &[(&[u8], Format)]) -> Option<Format> {
     table.iter().find(|(part, _)| start.windows(part.len()).any(|window| window == *part)).map(|row| row.1)
 }
 
-/// The kind of a text; none where it is none.
+/// The kind of a text; none if the bytes are no text.
 fn of_text(start: &[u8]) -> Option<Format> {
     let text = match str::from_utf8(start) {
         Ok(text) => text,
-        // A character that the end cuts in two.
+        // The end may cut a character in two.
         Err(error) if error.error_len().is_none() => str::from_utf8(&start[..error.valid_up_to()]).ok()?,
         Err(_) => return None,
     };

@@ -1,5 +1,5 @@
-//! A safetensors file's header, looked through before anything is built from it. The format bounds nothing: a header of a million tensors
-//! without a byte is valid and takes a gigabyte of memory to be read.
+//! Checks of a safetensors header before anything is built from it. The format sets no limits: a header of a million
+//! empty tensors is valid and takes a gigabyte of memory to read.
 
 use std::fmt;
 
@@ -8,25 +8,26 @@ use serde::{
     de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 
-/// The longest header in bytes. A checkpoint's of 10,000 tensors has one and a half million; ComfyUI's workflows and trainers' notes are in it, too.
+/// The size limit of a header, in bytes. A checkpoint of 10,000 tensors has 1.5 million; ComfyUI's workflows and
+/// trainers' notes are in it, too.
 pub const MOST_BYTES: u64 = 32 << 20;
 
-/// Most tensors: a checkpoint of Stable Diffusion has 2,500, a large LoRA 10,000.
+/// The most tensors: a checkpoint of Stable Diffusion has 2,500, a large LoRA 10,000.
 pub const MOST_TENSORS: usize = 1 << 16;
 
-/// Most axes of a tensor; no network's has more than five.
+/// The most axes of a tensor; those of networks have at most five.
 pub const MOST_AXES: usize = 16;
 
-/// Most texts; a trainer's notes are some hundred.
+/// The most texts; a trainer writes some hundred notes.
 pub const MOST_TEXTS: usize = 1 << 12;
 
-/// The key that the texts stand under.
+/// The key of the texts.
 const TEXTS: &str = "__metadata__";
 
-/// Looks through a header's text, once and in no memory.
+/// Checks a header's text in one pass, and builds nothing from it.
 ///
 /// # Errors
-/// One line, where it has more of something than files have. Text that is no JSON passes: whoever builds from it says what is wrong with it.
+/// One line, if a limit is exceeded. Text that is not JSON passes: the parser that builds from it reports the fault.
 pub fn check(text: &[u8]) -> Result<(), String> {
     let mut deserializer = serde_json::Deserializer::from_slice(text);
     match (&mut deserializer).deserialize_map(Header) {
@@ -38,16 +39,16 @@ pub fn check(text: &[u8]) -> Result<(), String> {
     }
 }
 
-/// What a refusal begins with, to be told from other errors by.
+/// The beginning of a refusal, which tells it from other errors.
 const MORE: &str = "more than ";
 
-/// Counts one more of something.
+/// Counts one more item, and refuses it beyond the limit.
 fn count<E: serde::de::Error>(so_far: &mut usize, most: usize, what: &str) -> Result<(), E> {
     *so_far += 1;
     if *so_far > most { Err(E::custom(format!("{MORE}{most} {what}"))) } else { Ok(()) }
 }
 
-/// The whole of it.
+/// The whole header.
 struct Header;
 
 impl<'de> Visitor<'de> for Header {
@@ -71,7 +72,7 @@ impl<'de> Visitor<'de> for Header {
     }
 }
 
-/// Whether a key is this one.
+/// A comparison of a key with this one.
 struct Is(&'static str);
 
 impl<'de> DeserializeSeed<'de> for Is {
@@ -94,7 +95,7 @@ impl Visitor<'_> for Is {
     }
 }
 
-/// The texts, which may be named more than once.
+/// The texts; their key may occur more than once.
 struct Texts<'a>(&'a mut usize);
 
 impl<'de> DeserializeSeed<'de> for Texts<'_> {
@@ -119,7 +120,7 @@ impl<'de> Visitor<'de> for Texts<'_> {
         Ok(())
     }
 
-    /// `null`, which is none.
+    /// `null` stands for no texts.
     fn visit_unit<E>(self) -> Result<(), E> {
         Ok(())
     }
@@ -225,13 +226,13 @@ mod tests {
             (format!("{{{}}}", tensors.join(",")), "more than 65536 tensors"),
             (format!(r#"{{"__metadata__":{{{}}}}}"#, texts.join(",")), "more than 4096 texts"),
             (format!(r#"{{"a":{}}}"#, tensor(&format!("[{axes}]"))), "more than 16 axes of a tensor"),
-            // Broken after it: what is built from it would come as far.
+            // Broken after the shape: a parser that builds from it would get as far.
             (format!(r#"{{"a":{},"b":"#, tensor(&format!("[{axes}]"))), "more than 16 axes of a tensor"),
         ];
         for (text, words) in cases {
             assert_eq!(check(text.as_bytes()), Err(words.to_owned()));
         }
-        // The same name again and again.
+        // The same key again and again.
         let again = vec![r#""__metadata__":{"a":""}"#; MOST_TEXTS + 1].join(",");
         assert_eq!(check(format!("{{{again}}}").as_bytes()), Err("more than 4096 texts".to_owned()));
     }

@@ -1,4 +1,4 @@
-//! Plain files, opened without ever waiting: a named pipe waits for whoever writes to it, and a device may do anything when it is opened.
+//! Plain files, opened without ever waiting: a named pipe waits for a writer, and a device may do anything when opened.
 
 use std::{
     fs::{self, File, FileType, Metadata, OpenOptions},
@@ -9,10 +9,10 @@ use std::{
 
 use rustix::fs::OFlags;
 
-/// A question about the type of a file.
+/// A test of a file's type.
 type Is = fn(&FileType) -> bool;
 
-/// What a path may lead to that is no file, and what it is called.
+/// The types of paths that are not files, and their names.
 const OTHERS: [(Is, &str); 4] = [
     (FileTypeExt::is_fifo, "a named pipe"),
     (FileTypeExt::is_socket, "a socket"),
@@ -20,21 +20,22 @@ const OTHERS: [(Is, &str); 4] = [
     (FileTypeExt::is_block_device, "a device"),
 ];
 
-/// Opens a plain file for reading, through links. Whatever else the path leads to is refused at once, also where it takes the file's place
-/// between two looks.
+/// Opens a plain file for reading, through links. Anything else is refused at once, even if it takes the file's place
+/// between two checks.
 ///
 /// # Errors
-/// [`ErrorKind::IsADirectory`] for a folder, [`ErrorKind::InvalidInput`] for pipes, sockets and devices; the system's own.
+/// [`ErrorKind::IsADirectory`] for a folder, [`ErrorKind::InvalidInput`] for pipes, sockets and devices; the system's
+/// own.
 pub fn open(path: &Path) -> io::Result<File> {
-    // Before it is opened: to open a device may rewind a tape or start a watchdog.
+    // Checked before opening: to open a device may rewind a tape or start a watchdog.
     regular(&fs::metadata(path)?)?;
     let file = OpenOptions::new().read(true).custom_flags(at_once()).open(path)?;
-    // Of what was opened: the path may lead elsewhere by now.
+    // Checked again after opening: the path may lead elsewhere by now.
     regular(&file.metadata()?)?;
     Ok(file)
 }
 
-/// Reads a plain file whole, of at most so many bytes.
+/// Reads a whole plain file of at most `most` bytes.
 ///
 /// # Errors
 /// As [`open`], and [`ErrorKind::FileTooLarge`].
@@ -45,12 +46,12 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
         return Err(too_large(most));
     }
     let mut bytes = Vec::with_capacity(length as usize);
-    // It may grow meanwhile.
+    // The file may grow meanwhile.
     file.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most { Err(too_large(most)) } else { Ok(bytes) }
 }
 
-/// Reads a plain file of UTF-8 whole, of at most so many bytes.
+/// Reads a whole plain file of UTF-8 of at most `most` bytes.
 ///
 /// # Errors
 /// As [`read`], and [`ErrorKind::InvalidData`].
@@ -58,7 +59,8 @@ pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     String::from_utf8(read(path, most)?).map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is no text in UTF-8"))
 }
 
-/// Opens a file to be appended to, made where it is missing. A terminal or `/dev/null` will do; a pipe or socket, which may wait for ever, won't.
+/// Opens a file for appending, and makes it if it is missing. A terminal or `/dev/null` is accepted; a pipe or socket,
+/// which may wait for ever, is not.
 ///
 /// # Errors
 /// As [`open`].
@@ -74,7 +76,7 @@ pub fn append(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Refuses what is no plain file.
+/// Refuses everything but a plain file.
 ///
 /// # Errors
 /// As [`open`].
@@ -129,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_pipe_in_the_place_of_a_file_is_found_after_it_was_opened() {
-        // As where the path changes between two looks: the second one is enough.
+        // As if the path changed between the two checks: the second one is enough.
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -146,7 +148,7 @@ mod tests {
         assert_eq!(read(&path, 5).unwrap(), b"four\xff");
         assert_eq!(read(&path, 4).unwrap_err().kind(), ErrorKind::FileTooLarge);
         assert_eq!(read_text(&path, 5).unwrap_err().kind(), ErrorKind::InvalidData);
-        // Sparse: never read, and no memory asked for.
+        // A sparse file: it is never read, and no memory is allocated.
         File::create(&path).unwrap().set_len(1 << 40).unwrap();
         assert_eq!(read(&path, 1 << 20).unwrap_err().kind(), ErrorKind::FileTooLarge);
     }

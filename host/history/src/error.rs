@@ -23,12 +23,12 @@ pub enum Error {
         #[source]
         cause: io::Error,
     },
-    /// Something else stands where the file should, or one that SQLite makes beside it.
+    /// The file, or one that SQLite makes beside it, is not a plain file.
     #[error("{}: the history can't be used", path.display())]
     NoFile {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// What it is.
+        /// The kind of thing that it is.
         #[source]
         cause: io::Error,
     },
@@ -101,7 +101,7 @@ impl Error {
         match cause.sqlite_error_code() {
             Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => Error::Corrupt { path },
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::Busy { path },
-            // Given up while it was opened: no history takes so long.
+            // Given up during opening: no history takes that long.
             Some(ErrorCode::OperationInterrupted) => Error::Foreign { path },
             _ => Error::Sqlite { path, cause },
         }

@@ -43,17 +43,18 @@ pub(crate) fn make(path: &Path) -> Result<()> {
     made().map_err(|cause| Error::Make { path: path.to_owned(), cause })
 }
 
-/// The largest file that is a history: 20,000 records of a few thousand bytes are a tenth of it.
+/// The size limit of a history, in bytes: 20,000 records of a few thousand bytes are a tenth of it.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// Makes sure that what stands at the file's name, and at those that SQLite makes of it, are plain files of reasonable size: SQLite would
-/// wait for a pipe for ever. By the names alone: closing a database that SQLite has open elsewhere in this process drops SQLite's locks.
+/// Makes sure that the file, and those that SQLite names after it, are plain and of reasonable size: SQLite would wait
+/// for a pipe for ever. No file is opened: closing one that SQLite has open elsewhere in this process drops SQLite's
+/// locks.
 pub(crate) fn plain(path: &Path) -> Result<()> {
     for ending in ["", "-journal", "-wal", "-shm"] {
         let mut name = path.as_os_str().to_owned();
         name.push(ending);
         let Ok(facts) = fs::metadata(&name) else {
-            // It is not there, or SQLite says what is wrong with it.
+            // The file is missing, or SQLite reports its fault.
             continue;
         };
         tilewright_files::regular(&facts).map_err(|cause| Error::NoFile { path: name.into(), cause })?;

@@ -48,13 +48,14 @@ const MIGRATIONS: [&str; 1] = ["
     CREATE INDEX trial_by_time ON trial (time DESC, id DESC);
 "];
 
-/// The longest value that is read: a record and its columns. What is longer is none of ours.
+/// The longest value that is read, in bytes: a record and its columns. A longer one is not tilewright's.
 const MOST_VALUE: i32 = 4 * MOST_RECORD_BYTES as i32;
 
-/// Opening takes a few thousand of SQLite's steps. A file that is made to be slow, of a million tables, is given up after this many thousand.
+/// Opening takes a few thousand steps of SQLite. A file made to be slow, with a million tables, is given up after this
+/// many thousand.
 const MOST_STEPS: u32 = 1000;
 
-/// What SQLite may do at the word of a file: nothing but what this program asks for.
+/// Settings that keep a file from making SQLite do more than this program asks for.
 const SETTINGS: [(DbConfig, bool); 4] = [
     (DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true),
     (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
@@ -89,7 +90,7 @@ pub(crate) fn connect(path: &Path) -> Result<Connection> {
     Ok(connection)
 }
 
-/// Settles what a file can have SQLite do, before a byte of it is read.
+/// Limits the work that a file can cause in SQLite, before a byte of it is read.
 fn guard(connection: &mut Connection) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY)?;
     for (setting, on) in SETTINGS {
@@ -107,7 +108,7 @@ fn guard(connection: &mut Connection) -> rusqlite::Result<()> {
     )
 }
 
-/// Makes sure that the tables are those that this program makes, to the letter: a view in a table's place could run for ever.
+/// Makes sure that the tables are exactly those that this program makes: a view in a table's place could run for ever.
 fn ours(connection: &Connection, path: &Path) -> Result<()> {
     let sqlite = |cause| Error::sqlite(path, cause);
     let own = Connection::open_in_memory().map_err(sqlite)?;
@@ -120,10 +121,10 @@ fn ours(connection: &Connection, path: &Path) -> Result<()> {
     }
 }
 
-/// What each object of a database is, its name, its table, and how it was made; SQLite's own aside.
+/// The type, name, table and SQL of each object of a database, except SQLite's own.
 type Objects = Vec<(String, String, String, Option<String>)>;
 
-/// The first objects of a database, as many as this program's and more.
+/// The first 16 objects of a database, by name: more than this program makes.
 fn objects(connection: &Connection) -> rusqlite::Result<Objects> {
     let query = "SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name LIMIT 16";
     let mut statement = connection.prepare(query)?;
@@ -155,7 +156,7 @@ pub(crate) fn damage(connection: &Connection, path: &Path) -> Result<Option<Stri
 /// The file's format; 0 where it is empty. Call it in a transaction.
 fn format(connection: &Connection, path: &Path) -> Result<i64> {
     let number = |query| connection.query_row(query, [], |row| row.get(0)).map_err(|cause| Error::sqlite(path, cause));
-    // As statements: a table could have the name of the functions that give the same.
+    // PRAGMA statements, not the functions that give the same: a table could have a function's name.
     let found: i64 = number("PRAGMA user_version")?;
     let application: i64 = number("PRAGMA application_id")?;
     let tables: i64 = number("SELECT count(*) FROM sqlite_schema")?;

@@ -13,8 +13,9 @@ const STAGE: &str = "decode";
 /// "About this size": at most this many times the output, and at least one in this many.
 const ABOUT: u128 = 4;
 
-/// The newest measurements of one plan that are told; of those before, the 16th, the 32nd and so on are. Several, so that a noisy one can
-/// be told from the others, and some of long ago, so that a machine that has been busy for a while does not look as if it had always been.
+/// The number of newest measurements of one plan that are given; of older ones the 16th, the 32nd and so on are.
+/// Several, so that a noisy one stands out, and old ones, so that a machine that is busy for a while does not look as
+/// if it had always been.
 const NEWEST_OF_PLAN: u32 = 8;
 
 /// Measurements of about this size that are looked at for plans not seen yet, which bounds the time where the same few plans were run
@@ -39,9 +40,10 @@ pub struct Query<'a> {
 }
 
 impl History {
-    /// What succeeded on this device for this model at a quarter to four times this size (batch · frames · height · width), newest
-    /// first, the later-added first at the same time. Of a plan, whatever reason it gives for itself, the newest eight and few before; of the newest 4096
-    /// that match. A file found damaged here is put aside, as in [`History::open`].
+    /// Records of successful runs of this model on this device, at a quarter to four times this size (batch · frames ·
+    /// height · width), newest first, the later-added first at the same time. Of each plan, whatever its reason, the
+    /// newest eight and few older ones; of the newest 4096 that match. A file found damaged here is put aside, as in
+    /// [`History::open`].
     ///
     /// # Errors
     /// SQLite can't read.

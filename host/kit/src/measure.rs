@@ -88,8 +88,8 @@ pub fn measure(
     })
 }
 
-/// Loads a policy, compiled anew and from a cache of its own; the quickest of a few times each, if it is quick. Gives the nanoseconds of
-/// both.
+/// Loads a policy in two ways, compiled anew and from a cache of its own, and returns the nanoseconds of both: of a
+/// policy that loads quickly, the least of a few loads each.
 fn loads(load: &Load<'_>, limits: Limits) -> Result<(LoadedPolicy, f64, f64), PolicyError> {
     let timed = |host: &PolicyHost| -> Result<(LoadedPolicy, f64), PolicyError> {
         let started = Instant::now();
@@ -106,7 +106,7 @@ fn loads(load: &Load<'_>, limits: Limits) -> Result<(LoadedPolicy, f64, f64), Po
     };
     let place = tempfile::tempdir();
     let cache = place.as_ref().map_or(CacheDir::Off, |place| CacheDir::At(place.path().join("policies")));
-    // The first load fills the cache: what is costly to compile is compiled once.
+    // The first load fills the cache, so that a policy that is costly to compile is compiled only once.
     let cached = PolicyHost::new(limits, &cache)?;
     let (loaded, first) = timed(&cached)?;
     let load_ns = least(&PolicyHost::new(limits, &CacheDir::Off)?, first)?;
@@ -197,7 +197,8 @@ impl Bench<'_> {
                 break;
             }
         }
-        // The same number for every request, so that none weighs more, where a round doesn't take much longer than it may.
+        // Whole rounds, so that no request weighs more than another, unless the last round goes beyond twice the
+        // budget.
         let round = self.asked.len().max(1);
         let (started, mut runs) = (Instant::now(), Vec::new());
         loop {
@@ -333,7 +334,7 @@ impl Bench<'_> {
                     continue;
                 }
                 answered += 1;
-                // What the host prices for itself is none of the policy's.
+                // Prices that the host works out for itself don't count as the policy's.
                 asked_for += decision.candidates.len() as u64;
                 elapsed += timed.elapsed_ns.load(Ordering::Relaxed) as f64;
             }
@@ -350,7 +351,8 @@ impl Bench<'_> {
     }
 }
 
-/// What a policy decides, asked of an instance of its own and only where it is needed: a slow one can't be asked everything.
+/// The decisions of a policy, made by an instance of its own and only when needed: a slow policy can't answer every
+/// request.
 struct Plans<'a> {
     bench: &'a Bench<'a>,
     policy: Policy,

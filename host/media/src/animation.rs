@@ -76,7 +76,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Counts its frames and adds up how long they last, without unpacking one; nothing for a picture that does not move.
+    /// Counts the frames and adds up their durations without unpacking one; none for a picture that does not move.
     pub fn open(path: &Path, format: ImageFormat) -> Result<Option<Self>> {
         let Some((width, height, frames)) = begin(path, format)? else { return Ok(None) };
         let Timing { count, milliseconds } = match format {
@@ -116,7 +116,7 @@ fn rate(count: usize, milliseconds: f64) -> Option<Rate> {
     (numerator.is_finite() && numerator >= 1.0).then(|| Rate::new(numerator as u32, denominator))?
 }
 
-/// How many frames there are, and how long all of them last.
+/// The number of frames, and their duration in all.
 #[derive(Default)]
 struct Timing {
     count: usize,
@@ -124,7 +124,7 @@ struct Timing {
 }
 
 impl Timing {
-    /// One frame more.
+    /// Adds a frame.
     fn add(&mut self, path: &Path, milliseconds: f64) -> Result<()> {
         self.count += 1;
         self.milliseconds += milliseconds;
@@ -150,7 +150,7 @@ fn gif_timing(path: &Path, width: u32, height: u32) -> Result<Timing> {
     Ok(timing)
 }
 
-/// Walks the file's chunks; the frames' have their duration at a fixed place.
+/// Walks the file's chunks; a frame's chunk has its duration at a fixed place.
 fn webp_timing(path: &Path) -> Result<Timing> {
     const DURATION: usize = 12;
     let failed = |error| Error::read(path, error);

@@ -51,8 +51,8 @@ enum Track {
 }
 
 impl ClipWriter {
-    /// Begins clips of this shape. Texts go into the tags of a video, the EXIF of a WebP, the metadata of a safetensors file and the
-    /// first PNG of a folder; a note says what has no place for them.
+    /// Begins clips of this shape. Texts go into the tags of a video, the EXIF of a WebP, the metadata of a safetensors
+    /// file and the first PNG of a folder; a note names those that have no place.
     ///
     /// # Errors
     /// As [`Output::check`]; [`Error::Write`] where the disk is too full already.

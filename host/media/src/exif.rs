@@ -1,5 +1,6 @@
-//! Texts in EXIF, as ComfyUI writes them into WebP: `keyword:text` in ASCII tags of the first directory, the prompt in Model and the
-//! workflow in Make (comfyanonymous/ComfyUI, comfy_extras/nodes_images.py, `SaveAnimatedWEBP`). Its front end takes any tag of text.
+//! Texts in EXIF, as ComfyUI writes them into WebP: `keyword:text` in ASCII tags of the first directory, the prompt in
+//! Model and the workflow in Make (comfyanonymous/ComfyUI, comfy_extras/nodes_images.py, `SaveAnimatedWEBP`). Its front
+//! end takes any tag of text.
 
 use serde::de::IgnoredAny;
 
@@ -7,25 +8,26 @@ use crate::picture::{Texts, is_keyword};
 
 /// The most bytes that fit a JPEG: a segment counts its length in 16 bits and begins with `Exif\0\0`.
 pub(crate) const MOST_IN_JPEG: usize = 65_535 - 2 - PREFIX.len();
-/// More than any workflow takes.
+/// The most bytes elsewhere: more than any workflow takes.
 pub(crate) const MOST: usize = 1 << 30;
 
-/// What stands before the directory in JPEG, and in some WebP.
+/// The bytes before the directory in JPEG, and in some WebP.
 const PREFIX: &[u8] = b"Exif\0\0";
 
 const MAKE: u16 = 0x010f;
 const MODEL: u16 = 0x0110;
-/// Tags of text for what has no tag by convention: ImageDescription, DocumentName, Software, HostComputer, Artist, Copyright.
+/// Tags of text for keywords without a tag by convention: ImageDescription, DocumentName, Software, HostComputer,
+/// Artist, Copyright.
 const OTHERS: [u16; 6] = [0x010e, 0x010d, 0x0131, 0x013c, 0x013b, 0x8298];
 
 const ASCII: u16 = 2;
 const ENTRY: usize = 12;
-/// The byte order, 42, and where the directory is; then its count. After its entries, where the next one is.
+/// The byte order, 42 and the directory's offset; then its count. After its entries comes the next directory's offset.
 const HEADER: usize = 8 + 2;
 const END: usize = 4;
 
-/// The texts as a directory of at most so many bytes, the workflow first; also the keywords of those that had no room. Empty where
-/// none had.
+/// The texts as a directory of at most so many bytes, the workflow first, and the keywords of those that had no room.
+/// The directory is empty if no text had room.
 pub(crate) fn encode(texts: &Texts, most: usize) -> (Vec<u8>, Vec<String>) {
     let mut ordered: Vec<_> = texts.iter().collect();
     ordered.sort_by_key(|(keyword, _)| match keyword.as_str() {
@@ -38,7 +40,7 @@ pub(crate) fn encode(texts: &Texts, most: usize) -> (Vec<u8>, Vec<String>) {
     for (keyword, text) in ordered {
         let mut value = format!("{keyword}:{}", plain(text)).replace('\0', "").into_bytes();
         value.push(0);
-        // Values begin at even places.
+        // Values begin at even offsets.
         let takes = ENTRY + value.len().next_multiple_of(2);
         let tag = match keyword.as_str() {
             _ if length + takes > most => None,
@@ -74,7 +76,7 @@ pub(crate) fn encode(texts: &Texts, most: usize) -> (Vec<u8>, Vec<String>) {
     (bytes, left_out)
 }
 
-/// JSON in ASCII alone: readers of EXIF differ in what they take other characters for.
+/// JSON in ASCII alone, since readers of EXIF decode other characters in different ways.
 fn plain(text: &str) -> String {
     if text.is_ascii() || serde_json::from_str::<IgnoredAny>(text).is_err() {
         return text.to_owned();
@@ -83,7 +85,7 @@ fn plain(text: &str) -> String {
     for character in text.chars() {
         match character.is_ascii() {
             true => plain.push(character),
-            // Outside of JSON's strings there are none.
+            // JSON has such characters only in its strings.
             false => {
                 character.encode_utf16(&mut [0; 2]).iter().for_each(|unit| plain.push_str(&format!("\\u{unit:04x}")))
             }
@@ -92,7 +94,7 @@ fn plain(text: &str) -> String {
     plain
 }
 
-/// The texts in a directory that anybody may have written; what makes no sense is passed over.
+/// The texts in a directory of any origin; entries that make no sense are passed over.
 pub(crate) fn decode(bytes: &[u8]) -> Texts {
     let bytes = bytes.strip_prefix(PREFIX).unwrap_or(bytes);
     let little = match bytes.first_chunk() {
@@ -108,7 +110,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Texts {
         let word = *bytes.get(at..)?.first_chunk()?;
         Some((if little { u32::from_le_bytes(word) } else { u32::from_be_bytes(word) }) as usize)
     };
-    // Entries may share their values: no more is looked at than there is.
+    // Entries may share their values: in all, no more bytes are looked at than there are.
     let (mut texts, mut left) = (Texts::new(), bytes.len());
     let Some(start) = long(4) else { return texts };
     for entry in 0..usize::from(short(start).unwrap_or(0)) {

@@ -36,7 +36,7 @@ pub(crate) struct Recipe {
     /// Chroma has half the resolution, and the encoder wants an even count of pixels.
     pub even: bool,
     options: &'static [&'static str],
-    /// The constant rate factors of the lowest and the highest quality; the largest means the worst picture.
+    /// The constant rate factors of the lowest and the highest quality; a larger one means a worse picture.
     factors: (f64, f64),
 }
 
@@ -44,10 +44,10 @@ pub(crate) struct Recipe {
 const X264: &[&str] = &["-preset", "medium"];
 const VP9: &[&str] = &["-b:v", "0", "-deadline", "good", "-cpu-used", "3", "-row-mt", "1"];
 
-/// Where nobody says: constant quality that is hard to tell from the source, CRF 16 of H.264 and 20 of VP9.
+/// The default: constant quality that is hard to tell from the source, CRF 16 of H.264 and 20 of VP9.
 const QUALITY: u8 = 70;
 
-/// H.264 is lossless from 0 on, in a profile that few players have.
+/// H.264 would be lossless at 0, in a profile that few players have.
 const X264_FACTORS: (f64, f64) = (51.0, 1.0);
 const VP9_FACTORS: (f64, f64) = (63.0, 1.0);
 
@@ -138,7 +138,7 @@ impl Process {
         Self::limited(command, what, &[])
     }
 
-    /// Starts a program that may use no more than this of what the system has.
+    /// Starts a program within these limits of the system's resources.
     fn limited(command: &mut Command, what: &Path, limits: &[(Resource, u64)]) -> Result<Self> {
         let program = command.get_program().to_string_lossy().into_owned();
         let mut child = command.stderr(Stdio::piped()).spawn().map_err(|error| Error::Tool {
@@ -146,7 +146,7 @@ impl Process {
         })?;
         for (resource, most) in limits {
             let limit = Rlimit { current: Some(*most), maximum: Some(*most) };
-            // Fails where it has ended, or where the system allows less already.
+            // Fails if the program has ended, or if the system allows less already.
             let _ = prlimit(Some(Pid::from_child(&child)), *resource, limit);
         }
         let errors = child.stderr.take().map(|pipe| thread::spawn(move || last_lines(pipe)));
@@ -180,7 +180,7 @@ impl Drop for Process {
 }
 
 fn ended(status: Option<ExitStatus>) -> String {
-    /// The system's way to end what has used up its processor time.
+    /// SIGXCPU, by which the system ends a process that has used up its processor time.
     const TIME_IS_UP: i32 = 24;
     match (status.and_then(|status| status.signal()), status.and_then(|status| status.code())) {
         (Some(TIME_IS_UP), _) => "it took more time than any sound video does".to_owned(),

@@ -9,7 +9,7 @@ use crate::{
     still::Depth,
 };
 
-/// What a file's ending asks for.
+/// The format that a file's ending asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Portable network graphics, with text chunks.
@@ -32,7 +32,7 @@ pub enum Format {
     Folder,
 }
 
-/// What is to be written.
+/// The kind of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Pictures [N, C, H, W].
@@ -61,7 +61,7 @@ const LIMITS: [(Format, u32); 5] = [
     (Format::Mkv, 16_384),
 ];
 
-/// Formats of one frame, and formats without transparency, each with what to write instead.
+/// Formats of one frame, and formats without transparency, the latter with the formats to write instead.
 const SINGLE: [Format; 2] = [Format::Png, Format::Jpeg];
 const OPAQUE: [(Format, &str); 5] = [
     (Format::Jpeg, "JPEG has no transparency: write .png or .webp"),
@@ -72,22 +72,22 @@ const OPAQUE: [(Format, &str); 5] = [
 ];
 
 impl Format {
-    /// The ending that files of it have; none for folders.
+    /// The ending of its files; empty for folders.
     pub fn ending(self) -> &'static str {
         PICTURES.iter().chain(&VIDEOS).find(|(_, format)| *format == self).map_or("", |(name, _)| *name)
     }
 
-    /// Whether it is for what is written.
+    /// True if it can hold this kind of output.
     pub(crate) fn serves(self, kind: Kind) -> bool {
         kind == Kind::Clip || PICTURES.iter().any(|(_, format)| *format == self)
     }
 
-    /// Whether it holds one frame.
+    /// True if it holds one frame only.
     pub(crate) fn is_single(self) -> bool {
         SINGLE.contains(&self)
     }
 
-    /// Why it has no such quality or depth, and what has.
+    /// The objection to a quality or depth that it lacks, with the formats that have it.
     pub(crate) fn objection(self, quality: Option<u8>, depth: Depth) -> Option<&'static str> {
         use Format::{Folder, Jpeg, Mkv, Mp4, Png, WebM};
         match self {
@@ -108,7 +108,7 @@ impl Format {
         }
     }
 
-    /// The keywords of texts that have no place in a file of this format, and what has.
+    /// The keywords of texts that have no place in a file of this format, with the formats that have one.
     pub(crate) fn left_out(self, texts: &Texts) -> Option<String> {
         let (keywords, reason): (Vec<String>, _) = match self {
             Format::Jpeg => {
@@ -163,7 +163,7 @@ pub(crate) fn format(path: &Path, kind: Kind) -> Result<Format> {
     }
 }
 
-/// Whether a format can hold such a picture; if not, what to do.
+/// Checks that a format can hold such a picture; the error says what to do instead.
 pub(crate) fn holds(format: Format, width: u32, height: u32, channels: usize) -> std::result::Result<(), String> {
     let side = width.max(height);
     if let Some((_, most)) = LIMITS.iter().find(|(limited, most)| *limited == format && side > *most) {

@@ -5,7 +5,7 @@
 //! `job.json` says whose they are and how many count. It is replaced at once, after the frames are on the disk, so that it never
 //! claims what is not there; what lies behind its count is cut. Checksums tell where a disk kept less than it said.
 //!
-//! Anybody can guess the folder's name: it has to be this user's, and links that were put into it are not followed.
+//! Anybody can guess the folder's name: it has to be this user's, and links in it are not followed.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -260,7 +260,7 @@ fn lock(path: &Path) -> Result<(OwnFolder, File)> {
             Err(TryLockError::WouldBlock) => return Err(Error::Busy { path: path.to_owned() }),
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
-        // Whoever finished may have removed the file, and the folder, before this locked it.
+        // A process that finished may have removed the file, and the folder, before this one locked it.
         let mine = file.metadata().map_err(failed)?.ino();
         let there = folder.file(LOCK, false).and_then(|file| file.metadata());
         if there.is_ok_and(|there| there.ino() == mine) && folder.is_in_place().map_err(failed)? {
@@ -269,7 +269,7 @@ fn lock(path: &Path) -> Result<(OwnFolder, File)> {
     }
 }
 
-/// What is not this user's own, or not what this program puts there.
+/// The error for a file or folder that is not this user's own, or not of the kind that this program puts there.
 fn refused(path: &Path, error: &io::Error) -> Error {
     Error::output(path, format!("{error}: delete it, or give -o another name"))
 }

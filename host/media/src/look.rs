@@ -1,4 +1,4 @@
-//! What a picture, an animation or a video is, and what its writer put beside the pixels, without a frame of it being unpacked.
+//! Facts of a picture, an animation or a video, and the texts beside its pixels, without a frame of it being unpacked.
 
 use std::{fs::File, io::BufReader, path::Path};
 
@@ -14,7 +14,7 @@ use crate::{
     picture::{self, Texts},
 };
 
-/// The most bytes of a text that is unpacked: one that is longer is left out.
+/// The most bytes of a text that is unpacked: longer ones are left out.
 const MOST_TEXT: usize = 16 << 20;
 
 /// A picture's or clip's facts.
@@ -22,7 +22,7 @@ const MOST_TEXT: usize = 16 << 20;
 pub struct Look {
     /// Pixels, frames and channels.
     pub shape: Shape,
-    /// Frames per second, where it moves.
+    /// Frames per second, if it moves.
     pub rate: Option<Rate>,
     /// A PNG's text chunks or a video's tags, by keyword.
     pub texts: Texts,
@@ -32,7 +32,8 @@ impl Look {
     /// Looks into a file of this format.
     ///
     /// # Errors
-    /// [`Error::Input`] for other formats; the file is damaged, or [`Error::Tool`] where ffmpeg is needed and missing.
+    /// [`Error::Input`] for other formats, [`Error::Tool`] if ffmpeg is needed and missing, others if the file is
+    /// damaged.
     pub fn of(path: &Path, format: Format) -> Result<Self> {
         match format {
             Format::Png => Self::still(path, ImageFormat::Png),
@@ -72,7 +73,7 @@ impl Look {
     }
 }
 
-/// The texts before a PNG's pixels; what is damaged or too long is left out.
+/// The texts before a PNG's pixels; damaged and overlong ones are left out.
 fn png_texts(file: BufReader<File>) -> Texts {
     let limits = png::Limits { bytes: budget::MOST_BESIDE as usize };
     let Ok(reader) = png::Decoder::new_with_limits(file, limits).read_info() else { return Texts::new() };

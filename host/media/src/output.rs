@@ -1,8 +1,9 @@
 //! Where pictures and clips go: the path is checked before any work is done, and files get their final names when all are whole.
 
+mod names;
+
 use std::{
     env,
-    ffi::{OsStr, OsString},
     fs::{self, File},
     io::{self, IsTerminal, Seek, Write},
     path::{Path, PathBuf},
@@ -11,6 +12,9 @@ use std::{
 use tempfile::{NamedTempFile, TempDir};
 use tilewright_outputs::{destination, folder_of, place, place_new, temporary, temporary_in};
 
+pub use self::names::NUMBER;
+pub(crate) use self::names::frame_name;
+use self::names::{frame_number, name_of, next_number, numbered};
 use crate::{
     error::{Error, Result},
     ffmpeg,
@@ -24,22 +28,16 @@ use crate::{
 /// The path that stands for standard output.
 pub const STANDARD: &str = "-";
 
-/// Stands in a name for the next free number.
-pub const NUMBER: &str = "{n}";
-
-/// Digits of the largest number that is counted on from.
-const MOST_DIGITS: usize = 9;
-
-/// How an output is written, where its path does not say it.
+/// Choices for an output beyond those that its path makes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Instead of what the path's ending asks for; standard output has none.
+    /// The format, instead of the one that the path's ending asks for; standard output has no ending.
     pub format: Option<Format>,
-    /// Leave what stands there.
+    /// Existing files are left in place.
     pub no_clobber: bool,
-    /// Of a JPEG or a video, 1 to 100.
+    /// The quality of a JPEG or a video, 1 to 100.
     pub quality: Option<u8>,
-    /// Of PNGs.
+    /// The depth of PNGs.
     pub depth: Depth,
 }
 
@@ -47,25 +45,25 @@ pub struct Options {
 #[derive(Clone, Debug)]
 pub struct Output {
     path: PathBuf,
-    /// What is written.
+    /// The format that is written.
     pub format: Format,
     options: Options,
 }
 
 impl Output {
-    /// [`Output::with`] nothing but what the path says.
+    /// [`Output::with`] the default options.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Output::with`].
     pub fn new(path: &Path, kind: Kind) -> Result<Self> {
         Self::with(path, kind, Options::default())
     }
 
-    /// Checks a path before any work is done: its ending, that its folder is there and can be written, that what stands there may be
-    /// replaced, and that ffmpeg is there where it is needed.
+    /// Checks a path before any work is done: its ending, that its folder is there and can be written, that an existing
+    /// file may be replaced, and that ffmpeg is there if it is needed.
     ///
-    /// `-` is standard output. `{n}` in the name becomes the next free number. For clips, an existing folder, a name that ends in `/`
-    /// or one without an ending means a folder of frames.
+    /// `-` is standard output. `{n}` in the name becomes the next free number. For clips, an existing folder, a name
+    /// that ends in `/` or one without an ending means a folder of frames.
     ///
     /// # Errors
     /// [`Error::Output`], [`Error::Folder`] or [`Error::Tool`]; nothing has been written then.
@@ -115,7 +113,7 @@ impl Output {
         let folder = if self.is_inside() { path.clone() } else { folder_of(path).to_owned() };
         temporary_in(&folder, ".tmp").map(drop).map_err(|cause| self.unwritable(&folder, cause))?;
         if self.format != Format::Folder && !self.is_numbered() {
-            // What a link leads to may be in another folder.
+            // A link's target may be in another folder.
             let place = destination(path)?;
             temporary_in(folder_of(&place), ".tmp")
                 .map(drop)
@@ -128,7 +126,7 @@ impl Output {
         Error::Folder { path: folder.to_owned(), cause }
     }
 
-    /// Refuses what stands there already, where it is to be left.
+    /// Refuses a name that is taken, if existing files are to be left.
     fn check_free(&self, name: &Path) -> Result<()> {
         match self.options.no_clobber && fs::symlink_metadata(name).is_ok() {
             true => Err(taken(name)),
@@ -141,23 +139,23 @@ impl Output {
         &self.path
     }
 
-    /// Whether it goes to standard output.
+    /// True if it goes to standard output.
     pub fn is_standard(&self) -> bool {
         self.path.as_os_str() == STANDARD
     }
 
-    /// Whether its name has the next free number in it, and so is known only once it has it.
+    /// True if its name contains `{n}`, so that the name is known only when the number is.
     pub fn is_numbered(&self) -> bool {
         name_of(&self.path).to_string_lossy().contains(NUMBER)
     }
 
-    /// How its pictures are written.
+    /// The way its pictures are written.
     pub(crate) fn still(&self) -> Still {
         let format = if self.format == Format::Folder { Format::Png } else { self.format };
         Still { format, quality: self.options.quality, depth: self.options.depth }
     }
 
-    /// What its format has no place for, for the user.
+    /// Notes for the user on texts that its format has no place for.
     pub fn notes(&self, texts: &Texts) -> Vec<String> {
         self.format
             .left_out(texts)
@@ -223,8 +221,8 @@ impl Output {
         self.format == Format::Folder && self.path.is_dir()
     }
 
-    /// The final names of files and folders for so many samples: the path itself for one or where all are in one file, and else
-    /// numbered from 1. Those with `{n}` are what is free now; none for standard output.
+    /// The final names of files and folders for so many samples: the path itself for one sample, or if all are in one
+    /// file; else numbered from 1. Names with `{n}` have the numbers that are free now.
     pub fn names(&self, count: usize) -> Vec<PathBuf> {
         let count = if self.format == Format::Safetensors { 1 } else { count };
         if self.is_numbered() {
@@ -250,7 +248,8 @@ impl Output {
         (1..=count).map(numbered).collect()
     }
 
-    /// The folder and the files of frames in it that a clip of so many would have, for a folder; else as [`Output::names`].
+    /// The files of frames that clips of this shape would have in their folders, if these are written; else as
+    /// [`Output::names`].
     pub fn files(&self, shape: &Shape) -> Vec<PathBuf> {
         let names = self.names(shape.samples);
         match self.format {
@@ -263,7 +262,7 @@ impl Output {
         }
     }
 
-    /// A file without its final name, for what is to stand under this one.
+    /// A temporary file for the output that is to have this name.
     ///
     /// # Errors
     /// No file can be made there.
@@ -305,11 +304,11 @@ impl Output {
         self.place(file, &self.path).map(drop)
     }
 
-    /// Gives a whole file its final name, and says which it is: that one, or with `{n}` the next that is free by now. What goes to
-    /// standard output is copied there, and the file removed.
+    /// Gives a whole file its final name and returns it: `name`, or with `{n}` the next that is free by now. For
+    /// standard output, the file is copied there and removed.
     ///
     /// # Errors
-    /// [`Error::Write`]; [`Error::Output`] for what has come to stand there and is to be left.
+    /// [`Error::Write`]; [`Error::Output`] if the name has been taken meanwhile and existing files are to be left.
     pub fn place(&self, mut file: NamedTempFile, name: &Path) -> Result<PathBuf> {
         let failed = |error: io::Error| Error::write(name, error);
         if self.is_standard() {
@@ -337,12 +336,12 @@ impl Output {
         Ok(name.to_owned())
     }
 
-    /// Gives a whole folder its final name, and says which it is; nothing stands there but perhaps an empty folder.
+    /// Gives a whole folder its final name and returns it; nothing may have it yet but an empty folder.
     pub(crate) fn place_folder(&self, folder: TempDir, name: &Path) -> Result<PathBuf> {
         let failed = |error: io::Error| Error::write(name, error);
         if !self.is_numbered() && !self.options.no_clobber {
             fs::rename(folder.path(), name).map_err(failed)?;
-            // It has gone from where it was; nothing is left to remove.
+            // The folder has moved; nothing is left to remove.
             let _ = folder.keep();
             return Ok(name.to_owned());
         }
@@ -351,7 +350,7 @@ impl Output {
             let free = if self.is_numbered() { numbered(&self.path, number) } else { name.to_owned() };
             match fs::create_dir(&free) {
                 Ok(()) => {
-                    // Over the empty one, which nobody else can have made.
+                    // Over the empty folder, which this process has just made.
                     fs::rename(folder.path(), &free).map_err(failed)?;
                     let _ = folder.keep();
                     return Ok(free);
@@ -371,7 +370,7 @@ fn taken(name: &Path) -> Error {
     )
 }
 
-/// The whole file on standard output.
+/// Copies the whole file to standard output.
 fn copy_out(file: &mut File) -> io::Result<()> {
     file.rewind()?;
     let mut stdout = io::stdout().lock();
@@ -379,255 +378,5 @@ fn copy_out(file: &mut File) -> io::Result<()> {
     stdout.flush()
 }
 
-fn name_of(path: &Path) -> OsString {
-    path.file_name().unwrap_or_default().to_owned()
-}
-
-/// The path with a number in the place of `{n}`.
-fn numbered(path: &Path, number: u64) -> PathBuf {
-    let name = name_of(path);
-    let (before, after) = around(&name);
-    path.with_file_name(format!("{before}{number}{after}"))
-}
-
-/// One more than the largest number that stands in a name of this kind: in a row, numbers tell the order.
-fn next_number(path: &Path) -> u64 {
-    let name = name_of(path);
-    let (before, after) = around(&name);
-    let numbers = fs::read_dir(folder_of(path)).into_iter().flatten().flatten().filter_map(|entry| {
-        let name = entry.file_name();
-        let digits = name.to_str()?.strip_prefix(&*before)?.strip_suffix(&*after)?;
-        let plain = (1..=MOST_DIGITS).contains(&digits.len()) && digits.bytes().all(|digit| digit.is_ascii_digit());
-        digits.parse::<u64>().ok().filter(|_| plain)
-    });
-    numbers.max().unwrap_or(0) + 1
-}
-
-/// What stands before and after `{n}`.
-fn around(name: &OsStr) -> (String, String) {
-    let name = name.to_string_lossy();
-    let (before, after) = name.split_once(NUMBER).unwrap_or((&name, ""));
-    (before.to_owned(), after.to_owned())
-}
-
-/// A frame's name in a folder of frames; `index` from 0.
-pub(crate) fn frame_name(index: usize) -> String {
-    format!("frame-{:06}.png", index + 1)
-}
-
-fn frame_number(name: &OsStr) -> Option<usize> {
-    name.to_str()?.strip_prefix("frame-")?.strip_suffix(".png")?.parse().ok()
-}
-
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
-    use super::*;
-    use crate::{picture, samples};
-
-    #[test]
-    fn endings_are_known_whatever_their_case() {
-        let folder = tempfile::tempdir().unwrap();
-        for (name, format) in [("a.PNG", Format::Png), ("a.jpeg", Format::Jpeg), ("a.webp", Format::WebP)] {
-            assert_eq!(Output::new(&folder.path().join(name), Kind::Picture).unwrap().format, format);
-        }
-        for (name, format) in [("a.GIF", Format::Gif), ("a", Format::Folder), ("a.b/", Format::Folder)] {
-            assert_eq!(Output::new(&folder.path().join(name), Kind::Clip).unwrap().format, format);
-        }
-        for (name, kind) in
-            [("a", Kind::Picture), ("a.bmp", Kind::Picture), ("png", Kind::Picture), ("a.b", Kind::Clip)]
-        {
-            let error = Output::new(&folder.path().join(name), kind).unwrap_err();
-            assert!(error.is_input() && error.to_string().contains("unknown output ending: expected ."), "{error}");
-        }
-        let error = Output::new(&folder.path().join("a.mp4"), Kind::Picture).unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .ends_with("a picture can't be written as video: expected .png, .jpg, .webp or .safetensors")
-        );
-        assert!(samples::is_empty(folder.path()), "nothing is left behind");
-    }
-
-    #[test]
-    fn a_place_that_does_not_serve_is_told_before_any_work() {
-        let folder = tempfile::tempdir().unwrap();
-        let missing = Output::new(&folder.path().join("no/a.gif"), Kind::Clip).unwrap_err();
-        assert!(matches!(missing, Error::Folder { .. }) && missing.is_input());
-        // Even root can't write here.
-        let system = Output::new(Path::new("/proc/a.png"), Kind::Picture).unwrap_err();
-        assert!(system.to_string().ends_with(": choose another folder with -o"), "{system}");
-
-        fs::create_dir(folder.path().join("b.png")).unwrap();
-        assert!(Output::new(&folder.path().join("b.png"), Kind::Picture).is_err());
-        fs::write(folder.path().join("file"), "").unwrap();
-        assert!(Output::new(&folder.path().join("file"), Kind::Clip).is_err());
-    }
-
-    #[test]
-    fn a_batch_becomes_numbered_files_and_folders() {
-        let output = |path: &str, format| Output { path: path.into(), format, options: Options::default() };
-        let cat = output("out/cat.png", Format::Png);
-        assert_eq!(cat.names(1), [PathBuf::from("out/cat.png")]);
-        assert_eq!(cat.names(2), [PathBuf::from("out/cat-01.png"), PathBuf::from("out/cat-02.png")]);
-        assert_eq!(output("out/v1.5/", Format::Folder).names(2)[1], PathBuf::from("out/v1.5-02"));
-        assert_eq!(output("a.safetensors", Format::Safetensors).names(3), [PathBuf::from("a.safetensors")]);
-    }
-
-    #[test]
-    fn what_a_format_cannot_hold_is_told_with_what_can() {
-        let folder = tempfile::tempdir().unwrap();
-        let shape = Shape { samples: 1, frames: 2, width: 8, height: 8, channels: 3 };
-        let check = |name: &str, shape: Shape| {
-            let error = Output::new(&folder.path().join(name), Kind::Clip).unwrap().check(&shape).unwrap_err();
-            format!("{error}: {}", std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default())
-        };
-        assert!(check("a.png", shape).contains("holds one frame, the clip has 2"));
-        assert!(check("a.gif", Shape { channels: 4, ..shape }).contains("transparency"));
-        assert!(check("a.webp", Shape { width: 16_384, ..shape }).contains("16384 pixels are more than the 16383"));
-        assert!(check("a.webp", Shape { frames: 0, ..shape }).contains("no shape"));
-        fs::create_dir(folder.path().join("frames")).unwrap();
-        fs::write(folder.path().join("frames/frame-000003.png"), "").unwrap();
-        assert!(check("frames", shape).contains("frame-000003.png of a longer clip"));
-    }
-
-    #[test]
-    fn pictures_come_back_as_they_went() {
-        let folder = tempfile::tempdir().unwrap();
-        let pictures = [samples::frame(7, 5, 3, 0), samples::frame(7, 5, 3, 1)];
-        for name in ["a.png", "a.webp"] {
-            let output = Output::new(&folder.path().join(name), Kind::Picture).unwrap();
-            let names = output.write(&pictures, &vec![("prompt".into(), "日本".into())]).unwrap();
-            for (name, picture) in names.iter().zip(&pictures) {
-                let (read, notes) = picture::read_picture(name).unwrap();
-                assert_eq!((Pixels::from(&read), notes.len()), (Pixels::from(picture), 0));
-                assert_eq!(fs::metadata(name).unwrap().permissions().mode() & 0o600, 0o600);
-            }
-        }
-        let raw = Output::new(&folder.path().join("a.safetensors"), Kind::Picture).unwrap();
-        let bytes = fs::read(&raw.write(&pictures, &Vec::new()).unwrap()[0]).unwrap();
-        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-        let tensor = file.tensor("sample").unwrap();
-        assert_eq!(tensor.shape(), [2, 3, 5, 7]);
-        let second = pictures[1].values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
-        assert_eq!(tensor.data()[second.len()..], second);
-    }
-
-    #[test]
-    fn what_fails_leaves_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        let output = Output::new(&folder.path().join("a.jpg"), Kind::Picture).unwrap();
-        let pictures = [samples::frame(4, 4, 3, 0), samples::frame(4, 4, 4, 0)];
-        let error = output.write(&pictures, &Vec::new()).unwrap_err();
-        assert!(!error.is_input());
-        let cause = std::error::Error::source(&error).unwrap().to_string();
-        assert_eq!(cause, "JPEG has no transparency: write .png or .webp");
-        assert!(samples::is_empty(folder.path()));
-    }
-
-    #[test]
-    fn a_number_counts_on_from_the_largest_that_is_there() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("out-{n}.png");
-        for name in ["out-7.png", "out-0003.png", "out-x.png", "out-8.jpg", "out-99999999999999999999.png", "out-.png"]
-        {
-            fs::write(folder.path().join(name), "").unwrap();
-        }
-        let output = Output::new(&path, Kind::Picture).unwrap();
-        assert_eq!(output.names(2), ["out-8.png", "out-9.png"].map(|name| folder.path().join(name)));
-        let pictures = [samples::frame(4, 4, 3, 0), samples::frame(4, 4, 3, 1)];
-        assert_eq!(
-            output.write(&pictures, &Vec::new()).unwrap(),
-            output
-                .names(2)
-                .iter()
-                .enumerate()
-                .map(|(index, _)| { folder.path().join(format!("out-{}.png", index + 8)) })
-                .collect::<Vec<_>>()
-        );
-        assert_eq!(fs::read(folder.path().join("out-7.png")).unwrap(), b"");
-    }
-
-    #[test]
-    fn numbers_are_taken_once_however_many_ask() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("out-{n}.png");
-        let write = |number: usize| {
-            let output = Output::new(&path, Kind::Picture).unwrap();
-            output.write(&[samples::frame(4, 4, 3, number)], &Vec::new()).unwrap().remove(0)
-        };
-        let names = std::thread::scope(|scope| {
-            let writers: Vec<_> = (0..8).map(|number| scope.spawn(move || write(number))).collect();
-            let names = writers.into_iter().map(|writer| writer.join().unwrap());
-            names.collect::<std::collections::BTreeSet<_>>()
-        });
-        assert_eq!(names.len(), 8);
-        assert!(names.contains(&folder.path().join("out-8.png")));
-    }
-
-    #[test]
-    fn what_is_there_is_left_where_that_was_asked_for() {
-        let folder = tempfile::tempdir().unwrap();
-        let (path, frames) = (folder.path().join("a.png"), folder.path().join("frames"));
-        let options = Options { no_clobber: true, ..Options::default() };
-        let output = Output::with(&path, Kind::Picture, options).unwrap();
-        let into_folder = Output::with(&frames, Kind::Clip, options).unwrap();
-        // They came while the picture was decoded.
-        fs::write(&path, "precious").unwrap();
-        fs::create_dir(&frames).unwrap();
-        let error = output.write(&[samples::frame(4, 4, 3, 0)], &Vec::new()).unwrap_err();
-        assert!(error.is_input() && error.to_string().contains("--no-clobber"), "{error}");
-        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
-        let whole = tilewright_outputs::temporary_folder(folder.path()).unwrap();
-        assert!(into_folder.place_folder(whole, &frames).unwrap_err().to_string().contains("--no-clobber"));
-        assert!(Output::with(&path, Kind::Picture, options).is_err() && Output::new(&path, Kind::Picture).is_ok());
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
-    }
-
-    #[test]
-    fn what_may_not_be_replaced_is_told_before_any_work() {
-        let folder = tempfile::tempdir().unwrap();
-        let (path, frames) = (folder.path().join("a.png"), folder.path().join("frames"));
-        fs::create_dir(&frames).unwrap();
-        for file in [&path, &frames.join("frame-000002.png")] {
-            fs::write(file, "").unwrap();
-            fs::set_permissions(file, fs::Permissions::from_mode(0o400)).unwrap();
-        }
-        let error = Output::new(&path, Kind::Picture).unwrap_err();
-        assert!(error.is_input() && error.to_string().contains("write-protected"), "{error}");
-        let shape = Shape { samples: 1, frames: 2, width: 8, height: 8, channels: 3 };
-        let output = Output::new(&frames, Kind::Clip).unwrap();
-        assert!(output.check(&shape).unwrap_err().to_string().contains("write-protected"));
-        output.check(&Shape { frames: 1, ..shape }).unwrap_err();
-    }
-
-    #[test]
-    fn quality_and_bits_are_for_the_formats_that_have_them() {
-        let folder = tempfile::tempdir().unwrap();
-        let refused = |name: &str, options: Options| {
-            Output::with(&folder.path().join(name), Kind::Clip, options).err().map(|error| error.to_string())
-        };
-        let quality = Options { quality: Some(50), ..Options::default() };
-        let bits = Options { depth: Depth::Sixteen, ..Options::default() };
-        assert!(
-            refused("a.jpg", quality).is_none() && refused("a.png", bits).is_none() && refused("a", bits).is_none()
-        );
-        for name in ["a.png", "a.webp", "a.gif", "a.safetensors", "a"] {
-            assert!(refused(name, quality).unwrap().contains("--quality is for .jpg"), "{name}");
-        }
-        for name in ["a.jpg", "a.webp", "a.gif", "a.safetensors"] {
-            assert!(refused(name, bits).unwrap().contains("--bits 16 is for .png"), "{name}");
-        }
-    }
-
-    #[test]
-    fn texts_that_have_no_place_are_told_of() {
-        let folder = tempfile::tempdir().unwrap();
-        let texts = vec![("workflow".to_owned(), "x".repeat(70_000)), ("prompt".to_owned(), "{}".to_owned())];
-        let notes = |name: &str| Output::new(&folder.path().join(name), Kind::Clip).unwrap().notes(&texts).join("");
-        assert!(notes("a.jpg").contains("a.jpg is written without workflow: a JPEG has room"), "{}", notes("a.jpg"));
-        assert!(notes("a.gif").contains("without workflow, prompt: a GIF"), "{}", notes("a.gif"));
-        assert_eq!(notes("a.png") + &notes("a.webp") + &notes("a.safetensors"), "");
-    }
-}
+mod tests;

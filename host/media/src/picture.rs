@@ -16,8 +16,8 @@ use crate::{
     frame::{Frame, Pixels},
 };
 
-/// What a file says beside its pixels, by keyword: text chunks of a PNG, EXIF of a JPEG or WebP, tags of a video, metadata of a
-/// safetensors file.
+/// A file's texts beside its pixels, by keyword: text chunks of a PNG, EXIF of a JPEG or WebP, tags of a video,
+/// metadata of a safetensors file.
 pub type Texts = Vec<(String, String)>;
 
 /// Whether a PNG's text chunk can have this keyword: 1 to 79 printable Latin-1 characters.
@@ -31,7 +31,7 @@ pub fn is_keyword(text: &str) -> bool {
 /// precision. It is turned upright where its metadata says so, as ComfyUI does. Gives notes beside it, for what was dropped.
 ///
 /// # Errors
-/// [`Error::Read`] or [`Error::Input`], also for what would take more than 1.25 GiB to be read.
+/// [`Error::Read`] or [`Error::Input`], also for a picture that would take more than 1.25 GiB to read.
 pub fn read_picture(path: &Path) -> Result<(Frame, Vec<String>)> {
     let mut file = open(path)?;
     let length = file.get_ref().metadata().map_err(|error| Error::read(path, error))?.len();
@@ -40,7 +40,7 @@ pub fn read_picture(path: &Path) -> Result<(Frame, Vec<String>)> {
     let damaged = |error| Error::read(path, one_line(&error));
     let mut reader = ImageReader::with_format(file, format);
     let mut limits = Limits::default();
-    // A PNG's limit is for what stands beside the pixels; those are held against the budget below.
+    // A PNG's limit is for the data beside the pixels; the pixels are checked against the budget below.
     limits.max_alloc = Some(if format == ImageFormat::Png { budget::MOST_BESIDE } else { MOST_SCRATCH });
     reader.limits(limits);
     let mut decoder = reader.into_decoder().map_err(damaged)?;
@@ -56,16 +56,16 @@ pub fn read_picture(path: &Path) -> Result<(Frame, Vec<String>)> {
     Ok((frame(picture), notes))
 }
 
-/// The most bytes of what a reader holds beside the picture, as for a GIF's frame that is no larger than its canvas.
+/// The most bytes that a reader holds beside the picture, such as a GIF's frame that is no larger than its canvas.
 const MOST_SCRATCH: u64 = 1 << 29;
 
-/// The most that a pixel takes at once while it is read: as the file has it, twice where it is turned, with what its reader needs beside
-/// it; then as three values of its depth; then as f32.
+/// The most bytes that a pixel takes at once while it is read: as stored, with the reader's scratch or twice if it is
+/// turned; as stored and as three values of its depth; as the latter and as f32.
 fn bytes_per_pixel(color: ColorType, format: ImageFormat, orientation: Orientation) -> u64 {
     let stored = u64::from(color.bytes_per_pixel());
     let narrowed = if color.bytes_per_pixel() / color.channel_count() > 1 { 6 } else { 3 };
     let beside = match format {
-        // Two bytes for each coefficient of a progressive one.
+        // A progressive JPEG takes two bytes for each coefficient.
         ImageFormat::Jpeg => 2 * u64::from(color.channel_count()),
         ImageFormat::Png => 0,
         _ => 8,
@@ -82,7 +82,7 @@ pub(crate) fn open(path: &Path) -> Result<BufReader<File>> {
     })
 }
 
-/// The format that an open file's first bytes show; it stands at its beginning again afterwards.
+/// The format that an open file's first bytes show; the file is rewound afterwards.
 pub(crate) fn sniff(path: &Path, file: &mut BufReader<File>) -> Result<ImageFormat> {
     let failed = |error| Error::read(path, error);
     let mut start = Vec::new();
@@ -110,7 +110,7 @@ fn is_transparent(picture: &DynamicImage) -> bool {
         DynamicImage::ImageLumaA8(pixels) => pixels.pixels().any(|pixel| pixel.0[1] < u8::MAX),
         DynamicImage::ImageRgba16(pixels) => pixels.pixels().any(|pixel| pixel.0[3] < u16::MAX),
         DynamicImage::ImageLumaA16(pixels) => pixels.pixels().any(|pixel| pixel.0[1] < u16::MAX),
-        // No other that is read has any.
+        // The other types that are read have no transparency.
         _ => false,
     }
 }
@@ -202,7 +202,7 @@ mod tests {
         }
         assert!(read_picture(folder.path()).unwrap_err().to_string().ends_with("a folder, not a file"));
         assert!(read_picture(&folder.path().join("missing")).is_err());
-        // What it is instead is said; nothing of a long file is read.
+        // The error says what the file is instead; nothing of a long file is read.
         std::fs::write(&path, b"\x09\0\0\0\0\0\0\0{       }").unwrap();
         assert!(
             read_picture(&path)
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_packed_profile_does_not_unfold_beyond_its_limit() {
-        // Zeros, a hundred times what they are packed into.
+        // Zeros, a hundred times as long as they are packed.
         let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
         (0..32).for_each(|_| packed.write_all(&[0; 4 << 20]).unwrap());
         let mut profile = b"a\0\0".to_vec();
@@ -232,7 +232,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.png");
         std::fs::write(&path, bytes).unwrap();
-        // The picture is there; the profile is not needed.
+        // The picture is read; the profile is not needed.
         assert_eq!(Pixels::from(&read_picture(&path).unwrap().0).values, [1, 2, 3]);
     }
 }

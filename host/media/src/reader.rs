@@ -53,7 +53,7 @@ impl ClipReader {
             let (shape, rate) = (reader.shape(), None);
             return Ok(Self { shape, rate, notes: Vec::new(), source: Source::Raw { reader, next: 0 } });
         }
-        // A file without an ending, as standard input has none, is known by its contents.
+        // A file without an ending, such as standard input, is known by its contents.
         if !ending.is_empty() && !PICTURES.contains(&ending.as_str()) {
             // What is not there is told as such.
             drop(picture::open(path)?);

@@ -18,36 +18,36 @@ use crate::{
     picture::Texts,
 };
 
-/// Of a JPEG, where nobody says.
+/// The default quality of a JPEG.
 const JPEG_QUALITY: u8 = 95;
 
-/// How finely a picture's values are written.
+/// The depth of a picture's values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Depth {
-    /// 0…255.
+    /// 8 bits, 0…255.
     #[default]
     Eight,
-    /// 0…65535, in PNG alone.
+    /// 16 bits, 0…65535, in PNG alone.
     Sixteen,
 }
 
-/// How a picture is written.
+/// The way a picture is written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Still {
     pub format: Format,
-    /// Of a JPEG, 1 to 100.
+    /// The quality of a JPEG, 1 to 100.
     pub quality: Option<u8>,
-    /// Of a PNG.
+    /// The depth of a PNG.
     pub depth: Depth,
 }
 
 impl Still {
-    /// As the format has it where nobody says more.
+    /// The defaults of a format.
     pub fn plain(format: Format) -> Self {
         Self { format, quality: None, depth: Depth::Eight }
     }
 
-    /// Writes one picture; what was written is not synced.
+    /// Writes one picture; the file is not synced.
     pub fn write(self, frame: &Frame, file: &File, texts: &Texts) -> Result<(), Cause> {
         if self.depth == Depth::Eight {
             return self.write_pixels(&Pixels::from(frame), file, texts);
@@ -92,7 +92,7 @@ impl Still {
     }
 }
 
-/// `values` are bytes, those of 16 bits with the more significant one first.
+/// Writes a PNG. `values` are bytes; 16-bit values have the more significant byte first.
 pub(crate) fn write_png(
     (width, height): (u32, u32),
     channels: usize,
@@ -108,10 +108,10 @@ pub(crate) fn write_png(
         _ => png::ColorType::Rgb,
     });
     encoder.set_depth(depth);
-    // What the models were trained on, and what every viewer takes them for.
+    // Models were trained on sRGB, and every viewer assumes it.
     encoder.set_source_srgb(png::SrgbRenderingIntent::Perceptual);
     for (keyword, text) in texts {
-        // As Pillow does for ComfyUI's nodes: plain text where Latin-1 can hold it, and else UTF-8.
+        // As Pillow does for ComfyUI's nodes: plain text if Latin-1 can hold it, else UTF-8.
         if text.chars().all(|character| u32::from(character) < 256 && character != '\0') {
             encoder.add_text_chunk(keyword.clone(), text.clone())?;
         } else {

@@ -1,4 +1,4 @@
-//! Texts out of files: ComfyUI's workflow and prompt, wherever a format has its place for them.
+//! Texts out of files: ComfyUI's workflow and prompt, from the place that each format has for them.
 
 use std::{
     fs::{self, File},
@@ -16,15 +16,15 @@ use crate::{
     picture::{self, Texts, is_keyword},
 };
 
-/// The most bytes of texts that are read of one file.
+/// The most bytes of texts that are read from one file.
 const MOST: usize = 64 << 20;
 
-/// What is found in tags of videos beside what somebody put there.
+/// Tags that programs put into videos by themselves.
 const PLAYERS: [&str; 7] =
     ["major_brand", "minor_version", "compatible_brands", "encoder", "creation_time", "duration", "software"];
 
-/// The texts of a picture, a video, a safetensors file or the first picture of a folder. What can't be read has none: it is the
-/// reader of the pixels that says what is wrong with a file.
+/// The texts of a picture, a video, a safetensors file or the first picture of a folder. A file that can't be read has
+/// none: the reader of the pixels says what is wrong with it.
 pub fn read_texts(path: &Path) -> Texts {
     let first = if path.is_dir() { first_picture(path) } else { Some(path.to_owned()) };
     let mut texts = first.map(|path| of_file(&path)).unwrap_or_default();
@@ -45,14 +45,14 @@ fn of_file(path: &Path) -> Texts {
     }
 }
 
-/// Those before the pixels, where Pillow and so ComfyUI put them.
+/// The texts before a PNG's pixels, where Pillow and so ComfyUI put them.
 fn of_png(file: BufReader<File>) -> Option<Texts> {
     let mut decoder = png::Decoder::new_with_limits(file, png::Limits { bytes: MOST });
     decoder.set_ignore_iccp_chunk(true);
     let reader = decoder.read_info().ok()?;
     let info = reader.info();
     let plain = info.uncompressed_latin1_text.iter().map(|chunk| (chunk.keyword.clone(), Some(chunk.text.clone())));
-    // A packed text may be a thousand times as long as it is in the file.
+    // A packed text may become a thousand times as long.
     let packed = info.compressed_latin1_text.iter().cloned().map(|mut chunk| {
         let text = chunk.decompress_text_with_limit(MOST).and_then(|()| chunk.get_text());
         (chunk.keyword, text.ok())
@@ -70,7 +70,7 @@ fn of_exif(mut decoder: impl ImageDecoder) -> Texts {
     found.map(|exif| exif::decode(&exif)).unwrap_or_default()
 }
 
-/// Those of a safetensors file, or of a video by ffmpeg.
+/// The texts of a safetensors file, or of a video by ffmpeg.
 fn of_other(path: &Path) -> Option<Texts> {
     let ending = path.extension()?.to_str()?.to_ascii_lowercase();
     if ending != "safetensors" {

@@ -31,7 +31,7 @@ pub(crate) struct Animation {
     rate: Rate,
     /// Bytes written.
     length: u64,
-    /// What stands behind the last frame.
+    /// The EXIF, which follows the last frame.
     exif: Vec<u8>,
 }
 

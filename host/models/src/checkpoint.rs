@@ -16,7 +16,7 @@ use crate::{Error, Result, error::Shape};
 
 pub use safetensors::Dtype as Stored;
 
-/// What a file that is none of safetensors' is, and what to do.
+/// The message for a file that is not safetensors: its format, and what to do.
 fn advice(format: Format, path: &Path, start: &[u8]) -> String {
     let (name, advice) = (format.name(), format.advice());
     match format {
@@ -24,7 +24,7 @@ fn advice(format: Format, path: &Path, start: &[u8]) -> String {
             let command = conversion(path, &path.with_extension("safetensors"));
             format!("{name}, not safetensors: {advice}: {command}")
         }
-        // What a server answers in place of a file says what is wrong.
+        // A server's answer in place of a file says what is wrong.
         Format::Text => format!("{name} ('{}'), not a safetensors file: {advice}", beginning(start)),
         _ => format!("{name}, not a safetensors file: {advice}"),
     }

@@ -159,13 +159,13 @@ pub struct Identity {
     pub(crate) naming: Option<Naming>,
 }
 
-/// The name that gives a latent away.
+/// The name of a tensor that gives a latent away.
 const LATENT: &str = "latent_tensor";
 
 /// The most tensors that a file of latents holds.
 const MOST_LATENTS: usize = 8;
 
-/// What the names of a KL autoencoder's parts begin with behind the prefix, and so whose names they are.
+/// The beginnings of a KL autoencoder's names behind the prefix, and the naming that each shows.
 const KL_PARTS: [(&str, Naming); 8] = [
     ("decoder.up_blocks.", Naming::Diffusers),
     ("decoder.mid_block.", Naming::Diffusers),
@@ -184,7 +184,7 @@ fn kl(name: &str, part: &str) -> Option<(String, Naming)> {
     KL_PARTS.iter().find(|(start, _)| rest.starts_with(start)).map(|(_, naming)| (prefix.to_owned(), *naming))
 }
 
-/// Whether every tensor has a latent's axes, and a name of its own rather than a layer's.
+/// True if every tensor has a latent's axes, and a name of its own rather than a layer's.
 fn is_latents(file: &Checkpoint) -> bool {
     let plain = |name: &str| !name.contains('.') && file.shape(name).is_some_and(|shape| matches!(shape.len(), 4 | 5));
     (1..=MOST_LATENTS).contains(&file.names().len()) && file.names().all(plain)
@@ -250,7 +250,7 @@ impl Identity {
             return other;
         }
         // Any tensor of the decoder gives its prefix and naming away; `conv_in` alone may be the one that is missing.
-        // The encoder's tell as much where it is alone.
+        // If the encoder is alone, its tensors tell as much.
         let found = ["decoder.", "encoder."].into_iter().find_map(|part| file.names().find_map(|name| kl(name, part)));
         let Some((prefix, naming)) = found else {
             return other;
@@ -292,7 +292,7 @@ impl Identity {
         Err(Error::Unknown { path: file.path().to_owned(), reason })
     }
 
-    /// Whether tensors of the autoencoder's decoder are there.
+    /// True if the file has tensors of the autoencoder's decoder.
     pub fn has_decoder(&self, file: &Checkpoint) -> bool {
         let start = format!("{}decoder.", self.prefix);
         file.names().any(|name| name.starts_with(&start))
@@ -306,7 +306,7 @@ fn family(file: &Checkpoint, prefix: &str) -> (Family, Option<Family>) {
         return (*family, None);
     }
     let of_decoder = file.shape(&format!("{prefix}decoder.conv_in.weight")).and_then(|shape| shape.get(1).copied());
-    // A mean and a variance for each.
+    // The encoder gives a mean and a variance for each channel.
     let of_encoder = || Some(file.shape(&format!("{prefix}encoder.conv_out.weight"))?.first()? / 2);
     let channels = of_decoder.or_else(of_encoder);
     let quantized = file.shape(&format!("{prefix}post_quant_conv.weight")).is_some();

@@ -100,7 +100,7 @@ impl<'a, T: Table> Known<'a, T> {
         Ok((name, found))
     }
 
-    /// Makes sure that every tensor that is needed is there, in its shape and in a type that can be computed from.
+    /// Checks that every tensor that is needed is there, in its shape and in a type that can be computed from.
     ///
     /// # Errors
     /// As [`Self::locate`], and [`Error::Stored`].

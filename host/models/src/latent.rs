@@ -1,4 +1,4 @@
-//! Latents as ComfyUI and diffusers save them. [`LatentFile`] is one of which nothing but the header was read; [`Latent`] has its values.
+//! Latents as ComfyUI and diffusers save them. A [`LatentFile`] has only its header read; a [`Latent`] has its values.
 
 mod doubt;
 
@@ -29,7 +29,8 @@ const MOST_PIXELS: u64 = 1 << 17;
 /// Most frames of a clip, and most samples.
 const MOST_FRAMES: u64 = 1 << 16;
 
-/// Most values of a latent, 2 GiB as f32: those of a picture of 46,000 by 46,000 pixels, or of half an hour of small video.
+/// Most values of a latent, 2 GiB as f32: those of a picture of 46,000 by 46,000 pixels, or of half an hour of small
+/// video.
 const MOST_VALUES: u64 = 1 << 29;
 
 /// Where a latent came from.
@@ -97,7 +98,7 @@ impl Scaling {
     }
 }
 
-/// A latent's file, of which the header alone has been read: whether a model can take it is known before its values cost anything.
+/// A latent's file of which only the header has been read: a model can refuse it before its values cost anything.
 #[derive(Debug)]
 pub struct LatentFile {
     file: Checkpoint,
@@ -127,10 +128,11 @@ pub struct Latent {
 }
 
 impl LatentFile {
-    /// Looks into a file: ComfyUI's tensor where there is one, the only tensor of the file, or the one named.
+    /// Opens a file and finds its latent: the tensor named, or else ComfyUI's, or else the only one.
     ///
     /// # Errors
-    /// The file is unsound, or the tensor is missing, ambiguous, of the wrong rank or type, empty, or larger than any latent.
+    /// The file is unsound, or the tensor is missing, ambiguous, of the wrong rank or type, empty, or larger than any
+    /// latent.
     pub fn open(path: &Path, tensor: Option<&str>) -> Result<Self> {
         let file = Checkpoint::open(path)?;
         let refused = |reason: String| Error::Latent { path: path.to_owned(), reason };
@@ -183,7 +185,7 @@ impl LatentFile {
         Ok(Self { file, tensor, origin, form: Form { path: path.to_owned(), size } })
     }
 
-    /// How large it is.
+    /// The latent's extents, in samples, latent frames and latent pixels.
     pub fn extents(&self) -> Extents {
         self.form.extents()
     }
@@ -207,7 +209,7 @@ impl LatentFile {
     /// Reads the values.
     ///
     /// # Errors
-    /// They are not finite, or memory is out.
+    /// The values are not finite, or memory runs out.
     pub fn read(self) -> Result<Latent> {
         let Self { file, tensor, origin, form } = self;
         let found = file.shape(&tensor).unwrap_or_default();
@@ -231,7 +233,7 @@ impl LatentFile {
     }
 }
 
-/// What to say of a file of several tensors of which none is a latent's by name.
+/// The message for a file of several tensors of which none is a latent's by name.
 fn ambiguous(file: &Checkpoint, candidates: &[&str]) -> String {
     let what = match Identity::of(file).kind {
         Kind::KlAutoencoder | Kind::VideoAutoencoder => Some("a VAE".to_owned()),
@@ -244,7 +246,7 @@ fn ambiguous(file: &Checkpoint, candidates: &[&str]) -> String {
 }
 
 impl Latent {
-    /// Reads a latent as [`LatentFile::open`] finds it, whatever the model.
+    /// Reads a latent as [`LatentFile::open`] finds it, for any model.
     ///
     /// # Errors
     /// As [`LatentFile::open`] and [`LatentFile::read`].
@@ -284,7 +286,7 @@ impl Latent {
     /// Checks that a decoder of clips can take it.
     ///
     /// # Errors
-    /// Where the channels differ, or the clip would be absurdly large or long.
+    /// The channels differ, or the clip would be absurdly large or long.
     pub fn check_wan(&self, config: &wan::Config) -> Result<()> {
         self.form().check_wan(config)
     }
@@ -292,7 +294,7 @@ impl Latent {
     /// Undoes a model's scaling (diffusers' `AutoencoderKL` and `AutoencoderKLWan` pipelines).
     ///
     /// # Errors
-    /// Where memory is out, or the channels are not as many as the scaling has.
+    /// Memory runs out, or the channels are not as many as the scaling has.
     pub fn unscale(&mut self, scaling: &Scaling) -> Result<()> {
         self.values = match scaling {
             Scaling::Factor { factor, shift } => self.values.f_div_scalar(*factor)?.f_add_scalar(*shift)?,

@@ -1,11 +1,12 @@
-//! Networks that are known and not run: what people have beside autoencoders, told apart by the names of their tensors, in the layouts in
-//! which each is published.
+//! Networks that are known and not run, such as people have beside autoencoders: told apart by the names of their
+//! tensors, in the layouts in which each is published.
 
 use serde::Serialize;
 
 use crate::Checkpoint;
 
-/// How a tensor gives a network away. Names may have any prefix: a mark begins at the start of one of a name's segments.
+/// A sign of a network among its tensors. Segments may have any prefix: they begin at the start of one of a name's
+/// segments.
 #[derive(Clone, Copy, Debug)]
 enum Mark {
     /// These segments stand in some tensor's name.
@@ -20,7 +21,7 @@ enum Mark {
 
 use Mark::{Ends, Extent, Has, Starts};
 
-/// What a network is for.
+/// The purpose of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
@@ -34,7 +35,7 @@ pub enum Role {
     TextEncoder,
     /// Turns pictures into conditioning.
     VisionEncoder,
-    /// Between latents and pictures, in a way that is not supported.
+    /// Translates between latents and pictures, in a way that is not supported.
     Autoencoder,
     /// Makes pictures larger.
     Upscaler,
@@ -42,12 +43,12 @@ pub enum Role {
     Embedding,
 }
 
-/// A network, its marks, all of which have to be there.
+/// A network's role and name, and its marks, all of which have to be there.
 struct Row(Role, &'static str, &'static [Mark]);
 
-/// For each role the first row that fits counts, so that the more special ones come first.
+/// The first row that fits counts for its role, so the more special ones come first.
 const ROWS: &[Row] = &[
-    // Changes to weights. The last rows are by what every kind has.
+    // Changes to weights. The last rows have marks that LoRAs for any network have.
     Row(Role::Lora, "a LoRA for SDXL", &[Starts("lora_te2_")]),
     Row(Role::Lora, "a LoRA for SDXL", &[Starts("lora_unet_input_blocks_4_1_transformer_blocks_1_")]),
     Row(Role::Lora, "a LoRA for SDXL", &[Starts("lora_unet_down_blocks_1_attentions_0_transformer_blocks_1_")]),
@@ -93,7 +94,7 @@ const ROWS: &[Row] = &[
     Row(Role::Lora, "a LoHa (a kind of LoRA)", &[Ends("hada_w1_a")]),
     Row(Role::Lora, "a LoKr (a kind of LoRA)", &[Ends("lokr_w1")]),
     Row(Role::Lora, "a LoKr (a kind of LoRA)", &[Ends("lokr_w1_a")]),
-    // What steers a denoiser, and has parts of one.
+    // Networks that steer a denoiser, and have parts of one.
     Row(Role::Control, "a ControlNet (original)", &[Has("input_hint_block.0"), Has("zero_convs.0.0")]),
     Row(Role::Control, "a ControlNet (diffusers)", &[Has("controlnet_cond_embedding.conv_in")]),
     Row(Role::Control, "a ControlNet (diffusers)", &[Has("controlnet_down_blocks.0")]),
@@ -312,18 +313,18 @@ const ROWS: &[Row] = &[
 /// A network in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Part {
-    /// What it is for.
+    /// Its purpose.
     pub role: Role,
-    /// What it is called.
+    /// Its name in a sentence, such as `a LoRA for SDXL`.
     pub name: &'static str,
 }
 
 impl Part {
-    /// What is in a file beside an autoencoder that can be run; of each role at most one.
+    /// The networks in a file beside an autoencoder that can be run; at most one of each role.
     pub fn of(file: &Checkpoint) -> Vec<Self> {
         let mut parts: Vec<Self> = Vec::new();
         for Row(role, name, marks) in ROWS {
-            // What has changes to a network's weights has its names, too.
+            // A LoRA's tensors have the names of the network that it changes, too.
             let is_lora = parts.first().is_some_and(|part| part.role == Role::Lora);
             let is_control = |part: &Part| part.role == Role::Control && *role == Role::Denoiser;
             if is_lora || parts.iter().any(|part| part.role == *role || is_control(part)) {
@@ -338,7 +339,7 @@ impl Part {
 }
 
 impl Part {
-    /// Their names in one line.
+    /// The parts' names in one line.
     pub fn named(parts: &[Self]) -> String {
         parts.iter().map(|part| part.name).collect::<Vec<_>>().join("; ")
     }
@@ -359,7 +360,7 @@ impl Mark {
     }
 }
 
-/// Whether these segments stand in a name.
+/// True if these segments stand in a name.
 fn has(name: &str, segments: &str) -> bool {
     name.match_indices(segments).any(|(at, _)| {
         let rest = &name[at + segments.len()..];
@@ -371,12 +372,12 @@ fn has(name: &str, segments: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// A file of tensors of these names and shapes, without a byte.
+    /// A file of tensors of these names and shapes, without a byte of data.
     fn file(folder: &std::path::Path, tensors: &[(&str, &[usize])]) -> Checkpoint {
         let entries: Vec<String> = tensors
             .iter()
             .map(|(name, shape)| {
-                // Nothing is stored: one extent of 0 at the end that no mark looks at.
+                // An extent of 0 at the end, which no mark looks at: nothing is stored.
                 let mut shape = shape.to_vec();
                 shape.push(0);
                 format!(r#""{name}":{{"dtype":"F16","shape":{shape:?},"data_offsets":[0,0]}}"#)
@@ -446,7 +447,7 @@ mod tests {
             ("diffusion_model.blocks.0.self_attn.norm_k.lora_A.weight", &[16, 1536]),
         ];
         assert_eq!(roles(&lora), ["a LoRA for WAN"]);
-        // And a ControlNet the half of a UNet.
+        // A ControlNet has the names of half a UNet.
         let control: [(&str, &[usize]); 3] = [
             ("control_model.input_hint_block.0.weight", &[16, 3, 3, 3]),
             ("control_model.zero_convs.0.0.weight", &[320, 320, 1, 1]),

@@ -1,4 +1,4 @@
-//! Where an output goes, and whether it may.
+//! The place of an output, and the checks that it passes.
 
 use std::{
     fs::{self, FileType, Metadata},
@@ -12,13 +12,13 @@ use thiserror::Error;
 /// The permission of a file's owner to write to it.
 const OWNER_WRITES: u32 = 0o200;
 
-/// A path that can't be an output. One line: which, why, what to do.
+/// A path that can't be an output. Its message is one line: the path, the reason, the remedy.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{path}: {reason}", path = .path.display())]
 pub struct Refused {
     /// The path, as it was given.
     pub path: PathBuf,
-    /// Why, and what to do.
+    /// The reason and the remedy.
     pub reason: String,
 }
 
@@ -34,25 +34,25 @@ impl From<Refused> for io::Error {
     }
 }
 
-/// The path at which a file of this name is to be written or replaced: the path itself, or what a link leads to, which is then
+/// The path at which a file of this name is written or replaced: the path itself, or the target of a link, which is
 /// replaced in its own folder while the link stays. A path that doesn't exist is free.
 ///
 /// # Errors
-/// Where a folder, device, pipe or socket stands there, a file that is write-protected or another user's, a link to nothing, or a link
-/// that another user made.
+/// The path is a folder, device, pipe or socket; a file that is write-protected or another user's; a link to nothing;
+/// or a link of another user's, except root's.
 pub fn destination(path: &Path) -> Result<PathBuf, Refused> {
     let refused = |reason: String| Err(Refused::new(path, reason));
     let unreadable = |error: io::Error| Refused::new(path, format!("can't be written: {error}"));
     let facts = match fs::symlink_metadata(path) {
         Ok(facts) => facts,
-        // Where the folder is missing, too, its temporary file says so.
+        // If the folder is missing, too, making its temporary file reports that.
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(path.to_owned()),
         Err(error) => return Err(unreadable(error)),
     };
     if !facts.is_symlink() {
         return replaceable(&facts).map_or_else(refused, |()| Ok(path.to_owned()));
     }
-    // As the system itself has it in folders that everybody can write to; root's links are the machine's own.
+    // The system has the same rule in folders that everybody can write to; root's links are the machine's own.
     if facts.uid() != user() && facts.uid() != 0 {
         return refused(format!("is a link of another user's (user {}): give another name", facts.uid()));
     }
@@ -69,7 +69,7 @@ pub fn destination(path: &Path) -> Result<PathBuf, Refused> {
     }
 }
 
-/// Why what stands there can't be replaced.
+/// Checks that a file may be replaced; the error is the reason.
 fn replaceable(facts: &Metadata) -> Result<(), String> {
     let kind = facts.file_type();
     if !kind.is_file() {
@@ -93,7 +93,7 @@ fn noun(kind: FileType) -> &'static str {
     }
 }
 
-/// Whom the files that this process makes belong to.
+/// The owner of the files that this process makes.
 pub(crate) fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }

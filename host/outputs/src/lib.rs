@@ -1,6 +1,6 @@
-//! Files in their places. Outputs are whole or not there ([`temporary`], [`place`]), and replace neither an input nor another output
-//! of their command ([`Roles`]), nor what is protected or somebody else's ([`destination`]). Folders with names that anybody can
-//! guess are entered without following links ([`OwnFolder`]).
+//! Safe output files. Outputs are complete or absent ([`temporary`], [`place`]), and replace neither an input nor
+//! another output of their command ([`Roles`]), nor a protected file or another user's ([`destination`]). Folders with
+//! guessable names are entered without following links ([`OwnFolder`]).
 //!
 //! ```
 //! use tilewright_outputs::Roles;

@@ -1,4 +1,4 @@
-//! A folder whose name anybody can guess: entered only where it is ours, and its files opened only where they are.
+//! A folder with a guessable name: entered only if it belongs to this user, and its files opened only if they do.
 
 use std::{
     ffi::OsString,
@@ -15,14 +15,14 @@ use rustix::{
 
 use crate::destination::user;
 
-/// For their owner alone: what lies there is trusted when it is read again.
+/// Access for the owner alone: the contents are trusted when they are read again.
 const FOLDER_MODE: Mode = Mode::RWXU;
 const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
 /// The permission of everybody to write.
 const OTHERS_WRITE: u32 = 0o002;
 
-/// A folder of this user's, held open: names in it are looked up in it, whatever happens to its own path. No link is followed, and no
-/// file is opened that is another user's, no plain file, or has a second name elsewhere.
+/// A folder of this user, held open: its files are found in it even if its own path changes. No link is followed, and
+/// no file is opened that is another user's, is not plain, or has a second name elsewhere.
 #[derive(Debug)]
 pub struct OwnFolder {
     path: PathBuf,
@@ -61,10 +61,10 @@ impl OwnFolder {
         &self.path
     }
 
-    /// Opens a file to be read and written, where it is there or `create` says that it may be made; what is in it stays.
+    /// Opens a file for reading and writing and keeps its contents; a missing one is made only if `create` is true.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`]; or it is no file of ours.
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::PermissionDenied`] for a file that [`OwnFolder`] does not open.
     pub fn file(&self, name: &str, create: bool) -> io::Result<File> {
         let flags = OFlags::RDWR | if create { OFlags::CREATE } else { OFlags::empty() };
         self.opened(name, flags)
@@ -73,7 +73,7 @@ impl OwnFolder {
     /// A file's whole contents.
     ///
     /// # Errors
-    /// As [`OwnFolder::file`]; it is longer than `most` bytes.
+    /// As [`OwnFolder::file`]; the file is longer than `most` bytes.
     pub fn read(&self, name: &str, most: u64) -> io::Result<Vec<u8>> {
         let mut contents = Vec::new();
         self.opened(name, OFlags::RDONLY)?.take(most + 1).read_to_end(&mut contents)?;
@@ -83,12 +83,12 @@ impl OwnFolder {
         Ok(contents)
     }
 
-    /// Replaces a file at once by one that is on the disk; `new` is its name until then.
+    /// Replaces a file atomically by one that is on the disk; `new` is the new one's name until then.
     ///
     /// # Errors
     /// It can't be written.
     pub fn replace(&self, name: &str, new: &str, contents: &[u8]) -> io::Result<()> {
-        // What an interrupted run left, or somebody put there: never written through.
+        // A file left by an interrupted run, or planted by somebody, is never written through.
         self.remove(new)?;
         let mut file = self.opened(new, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
         file.write_all(contents)?;
@@ -98,7 +98,7 @@ impl OwnFolder {
         Ok(rustix::fs::fsync(&self.folder)?)
     }
 
-    /// Removes a file, or a link itself, where there is one.
+    /// Removes a file, or a link itself, if there is one.
     ///
     /// # Errors
     /// It can't be removed.
@@ -109,7 +109,7 @@ impl OwnFolder {
         }
     }
 
-    /// The names of what is in it.
+    /// The names of its entries.
     ///
     /// # Errors
     /// It can't be read.
@@ -120,10 +120,10 @@ impl OwnFolder {
         Ok(names?.into_iter().filter(|name| name != "." && name != "..").collect())
     }
 
-    /// Whether the folder still stands at its path.
+    /// True if the folder is still at its path.
     ///
     /// # Errors
-    /// It can't be asked.
+    /// The open folder can't be examined.
     pub fn is_in_place(&self) -> io::Result<bool> {
         let mine = File::from(self.folder.try_clone()?).metadata()?;
         Ok(std::fs::symlink_metadata(&self.path)
@@ -131,7 +131,7 @@ impl OwnFolder {
     }
 
     fn opened(&self, name: &str, flags: OFlags) -> io::Result<File> {
-        // Without waiting: a pipe would be opened only once somebody writes to it.
+        // Non-blocking: opening a pipe could wait for its other end.
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = openat(&self.folder, name, flags, FILE_MODE).map_err(|error| match error {
             Errno::LOOP | Errno::MLINK => foreign("it is a link, which is not followed"),

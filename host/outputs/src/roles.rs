@@ -1,4 +1,4 @@
-//! What a command reads and what it writes, all of it in one list: no file is both, and none is written twice.
+//! The inputs and outputs of a command in one list: no file is both, and none is written twice.
 
 use std::{
     collections::HashMap,
@@ -10,7 +10,7 @@ use std::{
 
 use crate::{Refused, destination, folder_of};
 
-/// The most files of a folder that is read which are compared with what is written.
+/// The most files of an input folder that are compared with the outputs.
 const MOST_ENTRIES: usize = 100_000;
 
 /// The inputs and outputs of one command, each with the name that the user knows it by.
@@ -25,26 +25,26 @@ pub struct Roles {
 struct Written {
     option: String,
     path: PathBuf,
-    /// It is asked whether what stands there may be replaced.
+    /// True if it is checked that an existing file may be replaced.
     is_file: bool,
 }
 
-/// The file behind a path, whatever the path.
+/// The file behind a path, the same for all its paths.
 #[derive(PartialEq, Eq, Hash)]
 enum Identity {
-    /// Device and number of one that is there: the same through links of both kinds.
+    /// Device and inode of an existing file: the same through hard and symbolic links.
     There(u64, u64),
-    /// Folder and name of one that is not.
+    /// Folder and name of a missing file.
     Free((u64, u64), OsString),
 }
 
 impl Roles {
-    /// Nothing is read or written yet.
+    /// An empty list.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds an input; of a folder, the files in it, too.
+    /// Adds an input; for a folder, the files in it, too.
     #[must_use]
     pub fn reads(mut self, what: impl Into<String>, path: &Path) -> Self {
         let what = what.into();
@@ -63,18 +63,18 @@ impl Roles {
         self
     }
 
-    /// Adds an output that is compared and no more: it may be a folder, or is asked elsewhere whether it may be replaced.
+    /// Adds an output that is only compared: it may be a folder, or its replacement is checked elsewhere.
     #[must_use]
     pub fn occupies(mut self, option: impl Into<String>, path: &Path) -> Self {
         self.outputs.push(Written { option: option.into(), path: path.to_owned(), is_file: false });
         self
     }
 
-    /// Compares every output with every input and with every other output, by what the paths lead to, and asks whether it may be
-    /// replaced. Before anything is written.
+    /// Compares every output with every input and every other output, by the files behind the paths, and checks that it
+    /// may be replaced. Call it before anything is written.
     ///
     /// # Errors
-    /// The first output that can't be one.
+    /// [`Refused`], for the first output that fails.
     pub fn check(&self) -> Result<(), Refused> {
         let found = |(what, path): &(String, PathBuf)| Some((identity(path)?, what.clone()));
         let inputs: HashMap<Identity, String> = self.inputs.iter().rev().filter_map(found).collect();
@@ -96,7 +96,7 @@ impl Roles {
     }
 }
 
-/// What a path leads to; nothing where not even its folder is there.
+/// The identity of the file at a path; none if its folder is missing, too.
 fn identity(path: &Path) -> Option<Identity> {
     if let Ok(facts) = fs::metadata(path) {
         return Some(Identity::There(facts.dev(), facts.ino()));

@@ -1,4 +1,4 @@
-//! Files that stand under their names whole or not at all: each is written under another name in its own folder and renamed.
+//! Files that are complete or absent: each is written under a temporary name in its own folder and renamed.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use tempfile::{NamedTempFile, TempDir};
 
 use crate::destination;
 
-/// Begins every name that is not final.
+/// The prefix of every temporary name.
 const PREFIX: &str = ".tilewright-";
 
 /// The folder that a path is in.
@@ -19,7 +19,7 @@ pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A file without its final name, on the disk that the path, or what it links to, is on; it goes by itself unless it is placed.
+/// A temporary file in the folder of the path, or of the file that it links to; it is removed unless it is placed.
 ///
 /// # Errors
 /// No file can be made there, or the path can't be an output.
@@ -27,7 +27,7 @@ pub fn temporary(path: &Path, ending: &str) -> io::Result<NamedTempFile> {
     temporary_in(folder_of(&destination(path)?), ending)
 }
 
-/// A file without its final name in this folder; it goes by itself unless it is placed.
+/// A temporary file in this folder; it is removed unless it is placed.
 ///
 /// # Errors
 /// No file can be made there.
@@ -37,7 +37,7 @@ pub fn temporary_in(folder: &Path, ending: &str) -> io::Result<NamedTempFile> {
     tempfile::Builder::new().prefix(PREFIX).suffix(ending).permissions(mode).tempfile_in(folder)
 }
 
-/// A folder without its final name, in this folder; it goes by itself unless it is renamed and kept.
+/// A temporary folder in this folder; it is removed unless it is renamed and kept.
 ///
 /// # Errors
 /// No folder can be made there.
@@ -46,20 +46,21 @@ pub fn temporary_folder(folder: &Path) -> io::Result<TempDir> {
     tempfile::Builder::new().prefix(PREFIX).permissions(mode).tempdir_in(folder)
 }
 
-/// Gives a whole file its final name, in the place of an older one. A link stays, and what it leads to is replaced.
+/// Gives a complete file its final name and replaces an older one. A link stays, and its target is replaced.
 ///
 /// # Errors
-/// The disk is full, or what has come to stand there can't be replaced.
+/// The disk is full, or a file that has appeared there can't be replaced.
 pub fn place(file: NamedTempFile, path: &Path) -> io::Result<()> {
     let place = destination(path)?;
     file.as_file().sync_data()?;
     file.persist(place).map(drop).map_err(|error| error.error)
 }
 
-/// Gives a whole file its final name where nothing stands, not even a link to nothing; gives the file back where something does.
+/// Gives a complete file its final name if nothing has that name, not even a link to nothing; otherwise returns the
+/// file.
 ///
 /// # Errors
-/// The disk is full, or the name can't be had for another reason.
+/// The disk is full, or the file can't be renamed for another reason.
 pub fn place_new(file: NamedTempFile, path: &Path) -> io::Result<Option<NamedTempFile>> {
     file.as_file().sync_data()?;
     match file.persist_noclobber(path) {
@@ -69,7 +70,7 @@ pub fn place_new(file: NamedTempFile, path: &Path) -> io::Result<Option<NamedTem
     }
 }
 
-/// Writes a whole file under its final name, in the place of an older one.
+/// Writes a complete file under its final name and replaces an older one.
 ///
 /// # Errors
 /// It can't be written; nothing of it is left behind then.
@@ -115,7 +116,7 @@ mod tests {
         fs::write(&path, "old").unwrap();
         let file = temporary(&path, ".tmp").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
-        // It came to be protected while the file was written.
+        // The path became protected while the file was written.
         assert!(place(file, &path).unwrap_err().to_string().contains("write-protected"));
         assert!(write_whole(&path, b"new").is_err());
         assert_eq!((fs::read_to_string(&path).unwrap(), names(folder.path())), ("old".into(), vec!["a".to_owned()]));

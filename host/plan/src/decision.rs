@@ -238,8 +238,8 @@ pub trait Planner {
         attempts: &[Attempt],
     ) -> Decision;
 
-    /// The host's own plan, for the attempts that are left when those of whoever is asked are used up: nothing that has failed is tried
-    /// again. None where there is no such plan left, and for planners that nobody stands in for.
+    /// The host's own plan, for the attempts that are left after the planner's are used up; nothing that has failed is
+    /// tried again. `None` if no such plan is left, or if the host has no plans of its own for this planner.
     fn stand_in(
         &mut self,
         _request: &Request,

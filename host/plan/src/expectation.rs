@@ -1,17 +1,18 @@
-//! What a plan will likely take, by its price and by what was measured before on the same device.
+//! The likely cost of a plan, from its price and from earlier measurements on the same device.
 
 use std::time::Duration;
 
 use crate::{Cost, Facts, Plan};
 
-/// The newest trials that are looked at, and those of the plan itself.
+/// The most trials that are looked at, newest first, and the most of the plan itself.
 const LOOKED_AT: u32 = 64;
 const OF_PLAN: usize = 5;
 
-/// A plan's price, corrected by what was measured before; none where nothing was, and where it has no price.
+/// A plan's price, corrected by earlier measurements; `None` if there are none, or if the plan has no price.
 ///
-/// Of the time, that is the middle one of the newest runs of the same plan over their price; of a plan that never ran, the middle one of
-/// all runs: what is common to them is the machine's. Of the memory, it is the most that the same plan held.
+/// The time is multiplied by the median of measured over priced time, from the newest runs of the same plan; for a plan
+/// that never ran, from all runs, which have the machine in common. The memory is multiplied by the highest such ratio
+/// of the same plan, if it ran.
 pub fn expected(facts: &dyn Facts, plan: &Plan) -> Option<Cost> {
     let cost = facts.estimate(plan).ok()?;
     let bare = |plan: &Plan| Plan { reason: String::new(), ..plan.clone() };
@@ -37,7 +38,7 @@ fn ratio(measured: f64, priced: f64) -> Option<f64> {
     (measured > 0.0 && priced > 0.0).then(|| measured / priced)
 }
 
-/// The lower one of two.
+/// The median; of an even number, the lower one of the middle two.
 fn middle(mut ratios: Vec<f64>) -> Option<f64> {
     let middle = ratios.len().checked_sub(1)? / 2;
     Some(*ratios.select_nth_unstable_by(middle, f64::total_cmp).1)
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
     use crate::{Dtype, Layout, Outcome, PoolStatistics, Precision, Release, Space, Time, Trial};
 
-    /// A second and a thousand bytes for everything that is channels-first.
+    /// Prices are 1 s and 1000 bytes for channels-first plans, 2 s and 1000 bytes for others.
     struct History(Vec<(Layout, f64, f64)>);
 
     fn plan(layout: Layout) -> Plan {

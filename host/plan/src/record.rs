@@ -55,7 +55,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// What the plan was expected to take: by what was measured before, else by its price.
+    /// The expected cost of the plan: corrected by earlier measurements if there were any, else its price.
     pub fn expectation(&self) -> Option<&Cost> {
         self.expected.as_ref().or(self.estimate.as_ref())
     }

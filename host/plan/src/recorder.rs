@@ -145,7 +145,7 @@ impl Planner for Recorder {
         facts: Arc<dyn Facts>,
         attempts: &[Attempt],
     ) -> Option<Decision> {
-        // Nobody is asked, so there is nothing to ask again.
+        // No policy is asked, so there is nothing to replay.
         self.planner.stand_in(request, device, offer, facts, attempts)
     }
 

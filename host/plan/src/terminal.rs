@@ -1,13 +1,13 @@
-//! Texts that files, policies and servers chose, on their way to a terminal: characters that would do something there other than be shown are
-//! written as escapes. [`Clean`] does it to everything that is printed, [`one_line`] also to line breaks.
+//! Text from files, policies and servers on its way to a terminal: characters that would do anything there but show are
+//! written as escapes. [`Clean`] does so in everything that is printed, [`one_line`] for line breaks too.
 
 use std::{
     borrow::Cow,
     io::{self, Write},
 };
 
-/// Whether a terminal only shows a character: not a control character of either set, no mark that turns the direction of writing, no separator of
-/// lines or paragraphs, no annotation.
+/// True if a terminal only shows the character: it is no control character of either set, no mark of writing direction,
+/// no separator of lines or paragraphs, and no annotation.
 pub fn is_safe(character: char) -> bool {
     !character.is_control()
         && !matches!(
@@ -16,12 +16,12 @@ pub fn is_safe(character: char) -> bool {
         )
 }
 
-/// The text with every unsafe character as JSON's escape of it, line breaks and tabs included.
+/// The text with every unsafe character as its JSON escape, line breaks and tabs included.
 pub fn one_line(text: &str) -> Cow<'_, str> {
     escaped(text, |_| false)
 }
 
-/// At most so many characters of [`one_line`], with `…` where there are more.
+/// [`one_line`] of the first `most` characters, followed by `…` if there are more.
 pub fn shortened(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", one_line(&text[..end])),
@@ -29,7 +29,8 @@ pub fn shortened(text: &str, most: usize) -> String {
     }
 }
 
-/// The text with spaces for unsafe characters, and at most so many characters of it: for what is recorded and shown to everybody.
+/// The first `most` characters with spaces for unsafe ones, followed by `…` if there are more: for text that is
+/// recorded and shown to everybody.
 pub fn blanked(text: String, most: usize) -> String {
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~');
     if text.len() <= most && (text.as_bytes().iter().all(is_plain) || text.chars().all(is_safe)) {
@@ -42,7 +43,7 @@ pub fn blanked(text: String, most: usize) -> String {
     short
 }
 
-/// Escapes are JSON's, so that they are right in JSON, too, where they only ever stand within strings.
+/// Writes JSON's escapes, so that the result is right in JSON too, in which such characters occur only in strings.
 fn escaped(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
     let is_fine = |character: char| is_safe(character) || stays(character);
     if text.chars().all(is_fine) {
@@ -61,17 +62,17 @@ fn escaped(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(clean)
 }
 
-/// A writer to a terminal, or to what may end on one. Line breaks and tabs are the program's own; all else that is unsafe is escaped, and what is not
-/// UTF-8 becomes U+FFFD.
+/// A writer to a terminal, or to anything that may end on one. Line breaks and tabs are the program's own and pass;
+/// every other unsafe character is escaped, and bytes that are not UTF-8 become U+FFFD.
 #[derive(Debug)]
 pub struct Clean<W> {
     inner: W,
-    /// The beginning of a character whose end is not written yet.
+    /// The first bytes of a character that is not complete yet.
     begun: Vec<u8>,
 }
 
 impl<W: Write> Clean<W> {
-    /// Cleans what goes to `inner`.
+    /// A writer that cleans everything on its way to `inner`.
     pub fn new(inner: W) -> Self {
         Self { inner, begun: Vec::new() }
     }

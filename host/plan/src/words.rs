@@ -14,22 +14,23 @@ pub fn counted<N: Display + PartialEq + From<u8>>(number: N, noun: &str) -> Stri
     }
 }
 
-/// How alike two names have to be, from 0 to 1, for one to be taken for the other: a letter wrong or two changed places, in short names as well.
+/// The likeness, from 0 to 1, from which one name passes for another: one wrong letter or two swapped, in short names
+/// too.
 const ALIKE: f64 = 0.72;
 
-/// The one of the known names that was probably meant.
+/// The known name that was probably meant, if any is close enough.
 pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = given.to_lowercase();
     let likeness = |name: &str| {
         let letters = strsim::normalized_damerau_levenshtein(&lower, &name.to_lowercase());
-        // What begins alike is rather meant than what is spelled alike somewhere.
+        // A name with the same beginning is a likelier guess than one with similar spelling elsewhere.
         letters.max(strsim::jaro_winkler(&lower, &name.to_lowercase()) - 0.1)
     };
     let alike = known.into_iter().map(|name| (likeness(name), name)).filter(|(likeness, _)| *likeness >= ALIKE);
     alike.max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, name)| name)
 }
 
-/// ` (did you mean NAME?)`, or nothing where no known name is near: to follow what says that the given one is unknown.
+/// ` (did you mean NAME?)`, or nothing if no known name is close: to follow a message that the given one is unknown.
 pub fn did_you_mean<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(given, known).map_or_else(String::new, |name| format!(" (did you mean {name}?)"))
 }

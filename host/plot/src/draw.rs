@@ -26,14 +26,15 @@ const GRID: RGBColor = RGBColor(228, 228, 228);
 /// Pixels above the charts.
 const TITLE: u32 = 60;
 
-/// Pixels of a chart that is wide enough for names of so many letters beside it; in a narrower one they have the same share.
+/// Pixels and letters of labels and legend in a chart at least [`WIDE`] pixels wide; in a narrower one they shrink in
+/// proportion.
 const WIDE: u32 = 960;
 const LABELS: u32 = 300;
 const LONGEST_LABEL: u32 = 44;
 const LEGEND: u32 = 220;
 const LEGEND_LETTERS: u32 = 30;
 
-/// What of so many pixels or letters a chart has that is as wide as this area.
+/// The part of `most` pixels or letters that a chart as wide as this area gets.
 fn share(area: &Area<'_>, most: u32) -> u32 {
     most * area.dim_in_pixel().0.min(WIDE) / WIDE
 }
@@ -247,7 +248,7 @@ where
 fn legend(area: &Area<'_>, name: &str, left: i32, line: &mut i32) -> Result<()> {
     let anchor = font(12).pos(Pos::new(HPos::Left, VPos::Center));
     let letters: Vec<char> = name.chars().collect();
-    // The mark takes as much of a narrow legend as of a wide one.
+    // The mark takes the width of four letters, in a narrow legend too.
     let most = share(area, LEGEND_LETTERS + 4).saturating_sub(4).max(8) as usize;
     for part in letters.chunks(most) {
         let part: String = part.iter().collect();

@@ -4,21 +4,21 @@ use std::path::Path;
 
 use crate::{Chart, Error, Result, draw, write_whole};
 
-/// Extent of one chart in pixels, and of the same for narrow windows.
+/// Width and height of a chart in pixels, for wide windows and for narrow ones.
 const WIDE: (u32, u32) = (960, 420);
 const NARROW: (u32, u32) = (480, 400);
 
-/// Letters of the longest text that is a figure with its unit, and stays in one line.
+/// Letters of the longest text that counts as a figure with its unit and stays on one line.
 const FIGURE: usize = 22;
 
-/// Columns of a table that hold names, which may break anywhere.
+/// The number of first columns that hold names, which may break anywhere.
 const NAMES: usize = 2;
 
 /// Facts that an SVG shows below its title.
 const ABOUT: usize = 3;
 
-/// How HTML looks: light, readable, printable. It fits its window: columns of figures stay in one line and names break; where a table would not fit all the
-/// same, each of its rows becomes a list, and charts are drawn for that width.
+/// The style of a page: light, readable, printable. It fits its window: columns of figures stay on one line and names
+/// break. If a table still does not fit, each of its rows becomes a list, and charts are drawn for that width.
 const STYLE: &str = "*{box-sizing:border-box}body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:1240px;margin:2rem auto;padding:0 1rem}\
 h1{font-size:1.4rem;overflow-wrap:anywhere}table{border-collapse:collapse;margin:1rem 0;font-size:.85rem;font-variant-numeric:tabular-nums;width:100%}\
 th,td{padding:.25rem .45rem;border-bottom:1px solid #ddd;text-align:left;vertical-align:top}th{color:#555;font-weight:600}td.name{overflow-wrap:anywhere;min-width:7rem}td.figure{white-space:nowrap}\
@@ -98,7 +98,7 @@ impl Page {
         Ok(html + "</body></html>\n")
     }
 
-    /// The table; cells say what they are of, for where there is no heading above them.
+    /// The table. Each cell names its column, for the layout that has no heading above it.
     fn rows(&self) -> String {
         let Some((heading, rows)) = self.table.split_first() else { return String::new() };
         let of: Vec<String> = heading.iter().map(|text| escaped(text)).collect();

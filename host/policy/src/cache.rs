@@ -1,10 +1,10 @@
-//! Compiled code and verdicts on disk, so that a policy is compiled and checked once. The code is run as it lies there: it is only
-//! trusted in a directory that nobody but the user can write, under a seal that names the module; anywhere else there is no cache, and
-//! anything odd means compiling again.
+//! Compiled code and verdicts on disk, so that a policy is compiled and checked once. Cached code is run as it is, so
+//! it is only trusted in a directory that nobody but the user can write, under a seal that names the module. In any
+//! other directory there is no cache, and anything odd means compiling again.
 //!
-//! An entry is a file: a SHA-256, then everything that it was taken over: the entry's own name, a line break, the contents. A code's name
-//! carries the module's digest, wasmtime's version and the configuration, so that no entry passes for another. Together the entries stay
-//! below [`MOST_BYTES`]: those that were not used for longest go first.
+//! An entry is a file: a SHA-256, then all that it covers: the entry's own name, a line break, the contents. The name
+//! of compiled code carries the module's digest, wasmtime's version and the configuration, so that no entry passes for
+//! another. Together the entries stay below [`MOST_BYTES`]: the least recently used go first.
 
 use std::{
     env, fs,
@@ -22,22 +22,22 @@ use wasmtime::{Engine, component::Component};
 
 use crate::{code, limits::CompileLimits};
 
-/// Bytes of the digest that stands before everything else.
+/// Bytes of the digest at the start of an entry.
 const DIGEST: usize = 32;
 
-/// Bytes of all entries together.
+/// The most bytes of all entries together.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// Entries: a verdict takes a page, but each is looked at when one is added.
+/// The most entries: a verdict takes only a page, but adding one looks at every entry.
 const MOST_ENTRIES: usize = 4096;
 
-/// Bytes of a verdict.
+/// The most bytes of a verdict.
 const TEXT_BYTES: usize = 4 << 20;
 
-/// Age of an unfinished entry that its writer has left behind.
+/// The age from which an unfinished entry counts as left behind by its writer.
 const STALE: Duration = Duration::from_secs(3600);
 
-/// Endings of names: compiled code, a verdict, and either unfinished.
+/// File name endings: compiled code, a verdict, and either one unfinished.
 const CODE: &str = "code";
 const VERDICT: &str = "verdict";
 const PART: &str = "part";
@@ -86,7 +86,7 @@ impl Cache {
         }
     }
 
-    /// The compiled code of the module with this digest, if an entry has it and is sound.
+    /// The compiled code of the module with this digest, if there is a sound entry for it.
     pub fn get(&self, engine: &Engine, digest: &str, limits: &CompileLimits) -> Option<Component> {
         let name = code_name(engine, digest);
         match self.read(&name, limits.image_bytes).and_then(|code| code::read(engine, &code).map_err(io::Error::other))
@@ -105,31 +105,31 @@ impl Cache {
         self.write_or_warn(&code_name(engine, digest), code);
     }
 
-    /// A text that was written under this name, if it is sound.
+    /// The text that was written under this name, if its entry is sound.
     pub fn text(&self, name: &str) -> Option<String> {
         String::from_utf8(self.read(&verdict_name(name), TEXT_BYTES).ok()?).ok()
     }
 
-    /// Writes a text for the next time, or says in the log why not. The name begins with the module's digest in hexadecimal.
+    /// Writes a text for the next time, or logs why not. The name begins with the module's digest in hexadecimal.
     pub fn keep_text(&self, name: &str, text: &str) {
         self.write_or_warn(&verdict_name(name), text.as_bytes());
     }
 
-    /// Removes whatever there is of the module with this digest.
+    /// Removes all entries of the module with this digest.
     pub fn forget(&self, digest: &str) {
         let module = hexadecimal(digest);
         let of_module =
             |entry: &Entry| entry.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(module));
         for entry in self.entries().iter().filter(|entry| !module.is_empty() && of_module(entry)) {
-            // An entry that is gone already is what is wanted.
+            // An entry that is already gone needs no removal.
             let _ = fs::remove_file(&entry.path);
         }
     }
 
-    /// The contents of an entry, if only the user can write it and its seal is whole.
+    /// The contents of an entry, if only the user can write it and its seal is intact.
     fn read(&self, name: &str, most: usize) -> io::Result<Vec<u8>> {
         let mut options = fs::OpenOptions::new();
-        // A FIFO in the place of an entry would be waited for; what a link leads to need not be private.
+        // A FIFO in place of an entry would block; the target of a link need not be private.
         options.read(true).custom_flags((OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32);
         let file = options.open(self.dir.join(name))?;
         // Of the open file, not of the path, so that it is the same file that is read.
@@ -148,7 +148,7 @@ impl Cache {
         if !rest.starts_with(name.as_bytes()) || rest.get(name.len()) != Some(&b'\n') {
             return Err(invalid("it is another entry's"));
         }
-        // Its time says when it was used last. One that can't be set makes the entry go sooner.
+        // The modification time is the time of the last use. If it can't be set, the entry goes sooner.
         let _ = file.set_modified(SystemTime::now());
         bytes.drain(..DIGEST + name.len() + 1);
         Ok(bytes)
@@ -162,7 +162,7 @@ impl Cache {
     }
 
     fn write(&self, name: &str, contents: &[u8]) -> io::Result<()> {
-        // A name of its own per process and entry: two programs may compile the same policy at once.
+        // The name is unique per process and entry: two programs may compile the same policy at once.
         static WRITTEN: AtomicU64 = AtomicU64::new(0);
         let (process, count) = (std::process::id(), WRITTEN.fetch_add(1, Ordering::Relaxed));
         let nanos = std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.subsec_nanos());
@@ -187,7 +187,7 @@ impl Cache {
         renamed
     }
 
-    /// Removes unfinished entries that were left behind, and the entries that were not used for longest, until the rest fits.
+    /// Removes unfinished entries that were left behind, then the least recently used entries until the rest fits.
     fn shrink(&self) {
         let now = SystemTime::now();
         let (parts, mut entries): (Vec<Entry>, Vec<Entry>) =
@@ -201,13 +201,13 @@ impl Cache {
         for (index, entry) in entries.iter().enumerate() {
             bytes = bytes.saturating_add(entry.bytes);
             if bytes > self.most_bytes || index >= MOST_ENTRIES {
-                // One that another process removed first is gone as well.
+                // Another process may have removed it first.
                 let _ = fs::remove_file(&entry.path);
             }
         }
     }
 
-    /// What this cache, or another program's, has written into the directory. Other files are not its own to count or remove.
+    /// The entries that this cache, or another program's, has written. Other files are neither counted nor removed.
     fn entries(&self) -> Vec<Entry> {
         let Ok(found) = fs::read_dir(&self.dir) else { return Vec::new() };
         let entry = |path: PathBuf| {
@@ -306,7 +306,7 @@ mod tests {
             cache.keep_text(name, &"x".repeat(250));
             used(&cache, &verdict_name(name), age);
         }
-        // Reading makes it the newest.
+        // A read makes an entry the most recently used.
         assert!(cache.text("a").is_some());
         cache.keep_text("d", &"x".repeat(250));
         assert!(cache.text("b").is_none());

@@ -95,11 +95,11 @@ pub(crate) fn fit(plan: &mut Plan, bounds: &Bounds, notes: &mut dyn FnMut(Note<'
     Ok(())
 }
 
-/// Whether a plan is one that has failed, in other words: it differs in nothing that makes the failure less likely.
+/// True if a plan repeats a failed one: it differs in nothing that makes the failure less likely.
 ///
-/// Memory is held, and values overflow, in what runs at once: parts of the same size, as many together, in the same type and with as much
-/// kept in host memory. When the pool hands memory back, in which order it lies, how far parts overlap and what is copied ahead are words
-/// for the same plan.
+/// Memory use and overflow come from the work that runs at once: parts of the same size, as many together, in the same
+/// type and with as much kept in host memory. Plans that differ only in the release of memory, memory order, overlap of
+/// parts or prefetch are the same plan here.
 pub(crate) fn repeats(plan: &Plan, attempt: &Attempt) -> bool {
     let tried = &attempt.plan;
     let bare = |space: Space| match space {

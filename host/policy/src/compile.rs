@@ -28,13 +28,13 @@ use crate::{
     load::{self, Kind, one_line, outline::Outline},
 };
 
-/// Children at once, over all hosts of this process: each may take as much memory as its limit.
+/// The most children at once, over all hosts of this process: each may take as much memory as its limit.
 const AT_ONCE: usize = 2;
 
-/// Bytes kept of what a child says on its standard error.
+/// The most bytes kept of a child's standard error.
 const COMPLAINT: u64 = 4096;
 
-/// How often an ended pipe's child is asked whether it has ended, too.
+/// The interval at which a child whose output has ended is checked for its own end.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The first byte of a child's answer: compiled code follows.
@@ -49,7 +49,7 @@ struct Order {
     limits: Limits,
 }
 
-/// The reason why a child made no code of a module.
+/// The reason why a child made no code from a module.
 #[derive(Debug, Serialize, Deserialize)]
 struct Refusal {
     /// In one line.
@@ -93,7 +93,7 @@ pub(crate) fn in_child(policy: &str, bytes: &[u8], limits: &Limits) -> Result<Ve
     let status = child.wait().map_err(sandbox)?;
     let mut complaint = String::new();
     if let Some(stderr) = child.stderr.take() {
-        // Without its words the status still says what happened.
+        // Without its words, the exit status still says what happened.
         let _ = stderr.take(COMPLAINT).read_to_string(&mut complaint);
     }
     let too_much =
@@ -121,7 +121,7 @@ pub(crate) fn here(policy: &str, bytes: &[u8], engine: &Engine) -> Result<Vec<u8
     code(policy, bytes, engine).map_err(|detail| load::broken(policy, &detail, Fault::Other))
 }
 
-/// Compiles a module, which is made a component before if it is none.
+/// Compiles a module; a core module is made a component first.
 fn code(policy: &str, bytes: &[u8], engine: &Engine) -> Result<Vec<u8>, String> {
     if Outline::read(bytes)?.several_memories {
         return Err("a module with multiple memories".into());
@@ -133,7 +133,7 @@ fn code(policy: &str, bytes: &[u8], engine: &Engine) -> Result<Vec<u8>, String> 
     engine.precompile_component(&wasm).map_err(|error| format!("{error:#}"))
 }
 
-/// The limit that a child without an answer ran into; if it was none, how it ended.
+/// The limit that a child without an answer ran into; as an error, how the child ended if it was none.
 fn ended(status: ExitStatus, complaint: &str, limits: &CompileLimits) -> Result<String, String> {
     let is_out_of_memory = complaint.contains("memory allocation of") || complaint.contains("Cannot allocate memory");
     match status.signal() {
@@ -145,7 +145,7 @@ fn ended(status: ExitStatus, complaint: &str, limits: &CompileLimits) -> Result<
     }
 }
 
-/// The reason why a child is not listened to any longer.
+/// The reason to stop reading a child's answer.
 enum Stopped {
     Deadline,
     Answer,
@@ -158,7 +158,7 @@ fn converse(child: &mut Child, order: &[u8], module: &[u8], limits: &CompileLimi
     let (Some(mut stdin), Some(mut stdout)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(Stopped::Pipe(io::ErrorKind::BrokenPipe.into()));
     };
-    // The child reads all of it before it answers. One that dies meanwhile shows that by its status.
+    // The child reads everything before it answers. If it dies meanwhile, its status shows that.
     let length = (order.len() as u64).to_le_bytes();
     let _ = stdin.write_all(&length).and_then(|()| stdin.write_all(order)).and_then(|()| stdin.write_all(module));
     drop(stdin);
@@ -175,7 +175,7 @@ fn converse(child: &mut Child, order: &[u8], module: &[u8], limits: &CompileLimi
             return Err(Stopped::Answer);
         }
     }
-    // Its output has ended, so it is about to end.
+    // The child's output has ended, so the child is about to end.
     while child.try_wait().map_err(Stopped::Pipe)?.is_none() {
         if Instant::now() >= deadline {
             return Err(Stopped::Deadline);
@@ -185,7 +185,7 @@ fn converse(child: &mut Child, order: &[u8], module: &[u8], limits: &CompileLimi
     Ok(answer)
 }
 
-/// Waits until there is something to read, or the end of it.
+/// Waits for output or for its end, until the deadline.
 fn wait_for(stdout: &ChildStdout, deadline: Instant) -> Result<bool, Stopped> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -201,7 +201,7 @@ fn wait_for(stdout: &ChildStdout, deadline: Instant) -> Result<bool, Stopped> {
     }
 }
 
-/// One of the [`AT_ONCE`] places of a child.
+/// One of the [`AT_ONCE`] places for children.
 struct Turn;
 
 static RUNNING: Mutex<usize> = Mutex::new(0);

@@ -50,9 +50,9 @@ pub enum PolicyError {
     Invalid {
         /// The file or name.
         policy: String,
-        /// What the validator or the compiler says, in one line.
+        /// The message of the validator or the compiler, in one line.
         detail: String,
-        /// Whose doing it is.
+        /// The kind of fault.
         fault: Fault,
     },
     /// The guest wants something that policies are not given.
@@ -176,7 +176,7 @@ pub enum Fault {
     Broken,
     /// It uses features that are off, by the names that a policy's author knows.
     Features(Vec<String>),
-    /// It is valid, but not what a policy may be: too costly to compile, or wired in another way.
+    /// It is valid, but not allowed as a policy: too costly to compile, or linked in another way.
     Other,
 }
 
@@ -188,14 +188,14 @@ fn known_settings(known: &[String]) -> String {
     if known.is_empty() { "it has none".into() } else { format!("it has {}", known.join(", ")) }
 }
 
-/// What a policy is doing when it is instantiated.
+/// The name, in errors, of the step in which a policy is instantiated.
 pub(crate) const START: &str = "its start";
 
-/// How wasmtime begins to say that there are more instances, tables or memories than allowed.
+/// The beginning of wasmtime's message about more instances, tables or memories than allowed.
 const LIMIT: &str = "resource limit exceeded";
 
 impl PolicyError {
-    /// A failure while a policy is loaded; where more memory or instances would help, with the option that grants them.
+    /// A failure to load a policy; if more memory or instances would help, it names the option that grants them.
     pub(crate) fn failed(
         policy: &str,
         limits: &Limits,
@@ -211,7 +211,7 @@ impl PolicyError {
         PolicyError::Failed { policy: policy.into(), during, detail: text }
     }
 
-    /// The error without the policy's name, for where that stands already.
+    /// The error without the policy's name, for texts that name it already.
     pub(crate) fn bare(&self) -> String {
         if let PolicyError::Invalid { detail, .. } = self {
             return detail.clone();

@@ -50,7 +50,8 @@ impl Admitted {
 }
 
 impl PolicyHost {
-    /// The same host, which draws requests of the golden set from this seed, so that a check can be repeated; none draws a seed each time.
+    /// The same host, drawing requests of the golden set from this seed, so that a check can be repeated. Without a
+    /// seed, every check draws its own.
     #[must_use]
     pub fn drawing(self, seed: Option<u32>) -> Self {
         Self { seed, ..self }
@@ -80,7 +81,8 @@ impl PolicyHost {
         };
         let judged = self.load(origin, bytes).and_then(|policy| {
             let verdict = self.judged(&policy, settings)?;
-            // What was kept before may be of another day. Requests that somebody chose are not the ones that a module can't know.
+            // A check renews the kept verdict, which may be from another day; but not for a chosen seed, whose requests
+            // a module may know.
             let cache = self.cache.as_ref().filter(|_| self.seed.is_none());
             kept::keep(cache, &self.verdict_name(&policy, settings), &verdict);
             Ok(verdict)

@@ -126,11 +126,11 @@ pub(crate) struct Guest {
     random: u64,
     limits: Limits,
     started: Instant,
-    /// Processor time of this thread when the clock ticked first in this call, and last.
+    /// Processor time of this thread at the clock's first tick in this call, and at its last.
     ran: Option<(Duration, Duration)>,
 }
 
-/// Processor time of this thread; none where the kernel does not say.
+/// Processor time of this thread; `None` if the kernel does not say.
 fn processor_time() -> Option<Duration> {
     let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
@@ -173,10 +173,11 @@ impl Guest {
         self.ran = None;
     }
 
-    /// Hears the sandbox's clock tick in a call; whether its time has run out.
+    /// Notes a tick of the sandbox's clock during a call. True if the call's time has run out.
     ///
-    /// How often it ticked says nothing: on a busy machine ticks come late, and some not at all. So each is only the occasion to look at
-    /// the time. A call that others kept from the processor ends as well, since somebody waits for it, but is not to blame.
+    /// The number of ticks says nothing: on a busy machine some come late and some not at all. So each is only the
+    /// occasion to look at the time. A call that others kept from the processor ends as well, since somebody waits for
+    /// it, but is not to blame.
     pub fn is_late(&mut self) -> bool {
         if let Some(now) = processor_time() {
             let first = self.ran.map_or(now, |(first, _)| first);
@@ -185,7 +186,7 @@ impl Guest {
         self.started.elapsed() >= self.limits.wall()
     }
 
-    /// Processor time that the call has had, but for what was before the clock's first tick; none where that is not known.
+    /// Processor time of the call since the clock's first tick; `None` if that is not known.
     pub fn ran(&self) -> Option<Duration> {
         self.ran.map(|(first, last)| last.saturating_sub(first))
     }

@@ -27,7 +27,7 @@ pub struct PolicyHost {
     pub(crate) sandbox: Arc<Sandbox>,
     pub(crate) limits: Limits,
     pub(crate) cache: Option<Cache>,
-    /// What the gate draws requests from, where somebody chose it.
+    /// The seed of the gate's drawn requests, if somebody chose it.
     pub(crate) seed: Option<u32>,
 }
 
@@ -157,7 +157,7 @@ impl PolicyHost {
         if bytes.len() as u64 > most { Err(too_large(bytes.len() as u64)) } else { Ok(bytes) }
     }
 
-    /// Removes what a cache has of the module with this digest, under whatever limits it was compiled.
+    /// Removes all entries of the module with this digest from a cache, under whatever limits it was compiled.
     pub fn forget(cache: &CacheDir, digest: &str) {
         if let Some(cache) = Cache::open(cache) {
             cache.forget(digest);

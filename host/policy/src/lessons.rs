@@ -1,4 +1,4 @@
-//! What a policy was told of outcomes, so that a fresh instance can be told again.
+//! The outcomes that a policy was told, so that a fresh instance can be told them again.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -16,9 +16,9 @@ pub(crate) struct Lesson {
     pub device: Device,
     pub plan: Plan,
     pub outcome: Outcome,
-    /// What it may ask meanwhile: the price of this plan, where it was decided on.
+    /// The price that may be asked for meanwhile: this plan's, if it was decided on.
     pub question: Option<Arc<Question>>,
-    /// What telling it took.
+    /// Units of fuel that telling it took.
     pub fuel: u64,
 }
 
@@ -27,8 +27,8 @@ pub(crate) struct Lesson {
 pub(crate) struct Lessons(VecDeque<Lesson>);
 
 impl Lessons {
-    /// Adds the newest. Those of long ago go: where there are many of the same plan, and where telling all of them would take more than
-    /// `fuel`.
+    /// Adds the newest outcome. The oldest ones go if there are too many, of the same plan or in all, or if telling
+    /// them all would take more than `fuel`.
     pub fn add(&mut self, lesson: Lesson, fuel: u64) {
         self.0.push_back(lesson);
         let Some(newest) = self.0.back() else { return };
@@ -54,14 +54,14 @@ impl Lessons {
     }
 }
 
-/// What may be asked while an outcome is told: the price of the plan that was decided on, and no other.
+/// The facts to ask for while an outcome is told: the price of the plan that was decided on, and no other.
 pub(crate) struct Decided {
     pub plan: Plan,
     pub cost: Cost,
 }
 
 impl Decided {
-    /// Whether the plans are carried out alike.
+    /// True if the plans differ in their reasons at most.
     pub fn is(&self, plan: &Plan) -> bool {
         Plan { reason: String::new(), ..plan.clone() } == self.plan
     }
@@ -126,7 +126,7 @@ mod tests {
             lessons.add(lesson(height, 1, 1), 1000);
         }
         assert_eq!(lessons.iter().count(), MOST);
-        // However much telling takes, it is bounded, and the newest is always told.
+        // The fuel for telling is bounded, but the newest outcome is always told.
         lessons.add(lesson(999, 1, 990), 1000);
         assert_eq!(lessons.iter().count(), 11);
         lessons.add(lesson(998, 1, 2000), 1000);

@@ -8,13 +8,13 @@ use wasmtime::{Config, Enabled, OptLevel, PoolingAllocationConfig, Store, Trap, 
 
 use crate::{guest::Guest, wasi::Wasi};
 
-/// How often the sandbox's clock ticks: at each tick a call looks at the time that it has had.
+/// The interval of the sandbox's clock: at each tick a call looks at the time that it has had.
 pub(crate) const TICK: Duration = Duration::from_millis(10);
 
-/// Instances that there is room for at once, most of them with one memory. A policy has at most one per worker.
+/// The most instances at once, most of them with one memory. A policy has at most one per worker.
 const AT_ONCE: u32 = 256;
 
-/// Places of instances that are gone which keep their memory for the next instance of the same policy, and how much of it each.
+/// Free places that keep their memory for the next instance of the same policy, and the bytes that each one keeps.
 const WARM: u32 = 16;
 const KEPT_BYTES: usize = 2 << 20;
 
@@ -51,26 +51,27 @@ pub struct Limits {
     pub file_bytes: usize,
     /// What of it is compiled.
     pub code: CodeLimits,
-    /// Failures in a row after which a policy is taken out of service; so do this many and one more among its last 40 calls.
+    /// Failures in a row that take a policy out of service; one more than this among its last 40 calls does too.
     pub failures: u32,
     /// What it is given of WASI.
     pub wasi: Wasi,
 }
 
-/// How much a policy's file may ask of the compiler, all of its modules together. Counting is a first sieve, which refuses in words that
-/// help; what bounds a compilation is [`CompileLimits`].
+/// The work that a policy's file may give the compiler, over all of its modules. Counting is a first check, whose
+/// messages help an author; the real bounds of a compilation are [`CompileLimits`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodeLimits {
     /// Bytes of all function bodies.
     pub code_bytes: usize,
-    /// Instructions; a call or a loop counts as 30, a function as 110, and whatever passes on several values as one more for each.
+    /// Instructions; a call or a loop counts as 30, a function as 110, and one that passes on several values as one
+    /// more for each.
     pub work: usize,
-    /// Locals times the places where a function's paths meet, over all functions; a loop counts once for every loop that it is in. What
-    /// counts the fuel and the time are two more locals.
+    /// Locals times the places at which a function's paths meet, over all functions; a loop counts once for every loop
+    /// that it is in. The counters of fuel and time are two more locals.
     pub joins: usize,
     /// Parameters and results of one function, block or loop.
     pub width: usize,
-    /// Operands that wait at once in one function.
+    /// Operands on the stack at once in one function.
     pub height: usize,
     /// Bytes of one function body.
     pub function_bytes: usize,
@@ -86,20 +87,20 @@ pub struct CodeLimits {
     pub modules: usize,
     /// Instances that a component makes of its modules and components, with all that those make.
     pub instances: usize,
-    /// Components within a component may hold code of their own, which is joined by code that the host generates.
+    /// True if components within a component may hold code of their own, which the host joins with generated code.
     pub inner_code: bool,
-    /// What compiling may take.
+    /// The resources that compiling may take.
     pub compile: CompileLimits,
 }
 
-/// What the process that compiles a policy may use.
+/// The limits of the process that compiles a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CompileLimits {
     /// Bytes of memory, beyond what the program itself has.
     pub memory_bytes: u64,
     /// Seconds of processor time, over all threads.
     pub cpu_seconds: u64,
-    /// Seconds by the clock: a backstop, since a busy machine gives a process little of its time.
+    /// Seconds of wall-clock time: a backstop, since a busy machine gives a process little processor time.
     pub deadline_seconds: u64,
     /// Bytes of the compiled code with its tables.
     pub image_bytes: usize,
@@ -233,8 +234,9 @@ impl Limits {
             .memory_reservation_for_growth(0);
     }
 
-    /// Room for instances that is kept and used again: an instance answers one question, and a system call for each of its memories would
-    /// cost more than the question. None for a policy that was granted more than usual: it takes longer than that by itself.
+    /// A pool of instances: an instance answers one question, and a system call for each of its memories would cost
+    /// more than the question. `None` for a policy that was granted more than usual, which takes longer than that by
+    /// itself.
     pub(crate) fn pool(&self) -> Option<PoolingAllocationConfig> {
         let usual = Self::default();
         if self.memory_bytes > usual.memory_bytes || self.core_instances > usual.core_instances {
@@ -247,7 +249,7 @@ impl Limits {
             .total_memories(AT_ONCE)
             .total_tables(each(self.tables))
             .max_memory_size(self.memory_bytes)
-            // The limits of a store refuse what is too many or too large, and say so in words.
+            // The limits of a store refuse excess numbers and sizes, with a message.
             .table_elements(1 << 20)
             .max_tables_per_module(AT_ONCE)
             .max_memories_per_module(AT_ONCE)
@@ -269,7 +271,7 @@ impl Limits {
         });
     }
 
-    /// The wall clock of a call.
+    /// The wall-clock limit of a call.
     pub(crate) fn wall(&self) -> Duration {
         Duration::from_millis(self.wall_ms)
     }

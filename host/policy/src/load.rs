@@ -112,7 +112,7 @@ pub(crate) fn load(
     Ok(Fitted { linked, world, kind, digest, imports, exports, code_bytes })
 }
 
-/// Fails unless a file's names are those of a policy, before anything else is done with it.
+/// Fails unless a file's imports and exports are those of a policy, before anything else is done with it.
 fn is_policy(policy: &str, kind: Kind, outline: &Outline<'_>, wasi: Wasi) -> Result<(), PolicyError> {
     let Outline { imports, exports, .. } = outline;
     match kind {
@@ -145,7 +145,7 @@ fn surveyed(policy: &str, bytes: &[u8], limits: &Limits) -> Result<(), PolicyErr
     Err(broken(policy, &detail, Fault::Other))
 }
 
-/// Refuses what begins with more memory than it may have.
+/// Refuses a file with more initial memory than a policy may have.
 fn starts(policy: &str, outline: &Outline<'_>, limits: &Limits) -> Result<(), PolicyError> {
     let (asked, most) = (outline.memory_bytes as usize, limits.memory_bytes);
     if asked <= most {
@@ -231,12 +231,12 @@ fn fits(
     let ty = component.component_type();
     let imports: Vec<String> = ty.imports(&sandbox.engine).map(|(name, _)| name.to_owned()).collect();
     let exports: Vec<String> = ty.exports(&sandbox.engine).map(|(name, _)| name.to_owned()).collect();
-    // Compiled code may come from a cache that was filled where WASI was granted.
+    // Compiled code may come from a cache that was filled while WASI was granted.
     let world = check_component(policy, &imports, &exports, wasi)?;
     Ok((world, imports, exports))
 }
 
-/// The version of the contract that a component's names speak, if they are all in order.
+/// The version of the contract that a component's imports and exports follow.
 fn check_component(
     policy: &str,
     imports: &[impl AsRef<str>],
@@ -278,7 +278,7 @@ fn invalid(policy: &str, error: &wasmtime::Error) -> PolicyError {
     broken(policy, &format!("{error:#}"), Fault::Other)
 }
 
-/// A module that can't be run, with the first line of the reason.
+/// The error of a module that can't be run, with the first line of the reason.
 pub(crate) fn broken(policy: &str, detail: &str, fault: Fault) -> PolicyError {
     PolicyError::Invalid { policy: policy.into(), detail: one_line(detail), fault }
 }

@@ -59,11 +59,12 @@ pub(crate) fn recover(
     }
 }
 
-/// How a request is run when the attempts of whoever was asked are used up: as if nobody had been asked, except that what has failed is
-/// not run again, and that values which overflowed get the widest type. None where nothing is left that has not failed.
+/// The host's own plan for a request after the attempts of a policy are used up: the same as without a policy, except
+/// that no failed plan is run again, and that values that overflowed get the widest type. `None` if no plan is left
+/// that has not failed.
 ///
-/// A clip under way goes on with the state that it has. Where that leaves nothing that fits, it begins anew in another division; frames
-/// that have left are not delivered again.
+/// A clip under way goes on with the state that it has. If no plan that fits can do so, it begins anew in another
+/// division; frames that have left are not delivered again.
 pub(crate) fn own(
     request: &Request,
     device: &Device,
@@ -91,7 +92,7 @@ pub(crate) fn own(
         let fits = |plan: &Plan| Fitting { request, offer, facts, tried: attempts }.fits(plan);
         left.extend(next(offer).map(|plan| (fits(&plan), plan)));
     }
-    // What is expected to fit comes first.
+    // Plans that are expected to fit come first.
     left.sort_by_key(|(fits, _)| !fits);
     left.into_iter().next().map(|(_, plan)| plan)
 }
@@ -106,7 +107,7 @@ fn precision(device: &Device, offer: &Offer) -> Precision {
     }
 }
 
-/// What a plan is looked for in.
+/// The inputs of a search for a plan.
 #[derive(Clone, Copy)]
 struct Fitting<'a> {
     request: &'a Request,
@@ -116,8 +117,8 @@ struct Fitting<'a> {
 }
 
 impl Fitting<'_> {
-    /// The plan as it is if it fits into `most` bytes, else with the largest parts that do, else with the least memory that is to be had;
-    /// what was tried only where nothing else is left.
+    /// The plan as it is if it fits into `most` bytes, else with the largest parts that do, else with the least memory
+    /// possible; a plan that was tried only if no other is left.
     fn plan(&self, plan: Plan, most: u64, reason: &str) -> Plan {
         let bounds = Bounds::new(self.request, self.offer);
         let plans = divisions(self.request, self.offer).into_iter().filter_map(|(space, time)| {
@@ -146,7 +147,7 @@ impl Fitting<'_> {
         self.facts.estimate(plan).is_ok_and(|cost| cost.peak_bytes <= self.request.memory_limit)
     }
 
-    /// The type, or f32 where values were not finite in one that keeps as much.
+    /// The type, or f32 if values were not finite in one that keeps as much.
     fn finite(&self, precision: Precision) -> Precision {
         let overflowed = |attempt: &Attempt| {
             matches!(attempt.failure, Failure::NonFinite { .. }) && kept(attempt.plan.precision) >= kept(precision)
@@ -330,11 +331,11 @@ mod tests {
         let own = |attempts: &[Attempt]| own(&request, &device(), &offer(None), &facts, attempts);
         let memory = Failure::OutOfMemory { bytes: 1 };
         let first = decide(&request, &device(), &offer(None), &facts);
-        // What a policy tried says nothing of it, whatever that was.
+        // A policy's failed plans say nothing about the host's own.
         let whole = Plan { time: Time::Carried { frames: 81 }, ..plain(&device()) };
         let told = own(&[failed(&whole, memory), failed(&whole, memory), failed(&whole, memory)]).unwrap();
         assert_eq!((told.space, told.time, told.precision), (first.space, first.time, first.precision));
-        // Had it failed already, in whatever words, something smaller follows, until nothing is left.
+        // If it has failed too, even in another form, smaller ones follow until none is left.
         let mut attempts = vec![failed(&Plan { release: Release::EachStep, prefetch: 3, ..first.clone() }, memory)];
         let mut peaks = vec![facts.estimate(&first).unwrap().peak_bytes];
         while let Some(next) = own(&attempts) {
@@ -344,7 +345,7 @@ mod tests {
             assert!(attempts.len() < 40, "it comes to an end");
         }
         assert!(peaks[1] < peaks[0] && attempts.len() > 3, "{peaks:?}");
-        // What overflowed in some type is run in f32.
+        // A plan whose values overflowed in some type is followed by one in f32.
         let half = Plan { precision: Precision::Uniform(Dtype::F16), ..whole };
         let told = own(&[failed(&half, Failure::NonFinite { values: 1 })]).unwrap();
         assert_eq!(told.precision, Precision::Uniform(Dtype::F32));

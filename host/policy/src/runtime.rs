@@ -1,12 +1,13 @@
 //! A policy at work, asked through the [`Planner`] trait.
 //!
-//! **An instance answers one question.** After an answer it is thrown away, and the next question goes to a fresh one that was told what
-//! the policy was told before, outcome by outcome. So what a policy remembers is what it has learnt from outcomes, and nothing else: a
-//! decision changes no later one, whatever the module does, and a recorded one can be made again. The gate alone could not see to that:
-//! a module that counts would behave for as many questions as the gate asks. What that costs is what `tests/soak.rs` prints: 26 µs of
-//! processor time where the policy itself does next to nothing, 40 for `fixed`, whose settings are handed over anew, against 4 in an
-//! instance that lasts, on two virtual cores; a decode takes seconds. Without the pool of [`Limits::pool`] it is 100. The instance is made
-//! while an outcome is told, where one is, so that the next question finds it ready.
+//! **An instance answers one question.** After an answer it is thrown away, and the next question goes to a fresh one
+//! that was told the policy's earlier outcomes, one by one. So a policy remembers only what it has learnt from
+//! outcomes: a decision changes no later one, whatever the module does, and a recorded decision can be made again. The
+//! gate alone could not ensure that: a module that counts would behave for as many questions as the gate asks. The
+//! cost, as `tests/soak.rs` prints it for two virtual cores: 26 µs of processor time if the policy itself does next to
+//! nothing, 40 µs for `fixed`, whose settings are handed over anew, against 4 µs in an instance that lasts; a decode
+//! takes seconds. Without the pool of [`Limits::pool`] it is 100 µs. A fresh instance is made while an outcome is told,
+//! if one is, so that the next question finds it ready.
 //!
 //! [`Limits::pool`]: crate::limits::Limits::pool
 
@@ -41,7 +42,7 @@ pub(crate) struct Live {
 pub(crate) struct CallFailure {
     pub reason: FallbackReason,
     pub detail: String,
-    /// Time ran out, most of which others had the processor for: no fault of the policy's.
+    /// True if time ran out while others had the processor for most of it: no fault of the policy's.
     pub is_starved: bool,
 }
 
@@ -56,7 +57,7 @@ impl Live {
         Ok(Self { store, guest })
     }
 
-    /// The instance at hand, or a fresh one that was told what the policy has learnt from.
+    /// The instance at hand, or a fresh one that was told the earlier outcomes.
     fn ready<'a>(
         warm: &'a mut Option<Self>,
         loaded: &Loaded,
@@ -69,7 +70,7 @@ impl Live {
         let mut live = Self::configured(loaded, settings)?;
         let told = lessons.iter().try_for_each(|lesson| live.told(loaded, lesson).0);
         if let Err(failure) = told {
-            // It took each of them once, after others that are gone: without all of them it begins anew.
+            // The policy took each of them once, after others that are gone: without all of them it begins anew.
             tracing::warn!("what the policy had learnt is lost: {}: {}", failure.reason, failure.detail);
             lessons.clear();
             live = Self::configured(loaded, settings)?;
@@ -86,7 +87,7 @@ impl Live {
         Ok(live)
     }
 
-    /// Tells of an outcome; the fuel that it took comes along.
+    /// Tells the guest an outcome; also returns the fuel that it took.
     fn told(&mut self, loaded: &Loaded, lesson: &Lesson) -> (Result<(), CallFailure>, u64) {
         let Lesson { request, device, plan, outcome, question, .. } = lesson;
         self.store.data_mut().question = question.clone();
@@ -156,14 +157,14 @@ pub struct Policy {
     loaded: Arc<Loaded>,
     settings: Vec<(String, Value)>,
     identity: PolicyIdentity,
-    /// One that was asked nothing yet.
+    /// An instance that was asked nothing yet, unless it `lasts`.
     live: Option<Live>,
-    /// An instance answers question after question: for the gate alone, which looks at what it remembers.
+    /// True if one instance answers question after question: only for the gate, which checks what it remembers.
     lasts: bool,
-    /// Linear memory of the instance that was called last.
+    /// Bytes of linear memory of the instance that was called last.
     memory_bytes: usize,
     lessons: Lessons,
-    /// What was decided last, and what it is expected to take.
+    /// The last decision and its expected cost.
     decided: Option<Expected>,
     failures: Failures,
     learnt: Learnt,
@@ -182,7 +183,7 @@ impl Expected {
         Self { model: request.model.clone(), decided: Arc::new(Decided { plan, cost }), bounds: bounds.clone() }
     }
 
-    /// What may be asked while this outcome is told; nothing where it is of something else.
+    /// The facts to ask for while this outcome is told; `None` if it belongs to another decision.
     fn question(&self, request: &Request, plan: &Plan) -> Option<Arc<Question>> {
         let Request { model, batch, frames, height, width, .. } = request;
         let Bounds { batch: samples, frames: all, height: tall, width: wide, .. } = &self.bounds;
@@ -192,24 +193,24 @@ impl Expected {
     }
 }
 
-/// What share of its time a call has to have had the processor for, so that it is to blame for running out of it: one in so many.
+/// A call that had the processor for less than one part in this many of its time is not to blame for running out of it.
 const FAIR: u32 = 10;
 
-/// Calls whose failures are counted, beside those in a row.
+/// The number of last calls whose failures count, besides those in a row.
 const RECENT: u32 = 40;
 
 /// Failures of the last calls.
 #[derive(Clone, Copy, Default)]
 struct Failures {
     in_a_row: u32,
-    /// A bit for each of the last calls, the newest lowest: set where it failed.
+    /// One bit for each of the last calls, the newest lowest: set if the call failed.
     recent: u64,
     is_out: bool,
 }
 
 impl Failures {
-    /// Counts a call. `most` in a row are too many, and so are `most` and one more among the last 40: whoever fails now and then, for ever,
-    /// is no better than whoever fails always.
+    /// Counts a call. `most` failures in a row are too many, and so are more than `most` among the last 40 calls: a
+    /// policy that keeps failing now and then is no better than one that always fails.
     fn count(&mut self, failed: bool, most: u32) {
         self.in_a_row = if failed { self.in_a_row.saturating_add(1) } else { 0 };
         self.recent = (self.recent << 1 | u64::from(failed)) & ((1 << RECENT) - 1);
@@ -279,12 +280,12 @@ impl Policy {
         Self { lasts: true, ..self }
     }
 
-    /// The policy failed too often, in a row or among its last calls; it is no longer asked.
+    /// True if the policy failed too often, in a row or among its last calls, and is no longer asked.
     pub fn is_out_of_service(&self) -> bool {
         self.failures.is_out
     }
 
-    /// Bytes of linear memory that the last call left its instance with; none where it failed.
+    /// Bytes of linear memory that the last call left its instance with; 0 if the call failed.
     pub fn memory_bytes(&self) -> usize {
         self.memory_bytes
     }
@@ -361,8 +362,9 @@ impl Policy {
                 (plan, None)
             }
             Err(CallFailure { reason, detail, is_starved }) => {
-                // An honest error is an answer, being out of service is no new failure, and a busy machine is nobody's. A plan that failed
-                // before, in other words, is no use; a policy of an older release that gives one is no worse for it.
+                // Not counted: an error that the policy itself returns, which is an answer; being out of service
+                // already; a busy machine. Nor is a plan that repeats a failed one: it is no use, but policies of older
+                // releases give such plans.
                 let is_excused =
                     matches!(reason, FallbackReason::Error | FallbackReason::OutOfService) || detail == check::REPEATED;
                 if !is_excused && !is_starved {
@@ -376,7 +378,7 @@ impl Policy {
                 (plan, Some(Fallback { reason, detail }))
             }
         };
-        // Asked here, so that whoever listens hears it: nobody prices anything when the outcome is told.
+        // The price is asked for here, so that it is recorded: nothing is priced while the outcome is told.
         let cost = facts.estimate(&plan).ok();
         self.decided = cost.map(|cost| Expected::new(request, &plan, cost, bounds));
         Decision { answer: answered, plan, adjusted, fallback, elapsed: started.elapsed(), fuel, candidates, log }
@@ -441,7 +443,7 @@ impl Planner for Policy {
         let limits = self.loaded.limits;
         let Err(CallFailure { reason, detail, is_starved }) = learnt else {
             self.failures.count(false, limits.failures);
-            // The instance has heard outcomes alone: the next question is for it.
+            // The instance has heard only outcomes, so it is ready for the next question.
             self.lessons.add(lesson, limits.fuel);
             return;
         };
@@ -465,7 +467,7 @@ impl Planner for Policy {
 mod tests {
     use super::*;
 
-    /// After how many calls a policy is out of service that fails in every so many; none of a thousand.
+    /// Calls after which a policy is out of service that fails in every `nth`; `None` if 1000 are not enough.
     fn out_after(nth: u32) -> Option<u32> {
         let mut failures = Failures::default();
         (1..=1000).find(|call| {

@@ -26,7 +26,7 @@ impl Sandbox {
         let mut config = Config::new();
         limits.configure(&mut config);
         let pooled = limits.pool().map(|pool| Engine::new(config.clone().allocation_strategy(pool)));
-        // Where the address space is limited there may be no room for a pool: instances are as good without one.
+        // If the address space is limited, there may be no room for a pool: instances work as well without one.
         let engine = match pooled {
             Some(Ok(engine)) => engine,
             Some(Err(_)) | None => Engine::new(&config).map_err(|error| sandbox(format!("{error:#}")))?,
@@ -39,7 +39,7 @@ impl Sandbox {
                 stopped.recv_timeout(next.saturating_duration_since(Instant::now()))
             {
                 clock.increment_epoch();
-                // Missed ticks are skipped: at each one a call looks at its own time.
+                // Missed ticks are skipped: at each tick a call looks at its own time.
                 next = Instant::now().max(next) + TICK;
             }
         };

@@ -25,7 +25,7 @@ impl Standby {
     }
 }
 
-/// A decision of the host's own that no policy was asked for.
+/// A decision of the host's own, made without a policy.
 pub(crate) fn stood_in(started: Instant, plan: Plan, reason: FallbackReason, detail: String) -> Decision {
     Decision {
         answer: None,

@@ -27,7 +27,7 @@ struct Guest {
 /// Answers whole in f32, whatever is asked, and gives up after a failure.
 const HEALTHY: Guest = Guest { fields: "", describe: "", configure: "", decide: "", recover: "", learn: "" };
 
-/// What a loop without an end ends by: the fuel, or the clock where the machine is busy.
+/// The problems that an endless loop ends by: the fuel, or the clock if the machine is busy.
 const EXHAUSTED: [Problem; 2] = [Problem::OutOfFuel, Problem::Timeout];
 
 /// What stands for longer texts in guests.
@@ -283,7 +283,7 @@ fn state_that_leaks_between_decisions_is_an_error_and_at_work_there_is_none() {
     assert!(findings.len() > 20, "every other request: {}", findings.len());
     only(&verdict, Problem::Remembers);
     assert!(!verdict.passes());
-    // As often as it is asked, what it answers is what it answers first.
+    // Every answer is the same as the first.
     let (_place, path) = Place::with(&leaks);
     let mut policy = host().find(&path).unwrap().configure(&[]).unwrap();
     let golden = golden::set().remove(0);
@@ -306,7 +306,7 @@ fn state_that_leaks_between_decisions_is_an_error_and_at_work_there_is_none() {
 
 #[test]
 fn what_is_learnt_outlives_the_instance_and_nothing_else_does() {
-    // Answers in the other memory order once it has learnt three times, and traps where it was asked twice.
+    // Answers in the other memory order after it has learnt three times, and traps if an instance is asked twice.
     let guest = Guest {
         fields: "(global $asked (mut i32) (i32.const 0))",
         decide: "(if (global.get $asked) (then (unreachable)))
@@ -339,7 +339,7 @@ fn what_is_learnt_outlives_the_instance_and_nothing_else_does() {
 
 #[test]
 fn a_seed_draws_requests_that_can_be_asked_again() {
-    // Only of clips of 37 frames, which the table has none of.
+    // Traps only for clips of 37 frames, of which the table has none.
     let rare = Guest {
         decide: "(if (i32.eq (i32.load offset=92 (local.get $request)) (i32.const 37)) (then (unreachable)))",
         ..HEALTHY
@@ -494,7 +494,7 @@ fn a_verdict_is_kept_with_the_compiled_code() {
     for verdict in verdicts() {
         fs::write(verdict, "damaged").unwrap();
     }
-    // Others were drawn.
+    // Damaged verdicts are not used: other requests were drawn.
     assert!(admit().fails().ends_with("golden requests (trap)"), "{}", first.fails());
 }
 

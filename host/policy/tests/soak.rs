@@ -292,7 +292,7 @@ fn a_million_decisions_with_failures_strewn_in() {
                 let next = rebuilt.time(|| soak.ask(&mut late, &case.request, &case.device));
                 assert_taken(&next, &healthy);
                 timed_out += 1;
-                // One more would be too many of its last calls.
+                // One more failure would be too many among its last calls.
                 if timed_out % limits.failures == 0 {
                     late = put(&looping);
                 }
@@ -301,7 +301,7 @@ fn a_million_decisions_with_failures_strewn_in() {
                 let (command, (what, reason)) = (soak.command(digit), COMMANDS[digit]);
                 let times = if failures % RELAPSE == 1 { limits.failures } else { 1 };
                 for _ in 0..times {
-                    // Several failures of late and this one may be too many already.
+                    // With several recent failures, this one may be too many already.
                     if guest.is_out_of_service() {
                         break;
                     }

@@ -1,7 +1,6 @@
-//! The binding of a signed policy to the reference that was asked for. A signature says who made a
-//! file; a registry may hand out any file that was ever signed by the same key, under whatever name
-//! and version is asked for. What the signer says of the file beside it, signed as well, is held
-//! against the reference.
+//! The binding of a signed policy to the reference that was asked for. A signature says who made a file, but a registry
+//! may hand out any file that was ever signed by the same key, under any name and version. The signer's words about the
+//! file, which are signed as well, are therefore compared with the reference.
 
 use crate::Reference;
 
@@ -9,28 +8,27 @@ use crate::Reference;
 /// sign` writes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statement {
-    /// `reference:`, a name in a registry with its tag, where the signer gave one.
+    /// `reference:`, a name in a registry with its tag, if the signer gave one.
     pub reference: Option<String>,
-    /// `policy:`, what the policy calls itself.
+    /// `policy:`, the name that the policy gives itself.
     pub name: Option<String>,
     /// `version:`
     pub version: Option<String>,
 }
 
-/// How a signed policy stands to the reference that it was pulled by.
+/// The relation of a signed policy to the reference that it was pulled by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Binding {
-    /// It is what was asked for: by its digest, or as its signer says.
+    /// It is the policy that was asked for: by its digest, or as its signer says.
     Bound,
-    /// Nothing says so: what is lacking, in a line.
+    /// Nothing binds it to the reference; one line on what is lacking.
     Loose(String),
-    /// It is something else: what differs, in a line.
+    /// It is another policy or version; one line on the difference.
     Other(String),
 }
 
 impl Statement {
-    /// Reads a trusted comment: parts `name:value` with tabs between. What else is in it is left
-    /// alone.
+    /// Reads a trusted comment: parts `name:value` separated by tabs. Other parts are ignored.
     pub fn read(comment: &str) -> Self {
         let part = |name: &str| {
             comment
@@ -43,7 +41,7 @@ impl Statement {
 }
 
 impl Reference {
-    /// How what was signed stands to this reference.
+    /// The relation of a signed policy, by its signer's words, to this reference.
     pub fn binding(&self, statement: &Statement) -> Binding {
         // A digest names these bytes and no others.
         if self.digest().is_some() {
@@ -66,7 +64,7 @@ impl Reference {
         self.version(statement, tag)
     }
 
-    /// A tag that is a version has to be the one that was signed.
+    /// A tag that is a version has to be the signed version.
     fn version(&self, statement: &Statement, tag: &str) -> Binding {
         let Some(version) = statement.version.as_deref().filter(|version| is_version(version)) else {
             return Binding::Loose(format!(
@@ -99,7 +97,7 @@ impl Reference {
     }
 }
 
-/// Three numbers with dots between, and what may follow them.
+/// True if the text is three numbers separated by dots, with any suffix after `-` or `+`.
 fn is_version(text: &str) -> bool {
     let core = text.split(['-', '+']).next().unwrap_or_default();
     let numbers: Vec<&str> = core.split('.').collect();

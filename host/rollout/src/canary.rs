@@ -65,7 +65,7 @@ pub(crate) struct Canary {
     pub facts: CanaryFacts,
     /// The module on trial.
     pub digest: String,
-    /// It was to be promoted, which could not be written down.
+    /// The reason for a promotion that is due but could not be stored.
     pub due_promotion: Option<String>,
     due: f64,
     sample_due: f64,
@@ -79,7 +79,7 @@ impl Canary {
         Self { facts, digest: digest.into(), ..Self::default() }
     }
 
-    /// Another revision begins a trial of its own.
+    /// Begins a new trial if the candidate is another revision.
     pub fn is_of(&mut self, candidate: &Revision) {
         let Revision { policy, number, digest, .. } = candidate;
         if (&self.facts.policy, self.facts.revision) != (policy, *number) {

@@ -155,7 +155,7 @@ impl Planner for Decider {
     ) -> Option<Decision> {
         match self.standby() {
             Some(mut standby) => standby.stand_in(request, device, offer, facts, attempts),
-            // Nobody is asked, so there is nothing to count; that it came so far counts when the job has ended.
+            // No policy is asked, so there is nothing to count; that its attempts failed counts when the job has ended.
             None => self.instance.planner().stand_in(request, device, offer, facts, attempts),
         }
     }
@@ -164,7 +164,7 @@ impl Planner for Decider {
         // What a clip took that several plans had a part in is none's.
         if !self.assignment.slot.is_paused() && !self.is_mixed {
             self.instance.planner().learn(request, device, plan, outcome);
-            // One that learns well is no decision; one that fails is as bad as one that fails to decide.
+            // Learning is no decision, so it does not count; a failure to learn counts like a failure to decide.
             if self.instance.planner().learnt().failure.is_some() {
                 self.rollout.decided(self.revision(), true);
             }

@@ -1,5 +1,5 @@
-//! The one way in which state reaches the disk: whole files under their own names, there after a power cut once a write has returned. It
-//! knows of every write that failed, and tests let any of its steps fail.
+//! The one way in which state reaches the disk: whole files under their own names, which outlast a power cut once a
+//! write has returned. Every failed write is remembered, and tests can make any step fail.
 
 use std::{
     fs::File,
@@ -13,41 +13,41 @@ use std::{
 
 use tempfile::NamedTempFile;
 
-/// What names of unfinished files begin with: what a killed server leaves is found by it.
+/// The prefix of unfinished files' names, by which those of a killed server are found.
 const PART: &str = ".tilewright-";
 
 /// Bytes that a probe writes: as much as a decision of a job and the state of many policies take.
 const PROBE: usize = 64 << 10;
 
-/// The environment variable by which tests let steps fail: `7`, the seventh alone; `7..`, it and all that follow. Builds for users don't
-/// look at it.
+/// The environment variable by which tests make steps fail: `7` for the seventh alone, `7..` for it and all that
+/// follow. Builds for users ignore it.
 pub const FAULT: &str = "TILEWRIGHT_DISK_FAULT";
 
-/// What such a step says.
+/// The message of a step that a test makes fail.
 const TOLD: &str = "no space left on device (a test's)";
 
-/// Why state can't be written.
+/// The reason why state can't be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// There is no room, rather than something else wrong with the disk.
+    /// True if there is no room, false if something else is wrong with the disk.
     pub is_full: bool,
-    /// One line.
+    /// The reason in one line.
     pub line: String,
 }
 
-/// Where state is written to. Copies share what is known of failed writes.
+/// The disk that state is written to. Clones know of the same failed writes.
 #[derive(Clone, Debug, Default)]
 pub struct Disk(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     trouble: Mutex<Option<Trouble>>,
-    /// Steps so far, from 1.
+    /// Steps so far; the first one is step 1.
     steps: AtomicU64,
     fault: Option<Fault>,
 }
 
-/// Steps that fail.
+/// The steps that fail.
 #[derive(Clone, Copy, Debug)]
 struct Fault {
     first: u64,
@@ -55,7 +55,7 @@ struct Fault {
 }
 
 impl Disk {
-    /// The disk as it is; in debug builds with the fault that the environment asks for.
+    /// The real disk; in debug builds with the failing steps that `TILEWRIGHT_DISK_FAULT` names.
     pub fn new() -> Self {
         let asked = cfg!(debug_assertions).then(|| std::env::var(FAULT).ok()).flatten();
         let fault = asked.and_then(|text| {
@@ -65,7 +65,7 @@ impl Disk {
         Self(Arc::new(Inner { fault, ..Inner::default() }))
     }
 
-    /// One whose step of this number fails for want of room, counted from 1, with all that follow or alone.
+    /// A disk whose step of this number, counted from 1, fails for lack of room: alone, or with all that follow.
     #[cfg(test)]
     pub(crate) fn failing(first: u64, and_all_after: bool) -> Self {
         Self(Arc::new(Inner { fault: Some(Fault { first, and_all_after }), ..Inner::default() }))
@@ -76,10 +76,10 @@ impl Disk {
         self.0.steps.load(Ordering::Relaxed)
     }
 
-    /// Stands before everything that changes the disk: counts it, and fails where a test asks for that.
+    /// Counts a step, and fails if a test asks for that. Called before every change to the disk.
     ///
     /// # Errors
-    /// The disk is full, as a test has it.
+    /// [`io::ErrorKind::StorageFull`], if a test asks for it.
     pub fn step(&self) -> io::Result<()> {
         let step = self.0.steps.fetch_add(1, Ordering::Relaxed) + 1;
         let fails = |fault: Fault| step == fault.first || fault.and_all_after && step > fault.first;
@@ -90,11 +90,11 @@ impl Disk {
         Ok(())
     }
 
-    /// Puts a whole file under a name, in place of what stands there. It is there after a power cut, too, and nothing has changed where it
-    /// fails before its last step, the folder's own.
+    /// Writes a whole file under a name, in place of any file there. It outlasts a power cut. If any step before the
+    /// last one, the folder's sync, fails, nothing has changed.
     ///
     /// # Errors
-    /// The disk does not take it: [`Disk::trouble`] knows from then on.
+    /// The file can't be written, or its folder not synced; [`Disk::trouble`] says so from then on.
     pub fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let replace = || -> io::Result<()> {
@@ -112,10 +112,10 @@ impl Disk {
         self.sync_folder(folder)
     }
 
-    /// Makes the names in a folder last.
+    /// Makes the names in a folder outlast a power cut.
     ///
     /// # Errors
-    /// The disk does not take it.
+    /// The folder can't be synced.
     pub fn sync_folder(&self, folder: &Path) -> io::Result<()> {
         let sync = || {
             self.step()?;
@@ -124,10 +124,10 @@ impl Disk {
         self.noted(folder, sync())
     }
 
-    /// Passes on what came of a write, and remembers that it failed.
+    /// Passes on the result of a write, and remembers a failure.
     ///
     /// # Errors
-    /// The one that is passed on.
+    /// The error of `outcome`.
     pub fn noted<T>(&self, path: &Path, outcome: io::Result<T>) -> io::Result<T> {
         outcome.inspect_err(|error| self.note(is_full(error), format!("{}: {error}", path.display())))
     }
@@ -141,15 +141,15 @@ impl Disk {
         *trouble = Some(Trouble { is_full, line });
     }
 
-    /// What was wrong with the last write that failed, until a probe succeeds.
+    /// The reason why the last failed write failed, until [`Disk::mended`] is called.
     pub fn trouble(&self) -> Option<Trouble> {
         self.lock().clone()
     }
 
-    /// Writes a file as large as state may be, and removes it: whether there is room again.
+    /// Tests if there is room: writes a file as large as state may be, and removes it.
     ///
     /// # Errors
-    /// There is not.
+    /// The file can't be written: there is no room yet.
     pub fn probe(&self, folder: &Path) -> io::Result<()> {
         let probe = || -> io::Result<()> {
             self.step()?;
@@ -160,7 +160,7 @@ impl Disk {
         self.noted(folder, probe())
     }
 
-    /// Writes succeed again.
+    /// Forgets the failed writes, since writes succeed again.
     pub fn mended(&self) {
         if self.lock().take().is_some() {
             tracing::info!("state can be written again");
@@ -172,7 +172,7 @@ impl Disk {
     }
 }
 
-/// Whether a write failed for want of room: on the disk, in a quota, or below a limit on sizes of files.
+/// True if a write failed for lack of room: on the disk, in a quota, or below a limit on file sizes.
 pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
 }
@@ -183,7 +183,7 @@ pub fn remove_unfinished(folder: &Path) {
         |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PART.as_bytes()));
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     for path in entries.map(|entry| entry.path()).filter(is_unfinished) {
-        // What can't be removed costs room, not rightness.
+        // A file that can't be removed costs room and does no other harm.
         let _ = std::fs::remove_file(path);
     }
 }
@@ -203,7 +203,7 @@ mod tests {
             whole.replace(&path, b"old").unwrap();
             let disk = Disk::failing(step, false);
             assert!(is_full(&disk.replace(&path, b"new").unwrap_err()));
-            // Only the folder is synced after the file stands there.
+            // The only step after the file is in place is the folder's sync.
             let expected = if step == steps { b"new" } else { b"old" };
             assert_eq!(std::fs::read(&path).unwrap(), expected, "{step}");
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "{step}");

@@ -16,18 +16,18 @@ pub enum Error {
     /// A registry does not give it.
     #[error(transparent)]
     Registry(#[from] tilewright_registry::Error),
-    /// A registry that requests may not have policies fetched from.
+    /// A registry from which requests may not fetch policies.
     #[error(
         "policy oci://{reference}: the configuration allows no such registry: add it to [server] registries, or name the policy in [policies.NAME]"
     )]
     RegistryNotAllowed {
-        /// As asked for.
+        /// The reference as given.
         reference: String,
     },
     /// A registry gives another policy or version than the one that was signed.
     #[error("policy {policy}: {mismatch}")]
     Mismatch {
-        /// Where it is from.
+        /// The policy's origin.
         policy: String,
         /// The difference.
         mismatch: String,
@@ -101,17 +101,17 @@ pub enum Error {
         /// The route.
         name: String,
     },
-    /// A newer program has written what is kept across restarts.
+    /// The state kept across restarts was written by a newer program.
     #[error(
         "{}: was written by a newer Tilewright (version {found} of this file, {known} is known): update this one, or give [server] another data folder",
         path.display()
     )]
     Newer {
-        /// The file.
+        /// The state file.
         path: PathBuf,
-        /// Its version.
+        /// The version of that file.
         found: u64,
-        /// The newest one known.
+        /// The newest version that this program knows.
         known: u32,
     },
     /// What has to be kept across restarts can't be written or read.
@@ -127,8 +127,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// The error in a line, for whoever asked: what a registry or the way to it did would tell a stranger what listens where, and is for
-    /// the log alone.
+    /// The error in one line, for callers. Details from a registry, or from the way to it, would tell a stranger which
+    /// services listen where: they are for the log alone.
     pub fn for_callers(&self) -> String {
         match self {
             Error::Registry(tilewright_registry::Error::Reference { .. }) => self.one_line(),
@@ -137,7 +137,7 @@ impl Error {
         }
     }
 
-    /// The error with its causes.
+    /// The error with its causes, in one line.
     pub(crate) fn one_line(&self) -> String {
         let mut text = self.to_string();
         let mut cause = std::error::Error::source(self);

@@ -24,7 +24,7 @@ pub enum What {
     CanaryStopped,
     /// The configuration was read anew.
     Reloaded,
-    /// A new configuration is wrong; the old one stays.
+    /// A new configuration, certificate or token does not serve; the old one stays.
     ReloadRefused,
 }
 

@@ -11,7 +11,7 @@ use tilewright_signing::signature_path;
 
 use crate::{Disk, Error, Result, disk};
 
-/// The largest module that is read: no limit that an operator may set lets a larger one in.
+/// The most bytes of a module that is read; no limit that an operator sets lets a larger one in.
 const MOST_BYTES: u64 = 1 << 30;
 
 /// How long a module is kept that nothing needs.
@@ -45,7 +45,7 @@ impl Modules {
     pub fn keep(&self, bytes: &[u8]) -> Result<String> {
         let digest = digest(bytes);
         let path = self.path(&digest).ok_or_else(|| Error::UnknownModule { digest: digest.clone() })?;
-        // One that is damaged is written anew.
+        // A damaged file is written anew.
         if tilewright_files::read(&path, bytes.len() as u64).is_ok_and(|known| known == bytes)
             && let Ok(file) = fs::File::options().write(true).open(&path)
         {
@@ -57,7 +57,7 @@ impl Modules {
         Ok(digest)
     }
 
-    /// Keeps a signature beside a stored module, unless it stands there already.
+    /// Keeps a signature beside a stored module, unless it is there already.
     ///
     /// # Errors
     /// [`Error::Storage`], [`Error::UnknownModule`]
@@ -89,7 +89,8 @@ impl Modules {
         is_hex.then(|| self.folder.join(format!("{hex}.wasm")))
     }
 
-    /// Removes every module that is not among these digests, once it has been there for a day. Gives the digests of those that were removed.
+    /// Removes every module that is not among these digests and was last kept over a day ago. Returns the removed
+    /// digests.
     pub fn retain(&self, digests: &[String]) -> Vec<String> {
         let kept: Vec<PathBuf> = digests.iter().filter_map(|digest| self.path(digest)).collect();
         let is_kept = |path: &PathBuf| kept.iter().any(|module| path == module || *path == signature_path(module));

@@ -83,10 +83,11 @@ pub struct Rollout {
     routes: ArcSwap<Vec<Arc<InForce>>>,
     shadows: Shadows,
     events: Mutex<VecDeque<Event>>,
-    /// What the file says, where that is known for certain. Held by whoever changes what is in force, from before it is written down until
-    /// it is so: nothing serves that a restart would not know, and no two changes cross.
+    /// The contents of the state file, if known for certain. Locked during every change of what is in force, from
+    /// before it is stored until it takes effect: nothing serves that a restart would not know, and no two changes
+    /// cross.
     written: Mutex<Option<Kept>>,
-    /// The number of the next revision of policies that are no longer configured.
+    /// The next revision numbers of policies that are no longer configured.
     numbers: Mutex<BTreeMap<String, u64>>,
     listener: Listener,
 }
@@ -108,7 +109,7 @@ impl Rollout {
         loop {
             let (routes, slots) = (self.routes.load_full(), self.slots.load_full());
             let admitted = self.admit_by(&routes, &slots, case);
-            // Between the two another configuration may have come in force, without the policies of these routes.
+            // Between the two loads another configuration may have come into force, without these routes' policies.
             let is_late =
                 matches!(admitted, Err(Error::UnknownPolicy { .. })) && !Arc::ptr_eq(&routes, &self.routes.load_full());
             if !is_late {
@@ -210,16 +211,16 @@ impl Rollout {
         lock(&self.events).iter().rev().cloned().collect()
     }
 
-    /// Removes modules that neither a revision nor a job that has not ended needs. `needed`: the modules of those jobs.
+    /// Removes modules that no revision and no unfinished job needs. `needed`: the modules of unfinished jobs.
     ///
     /// # Errors
-    /// The jobs can't be asked; nothing is removed then.
+    /// The error of `needed`; nothing is removed then.
     pub fn forget_modules<E>(&self, needed: impl FnOnce() -> Result<Vec<String>, E>) -> Result<(), E> {
         let kept = {
             let written = lock(&self.written);
             let kept = self.kept();
             if written.as_ref() != Some(&kept) {
-                // The next start may begin from what the file says, whatever that is.
+                // The next start begins from the file, which may name other revisions.
                 return Ok(());
             }
             kept
@@ -230,7 +231,8 @@ impl Rollout {
                 .flatten()
                 .map(|revision| revision.digest.clone())
         });
-        // Asked after the revisions: a job that is accepted in between is given one of those, or one whose module is new.
+        // `needed` is called after the revisions are read: a job that is accepted in between gets one of those, or one
+        // whose module is new.
         let digests: Vec<String> = digests.chain(needed()?).collect();
         for removed in self.sources.modules.retain(&digests) {
             self.sources.forget(&removed);
@@ -251,28 +253,29 @@ impl Rollout {
         (self.listener)(&event);
     }
 
-    /// Writes down what could not be written when it came in force, where there is such: what the watchdog does can't wait for room.
+    /// Stores changes that could not be stored when they came into force, if there are any: the watchdog can't wait for
+    /// room.
     ///
     /// # Errors
-    /// It still can't be written.
+    /// The state still can't be written.
     pub fn settle(&self) -> Result<()> {
         let mut written = lock(&self.written);
         self.keep(&mut written, self.kept())
     }
 
-    /// The same, for a change that is in force whether it can be written or not.
+    /// The same, for a change that is in force even if it can't be stored.
     fn settle_or_say(&self, written: &mut Option<Kept>) {
         if let Err(error) = self.keep(written, self.kept()) {
             tracing::error!(%error, "what is in force can't be kept yet: a restart before it can begins from what was kept before");
         }
     }
 
-    /// Writes down what is to be in force, unless the file says so already.
+    /// Stores what is to be in force, unless the file says so already.
     fn keep(&self, written: &mut Option<Kept>, kept: Kept) -> Result<()> {
         if written.as_ref() == Some(&kept) {
             return Ok(());
         }
-        // Not known before it is done.
+        // The file's contents are unknown until the write is done.
         *written = None;
         self.state.write(&kept)?;
         *written = Some(kept);

@@ -24,7 +24,7 @@ const KEPT: usize = 256;
 /// One decision's regrets: what each one's plan is predicted to take over the better of the two, less one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Regret {
-    /// When, RFC 3339 in UTC.
+    /// The time of the decision, RFC 3339 in UTC.
     pub time: String,
     /// Mean of the incumbent's regrets so far.
     pub incumbent: f64,

@@ -65,7 +65,7 @@ pub(crate) struct Changing {
     pub seen: Option<String>,
 }
 
-/// Whether nobody is asked, and whose doing that is.
+/// The pause of a policy, during which it is not asked, and its origin.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Paused {
     pub is_paused: bool,
@@ -143,7 +143,7 @@ impl Slot {
         draining.push(Arc::downgrade(revision));
     }
 
-    /// The revision that decides exactly as a kept one does and is called by the same number, where it is still at hand.
+    /// The revision that decides exactly as a kept one and has the same number, if it is still at hand.
     pub fn at_hand(&self, kept: &KeptRevision) -> Option<Arc<Revision>> {
         let forces = self.forces.load_full();
         let draining = self.draining.lock().unwrap_or_else(PoisonError::into_inner);

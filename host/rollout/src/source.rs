@@ -83,7 +83,7 @@ pub struct Fetched {
     /// The name of a policy that ships: it passed its gate when the program was built.
     pub shipped: Option<String>,
     pub signature: Option<String>,
-    /// The reference that it was asked for by, where it is from a registry.
+    /// The reference that it was asked for by, if it is from a registry.
     pub reference: Option<Reference>,
 }
 
@@ -237,8 +237,8 @@ impl Sources {
         Ok(Prepared { loaded, policy, settings, grants, origin, digest })
     }
 
-    /// What the gate says of a module; keeps it, with its signature, where it can be loaded at all. Where signatures are required, the
-    /// signature comes first: nothing of a module that nobody trusted made is compiled.
+    /// The gate's verdict on a module, which is kept with its signature if it can be loaded at all. If signatures are
+    /// required, the signature comes first: no module without a trusted one is compiled.
     pub fn check(
         &self,
         fetched: &Fetched,
@@ -259,8 +259,8 @@ impl Sources {
     }
 }
 
-/// Verifies that a module may be looked at at all: where signatures are required, somebody trusted has signed it, and what comes from a registry
-/// is what was signed under that name and version.
+/// Verifies that a module may be looked at at all: if signatures are required, somebody trusted has signed it, and a
+/// module from a registry was not signed under another name or version.
 fn verified(fetched: &Fetched, policies: &Policies) -> Result<()> {
     if fetched.shipped.is_some() || !policies.require_signed {
         return Ok(());

@@ -11,13 +11,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Disk, Error, Result, canary::CanaryState, revision::Revision, source::Grants};
 
-/// The version of the file that this program writes. Version 0 said none, and had no numbers of policies that are no longer configured.
+/// The version of the file that this program writes. Version 0 had no version field, and no numbers of policies that
+/// are no longer configured.
 const VERSION: u32 = 1;
 
-/// How far numbers jump where the file is damaged: beyond all that were given out since the copy of it.
+/// The jump of numbers if the file is damaged: beyond all that were given out since its copy was made.
 const JUMP: u64 = 1000;
 
-/// The longest file of state that is read.
+/// The most bytes of a state file that is read.
 const MOST_BYTES: u64 = 256 << 20;
 
 /// A revision that can be made again.
@@ -32,7 +33,7 @@ pub struct KeptRevision {
 }
 
 impl KeptRevision {
-    /// Whether it decides as another one does, and is called by the same number.
+    /// True if it decides as the other one does and has the same number.
     pub fn is_same(&self, other: &Self) -> bool {
         (self.number, &self.digest, &self.settings, self.grants)
             == (other.number, &other.digest, &other.settings, other.grants)
@@ -84,12 +85,13 @@ pub struct Kept {
     pub policies: BTreeMap<String, KeptPolicy>,
     /// By route.
     pub canaries: BTreeMap<String, KeptCanary>,
-    /// The number of the next revision of policies that are no longer configured: one that is configured again goes on from there.
+    /// The next revision numbers of policies that are no longer configured: one that is configured again goes on from
+    /// there.
     pub numbers: BTreeMap<String, u64>,
 }
 
 impl Kept {
-    /// The number of the next revision of every policy that there ever was.
+    /// The next revision number of every policy that there ever was.
     pub fn next_numbers(&self) -> BTreeMap<String, u64> {
         let mut numbers = self.numbers.clone();
         for (name, policy) in &self.policies {
@@ -101,7 +103,7 @@ impl Kept {
     }
 }
 
-/// Raises the next number of a policy.
+/// Raises the next number of a policy to `next`, unless it is higher already.
 pub fn raise(numbers: &mut BTreeMap<String, u64>, name: &str, next: u64) {
     let known = numbers.entry(name.to_owned()).or_insert(1);
     *known = next.max(*known);
@@ -119,11 +121,11 @@ impl State {
         Self { path, disk }
     }
 
-    /// What was kept. A file that can't be understood is put aside: the configuration says where to begin, and numbers go on well above
-    /// those of the copy that was made with the change before.
+    /// The stored state; empty if there is no file. A file that can't be understood is put aside: the configuration
+    /// says where to begin, and numbers go on well above those of the copy that was made with the change before.
     ///
     /// # Errors
-    /// It can't be read, or a newer program has written it.
+    /// [`Error::Storage`] if the file can't be read, [`Error::Newer`] if a newer program has written it.
     pub fn read(&self) -> Result<Kept> {
         let Some(text) = self.text(&self.path)? else { return Ok(Kept::default()) };
         match self.understood(&text)? {
@@ -136,7 +138,8 @@ impl State {
                     kept.numbers = before.next_numbers();
                     kept.numbers.values_mut().for_each(|next| *next += JUMP);
                 }
-                // It stays where it is, too, until there is something better: a start that goes no further finds it as it was.
+                // It also stays in place until a new file replaces it: if this start goes no further, the next one
+                // finds it as it was.
                 let _ = fs::remove_file(&aside);
                 if let Err(error) = fs::hard_link(&self.path, &aside) {
                     tracing::warn!(%error, "what was in force can't be put aside");
@@ -154,14 +157,14 @@ impl State {
         }
     }
 
-    /// What a text says, where it is sound.
+    /// The state in a text. The outer error is a newer program's text, the inner one a text that is not sound.
     fn understood(&self, text: &[u8]) -> Result<serde_json::Result<Kept>> {
-        // A list would be taken for fields in their order.
+        // Parsed directly, a list would be taken for the fields in their order.
         let fields: serde_json::Map<String, serde_json::Value> = match serde_json::from_slice(text) {
             Ok(fields) => fields,
             Err(error) => return Ok(Err(error)),
         };
-        // Before anything else: what a newer program means by the rest is not for this one to say.
+        // The version comes first: this program can't know what a newer one means by the rest.
         let found = fields.get("version").and_then(serde_json::Value::as_u64).unwrap_or(0);
         if found > u64::from(VERSION) {
             return Err(Error::Newer { path: self.path.clone(), found, known: VERSION });
@@ -169,14 +172,14 @@ impl State {
         Ok(serde_json::from_value(fields.into()))
     }
 
-    /// Whether the file says this, whatever came of writing it.
+    /// True if the file holds this state, even if the write reported an error.
     pub fn says(&self, kept: &Kept) -> bool {
         let text = self.text(&self.path).ok().flatten();
         let found = text.and_then(|text| self.understood(&text).ok()?.ok());
         found.is_some_and(|found| Kept { version: VERSION, ..kept.clone() } == found)
     }
 
-    /// Whether what was read stands in the file as this program would write it.
+    /// True if the state that was read is in the file as this program would write it.
     pub fn is_current(&self, read: &Kept) -> bool {
         read.version == VERSION
     }
@@ -184,8 +187,8 @@ impl State {
     pub fn write(&self, kept: &Kept) -> Result<()> {
         let write = || -> io::Result<()> {
             let text = serde_json::to_vec_pretty(&Kept { version: VERSION, ..kept.clone() })?;
-            // A second name for what stands there, where it is sound: the new file takes only the first one. The copy before it goes last,
-            // so that a write that fails has cost nothing.
+            // The current file, if sound, gets a second name, since the new file takes its first one. The older copy is
+            // replaced last, so that a failed write costs nothing.
             let (copy, next) = (self.copy(), self.path.with_extension("next"));
             let is_sound = |text: Vec<u8>| matches!(self.understood(&text), Ok(Ok(_)));
             let _ = fs::remove_file(&next);

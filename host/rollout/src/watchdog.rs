@@ -15,7 +15,8 @@ const IN_A_ROW: u32 = 3;
 const LEAST_FAILURES: u32 = 3;
 const MAY_FAIL: f64 = 0.02;
 
-/// The share that a revision may have because the one before it was no better. Beyond it neither is of use: the native default decides.
+/// The share that a revision may have because the one before it was no better. Beyond that neither is of use, and the
+/// native default decides.
 const MAY_FAIL_AS_BEFORE: f64 = 0.1;
 
 /// The chance of so many failures, were the share no more than allowed, below which they are too many.

@@ -38,7 +38,7 @@ pub enum Refusal {
     TooLarge(u64),
     /// The server is about to end.
     Ending,
-    /// The disk does not take it; true where that is for want of room.
+    /// The disk does not take it; true if it has no room.
     Unwritten(bool),
     /// The server is not able to, whatever was asked for: a line for its log.
     Unable(String),
@@ -121,7 +121,7 @@ impl House {
         }
         let mut copy = self.upload()?;
         let copied = io::copy(&mut io::Read::take(&mut file, limits.upload_bytes + 1), &mut copy);
-        // What can't be read is seldom told from what can't be written, and as seldom.
+        // `io::copy` does not tell a failed read from a failed write; both are rare.
         let copied = self.disk.noted(self.files.incoming().as_path(), copied).map_err(|error| unwritten(&error))?;
         if copied > limits.upload_bytes { Err(Refusal::TooLarge(limits.upload_bytes)) } else { Ok(copy) }
     }
@@ -136,10 +136,10 @@ impl House {
         self.disk.noted(&folder, made).map_err(|error| unwritten(&error))
     }
 
-    /// Whether the disk does not take anything at present, so that nobody need send a latent.
+    /// Checks that the disk takes writes at present, so that nobody sends a latent in vain.
     ///
     /// # Errors
-    /// It does not.
+    /// [`Refusal::Unwritten`] if it does not.
     pub fn can_write(&self) -> Result<(), Refusal> {
         self.disk.trouble().map_or(Ok(()), |trouble| Err(Refusal::Unwritten(trouble.is_full)))
     }
@@ -308,7 +308,7 @@ impl House {
                 return Err(error);
             }
         } else if let Some(seen) = self.live.get(id) {
-            // Known to the next start, should this server not get as far as the job's end.
+            // Stored, so that the next start knows of it if this server ends before the job does.
             self.store.cancel(id)?;
             // Whoever works on it ends it.
             seen.cancel();
@@ -323,7 +323,7 @@ fn check_words(request: &JobRequest) -> Result<(), Refusal> {
     if !request.tag.as_ref().is_none_or(sound) {
         return Err(wrong("tag: expected 1 to 64 printable ASCII characters without blanks"));
     }
-    // As long as the API's description says, and no longer.
+    // The limits that the API's description gives.
     for (name, text, most) in [("tensor", &request.tensor, 256), ("fps", &request.fps, 32)] {
         if text.as_ref().is_some_and(|text| text.chars().count() > most) {
             return Err(wrong(format!("{name}: expected at most {most} characters")));

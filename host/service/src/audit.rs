@@ -1,6 +1,5 @@
-//! A line for each request that changes something: who asked, from where, for what, and what came
-//! of it. To the log, by the target `tilewright::audit`, and to a file of its own where one is
-//! configured.
+//! A line for each request that changes something: the caller, its address, the request and its outcome. It goes to the
+//! log, under the target `tilewright::audit`, and to a file of its own if one is configured.
 
 use std::{
     fs::File,
@@ -15,67 +14,67 @@ use serde::Serialize;
 
 use crate::{clock, error::one_line};
 
-/// Characters of a path that are written.
+/// The most characters of a path that are written.
 const LONGEST: usize = 300;
 
-/// A request that changes something, or was to.
+/// A request that changed something or tried to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Entry {
-    /// RFC 3339 in UTC.
+    /// The time, RFC 3339 in UTC.
     pub time: String,
-    /// The token's name; `anybody` where none is asked for.
+    /// The token's name; `anybody` if none is asked for.
     pub who: String,
     /// The token's role.
     pub role: &'static str,
-    /// The peer's address; a proxy's, where one is in front of the server.
+    /// The peer's address: the proxy's, if one is in front of the server.
     pub address: IpAddr,
-    /// The subject of the client's certificate, where one was shown.
+    /// The subject of the client's certificate, if it showed one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,
     /// `POST`, `PUT` or `DELETE`.
     pub method: String,
     /// The path that was asked for.
     pub path: String,
-    /// The status that it was answered with.
+    /// The status of the answer.
     pub status: u16,
-    /// The address of what was made by it, where it has one.
+    /// The address of the resource that it made, if that has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub made: Option<String>,
 }
 
 impl Entry {
-    /// A path as it may stand in a line.
+    /// A path fit for a line: shortened, in printable ASCII.
     pub fn path(path: &str) -> String {
         path.chars().take(LONGEST).map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect()
     }
 
-    /// The time that a line carries.
+    /// The present time, as a line has it.
     pub fn now() -> String {
         clock::text(clock::now_ms())
     }
 }
 
-/// Writes lines.
+/// The writer of lines.
 #[derive(Debug, Default)]
 pub struct Audit {
     path: Option<PathBuf>,
-    /// One line after the other.
+    /// Held while a line is written, so that lines don't mix.
     writing: Mutex<()>,
 }
 
 impl Audit {
-    /// To the log, and to a file where there is one.
+    /// Lines go to the log, and to a file if there is one.
     pub fn new(path: Option<&Path>) -> Self {
         Self { path: path.map(Path::to_owned), writing: Mutex::default() }
     }
 
-    /// Writes a line. One that the file does not take is in the log, with why.
+    /// Writes a line. If the file does not take it, the log has it, with the reason.
     pub fn write(&self, entry: &Entry) {
         let Entry { who, role, address, certificate, method, path, status, made, .. } = entry;
         tracing::info!(target: "tilewright::audit", who, role, %address, certificate, method, path, status, made, "changed");
         let Some(file) = &self.path else { return };
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        // Opened for each line: whoever moves the file away, to begin another, need tell nobody.
+        // Opened for each line, so that the file can be moved away at any time to begin another.
         let written = serde_json::to_string(entry).map_err(std::io::Error::other).and_then(|line| {
             let mut file = File::options().create(true).append(true).mode(0o600).open(file)?;
             file.write_all(format!("{line}\n").as_bytes())

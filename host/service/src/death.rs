@@ -1,5 +1,5 @@
-//! How the server before this one ended, as far as the jobs go that were at work then: a crash may be a job's doing, a kill or a power
-//! failure is nobody's.
+//! The end of the previous server, as far as it concerns the jobs that were at work then: a crash may be a job's doing;
+//! a kill or a power failure is not.
 
 use std::{
     fs::{self, File},
@@ -9,14 +9,14 @@ use std::{
 
 use tilewright_torch::crash;
 
-/// The file below the data folder: a line about the machine, and a byte for the signal that the server crashed by.
+/// The file below the data folder: a line about the machine and, after a crash, a byte with the signal's number.
 const FILE: &str = "crash";
 
-/// The longest such file that is read.
+/// The longest such file that is read, in bytes.
 const LONGEST: u64 = 64 << 10;
 
-/// Reads how the server before this one ended, and sees to it that the next one can read how this one does. None where it ended as it was
-/// asked to, was killed, or lost its power; else why, in words.
+/// Reads how the previous server ended, and prepares the file for the next one. None if it ended as asked, lost its
+/// power or was killed, unless the system ran out of memory meanwhile; else the cause in words.
 pub fn cause(data: &Path) -> Option<String> {
     let (path, machine) = (data.join(FILE), machine());
     let before = tilewright_files::read(&path, LONGEST).ok();
@@ -34,7 +34,7 @@ fn say(error: &io::Error) {
     tracing::warn!(%error, "a crash can't be told from a kill after the next start");
 }
 
-/// What a file says, on a machine as it is now.
+/// Reads a file's contents `before` on a machine whose line is `now`.
 fn found(before: &[u8], now: &str) -> Option<String> {
     let line = before.split(|byte| *byte == b'\n').next()?;
     if let Some(signal) = before.get(line.len() + 1) {
@@ -46,7 +46,7 @@ fn found(before: &[u8], now: &str) -> Option<String> {
     (boot == boot_now && more).then(|| "while the system was out of memory".to_owned())
 }
 
-/// Which start of the machine this is, and how many processes were killed for want of memory since; a line.
+/// A line with the machine's boot and the number of processes killed for lack of memory since.
 fn machine() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let counts = fs::read_to_string("/proc/vmstat").unwrap_or_default();

@@ -1,18 +1,18 @@
-//! Whether there is room for what has to be kept, and what is done once there is again.
+//! The disk's room for state, and the writes that are made up for when there is room again.
 
 use std::path::Path;
 
 use crate::{error::one_line, house::House};
 
-/// Seconds after which whoever was refused for want of room may come again.
+/// Seconds after which a caller who was refused for lack of room may come again.
 pub const RETRY_S: u64 = 5;
 
-/// Bytes that have to be free: what keeping one job and its end takes, many times over.
+/// Bytes that have to be free: many times what keeping one job and its end takes.
 const LEAST_FREE: u64 = 1 << 20;
 
 impl House {
-    /// Looks whether the disk takes what has to be kept, as long as it does not, and whether there is room, as long as it does. What could
-    /// not be written when it came in force is written then.
+    /// Checks that there is room and, after a failed write, that the disk takes writes again. State that came into
+    /// force without being written is written then.
     pub fn look_at_disk(&self) {
         if let Some(free) = free_bytes(self.files.data())
             && free < LEAST_FREE
@@ -32,14 +32,14 @@ impl House {
             .and_then(|()| self.disk.probe(&self.files.incoming()).map_err(|error| one_line(&error)));
         if probed.is_ok() {
             self.disk.mended();
-            // What files say by now could not take over in the meantime.
+            // Changes of files could not take effect in the meantime.
             self.rollout.refresh_all();
         }
         self.live.touch();
     }
 }
 
-/// Bytes that are free for this user where a folder is; none where the system does not say.
+/// Bytes that are free for this user on a folder's file system; none if the system does not say.
 fn free_bytes(folder: &Path) -> Option<u64> {
     let found = rustix::fs::statvfs(folder).ok()?;
     let without_names = found.f_files > 0 && found.f_favail == 0;

@@ -1,4 +1,5 @@
-//! The door: names that the server goes by, callers with what their role allows, how fast, and nothing on behalf of another site.
+//! The door: the names that the server goes by, callers and what their role allows, their pace, and no requests on
+//! behalf of another site.
 
 mod callers;
 
@@ -40,15 +41,15 @@ pub struct Door {
     pace: DefaultKeyedRateLimiter<IpAddr>,
     /// Every form carries it: another site can't know it.
     pub form_token: String,
-    /// Lines for changes.
+    /// The lines for changes.
     audit: Arc<Audit>,
 }
 
 impl Door {
-    /// Reads the tokens where there are any.
+    /// Reads the tokens, if there are any.
     ///
     /// # Errors
-    /// [`crate::Error::Credential`] where one does not serve.
+    /// [`crate::Error::Credential`] if a token can't be used.
     pub fn new(server: &Server) -> Result<Self> {
         let mut hosts = vec!["localhost".to_owned()];
         hosts.extend(server.hosts.iter().map(|host| host.to_ascii_lowercase()));
@@ -68,7 +69,7 @@ impl Door {
         given.is_some_and(|given| bool::from(given.as_bytes().ct_eq(self.form_token.as_bytes())))
     }
 
-    /// The caller, to share things out by: the token's name, or else the address.
+    /// The name that resources are shared out by: the token's, or else the address.
     pub fn caller_of(&self, request: &Request) -> String {
         let address = || request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| address.ip());
         match self.callers.of(request.headers()) {
@@ -108,7 +109,7 @@ fn is_same_site(headers: &HeaderMap) -> bool {
     }
 }
 
-/// The least role that a request takes.
+/// The least role that a request needs.
 fn needed(method: &Method, path: &str) -> Role {
     if method.is_safe() {
         return Role::Read;
@@ -118,7 +119,7 @@ fn needed(method: &Method, path: &str) -> Role {
     if of_jobs.iter().any(is_below) {
         return Role::Submit;
     }
-    // Signing out is everybody's own matter.
+    // Everybody may sign out.
     if path == "/actions/logout" { Role::Read } else { Role::Operate }
 }
 
@@ -170,7 +171,8 @@ pub async fn guard(
         app.house.metrics.turned_away(reason);
         tracing::debug!(reason, address = %address.ip(), "a request was turned away");
     }
-    // Whoever is not let in changes nothing, but for somebody known who tried more than the role allows, and for who tries to sign in.
+    // A refused request changes nothing and has no line, unless a known caller tried more than the role allows. Signing
+    // in needs no role, so each attempt has one.
     let is_told = refused.as_ref().is_none_or(|(reason, _)| *reason == "role");
     let entry = (!request.method().is_safe() && is_told).then(|| Entry {
         time: Entry::now(),
@@ -194,7 +196,7 @@ pub async fn guard(
         let made = response.headers().get(header::LOCATION).and_then(|made| made.to_str().ok());
         entry.made = made.map(Entry::path);
         let audit = door.audit.clone();
-        // Written before it is answered: what somebody was told has its line.
+        // Written before the request is answered: every answer that a caller got has its line.
         let _ = tokio::task::spawn_blocking(move || audit.write(&entry)).await;
     }
     if response.status() == StatusCode::UNAUTHORIZED {

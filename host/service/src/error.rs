@@ -73,7 +73,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether it is that the disk does not take what has to be written; true where that is for want of room.
+    /// True if the disk has no room for a write, false if a write failed otherwise; none for other errors.
     pub fn unwritten(&self) -> Option<bool> {
         use rusqlite::ErrorCode::{CannotOpen, DiskFull, ReadOnly, SystemIoFailure};
         match self {

@@ -40,7 +40,7 @@ pub struct House {
     pub store: Store,
     /// Their files.
     pub files: Files,
-    /// How state is written, and whether it can be.
+    /// The writer of state, which knows of failed writes.
     pub disk: Disk,
     /// Those that have not ended.
     pub live: Live,
@@ -64,7 +64,7 @@ pub struct House {
     pub dumps: PathBuf,
     /// When it was started.
     pub started: SystemTime,
-    /// Held by whoever works on a job in the middle of which the server has crashed.
+    /// Held by the worker on a job in the middle of which the server has crashed.
     pub suspect: Mutex<()>,
     /// No new jobs: the server is about to end.
     pub draining: AtomicBool,
@@ -145,8 +145,8 @@ impl House {
         Ok(first)
     }
 
-    /// Puts the jobs back into their queues that had not ended when the server did. `crash`: that it ended by its own doing; a job that was
-    /// at work then may be why.
+    /// Puts jobs that had not ended with the previous server back into their queues. `crash` says how that server
+    /// crashed, if it did: a job that was at work then may be the cause.
     ///
     /// # Errors
     /// The store can't be read.
@@ -163,7 +163,7 @@ impl House {
                 kept.job.state = State::Queued;
                 kept.crashes += u32::from(was_running && crash.is_some());
                 if let Err(error) = self.store.update(&kept, None, None) {
-                    // A full disk keeps no server from starting.
+                    // A full disk does not keep the server from starting.
                     tracing::error!(job = id, error = one_line(&error), "a job waits again, which can't be written");
                 }
             }

@@ -45,10 +45,10 @@ use crate::{Error, Result, problem::Problem};
 /// For the first headers, and for each further request's.
 const HEADERS: Duration = Duration::from_secs(10);
 
-/// The same, where only questions after health are answered.
+/// The same on connections that are kept for health checks.
 const HEADERS_OF_HEALTH: Duration = Duration::from_secs(2);
 
-/// The paths that are answered there.
+/// The paths of health checks.
 const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
 
 /// For a TLS handshake.
@@ -86,7 +86,7 @@ impl Listener {
         Ok(Self { socket, tls, connections: Connections::new(connections, most_of_one) })
     }
 
-    /// The certificates, where connections are encrypted.
+    /// The certificates, if connections are encrypted.
     pub fn certificates(&self) -> Option<Arc<Certificates>> {
         self.tls.clone()
     }
@@ -144,7 +144,7 @@ impl Listener {
 #[derive(Clone)]
 struct Peer {
     address: SocketAddr,
-    /// Of its certificate, where it showed one.
+    /// The subject of its certificate, if it showed one.
     subject: Option<Subject>,
 }
 
@@ -213,7 +213,7 @@ async fn answered(
     router.oneshot(request).await
 }
 
-/// Every place is taken, and this one is for questions after health.
+/// The answer to other requests on a connection that is kept for health checks: every other place is taken.
 fn crowded() -> axum::response::Response {
     let line = "too many connections: come again after Retry-After";
     let mut problem = Problem::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, line);
@@ -221,7 +221,7 @@ fn crowded() -> axum::response::Response {
     problem.into_response()
 }
 
-/// An answer's body: as long as it is sent, its connection gives way to nobody.
+/// An answer's body; its connection does not give way while it is sent.
 struct Held {
     body: Body,
     _answering: Answering,

@@ -1,5 +1,5 @@
-//! Turns to look into what strangers send: so many at once, so much memory in all, no
-//! more than half of it for one caller, and nobody waits for a turn without end.
+//! Turns to look into callers' latents: so many at once, at most half of them for one caller, so much memory in all,
+//! and no endless wait.
 
 use std::{
     collections::HashMap,
@@ -14,15 +14,14 @@ use tokio::{
 
 use crate::problem::{Outcome, Problem};
 
-/// Latents that are looked into at once, and those of one caller among them.
+/// Latents that are looked into at once, and the most of one caller among them.
 const AT_ONCE: usize = 4;
 const OF_ONE: usize = 2;
 
-/// A file is held as it is and once more as numbers of 32 bits, which are at most four times as
-/// many bytes.
+/// Bytes held for each byte of a file: the file itself, and its values as f32, at most four times as many bytes.
 const HELD: u64 = 5;
 
-/// Bytes that looks may hold in all, where no single one takes more.
+/// Bytes that looks may hold in all; a larger file is looked into alone.
 const MEMORY: u64 = 1 << 30;
 
 /// Memory is counted in pieces of so many bytes.
@@ -31,7 +30,7 @@ const PIECE: u64 = 1 << 20;
 /// The longest wait for a turn.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Seconds after which it is worth trying again.
+/// Seconds after which a caller may try again.
 const AGAIN: u64 = 5;
 
 /// Turns to look into a latent.
@@ -62,8 +61,7 @@ impl Default for Looks {
     }
 }
 
-/// Pieces of memory that so many bytes are; all of them at most, so that the largest file comes to
-/// its turn alone.
+/// The pieces of memory in so many bytes; at most all pieces, so that the largest file gets its turn alone.
 fn pieces(bytes: u64) -> u32 {
     u32::try_from(bytes.min(MEMORY).div_ceil(PIECE)).unwrap_or(u32::MAX).max(1)
 }
@@ -72,12 +70,11 @@ impl Looks {
     /// A turn for a caller and a file of so many bytes.
     ///
     /// # Errors
-    /// None within some time: others are at it.
+    /// No turn is free in time.
     pub async fn turn(&self, caller: &str, bytes: u64) -> Outcome<Turn> {
         let own = self.of(caller);
         let turn = async {
-            // One's own first: who sends much waits for himself, and takes no place in the line of
-            // all.
+            // The caller's own first: a caller who sends much waits for itself, and takes no place in the common line.
             let own = own.acquire_owned().await.ok()?;
             let turn = self.turns.clone().acquire_owned().await.ok()?;
             let memory = self.memory.clone().acquire_many_owned(pieces(bytes.saturating_mul(HELD))).await.ok()?;

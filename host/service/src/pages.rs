@@ -72,7 +72,7 @@ async fn overview_page(State(app): State<App>, Asked(told): Asked<Told>, headers
     Ok(Html(html.await??))
 }
 
-/// The query of the list of jobs. A field that is left empty asks for nothing.
+/// The query of the list of jobs. An empty field asks for nothing.
 #[derive(Debug, Default, Deserialize)]
 struct Searched {
     state: Option<String>,
@@ -237,7 +237,7 @@ impl Following {
     }
 }
 
-/// A page's address, with the number of what it is to say first.
+/// A page's address, with the number of a notice that the page shows.
 pub fn with_notice(app: &App, path: &str, is_good: bool, text: &str) -> String {
     format!("{path}?notice={}", app.notices.hold(is_good, text))
 }

@@ -59,7 +59,7 @@ impl Problem {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "the server could not do that: its log says why")
     }
 
-    /// The disk does not take what has to be written, for want of room or otherwise: nothing has changed, and it may do so later.
+    /// The disk did not take a write, being full or otherwise: nothing has changed, and a later try may succeed.
     pub fn unwritten(is_full: bool) -> Self {
         let (status, detail) = match is_full {
             true => (
@@ -119,7 +119,7 @@ impl From<tilewright_rollout::Error> for Problem {
         use tilewright_rollout::Error;
         let line = error.for_callers();
         match error {
-            // What came of asking a registry is nobody's business but the operator's.
+            // A registry's answer concerns nobody but the operator.
             Error::Registry(_) => {
                 tracing::warn!(error = one_line(&error), "a registry does not give a policy");
                 Problem::wrong(line)

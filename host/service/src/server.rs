@@ -154,7 +154,7 @@ fn furnished(
     let store = Files::folder(&data, &disk).and_then(|()| Store::open(&data.join("jobs.sqlite"), disk.clone()))?;
     // Now that nobody else works here.
     let files = Files::open(&data, disk.clone())?;
-    // Before policies are compiled: their sandbox passes on the signals that are not its own.
+    // Before policies are compiled: their sandbox, installed later, passes on the signals that are not its own.
     let crash = death::cause(&data);
     let models = models::open(&config, &Models::new())?;
     let metrics =
@@ -172,7 +172,8 @@ fn furnished(
             tracing::info!(what = ?event.what, policy = event.policy, route = event.route, revision = event.revision, "{}", event.detail);
         }),
     );
-    // A file that is missing, and was in force before, keeps nothing from starting; otherwise its line is the better word.
+    // A missing file whose policy was in force before does not stop the start; otherwise the configuration's error is
+    // the better one, since it names the line.
     let rollout =
         rollout.map_err(|error| config.check_presence_of_policies().err().map_or_else(|| error.into(), Error::from))?;
     let devices = device::open(&config)?;

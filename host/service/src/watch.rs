@@ -22,7 +22,7 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// Where there is no word from the system, files are looked at this often.
 const ANYWAY: Duration = Duration::from_secs(5);
 
-/// The longest configuration that is compared; a longer one is refused when it is read.
+/// The longest configuration that is compared, in bytes; a longer one is refused when it is read.
 const LARGEST: u64 = 2 << 20;
 
 /// What the watcher is told.
@@ -42,29 +42,35 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// The files that they stand in, as far as the server goes by them.
+    /// The files of the tokens and certificates that are in use.
     fn paths(&self, server: &Server) -> Vec<PathBuf> {
         let tokens = server.tokens.iter().map(|token| &token.file).chain(&server.token_file).cloned();
         tokens.chain(self.certificates.iter().flat_map(|certificates| certificates.paths())).collect()
     }
 
-    /// Goes by what the files hold now. What does not serve changes nothing.
-    fn refresh(&self, server: &Server) {
-        if let Some(certificates) = &self.certificates {
-            match certificates.refresh() {
-                Ok(true) => tracing::info!("certificates were read anew: the next connections are encrypted with them"),
+    /// Takes over the files' present contents. Unusable contents change nothing.
+    fn refresh(&self, house: &House) {
+        let read = [
+            (
+                self.certificates.as_ref().map_or(Ok(false), |certificates| certificates.refresh()),
+                "certificates were read anew: the next connections are encrypted with them",
+                "new certificates don't serve",
+            ),
+            (
+                self.door.callers.reload(&house.config.load().server),
+                "tokens were read anew: those that are gone are good for nothing any more",
+                "new tokens don't serve",
+            ),
+        ];
+        for (read, done, failed) in read {
+            match read {
+                Ok(true) => tracing::info!("{done}"),
                 Ok(false) => {}
                 Err(error) => {
-                    let error = one_line(&error);
-                    tracing::error!(error, "new certificates don't serve: those before stay in force");
+                    let line = format!("{failed}: {}; those before stay in force", one_line(&error));
+                    tracing::error!("{line}");
+                    house.rollout.reload_refused(&line);
                 }
-            }
-        }
-        match self.door.callers.reload(server) {
-            Ok(true) => tracing::info!("tokens were read anew: those that are gone are good for nothing any more"),
-            Ok(false) => {}
-            Err(error) => {
-                tracing::error!(error = one_line(&error), "new tokens don't serve: those before stay in force")
             }
         }
     }
@@ -121,7 +127,7 @@ fn watch(house: &House, credentials: &Credentials, telling: &mpsc::Sender<Told>,
                 false => *house.config_fault() = restart(house),
             }
         }
-        credentials.refresh(&house.config.load().server);
+        credentials.refresh(house);
         for (_, policy) in house.rollout.watched() {
             house.rollout.refresh(&policy);
         }
@@ -179,7 +185,7 @@ pub fn reload(house: &House) {
         Ok(refused) => Some(refused.join("; ")),
         Err(line) => {
             tracing::error!(error = line, "the new configuration is wrong: the one before stays in force");
-            house.rollout.reload_refused(&line);
+            house.rollout.reload_refused(&format!("{line}; the configuration before stays in force"));
             Some(line)
         }
     };

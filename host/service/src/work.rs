@@ -25,13 +25,13 @@ use crate::{
     story::Story,
 };
 
-/// How often the server may crash in the middle of a job before the job is taken for the reason.
+/// The server's crashes in the middle of a job after which the job is taken for their cause.
 const MOST_CRASHES: u32 = 3;
 
-/// How often work on a job begins, whoever ended the servers in the middle of it: no job goes on for ever.
+/// The most starts of work on a job, however the servers ended in the middle of it: no job goes on for ever.
 const MOST_STARTS: u32 = 1000;
 
-/// Between two looks whether there is room.
+/// The time between two checks for room.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The environment variable by which tests name the tag of jobs that crash the server.
@@ -147,7 +147,8 @@ fn carried(
     if let Some(why) = given_up {
         return finish(&mut kept, State::Failed, Some(why), None);
     }
-    // One that may have crashed the server is never at work beside another such: the right one of them is found out.
+    // Jobs that may have crashed the server are never at work beside each other, so that the next crash shows which one
+    // it was.
     let _alone = (kept.crashes > 0).then(|| house.suspect.lock().unwrap_or_else(PoisonError::into_inner));
     let assignment = house.assignments().get(&id).cloned();
     let assignment = match assignment.map_or_else(|| house.rollout.revived(&kept.pinned), Ok) {
@@ -186,7 +187,7 @@ fn carried(
             house.files.forget_results(&id);
             match waited_for_room(house, &why) {
                 Ok(true) => continue,
-                // It begins anew after the next start.
+                // The job begins anew after the next start.
                 Ok(false) => return Ok(()),
                 Err(end) => outcome.end = Err(end),
             }
@@ -241,10 +242,10 @@ fn carried(
     finish(&mut kept, state, error, text.as_deref())
 }
 
-/// Waits until the disk takes results again; false where the server ends before.
+/// Waits until the disk takes results again; false if the server ends before.
 ///
 /// # Errors
-/// The job is to end meanwhile, and how.
+/// The end of the job, if it has to end meanwhile.
 fn waited_for_room(house: &House, why: &Why) -> Result<bool, End> {
     while house.disk.trouble().is_some() {
         if house.is_draining() {
@@ -291,7 +292,7 @@ impl Trials {
     fn keep(&mut self, record: &Record) {
         let kept = self.history.as_mut().map(|history| history.append(&self.device, record));
         if let Some(Err(error)) = kept {
-            // There may be room for the next one.
+            // The next trial may find room.
             tracing::warn!(error = one_line(&error), "a trial is not kept in the history");
         }
     }

@@ -14,14 +14,14 @@ use std::{
 /// Signals that a process gets by its own doing.
 const SIGNALS: [libc::c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT];
 
-/// Where the mark goes; negative before there is such a file.
+/// The descriptor that the mark goes to; negative before there is such a file.
 static FILE: AtomicI32 = AtomicI32::new(-1);
 
-/// Who handled the signals before.
+/// The previous handlers of the signals.
 static BEFORE: OnceLock<[libc::sigaction; SIGNALS.len()]> = OnceLock::new();
 
-/// From now on a crash of this process appends a byte to the file, the signal's number. Before anything else that handles such signals and
-/// passes on those of others, as a sandbox does.
+/// Makes a crash of this process append a byte to the file, the signal's number. To be called before anything else that
+/// handles such signals and passes on those of others, such as a sandbox.
 ///
 /// # Errors
 /// The system does not take the handlers.
@@ -33,10 +33,10 @@ pub fn mark_in(file: File) -> io::Result<()> {
     // SAFETY: all zeroes are a valid `sigaction`: no flags, an empty mask and the default action.
     let mut before: [libc::sigaction; SIGNALS.len()] = unsafe { std::mem::zeroed() };
     for (signal, before) in SIGNALS.into_iter().zip(&mut before) {
-        // SAFETY: nothing is installed, and what is there is written to a place of ours.
+        // SAFETY: no handler is installed, and the present one is written to a place of ours.
         checked(unsafe { libc::sigaction(signal, ptr::null(), before) })?;
     }
-    // Known before the first signal can ask for it.
+    // Set before the first signal can need it.
     let _ = BEFORE.set(before);
     for signal in SIGNALS {
         // SAFETY: as above.
@@ -54,20 +54,21 @@ fn checked(status: libc::c_int) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Leaves the mark, and lets whoever handled the signal before do as ever.
+/// Leaves the mark, and hands the signal on to its previous handler.
 extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel hands over a valid `siginfo_t` for the length of the call; its sender is set where the code is not positive.
+    // SAFETY: the kernel hands over a valid `siginfo_t` for the length of the call; its sender is set if the code is
+    // not positive.
     let (is_sent, sender) = unsafe { ((*info).si_code <= 0, (*info).si_pid()) };
     // SAFETY: `getpid` can't fail, and is allowed in a handler.
     let is_own = !is_sent || sender == unsafe { libc::getpid() };
     if is_own {
         let mark = signal as u8;
-        // SAFETY: one byte of ours; a file that is gone is an error that nobody looks at.
+        // SAFETY: one byte of ours is read; the error of a file that is gone is ignored.
         unsafe { libc::write(FILE.load(Ordering::Acquire), ptr::from_ref(&mark).cast(), 1) };
     }
     let before = BEFORE.get().zip(SIGNALS.iter().position(|known| *known == signal));
     if let Some(before) = before.and_then(|(all, place)| all.get(place)) {
-        // SAFETY: what the kernel gave for this signal is given back; what caused the signal happens again once this returns.
+        // SAFETY: the action that the kernel gave for this signal is restored; a fault recurs when this returns.
         unsafe { libc::sigaction(signal, before, ptr::null_mut()) };
     }
     if is_sent && sender != 0 && signal != libc::SIGABRT {

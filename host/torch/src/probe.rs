@@ -1,5 +1,5 @@
 //! Measures what a device is good at: how fast convolutions run per type and memory order and what they hold meanwhile, how fast
-//! memory is. All of it within [`MOST`], whatever the device: a first decode waits for it.
+//! memory is. All of it takes at most about [`MOST`], on any device: a first decode waits for it.
 
 mod bench;
 mod course;
@@ -14,10 +14,11 @@ use crate::Result;
 use bench::OnDevice;
 use course::{Course, Sizes};
 
-/// About how long a measurement takes at most; what it prepares and a piece of work that takes longer than it should come on top.
+/// About the longest time of a measurement; its preparation and a piece of work that takes too long come on top.
 pub const MOST: Duration = Duration::from_millis(2600);
 
-/// The last two convolutions take some hundredths of a second on a CPU and more memory than caches hold, as a decoder's do.
+/// The last two convolutions take some hundredths of a second on a CPU and more memory than caches hold, as a decoder's
+/// do.
 const CPU: Sizes = Sizes {
     convolutions: [(16, &[16]), (64, &[20]), (128, &[160, 80, 40]), (512, &[64, 32, 16])],
     winograd: [(128, &[256, 128, 64]), (512, &[64, 32])],
@@ -26,7 +27,7 @@ const CPU: Sizes = Sizes {
     small: CPU_SMALL,
 };
 
-/// On a GPU, less fills no chip.
+/// Smaller sizes do not fill a GPU.
 const GPU: Sizes = Sizes {
     convolutions: [(16, &[16]), (64, &[64]), (128, &[256, 128, 64]), (512, &[128, 64, 32])],
     winograd: CPU.winograd,
@@ -71,7 +72,7 @@ impl Rate {
         self.per_product * into * out + self.per_value * (into + out)
     }
 
-    /// As many times slower.
+    /// This rate, `times` times slower.
     fn slower(self, times: f64) -> Self {
         Self { per_product: self.per_product * times, per_value: self.per_value * times }
     }
@@ -115,7 +116,7 @@ pub struct Measured {
     pub speeds: Vec<Speed>,
     /// Bytes read and written per second by an elementwise operation.
     pub bytes_per_second: f64,
-    /// Whether there was too little time to measure f32 as it should be: the device was busy, or is slow.
+    /// True if there was too little time to measure f32 as it should be: the device was busy, or is slow.
     #[serde(default)]
     pub hurried: bool,
 }
@@ -126,8 +127,8 @@ impl Measured {
         self.speeds.iter().filter(|speed| speed.dtype == dtype).map(|speed| speed.flops_per_second).reduce(f64::max)
     }
 
-    /// The types no slower than f32 (to within 3 %, the probe's noise), fastest first. After a hurried measurement, those that are clearly faster: a narrow
-    /// type costs precision.
+    /// The types no slower than f32 (to within 3 %, the probe's noise), fastest first. After a hurried measurement, f32
+    /// and those that are clearly faster: a narrow type costs precision.
     pub fn fast_dtypes(&self) -> Vec<Dtype> {
         let single = self.best(Dtype::F32).unwrap_or(0.0);
         let least = if self.hurried { 1.25 } else { 0.97 };
@@ -148,14 +149,15 @@ pub fn synchronize(device: Device) {
     }
 }
 
-/// Measures a device, within about [`MOST`]. [`crate::memory::install`] comes first, or nothing is seen of what is held on a CPU.
+/// Measures a device, within about [`MOST`]. Without [`crate::memory::install`] before, nothing is seen of the memory
+/// held on a CPU.
 ///
 /// # Errors
 /// Where not even f32 runs.
 pub fn measure(device: Device) -> Result<Measured> {
     let _no_grad = tch::no_grad_guard();
     let sizes = if device == Device::Cpu { &CPU } else { &GPU };
-    // What waking the device and its libraries takes is no matter of its speed.
+    // The time to wake the device and its libraries says nothing about its speed.
     let mut bench = OnDevice::awake(device)?;
     Course::new(&mut bench, sizes).run(MOST)
 }
@@ -200,7 +202,7 @@ mod tests {
         let speeds = vec![speed(Dtype::F32, 100.0), speed(Dtype::Bf16, 180.0), speed(Dtype::F16, 60.0)];
         let mut measured = Measured { speeds, bytes_per_second: 1.0, hurried: false };
         assert_eq!(measured.fast_dtypes(), [Dtype::Bf16, Dtype::F32]);
-        // Not by what may be noise.
+        // After a hurried measurement, small differences may be noise.
         measured.hurried = true;
         assert_eq!(measured.fast_dtypes(), [Dtype::Bf16, Dtype::F32]);
         measured.speeds[1].flops_per_second = 110.0;

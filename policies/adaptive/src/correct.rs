@@ -1,15 +1,16 @@
-//! What earlier measurements say about the host's estimates: the ratio of the two, taken apart into what the machine has to do with it
-//! and what the plan has.
+//! Corrections to the host's estimates from earlier measurements: the ratio of the two, separated into the machine's
+//! part and the plan's.
 //!
-//! **Time.** Of a plan's runs the quickest counts: a run takes longer for many reasons that are not the plan's (other programs, heat, a
-//! kernel search), and shorter for none. What is common to all plans is the machine's factor, and it holds for every plan that was never
-//! measured. Only what is left over is a plan's own, and it takes three slow runs without a quicker one for a plan to be slower
-//! than the machine is. A plan that was not measured takes the ratio of the nearest one (in pixels worked on at once) of the same manner,
-//! precision and memory order; where there is none, of the nearest of another manner, whole and bands standing in for each other first:
-//! what a device is slow at whole, it is slow at in parts too.
+//! **Time.** The quickest of a plan's runs counts: a run takes longer for many reasons that are not the plan's (other
+//! programs, heat, a kernel search), and shorter for none. The part that all plans have in common is the machine's
+//! factor, and it holds for every plan that was never measured. Only the rest is a plan's own, and it takes three slow
+//! runs without a quicker one for a plan to be slower than the machine is. A plan that was not measured takes the ratio
+//! of the nearest one (in pixels worked on at once) of the same manner, precision and memory order; if there is none,
+//! of the nearest of another manner, whole and bands standing in for each other first: a device that is slow at whole
+//! pictures is slow at parts too.
 //!
-//! **Memory** is the most that was seen of the same manner, precision and memory order, and of no other: bands and tiles, and a clip in
-//! chunks or in one, hold different things.
+//! **Memory** is the most that was measured for the same manner, precision and memory order, and for no other: bands
+//! and tiles, and a clip in chunks or in one, hold different things.
 //!
 //! A trial carries no size of its own: the host gives what it would have been at the size of the request.
 
@@ -26,16 +27,16 @@ const TRIED_PLANS: usize = 6;
 /// How far a measurement moves an estimate. Beyond it something else was measured too: another program's work, a kernel search.
 const TRUSTED: (f64, f64) = (0.5, 4.0);
 
-/// Runs of a plan that its quickest one is taken from.
+/// The number of newest runs of a plan from which the quickest is taken.
 const RUNS: usize = 16;
 
-/// Runs that it takes to show that a plan is slower than the machine is.
+/// The number of runs that show a plan to be slower than the machine.
 const SHOWN: usize = 3;
 
 /// Measured over estimated, for one plan or a few that are alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Ratio {
-    /// Of the newest runs, in no order; 0 where there is none.
+    /// Measured over estimated time of the newest runs, in no order; 0 if there is none.
     times: [f64; RUNS],
     /// Runs that were noted.
     runs: usize,
@@ -58,7 +59,7 @@ impl Ratio {
         }
     }
 
-    /// Of the quickest run.
+    /// Measured over estimated time of the quickest run.
     fn time(&self) -> Option<f64> {
         self.times.iter().copied().filter(|time| *time > 0.0).min_by(f64::total_cmp)
     }
@@ -90,15 +91,15 @@ impl Seen {
     }
 }
 
-/// What is common to all plans: the lower middle one of the ratios of those that were run often enough to show it, else the least of all.
-/// 1 where nothing was measured.
+/// The factor common to all plans: the lower median of the ratios of plans that ran often enough to show it, else the
+/// least ratio of all; 1 if nothing was measured.
 fn machine(seen: &[Seen]) -> f64 {
     let mut times: Vec<f64> = Vec::with_capacity(seen.len());
     let mut least = f64::INFINITY;
     for ratio in seen.iter().map(|seen| &seen.ratio) {
         match ratio.time() {
             Some(time) if ratio.runs >= SHOWN => {
-                // In order as they come: a handful, and sorting would be a tenth of the module's size.
+                // Inserted in order: there are only a few, and sorting would be a tenth of the module's size.
                 let place = times.iter().position(|other| time < *other).unwrap_or(times.len());
                 times.insert(place, time);
             }
@@ -180,7 +181,7 @@ impl Corrections {
         }
     }
 
-    /// What to multiply the estimate of a plan by; of the time, the machine's factor where no such plan was measured.
+    /// The factors for the estimate of a plan; for time, the machine's factor if no such plan was measured.
     pub fn of(&self, plan: &Plan) -> Correction {
         self.of_manner(manner(plan), plan.precision, plan.layout, pixels(plan, self.extents))
     }

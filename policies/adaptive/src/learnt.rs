@@ -1,5 +1,5 @@
-//! What the policy has learnt from the outcomes that it was told: with it a long-lived host gets better answers even where no history is
-//! kept. It only ever changes when an outcome is told: a decision leaves nothing behind.
+//! The ratios that the policy has learnt from outcomes, so that a long-lived host gets better answers even without a
+//! history. They only change when an outcome is told: a decision leaves nothing behind.
 
 use tilewright_sdk::{Outcome, Plan, Request, host};
 
@@ -15,8 +15,8 @@ pub struct Learnt {
 }
 
 impl Learnt {
-    /// Adds an outcome. The host prices the plan that it carried out as it was decided on, while it tells what came of it; one of a plan
-    /// that nobody decided on says nothing, since what was expected of it is not known.
+    /// Adds an outcome. While the host tells it, it prices the carried-out plan as decided; the outcome of a plan that
+    /// was not decided on is ignored, since its expected cost is not known.
     pub fn note(&mut self, request: &Request, plan: &Plan, outcome: &Outcome) {
         let Ok(expected) = host::estimate(plan) else { return };
         let place = place(request);

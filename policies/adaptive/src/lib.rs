@@ -15,10 +15,11 @@
 //! blended. Narrow types that gain no time, as on a CPU, only count where nothing else fits, and tiles under 256 pixels last of all. On
 //! ROCm every convolution shape beyond a plan's first counts a second for its kernel search, unless that plan has run before.
 //!
-//! **What is learnt.** Measured over estimated, per model and device: from the host's trials, and from the outcomes that the policy was
-//! told, so that a long-lived host gets better answers without a history too. What all plans have in common is the machine's, and counts
-//! for every plan; what is left over is a kind's (of space and of time, precision and memory order), once three runs have shown it. So a
-//! machine that was busy for a run changes no decision. A decision changes no later one.
+//! **Learning.** Measured over estimated, per model and device: from the host's trials, and from the outcomes that the
+//! policy was told, so that a long-lived host gets better answers without a history too. The part that all plans have
+//! in common is the machine's, and counts for every plan; the rest is a kind's (of space and of time, precision and
+//! memory order), after three runs have shown it. So a machine that was busy for a run changes no decision. A decision
+//! changes no later one.
 //!
 //! **After a failure.** Where memory ran out, the next plan is expected to need at most 70 % of what the failed one was expected to,
 //! exact before blended; where there is no such plan, the leanest that is smaller at all; after three such failures the leanest of all.

@@ -139,7 +139,7 @@ fn memory_is_the_most_that_was_seen_and_time_the_quickest() {
     };
     assert_eq!(decide(&case, trials(1.0)).kind(), Kind::Whole);
     assert_eq!(decide(&case, trials(1.3)).kind(), Kind::Blended);
-    // Slow runs do not flip a decision, but where there are no others they do.
+    // Slow runs flip a decision only if there are no others.
     let case = cpu(100.0, Objective::Fastest);
     let runs = |times: &[f64]| {
         let mut trials: Vec<Trial> = Vec::new();
@@ -164,11 +164,11 @@ fn another_precision_is_as_slow_as_the_machine() {
     assert_eq!((before.kind(), before.precision), (Kind::Whole, Precision::Uniform(Dtype::Bf16)));
     let slow = both(f32()).map(|plan| case.trial(&plan, 4.0, 4.0));
     assert!(decide(&case, slow.to_vec()).is_like(&before));
-    // What is slow when nothing else was measured is the machine.
+    // If nothing else was measured, it is the machine that is slow.
     let half = both(Plan::whole(Precision::Uniform(Dtype::Bf16))).map(|plan| case.trial(&plan, 4.0, 1.0));
     assert!(decide(&case, half.to_vec()).is_like(&before));
-    // Beside one that is not, it is the plan; another kind of space stands in for the time, so that bands don't look quicker for want of
-    // a measurement.
+    // Beside a plan that is not slow, it is the plan; another kind of space stands in for the time, so that bands don't
+    // look quicker for lack of a measurement.
     let mixed = both(Plan::whole(Precision::Mixed(Dtype::Bf16))).map(|plan| case.trial(&plan, 1.0, 1.0));
     let after = decide(&case, [half, mixed].concat());
     assert_eq!((after.kind(), after.precision), (Kind::Whole, Precision::Mixed(Dtype::Bf16)));

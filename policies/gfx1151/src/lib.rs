@@ -125,7 +125,7 @@ impl Gfx1151 {
         let most = BATCHES.iter().find(|(arch, _)| request.device.arch.starts_with(arch)).map_or(4, |(_, most)| *most);
         let batches: &[u32] = if quantized || request.frames > 1 { &[1] } else { &[most, most / 2, 1] };
         let times = times(request);
-        // As the host would make them, so that what has failed is known again.
+        // Tiles as the host would make them, so that failed plans are known again.
         let least = request.tile_least();
         let sides = || [side, TILES[0]].into_iter().chain(SMALLER).filter(|smaller| *smaller <= side);
         let sides = || sides().map(|side| side.max(least));

@@ -69,9 +69,9 @@ impl Plan {
         }
     }
 
-    /// Whether the host takes the plan for one that has failed, in other words. Where values were not finite, that is any plan of the same
-    /// type. Where memory ran out, it is a plan of the same parts, as many together, in the same type and chunks: the memory order, when
-    /// memory is handed back, how far parts overlap and what is copied ahead change nothing.
+    /// True if the host takes the plan for one that has failed. If values were not finite, that is any plan of the same
+    /// type. If memory ran out, it is a plan of the same parts, as many together, in the same type and chunks, with the
+    /// same offload: memory order, release, overlap and prefetch make no difference.
     pub fn repeats(&self, attempt: &Attempt) -> bool {
         let tried = &attempt.plan;
         if self.precision != tried.precision {

@@ -1,10 +1,10 @@
-//! Two hundred hostile files and more, made by code and a seed: broken, costly, foreign, or no files at all.
+//! Two hundred hostile files and more, made by code and a seed: broken, costly, foreign, or not files at all.
 
 use std::{fs, io::Write, os::unix::net::UnixListener, path::Path, process::Command};
 
 use crate::program::{fixture, latent, one_tensor};
 
-/// What a file is given as.
+/// The role that a file is given in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum As {
     Latent,
@@ -18,7 +18,7 @@ pub enum As {
     Config,
 }
 
-/// A hostile file: its name, what it is given as, and how it comes to stand there.
+/// A hostile file: its name, its roles, and its content.
 pub struct Hostile {
     pub name: String,
     pub given_as: &'static [As],
@@ -27,7 +27,7 @@ pub struct Hostile {
 
 enum Content {
     Bytes(Vec<u8>),
-    /// These, and then nothing up to this length, none of which the disk holds.
+    /// These bytes, then a hole up to this length, which takes no disk space.
     Sparse(Vec<u8>, u64),
     Pipe,
     Socket,
@@ -38,7 +38,7 @@ enum Content {
 }
 
 impl Hostile {
-    /// Puts it into a folder; the listener is to be held for as long as a socket is to be one.
+    /// Puts it into a folder; a socket listens as long as the returned listener is held.
     pub fn write(&self, folder: &Path) -> Option<UnixListener> {
         let path = folder.join(&self.name);
         match &self.content {
@@ -67,7 +67,7 @@ impl Seed {
     }
 }
 
-/// All of it. Videos only where ffmpeg is there to read them.
+/// The whole corpus, with videos only if ffmpeg is there to read them.
 pub fn all(ffmpeg: bool) -> Vec<Hostile> {
     let mut corpus = Vec::new();
     let mut add = |name: &str, given_as: &'static [As], content: Content| {
@@ -92,7 +92,7 @@ type Add<'a> = dyn FnMut(&str, &'static [As], Content) + 'a;
 
 const TENSORS: &[As] = &[As::Latent, As::Vae];
 
-/// Sound files with bytes changed in their headers, or their ends missing.
+/// Valid files with bytes changed in their headers, or their ends missing.
 fn damaged(add: &mut Add<'_>) {
     let mut seed = Seed(13);
     let originals: [(&str, &'static [As]); 2] =
@@ -104,7 +104,7 @@ fn damaged(add: &mut Add<'_>) {
             let mut bytes = whole.clone();
             for _ in 0..=number % 4 {
                 let at = if number % 6 == 0 { seed.below(8) } else { 8 + seed.below(header - 8) };
-                // Digits and names rather than broken JSON, mostly.
+                // Mostly changed digits and names, not broken JSON.
                 bytes[at] = match number % 3 {
                     0 => b'0' + seed.below(10) as u8,
                     1 => bytes[at] ^ (1 << seed.below(8)),
@@ -128,7 +128,7 @@ fn with_header(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
 }
 
-/// Headers that say much in few bytes.
+/// Headers that declare much in few bytes.
 fn headers(add: &mut Add<'_>) {
     let empty = r#"{"dtype":"F32","shape":[0],"data_offsets":[0,0]}"#;
     let many = |count: usize, name: &str| {
@@ -206,7 +206,7 @@ fn headers(add: &mut Add<'_>) {
     add("integers.latent", &[As::Latent], Content::Bytes(one_tensor("latents", "I64", &[1, 16, 1, 1], &[0; 128])));
 }
 
-/// Files that say that they are large, and are: of nothing.
+/// Large files, as their headers say, but sparse.
 fn sparse(add: &mut Add<'_>) {
     let of = |name: &str, shape: &[u64]| {
         let bytes = shape.iter().product::<u64>() * 4;
@@ -215,7 +215,7 @@ fn sparse(add: &mut Add<'_>) {
         let length = header.len() as u64 + bytes;
         Content::Sparse(header, length)
     };
-    // Thirty gigabytes: of the right channels, of others, of a clip, of many samples.
+    // Thirty gigabytes each: with the right channels, with others, of a clip, of many samples.
     add("30-gib.latent", TENSORS, of("latent_tensor", &[1, 16, 22_000, 22_000]));
     add("30-gib.latent", TENSORS, of("latent_tensor", &[1, 4, 44_000, 44_000]));
     add("30-gib.latent", TENSORS, of("latents", &[1, 16, 60_000, 90, 90]));
@@ -233,7 +233,7 @@ fn sparse(add: &mut Add<'_>) {
     add("frames.safetensors", &[As::Clip], of("sample", &[1, 3, 60_000, 200, 200]));
 }
 
-/// What people take for something else.
+/// Files that people mistake for others.
 fn foreign(add: &mut Add<'_>) {
     const EVERYWHERE: &[As] = &[As::Latent, As::Vae, As::Policy];
     let starts: [&[u8]; 30] = [
@@ -273,7 +273,7 @@ fn foreign(add: &mut Add<'_>) {
     }
 }
 
-/// A PNG of grey pixels of one bit, all of them zero.
+/// A PNG of one-bit grey pixels, all zero.
 fn png(width: u32, height: u32, chunks: &[(png::chunk::ChunkType, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut encoder = png::Encoder::new(&mut bytes, width, height);
@@ -290,7 +290,7 @@ fn png(width: u32, height: u32, chunks: &[(png::chunk::ChunkType, Vec<u8>)]) -> 
     bytes
 }
 
-/// Zeros, packed as PNG packs them.
+/// Zeros, compressed as in a PNG.
 fn packed(megabytes: usize) -> Vec<u8> {
     let mut writer = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
     (0..megabytes).for_each(|_| writer.write_all(&[0; 1 << 20]).unwrap());
@@ -349,7 +349,7 @@ fn pictures(add: &mut Add<'_>) {
         PICTURE,
         Content::Bytes(webp(&[&b"VP8X\x0a\0\0\0\x02\0\0\0\x0f\0\0\x0f\0\0"[..], b"ANMF\xff\xff\xff\xff"].concat())),
     );
-    // A JPEG that says that it is larger than it is, and sound pictures with bytes changed.
+    // A JPEG that declares a larger size than it has, and valid pictures with bytes changed.
     let mut seed = Seed(7);
     let small = image::RgbImage::from_fn(48, 32, |x, y| image::Rgb([x as u8 * 5, y as u8 * 7, 99]));
     for (ending, format) in
@@ -429,7 +429,7 @@ fn histories(add: &mut Add<'_>) {
     add("history.sqlite", HISTORY, Content::Bytes(latent(&[1, 16, 8, 8], 0.5)));
 }
 
-/// What stands under a name without being a file, given as everything.
+/// Paths that are not files, given in every role.
 fn no_files(add: &mut Add<'_>) {
     const ANYTHING: &[As] =
         &[As::Latent, As::Vae, As::Picture, As::Clip, As::Policy, As::Records, As::Table, As::History, As::Config];

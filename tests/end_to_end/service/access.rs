@@ -121,7 +121,7 @@ fn each_token_does_what_its_role_allows_and_changes_have_a_line() {
     assert_eq!((&lines[1]["made"], &lines[1]["address"]), (&json!(format!("/v1/jobs/{job}")), &json!("127.0.0.1")));
     let log = fs::read_to_string(place.path("server.log")).unwrap();
     assert_eq!(log.matches("tilewright::audit").count(), expected.len());
-    // A token that is renewed counts at once, and the one before no more.
+    // A renewed token counts at once, and the old one no longer.
     place.write("ci", "another-token-of-builds");
     server.until(|| (ask("another-token-of-builds", "GET", "/v1/jobs").status == 200).then_some(()));
     ask(ci, "GET", "/v1/jobs").problem(401);
@@ -147,7 +147,7 @@ fn a_renewed_certificate_counts_without_a_restart_and_says_who_came() {
     place.write("server.pem", fs::read(place.path("client.pem")).unwrap());
     server.until(|| log().contains("new certificates don't serve").then_some(()));
     come().failed(2, "no previous revision");
-    // Another authority, and all that it signs.
+    // Another authority, and all the certificates that it signs.
     certificates(&place);
     server.until(|| log().contains("certificates were read anew").then_some(()));
     server.until(|| come().stderr().contains("no previous revision").then_some(()));

@@ -37,7 +37,7 @@ fn quantile(times: &mut [f64], share: f64) -> f64 {
     times.get(((times.len() as f64 * share) as usize).min(times.len().saturating_sub(1))).copied().unwrap_or_default()
 }
 
-/// The values of a result; the record of the decision stands beside them, with its times.
+/// The values of a result, without the decision's record beside them, whose times differ.
 fn values(result: &[u8]) -> Vec<u8> {
     safetensors::SafeTensors::deserialize(result).unwrap().tensor("sample").unwrap().data().to_vec()
 }

@@ -1,5 +1,6 @@
-//! No room: what is answered holds after a restart, what can't be kept is refused with when to come again, and work goes on by itself once
-//! there is room. On a real disk that is full where the test may mount one, and with every write of state failing on its own.
+//! A full disk: acknowledged changes hold after a restart, changes that can't be kept are refused with a time to retry,
+//! and work goes on by itself as soon as there is room. On a real full disk if the test may mount one, and with every
+//! write of state failing on its own.
 
 use std::{
     fs::{self, File},
@@ -24,11 +25,11 @@ use crate::{
 
 const POLICY: &str = "[policies.own]\nsource = \"fixed\"\n[[routes]]\npolicy = \"own\"\n";
 
-/// A disk of its own, of 24 MiB, in memory.
+/// A separate disk of 24 MiB, in memory.
 struct Mounted(PathBuf);
 
 impl Mounted {
-    /// None where the test may not mount.
+    /// None if the test may not mount.
     fn at(path: PathBuf) -> Option<Self> {
         fs::create_dir_all(&path).unwrap();
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"]).arg(&path).output();
@@ -54,7 +55,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Refused for want of room, with when to come again.
+/// Asserts a refusal for lack of room, with a time to retry.
 #[track_caller]
 fn refused(answer: &Answer) {
     let line = answer.problem(507);
@@ -100,7 +101,7 @@ fn a_full_disk_refuses_what_it_cant_keep_and_work_goes_on_once_there_is_room() {
     }
     refused(&server.ask("POST", "/v1/modules", &[("content-type", "application/wasm")], &careful("")));
     assert_eq!(own(&server), (3, false));
-    // A start finds everything as it was, on a disk that is still full.
+    // A restart finds everything as it was, on a disk that is still full.
     server.kill();
     let server = Server::start(&place, &text);
     assert_eq!(own(&server), (3, false));
@@ -126,18 +127,18 @@ fn a_full_disk_refuses_what_it_cant_keep_and_work_goes_on_once_there_is_room() {
     assert_eq!(own(&server).0, 4, "a swap that was refused took no number");
 }
 
-/// What is known of one run while one of its writes fails.
+/// The state acknowledged in one run, one of whose writes fails.
 #[derive(Default)]
 struct Acknowledged {
     jobs: Vec<String>,
     cancelled: Vec<String>,
-    /// In force and paused by the last answer, and by the one that was refused after it.
+    /// The number in force, and true if paused, by the last answer; a refused change after it alters neither.
     policy: Option<(u64, bool)>,
     modules: Vec<String>,
     refusals: usize,
 }
 
-/// Asks for everything that changes something.
+/// Sends every request that changes something.
 fn through(server: &Server, request: &Value) -> Acknowledged {
     let mut known = Acknowledged::default();
     let mut is_kept = |answer: &Answer| {
@@ -146,7 +147,7 @@ fn through(server: &Server, request: &Value) -> Acknowledged {
         if is_refused {
             assert!(answer.headers.contains_key("retry-after"));
             known.refusals += 1;
-            // Whoever comes again at once finds that there is room.
+            // The fault is short: soon there is room again.
             server.until(|| (server.get("/readyz").status == 200).then_some(()));
         }
         !is_refused
@@ -183,7 +184,7 @@ fn through(server: &Server, request: &Value) -> Acknowledged {
             false => jobs.push(id),
         }
     }
-    // One that waits when the server is killed.
+    // A job that waits when the server is killed.
     let submitted = server.submit(request, &small(4, 8), &[]);
     if is_kept(&submitted) {
         jobs.push(submitted.json()["id"].as_str().unwrap().to_owned());
@@ -196,7 +197,7 @@ fn every_write_of_state_fails_on_its_own_and_nothing_acknowledged_is_lost() {
     let request = json!({ "model": "picture", "format": "safetensors" });
     let text = config("") + POLICY;
     let (mut refusals, mut is_reached) = (0, true);
-    // Until a run goes through to its end without the fault.
+    // Ends with the first run that the fault does not reach.
     for fault in (1_u64..).step_by(sized(1, 9)) {
         if !is_reached {
             break;

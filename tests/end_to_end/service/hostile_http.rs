@@ -329,7 +329,7 @@ fn who_holds_all_connections_and_asks_nothing_locks_nobody_out() {
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert!(begun.elapsed() < PROMPTLY, "{:?}", begun.elapsed());
     }
-    // Who has been idle for a second gives way to who asks something.
+    // A connection that is idle for a second gives way to a new one.
     thread::sleep(Duration::from_millis(1100));
     judge.state();
     drop(idle);

@@ -1,5 +1,6 @@
-//! The server is killed again and again amid swaps, with jobs pinned to revisions that are long gone: no number stands for two things, every
-//! job is decided as it was accepted, and what was answered stays. At full size with `TILEWRIGHT_ENDURANCE=full`.
+//! The server is killed again and again amid swaps, with jobs pinned to revisions that are long gone: no number stands
+//! for two revisions, every job is decided as it was accepted, and every answer stays true. At full size with
+//! `TILEWRIGHT_ENDURANCE=full`.
 
 use std::{
     collections::BTreeMap,
@@ -20,16 +21,16 @@ use super::{
 };
 use crate::program::{Place, latent};
 
-/// What a number stands for: the module and its settings.
+/// The revision behind a number: the module and its settings.
 type Meaning = (String, Value);
 
-/// Everything that was answered, whichever server did.
+/// All answers, from every server process.
 #[derive(Default)]
 struct Answers {
     numbers: Mutex<BTreeMap<u64, Meaning>>,
     /// Jobs, each with the number and the module that it was accepted under.
     jobs: Mutex<Vec<(String, u64, String)>>,
-    /// What is in force by the last answer, and what may be by a change that was asked for and not answered.
+    /// The number in force by the last answer, and true if a change was asked for since and not answered.
     in_force: Mutex<(Option<u64>, bool)>,
 }
 
@@ -38,7 +39,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Answers {
-    /// A revision as an answer or a record has it.
+    /// Notes a revision from an answer or a record; its number must stand for no other.
     fn hear(&self, number: u64, digest: &Value, settings: &Value) {
         let found = (digest.as_str().unwrap().to_owned(), settings.clone());
         let mut numbers = lock(&self.numbers);
@@ -137,7 +138,7 @@ fn no_number_is_used_twice_and_every_job_is_decided_as_it_was_accepted() {
                     thread::sleep(Duration::from_millis(25));
                 }
             });
-            // At another moment of a swap each time, and of a start's work on what had been left.
+            // At a different moment each time, of a swap or of a restart's recovery.
             thread::sleep(Duration::from_millis(120 + 37 * (kill as u64 % 11)));
             server.kill_now();
             is_over.store(true, Ordering::Relaxed);
@@ -169,7 +170,7 @@ fn attempts_that_kills_cut_off_dont_fail_a_job() {
     let place = Place::new();
     let text = config("") + "[[routes]]\npolicy = \"fixed\"\n";
     let mut server = Server::start(&place, &text);
-    // Long enough to be met at work, and no longer: the machine may be busy.
+    // Just long enough to be caught at work: the machine may be busy.
     let work = latent(&[4, 16, 48, 48], 0.1);
     let id = server.accepted(&json!({ "model": "picture", "format": "safetensors" }), &work);
     for _ in 0..kills {

@@ -61,7 +61,7 @@ fn settings_are_changed_on_the_policys_page() {
         let media = [("content-type", "multipart/form-data; boundary=edge")];
         let answer = server.ask("POST", "/actions/policies/own/swap", &media, body.as_bytes());
         assert_eq!(answer.status, 303);
-        // What became of it stands on the page, and not in the address.
+        // The result is shown on the page, not in the address.
         let location = answer.headers["location"].to_str().unwrap().to_owned();
         assert!(location.strip_prefix("/?notice=").unwrap().bytes().all(|byte| byte.is_ascii_hexdigit()), "{location}");
         let page = String::from_utf8(server.get(&location).body).unwrap();
@@ -76,7 +76,7 @@ fn settings_are_changed_on_the_policys_page() {
         assert!(told.contains("notice bad") && told.contains(words), "{settings}: {told}");
     }
     assert_eq!(server.in_force("own"), 2);
-    // Nobody else puts words there.
+    // An address made by others puts no words there.
     let page = String::from_utf8(server.get("/?notice=good%3ACall%20this%20number").body).unwrap();
     assert!(!page.contains("Call this number") && !page.contains("id=\"notice\""));
 }
@@ -184,7 +184,7 @@ fn a_paused_policy_is_not_asked() {
 fn the_watchdog_takes_back_what_fails_with_a_dump_that_can_be_replayed() {
     let place = Place::new();
     let server = Server::start(&place, &with_route("[[routes]]\npolicy = \"fixed\"\n"));
-    // Narrower than any request of the golden set, those that are drawn included.
+    // Narrower than any request of the golden set, drawn ones included.
     let module = place.write("trap.wasm", trapping_at(56));
     place.run(&["policy", "swap", "fixed", &module, "--server", &server.url()]).succeeded();
     assert_eq!(server.in_force("fixed"), 2);
@@ -324,7 +324,7 @@ fn a_registry_is_asked_only_where_the_configuration_allows_it_and_nobody_is_told
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     other.set_nonblocking(true).unwrap();
-    // Whoever asks the open one is hung up on.
+    // The open port hangs up on every caller.
     std::thread::spawn(move || listening.incoming().for_each(drop));
     let registries = format!("registries = [\"127.0.0.1:{open}\", \"127.0.0.1:{closed}\"]\n");
     let server = Server::start(&place, &config("").replace("[server]\n", &format!("[server]\n{registries}")));
@@ -361,7 +361,7 @@ fn where_signatures_are_required_nothing_unsigned_is_compiled() {
     };
     let stored = || place.path("data/modules").read_dir().unwrap().count();
     let before = stored();
-    // Not even whether it is a module is looked at.
+    // The bytes are not even checked to be a module.
     for bytes in [&b"\0asm\x01\0\0\0rubbish"[..], b"(module)", &careful("")] {
         let line = upload(bytes, &[]).problem(422);
         assert!(line.contains("it is not signed"), "{line}");
@@ -372,7 +372,7 @@ fn where_signatures_are_required_nothing_unsigned_is_compiled() {
     place.run(&["policy", "sign", &file, "--key", "ada.key"]).succeeded();
     place.run(&["policy", "swap", "adaptive", &file, "--server", &server.url()]).succeeded();
     assert_eq!(server.in_force("adaptive"), 2);
-    // A signature of something else does not count, and does not take the place of one that does.
+    // A signature of another file does not count, and does not replace a valid one.
     let other = place.write("other.wasm", trapping_at(424_242));
     place.run(&["policy", "sign", &other, "--key", "ada.key"]).succeeded();
     let digest = server.get("/v1/policies/adaptive").with(200)["in_force"]["digest"].as_str().unwrap().to_owned();
@@ -380,7 +380,7 @@ fn where_signatures_are_required_nothing_unsigned_is_compiled() {
     let line = server.ask("PUT", &format!("/v1/modules/{digest}/signature"), &[], &wrong).problem(422);
     assert!(line.contains("it is not what Ada signed"), "{line}");
     assert!(upload(&careful(""), &[("module-signature", "???")]).problem(400).contains("Module-Signature"));
-    // What ships needs none.
+    // Shipped policies need none.
     server.post("/v1/policies/adaptive/swap", &json!({ "source": "fixed" })).with(200);
 }
 

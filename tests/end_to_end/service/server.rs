@@ -67,7 +67,7 @@ impl Server {
         Self::try_started(place, config, environment).unwrap_or_else(|| panic!("it does not start: {}", said()))
     }
 
-    /// One that may not be able to start; its log says why.
+    /// None if the server does not start; its log says why.
     pub fn try_started(place: &Place, config: &str, environment: &[(&str, &str)]) -> Option<Self> {
         place.write("tilewright.toml", config);
         let mut command = Self::command(place);
@@ -140,7 +140,7 @@ impl Server {
         Ok(Answer { status: response.status().as_u16(), headers: response.headers().clone(), body })
     }
 
-    /// Asks as whoever the headers say.
+    /// Asks as the caller that the headers name.
     pub fn ask_as(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.url()));
         for (name, value) in headers {
@@ -210,13 +210,13 @@ impl Server {
         self.child.wait().unwrap();
     }
 
-    /// The same, while others speak to it.
+    /// Kills it while others speak to it.
     pub fn kill_now(&self) {
         let killed = Command::new("kill").args(["-KILL", &self.child.id().to_string()]).status();
         assert!(killed.unwrap().success());
     }
 
-    /// A job, of a server that may be gone.
+    /// A job; none if the server is gone.
     pub fn try_job(&self, id: &str) -> Option<Value> {
         self.try_ask("GET", &format!("/v1/jobs/{id}"), &[], b"").ok().map(|answer| answer.with(200))
     }

@@ -51,7 +51,7 @@ impl Recording {
         };
         let failed = |error| Failure::input(format!("{}: can't be written: {error}", path.display()));
         match OpenOptions::new().append(true).open(path) {
-            // Nothing is made before there is a record.
+            // The file itself is made only with the first record.
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 tilewright_outputs::temporary(path, ".tmp").map(drop).map_err(failed)
             }

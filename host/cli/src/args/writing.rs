@@ -1,4 +1,4 @@
-//! How outputs are written, of decode.
+//! Options of `decode` for writing outputs.
 
 use clap::Args;
 use tilewright_media::{Depth, Format, Options};
@@ -21,7 +21,7 @@ pub struct Writing {
 }
 
 impl Writing {
-    /// As outputs take it.
+    /// The options in the form that outputs take.
     pub fn options(&self) -> Options {
         Options { format: self.format, no_clobber: self.no_clobber, quality: self.quality, depth: self.bits }
     }

@@ -23,8 +23,8 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// From now on Ctrl-C or SIGTERM (what `timeout` sends) ends the measurement at the next layer, with what was measured; a second one the
-    /// program.
+    /// From now on Ctrl-C or SIGTERM (the signal of `timeout`) ends the measurement at the next layer and keeps the
+    /// results so far; a second signal ends the program.
     pub fn new() -> Self {
         signals::manner(Manner::Patiently);
         let bar = is_shown().then(|| {

@@ -44,7 +44,7 @@ pub struct Clips<'a> {
 }
 
 impl<'a> Clips<'a> {
-    /// Everything that can be wrong with the arguments comes before anything that takes time.
+    /// Checks all arguments before any step that takes time.
     pub fn open(arguments: &'a Decode, plan: &'a Plan) -> Outcome<Self> {
         let writing = Writing::default();
         let progress = Progress::abandoning({
@@ -148,7 +148,7 @@ impl Work for Clips<'_> {
         let mut finished = finished.or_else(|unfinished| {
             drop(delivery.writing.take());
             if let Some(record) = &unfinished.record {
-                // What the user ended says nothing of the plan.
+                // A run that the user ended says nothing about the plan.
                 if !matches!(unfinished.error, tilewright_engine::Error::Interrupted) {
                     history.keep(record);
                 }
@@ -168,7 +168,7 @@ impl Work for Clips<'_> {
                 None => failure,
             })
         })?;
-        // What went on from others' frames took less than such a clip takes.
+        // A resumed decode takes less time than its whole clip, so the history leaves it out.
         finished.record.resumed_frames = begun as u32;
         if begun == 0 {
             history.keep(&finished.record);

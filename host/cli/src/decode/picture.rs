@@ -30,7 +30,7 @@ pub struct Pictures<'a> {
 }
 
 impl<'a> Pictures<'a> {
-    /// Everything that can be wrong with the arguments comes before anything that takes time.
+    /// Checks all arguments before any step that takes time.
     pub fn open(arguments: &'a Decode, plan: &'a Plan, inputs: &[Input]) -> Outcome<Self> {
         let progress = Progress::new();
         let planner = policy::configured(&arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
@@ -80,7 +80,7 @@ impl Work for Pictures<'_> {
         progress.finish();
         let finished = finished.or_else(|unfinished| {
             if let Some(record) = &unfinished.record {
-                // What the user ended says nothing of the plan.
+                // A run that the user ended says nothing about the plan.
                 if !matches!(unfinished.error, tilewright_engine::Error::Interrupted) {
                     history.keep(record);
                 }

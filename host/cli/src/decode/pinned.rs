@@ -12,9 +12,9 @@ use crate::failure::{Failure, Outcome};
 
 /// Its name in the journal's folder.
 const PLAN: &str = "plan.json";
-/// Its name before it is whole.
+/// The plan's name while it is being written.
 const NEW_PLAN: &str = "plan.new";
-/// The most bytes of a plan.
+/// The size limit of a plan, in bytes.
 const MOST_PLAN: u64 = 1 << 20;
 
 /// Answers a plan that was decided before, until it fails.
@@ -60,7 +60,7 @@ impl<'a> Pinned<'a> {
     }
 }
 
-/// The journal's folder, which is this user's own.
+/// Opens the journal's folder, which must be this user's own.
 fn opened(folder: &Path) -> Outcome<OwnFolder> {
     OwnFolder::open(folder).map_err(|error| Failure::input(format!("{}: {error}", folder.display())))
 }

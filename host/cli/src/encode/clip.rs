@@ -27,7 +27,7 @@ pub struct Clips<'a> {
 }
 
 impl<'a> Clips<'a> {
-    /// Everything that can be wrong with the arguments comes before anything that takes time.
+    /// Checks all arguments before any step that takes time.
     pub fn open(arguments: &'a Encode, plan: &'a Plan<'a>, inputs: &[Input]) -> Outcome<Self> {
         let planner = policy::configured(&arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
         if arguments.family.is_some() || arguments.scaling_factor.is_some() || arguments.shift_factor.is_some() {

@@ -46,25 +46,25 @@ impl Kind {
     }
 }
 
-/// Where a latent goes; the place has been found writable.
+/// The place of a latent; found writable, unless nothing will be written.
 #[derive(Debug)]
 pub struct LatentFile {
     path: PathBuf,
-    /// None where nothing will be written.
+    /// None if nothing will be written.
     output: Option<Output>,
-    /// What its ending, or the user, asks for.
+    /// The kind that the user or the ending asks for.
     pub kind: Kind,
 }
 
 impl LatentFile {
-    /// Checks before any work is done the ending, unless the kind was asked for, and that the file can be written.
+    /// Checks the ending, unless the kind is given, and that the file can be written, before any work is done.
     pub fn new(path: &Path, kind: Option<Kind>, no_clobber: bool) -> Outcome<Self> {
         let file = Self::unwritten(path, kind)?;
         let options = Options { format: Some(Format::Safetensors), no_clobber, ..Options::default() };
         Ok(Self { output: Some(Output::with(path, media::Kind::Picture, options)?), ..file })
     }
 
-    /// Checks the ending alone, where nothing will be written.
+    /// Checks only the ending: nothing will be written.
     pub fn unwritten(path: &Path, kind: Option<Kind>) -> Outcome<Self> {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
         let by_ending = || match path.as_os_str() == STANDARD {
@@ -85,13 +85,13 @@ impl LatentFile {
         &self.path
     }
 
-    /// Its final name, as far as that is known by now.
+    /// The final name, as of now; none for standard output or if nothing will be written.
     pub fn name(&self) -> Option<PathBuf> {
         self.output.as_ref().filter(|output| !output.is_standard()).and_then(|output| output.names(1).pop())
     }
 
-    /// Writes latents [N, C, h, w] or [N, C, t, h, w], with the record and the workflow among the file's texts; gives the file's name. A half-written file
-    /// never stands under the final name.
+    /// Writes latents [N, C, h, w] or [N, C, t, h, w], with the record and the workflow among the file's texts, and
+    /// returns the file's name. A half-written file never has the final name.
     pub fn write(&self, latents: &Tensor, texts: &Texts, record: &Record) -> Outcome<PathBuf> {
         let path = self.name().unwrap_or_else(|| self.path().to_owned());
         let failed = |error| Failure::work(format!("{}: can't be written: {error:#}", path.display()));

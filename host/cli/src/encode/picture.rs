@@ -26,7 +26,7 @@ pub struct Pictures<'a> {
 }
 
 impl<'a> Pictures<'a> {
-    /// Everything that can be wrong with the arguments comes before anything that takes time.
+    /// Checks all arguments before any step that takes time.
     pub fn open(arguments: &'a Encode, plan: &'a Plan<'a>, inputs: &[Input]) -> Outcome<Self> {
         let planner = policy::configured(&arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
         inputs.iter().try_for_each(|input| plan.output(input).map(drop))?;

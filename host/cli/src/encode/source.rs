@@ -101,7 +101,7 @@ impl Source {
             let Some(frame) = self.reader.next_frame()? else { break };
             let (height, width) = (i64::from(frame.height), i64::from(frame.width));
             let whole = Tensor::f_from_slice(&frame.values)?.f_reshape([channels, height, width])?;
-            // A large picture's values stand in memory no more often than they have to.
+            // Frees the reader's copy at once: a picture may be large.
             drop(frame);
             if count == 1 && (height, width) == (tall, wide) {
                 return Ok(whole.f_unsqueeze(0)?);

@@ -10,21 +10,21 @@ use crate::{
     table,
 };
 
-/// What a file of records holds.
+/// A summary of a file of records.
 #[derive(Default, Serialize)]
 pub struct Recorded {
     records: usize,
-    /// With all that the policy was told: they can be decided again.
+    /// Records with all facts that the policy was told, which can be replayed.
     full: usize,
-    /// Ended without an output.
+    /// Records without an outcome.
     failed: usize,
-    /// How many were decided by each policy.
+    /// The number of records of each policy.
     policies: BTreeMap<String, usize>,
-    /// How many are of each family and size.
+    /// The number of records of each family and size.
     requests: BTreeMap<String, usize>,
     first: Option<String>,
     last: Option<String>,
-    /// Lines that are no records, the first of them.
+    /// The fault of the first line that is no record.
     damage: Option<String>,
     /// The last decision.
     #[serde(skip)]
@@ -32,7 +32,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Reads a file of JSON; none where its first line is no record.
+    /// Reads a file of JSON; none if its first line is no record.
     pub fn of(path: &Path) -> Outcome<Option<Self>> {
         let file = tilewright_files::open(path)
             .map_err(|error| Failure::input(format!("{}: can't be read: {error}", path.display())))?;
@@ -50,7 +50,7 @@ impl Recorded {
     }
 
     fn add(&mut self, record: Record) {
-        /// Kinds that are counted apart; a file of more is a stranger's.
+        /// The most kinds that are counted apart; files that tilewright writes have fewer.
         const MOST: usize = 64;
         self.records += 1;
         self.full += usize::from(record.exchange.is_some());
@@ -70,7 +70,7 @@ impl Recorded {
         self.decision = Some(Box::new(record));
     }
 
-    /// The same for people.
+    /// The summary as rows of a table.
     pub fn rows(&self) -> Vec<(&'static str, String)> {
         let counted = |counts: &BTreeMap<String, usize>| {
             counts.iter().map(|(name, count)| format!("{name} ({count})")).collect::<Vec<_>>().join(", ")
@@ -100,7 +100,7 @@ fn request(record: &Record) -> String {
     format!("{} {}×{}{frames}", shortened(&request.model.family, 64), request.width, request.height)
 }
 
-/// What was decided, by whom, and what came of it.
+/// The decision, the policy that made it, and its outcome.
 pub fn decision(record: &Record) -> Vec<(&'static str, String)> {
     let plan = &record.plan;
     let (policy, version) = (shortened(&record.policy.name, 64), shortened(&record.policy.version, 64));

@@ -1,4 +1,4 @@
-//! Models and latents: what their tensors' names and shapes tell.
+//! Facts about models and latents, from the names and shapes of their tensors.
 
 use serde::Serialize;
 use tilewright_models::{Architecture, Checkpoint, Inspection, Kind, Part, kl, wan};
@@ -18,7 +18,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Its row.
+    /// Its row in a listing.
     pub fn row(&self) -> Vec<String> {
         vec![self.name.clone(), format!("{:?}", self.shape), self.stored.clone()]
     }
@@ -34,7 +34,7 @@ pub fn listing(file: &Checkpoint) -> Vec<Tensor> {
     file.names().map(tensor).collect()
 }
 
-/// What it is, in words; of what can't be decoded with, that too.
+/// The kind in words, with a note if nothing can be decoded or encoded with it.
 fn kind(inspection: &Inspection) -> String {
     let whole = match (inspection.decoder.is_some(), inspection.encoder) {
         (false, _) => ", the encoder alone: nothing can be decoded with it",
@@ -53,7 +53,7 @@ fn kind(inspection: &Inspection) -> String {
     }
 }
 
-/// What a file of tensors is, row by row.
+/// The facts about a file of tensors, row by row.
 pub fn rows(inspection: &Inspection) -> Vec<(&'static str, String)> {
     let identity = &inspection.identity;
     let stored: Vec<String> = inspection

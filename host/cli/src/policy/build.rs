@@ -16,7 +16,7 @@ use crate::{
     tell::tell,
 };
 
-/// What every WebAssembly file begins with.
+/// The first bytes of every WebAssembly file.
 const MAGIC: &[u8] = b"\0asm";
 
 impl From<ProjectError> for Failure {
@@ -49,11 +49,11 @@ pub fn run(project: &Path, output: Option<&Path>, json: bool, grants: PolicyGran
     Ok(writeln!(printer::summary(), "{}", table::facts(rows(&built)))?)
 }
 
-/// A policy replaces a policy alone: not a source of its own, either.
+/// A build replaces only a policy: not one of its own sources, either.
 fn check(output: &Path) -> Outcome {
     files::check_file(files::roles(), "-o", Some(output))?;
     let mut start = Vec::new();
-    // What is not there is no other file.
+    // A missing file is no other kind of file.
     let read = tilewright_files::open(output).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut start));
     match read.is_ok() && !start.is_empty() && start != MAGIC {
         true => Err(Failure::input(format!(

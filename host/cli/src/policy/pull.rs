@@ -32,7 +32,7 @@ struct Report {
     policy: String,
     /// Who signed it, where a trusted key did.
     signed: Option<Signed>,
-    /// The lack, where nothing that was signed says that this is the policy asked for.
+    /// The missing part, if no signed statement says that this is the policy asked for.
     unbound: Option<String>,
     /// The key that it claims to be signed with otherwise.
     untrusted_key: Option<KeyId>,
@@ -57,7 +57,7 @@ pub fn run(arguments: &Pull) -> Outcome {
         // What a trusted key is said to have signed, and did not, is never kept.
         Err(refusal) => return Err(Failure::work(format!("policy {shown}: {refusal}"))),
     };
-    // Signed, and as what: a registry may hand out any file that was ever signed.
+    // The signed name is compared, too: a registry may hand out any file that was ever signed.
     let binding = signed.as_ref().map(|signed| arguments.reference.binding(&Statement::read(&signed.comment)));
     let unbound = match binding {
         Some(Binding::Other(mismatch)) => return Err(Failure::work(format!("policy {shown}: {mismatch}"))),

@@ -153,7 +153,7 @@ impl Server {
         let grants = PolicyGrants { wasi: Some(WasiArgument::Inert), ..PolicyGrants::default() };
         let bytes = super::host(grants)?.read_file(file)?;
         let signature = admission::signature(file)?;
-        // Together: a server that asks for signatures looks at nothing before it has one.
+        // Sent together: a server that requires signatures examines no module without one.
         let signature = signature.map(|signature| ("module-signature", STANDARD.encode(signature)));
         let path = format!("/v1/modules?policy={policy}");
         let stored = self.ask_with(Method::POST, &path, "application/wasm", signature, &bytes)?;
@@ -201,7 +201,7 @@ impl Server {
     }
 }
 
-/// The longest file of certificates or keys.
+/// The size limit of a file of certificates or keys, in bytes.
 const MOST_PEM: u64 = 1 << 20;
 
 /// ring for the mathematics; the certificates that the system trusts, and those that the user does.

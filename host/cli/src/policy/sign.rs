@@ -66,7 +66,7 @@ fn comment(policy: &Inspection, reference: Option<&Reference>, more: Option<&str
     let seconds = UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs());
     let (name, version) = (&policy.description.name, &policy.description.version);
     let parts = format!("timestamp:{seconds}\tpolicy:{name}\tversion:{version}\tdigest:{}", policy.digest);
-    // With its tag only where one was given: without, it is good for any.
+    // The tag is left out if none was given: the signature is then good for every tag.
     let reference = reference.map(|reference| {
         let tag = reference.tag().map_or_else(String::new, |tag| format!(":{tag}"));
         format!("reference:{}/{}{tag}", reference.registry(), reference.repository())

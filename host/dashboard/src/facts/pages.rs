@@ -25,11 +25,11 @@ pub struct Frame {
     pub has_token: bool,
     /// What became of the last action.
     pub notice: Option<Notice>,
-    /// The role of who looks: there are buttons for what it may do alone.
+    /// The viewer's role: only buttons for what it may do are shown.
     pub role: Role,
 }
 
-/// The role of a person. Each may do what those before it may.
+/// A viewer's role. Each may also do what those before it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// See everything.
@@ -103,19 +103,19 @@ pub struct Overview {
 /// The page at `/jobs`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobsPage {
-    /// What every page shows.
+    /// The part that every page has.
     pub frame: Frame,
     /// The newest first.
     pub jobs: Vec<Job>,
     /// The search that they answer.
     pub query: JobQuery,
-    /// Where the next page begins; none on the last.
+    /// The next page's [`JobQuery::before`]; none on the last page.
     pub next: Option<String>,
-    /// Names that can be chosen.
+    /// Models to choose from.
     pub models: Vec<String>,
-    /// Names that can be chosen.
+    /// Devices to choose from.
     pub devices: Vec<String>,
-    /// Names that can be chosen.
+    /// Policies to choose from.
     pub policies: Vec<String>,
 }
 

@@ -136,7 +136,7 @@ fn files_that_would_keep_sqlite_busy_are_refused() {
     forged("CREATE TABLE trial (id INTEGER PRIMARY KEY, time INTEGER)");
     let tables: Vec<String> = (0..2_000).map(|number| format!("CREATE TABLE t{number}(a)")).collect();
     forged(&format!("BEGIN; {}; COMMIT", tables.join(";")));
-    // A trigger beside the tables that are right.
+    // A trigger beside correct tables.
     let place = Place::new();
     drop(place.open());
     let trigger = "CREATE TRIGGER t AFTER INSERT ON trial BEGIN DELETE FROM trial; END";

@@ -131,7 +131,8 @@ fn replay(session: &Session, makes: &mut Makes<'_>, rows: &mut Vec<AgainRow>) ->
             note: None,
         };
         if reason(&call.reply) == Some(FallbackReason::Timeout) {
-            // A question that got no answer leaves nothing behind; an outcome is forgotten, or was by programs that kept their instances.
+            // A question without an answer leaves nothing behind. An outcome is forgotten, both now and by older
+            // programs, which kept their instances.
             timeouts += 1;
             row.verdict = Verdict::NotReproducible;
             row.note = Some("ran into the limit of time, which no two runs do alike: not asked again".into());

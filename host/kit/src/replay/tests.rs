@@ -247,7 +247,7 @@ fn what_a_clock_decided_or_is_missing_is_told_apart_from_what_differs() {
     assert_eq!((report.totals.equal, report.totals.different, report.totals.not_reproducible), (3, 0, 3), "{report:?}");
     assert!(report.calls[3].note.as_deref().unwrap().starts_with("calls 3 to 5 are not in the file"));
     records.insert(1, gone);
-    // A question without an answer leaves nothing behind.
+    // A question without an answer has no effect on later calls.
     let calls = &mut records[2].exchange.as_mut().unwrap().calls;
     let fallback = Fallback { reason: FallbackReason::Timeout, detail: "too long".into() };
     calls[0].reply.fallback = Some(fallback.clone());

@@ -9,8 +9,8 @@ use super::{
     facts::{Past, Tabled},
 };
 
-/// Plans of a policy that are tried, and all that are tried before a request is given up where nobody stands in and where the host does: as
-/// the engine has it.
+/// The most attempts with a policy's plans, and the most in all, without and with the host's own plans after them: the
+/// engine's numbers.
 const ASKED: usize = 3;
 const MOST_ATTEMPTS: usize = 4;
 const MOST_WITH_OWN: usize = 6;
@@ -110,7 +110,7 @@ impl Walk<'_> {
                     }
                 }
             }
-            // As the engine: after three the host's own plans, where somebody stands in.
+            // As in the engine: after three attempts the host's own plans, if there are any for this planner.
             let own = (ASKED..MOST_WITH_OWN)
                 .contains(&attempts.len())
                 .then(|| self.planner.stand_in(&request, self.device, &case.offer, facts.clone(), &attempts));

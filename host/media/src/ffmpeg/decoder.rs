@@ -23,11 +23,11 @@ use crate::{
 /// What ffmpeg may open: neither playlists nor anything from the network.
 const GUARD: [&str; 4] = ["-protocol_whitelist", "file,pipe", "-format_whitelist", "mov,matroska,avi"];
 
-/// The open file under a name that ffmpeg takes: its standard input. It is the file that was looked at, whatever its path leads to by now.
+/// The name by which ffmpeg opens its standard input: the very file that was looked at, wherever its path leads by now.
 const INPUT: &str = "file:/proc/self/fd/0";
 
-/// What ffprobe and ffmpeg may use: memory in bytes, of which a frame of the largest size takes a few hundredths, and seconds of processor time, which
-/// reading a whole video has no bound on.
+/// Limits for ffprobe and ffmpeg: memory in bytes, of which a frame of the largest size takes a few hundredths, and
+/// seconds of processor time, which have no bound if a whole video is read.
 const PROBING: [(Resource, u64); 2] = [(Resource::As, 4 << 30), (Resource::Cpu, 20)];
 const DECODING: [(Resource, u64); 1] = [(Resource::As, 16 << 30)];
 
@@ -132,7 +132,7 @@ impl Decoder {
     }
 }
 
-/// What a program said, without the name that it was given for the file.
+/// A program's message, without the name that it was given for the file.
 fn unnamed(said: String) -> String {
     said.replace(&format!("{INPUT}: "), "").replace("/proc/self/fd/0: ", "")
 }
@@ -165,7 +165,7 @@ pub(crate) fn tags(path: &Path) -> Result<Texts> {
     Ok(found.format.tags.into_iter().map(|(keyword, text)| (keyword.to_lowercase(), text)).collect())
 }
 
-/// What ffprobe says of an open file, cut off where it is longer than so many bytes.
+/// The output of ffprobe for an open file, cut off after `most` bytes.
 fn said_of(path: &Path, input: File, command: &mut Command, most: u64) -> Result<Vec<u8>> {
     let mut process = Process::limited(command.stdin(input).stdout(Stdio::piped()), path, &PROBING)?;
     let mut text = Vec::new();

@@ -97,7 +97,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// The file, which has its name yet to get.
+    /// The file, which does not have its final name yet.
     pub fn into_file(self) -> NamedTempFile {
         self.video
     }

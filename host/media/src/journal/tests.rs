@@ -189,7 +189,7 @@ fn what_others_planted_is_neither_read_nor_written() {
         assert!(error.is_input() && error.to_string().contains("has a second name elsewhere"), "{name}: {error}");
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious", "{name}");
     }
-    // The name of a job that is not whole yet, and a state: both are removed themselves, not what they lead to.
+    // The name of an unfinished job, and a state: both links are removed, not their targets.
     std::os::unix::fs::symlink(&victim, plant(NEW_JOB)).unwrap();
     std::os::unix::fs::symlink(&victim, folder.join("state-7")).unwrap();
     let (mut journal, _) = Journal::open(&output, "job", SHAPE).unwrap();

@@ -201,7 +201,7 @@ impl Config {
         needs.list
     }
 
-    /// Makes sure, before anything is decided or loaded, that the weights can be.
+    /// Checks, before anything is decided or loaded, that the weights can be loaded.
     ///
     /// # Errors
     /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as FP8.

@@ -1,34 +1,36 @@
-//! Whether a latent's values are spread as the model's are. A latent that carries its model's scaling, or that is another family's, decodes
-//! into mud without an error; its spread gives it away.
+//! A check that a latent's values are spread as the model's are. A latent that carries its model's scaling, or that is
+//! another family's, decodes into mud without an error; its spread gives it away.
 
 use tch::{Kind, Tensor};
 
 use super::{Latent, Origin, Scaling};
 use crate::{Family, Result};
 
-/// Values that carry a model's scaling have a root mean square of about 1; that of real ones lies between these.
+/// Values that carry a model's scaling have a root mean square of about 1; real ones lie between these.
 const SCALED: std::ops::RangeInclusive<f64> = 0.4..=1.45;
 
-/// From this on they don't carry it.
+/// From this root mean square on, values don't carry it.
 const NOT_SCALED: f64 = 2.4;
 
-/// Times that a latent's root mean square may lie above the family's before it is another's: contrast alone explains twice.
+/// Times that a latent's root mean square may lie above the family's before it is another's: contrast alone explains a
+/// factor of two.
 const ABOVE: f64 = 3.5;
 
-/// And below it.
+/// The same, below the family's.
 const BELOW: f64 = 8.0;
 
-/// Within so many times another family's root mean square, where the file may be of that family, nothing is said.
+/// If the file may be of another family, a latent within this factor of that family's root mean square is not doubted.
 const LIKE: f64 = 1.3;
 
-/// How near the means and deviations of all channels have to be to published ones to be taken for them, and how much nearer than to others.
+/// The largest distance of the channels' means and deviations from published ones that they are taken for, and how many
+/// times nearer to these than to others they have to be.
 const NEAR: f64 = 0.4;
 const NEARER: f64 = 2.0;
 
-/// Fewer values in a channel say too little.
+/// The fewest values in a channel that say enough.
 const FEWEST: i64 = 32;
 
-/// How a latent's values are spread.
+/// The spread of a latent's values: a mean and deviation for each channel, and the root mean square of all.
 #[derive(Clone, Debug)]
 struct Spread {
     mean: Vec<f64>,
@@ -37,7 +39,7 @@ struct Spread {
 }
 
 impl Spread {
-    /// Of values [N, C, T, h, w].
+    /// The spread of values [N, C, T, h, w].
     fn of(values: &Tensor) -> Result<Self> {
         let channels = values.size().get(1).copied().unwrap_or(1);
         let flat = values.f_transpose(0, 1)?.f_reshape([channels, -1])?;
@@ -48,7 +50,7 @@ impl Spread {
         Ok(Self { mean: list(&mean)?, std: list(&std)?, rms: f64::try_from(&rms)? })
     }
 
-    /// How far it is from these means and deviations; 0 for the same.
+    /// The distance from these means and deviations; 0 for the same.
     fn distance(&self, mean: &[f64], std: &[f64]) -> f64 {
         let channels = self.mean.iter().zip(&self.std).zip(mean.iter().zip(std));
         let each = channels.map(|((mean, std), (own_mean, own_std))| {
@@ -57,7 +59,7 @@ impl Spread {
         each.sum::<f64>() / self.mean.len().max(1) as f64
     }
 
-    /// How far it is from a model's own, scaled latents: of mean 0 and deviation 1 in every channel.
+    /// The distance from a model's own, scaled latents: mean 0 and deviation 1 in every channel.
     fn unscaling(&self) -> f64 {
         let channels = self.mean.len();
         self.distance(&vec![0.0; channels], &vec![1.0; channels])
@@ -65,11 +67,12 @@ impl Spread {
 }
 
 impl Latent {
-    /// Why the values make no sense for a model of this family and scaling, and what to try; none where they do, or where nothing is known.
-    /// `or_family` is another one that the file may be of; `scaled` says that the user wants the scaling undone. To be asked before it is.
+    /// Says why the values make no sense for a model of this family and scaling, and what to try; none if they make
+    /// sense, or if nothing is known. `or_family` is another one that the file may be of; `scaled` says that the user
+    /// wants the scaling undone. To be called before it is undone.
     ///
     /// # Errors
-    /// Where memory is out.
+    /// Memory runs out.
     pub fn doubt(
         &self,
         (family, or_family): (Family, Option<Family>),
@@ -114,7 +117,7 @@ impl Latent {
     }
 }
 
-/// What is wrong, and what would explain it.
+/// A fault of the values, and its likely explanation.
 struct Doubt {
     found: String,
     advice: Advice,
@@ -127,7 +130,7 @@ enum Advice {
     Nothing,
 }
 
-/// A model of one factor for all channels: its autoencoder's latents have a root mean square of about 1 / factor.
+/// The doubt for one factor for all channels: the autoencoder's latents have a root mean square of about 1 / factor.
 fn by_factor(spread: &Spread, family: Family, factor: f64, scaled: bool) -> Option<Doubt> {
     let own = 1.0 / factor.abs();
     let rms = spread.rms;
@@ -163,7 +166,7 @@ fn nearest(spread: &Spread, family: Family) -> Advice {
     families.iter().find(near).map_or(Advice::Nothing, |other| Advice::Family(*other))
 }
 
-/// A model of a mean and a deviation for each channel.
+/// The doubt for a model of a mean and a deviation for each channel.
 fn by_channels(spread: &Spread, mean: &[f64], std: &[f64], scaled: bool) -> Option<Doubt> {
     let (own, model) = (spread.distance(mean, std), spread.unscaling());
     let expected =
@@ -211,7 +214,7 @@ mod tests {
 
     #[test]
     fn what_fits_is_not_doubted() {
-        // Pictures of half and of one and a half times the usual contrast.
+        // Pictures of 0.6, 1 and 1.6 times the usual contrast.
         for family in [Family::Sd, Family::Sdxl, Family::Sd3, Family::Flux] {
             let (scale, shift) = family.scaling().unwrap();
             let channels = if matches!(family, Family::Sd | Family::Sdxl) { 4 } else { 16 };

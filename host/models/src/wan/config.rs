@@ -240,7 +240,7 @@ impl Config {
         known.left_over(&DECODER, needed.as_deref())
     }
 
-    /// Makes sure, before anything is decided or loaded, that the weights can be.
+    /// Checks, before anything is decided or loaded, that the weights can be loaded.
     ///
     /// # Errors
     /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as FP8.

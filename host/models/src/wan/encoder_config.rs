@@ -151,7 +151,7 @@ impl EncoderConfig {
         known.left_over(&ENCODER, needed.as_deref())
     }
 
-    /// Makes sure, before anything is decided or loaded, that the weights can be.
+    /// Checks, before anything is decided or loaded, that the weights can be loaded.
     ///
     /// # Errors
     /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as FP8.

@@ -33,7 +33,7 @@ const STD_48: [f64; 48] = [
     0.3971, 1.0600, 0.3943, 0.5537, 0.5444, 0.4089, 0.7468, 0.7744,
 ];
 
-/// By the number of channels, WAN 2.1's first.
+/// The published means and deviations by the number of channels, WAN 2.1's first.
 pub(crate) const PUBLISHED: [(&[f64], &[f64]); 2] = [(&MEAN_16, &STD_16), (&MEAN_48, &STD_48)];
 
 /// The classes of diffusers whose config.json is read.

@@ -44,7 +44,7 @@ extern "C" fn enter() {
     if env::args_os().next().is_none_or(|name| name != NAME) {
         return;
     }
-    // No panic may leave a function that C calls. What it says reaches the parent by the standard error.
+    // No panic may leave a function that C calls. Its message reaches the parent on standard error.
     let served = panic::catch_unwind(serve).unwrap_or(Err(io::ErrorKind::Other.into()));
     process::exit(if served.is_ok() { 0 } else { 1 });
 }
@@ -78,14 +78,14 @@ fn serve() -> io::Result<()> {
 fn confine(memory_bytes: u64, cpu_seconds: u64) -> io::Result<()> {
     limit(Resource::Core, 0, 0)?;
     limit(Resource::Fsize, 0, 0)?;
-    // A second more than the soft limit, whose signal says what happened.
+    // One second above the soft limit, whose signal says what happened.
     limit(Resource::Cpu, cpu_seconds, cpu_seconds + 1)?;
     let memory_bytes = writable_bytes()?.saturating_add(memory_bytes);
     limit(Resource::Data, memory_bytes, memory_bytes)?;
     Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
-/// Limits a resource, to less where whoever started the program has allowed it less.
+/// Limits a resource, but never above the limit that the program was started with.
 fn limit(resource: Resource, soft: u64, hard: u64) -> io::Result<()> {
     let allowed = getrlimit(resource).maximum.unwrap_or(u64::MAX);
     Ok(setrlimit(resource, Rlimit { current: Some(soft.min(allowed)), maximum: Some(hard.min(allowed)) })?)

@@ -1,5 +1,5 @@
-//! The golden set: requests that every policy is asked before it is put to work. One row each, in the table of `rows`; and some that are
-//! drawn from a seed.
+//! The golden set: the requests that every policy is asked before it is put to work. Some are rows of the table in
+//! `rows`, the others are drawn from a seed.
 
 mod drawn;
 mod play;
@@ -116,7 +116,7 @@ pub struct GoldenRequest {
     under_way: Option<Plan>,
 }
 
-/// The set that is the same for everybody.
+/// The fixed part of the set, the same for every policy.
 pub fn set() -> Vec<GoldenRequest> {
     rows::ROWS.iter().map(GoldenRequest::new).collect()
 }

@@ -1,6 +1,6 @@
-//! Verdicts kept beside the compiled code, so that a policy passes the gate once a week: under the digest of the module, its settings, the
-//! limits, the compiler and the host's own text. For no longer, since some of the requests are drawn: a module that was lucky once is
-//! asked others then.
+//! Verdicts kept beside the compiled code, so that a policy passes the gate once a week: under the digest of the
+//! module, its settings, the limits, the compiler and the host's own text. They don't last longer because some of the
+//! requests are drawn: a module that was lucky once is then asked others.
 
 use std::{
     fmt::Write,
@@ -16,10 +16,10 @@ use crate::{cache::Cache, limits::Limits};
 /// Changes with everything that may change a verdict: the host's own text, as `build.rs` reads it.
 const HOST: &str = env!("TILEWRIGHT_POLICY_SOURCES");
 
-/// How long a verdict holds.
+/// The time for which a verdict holds.
 const HOLDS: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// A verdict with its time.
+/// A verdict and the time at which it was reached.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     /// Seconds since 1970.
@@ -48,7 +48,7 @@ pub(super) fn name(digest: &str, settings: &[(String, String)], limits: &Limits,
 /// The verdict that was kept under this name, for the policy as it is called now.
 pub(super) fn find(cache: Option<&Cache>, name: &str, policy: &str) -> Option<Verdict> {
     let Kept { since_s, verdict } = serde_json::from_str(&cache?.text(name)?).ok()?;
-    // One of the future is of a clock that was wrong.
+    // A verdict from the future is from a clock that was wrong.
     let age_s = now_s().checked_sub(since_s)?;
     (age_s < HOLDS.as_secs()).then(|| Verdict { policy: policy.into(), ..verdict })
 }

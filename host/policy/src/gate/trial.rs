@@ -1,5 +1,6 @@
-//! Putting a policy through the golden set: each request twice in fresh instances, and once in one that lives through all of it. At work
-//! no instance does; what one remembers shows that its author counts on it, or that it means harm.
+//! The run of a policy through the golden set: each request twice in fresh instances, and once in an instance that
+//! lives through the whole set. At work no instance does; a policy that remembers there has an author who counts on it,
+//! or means harm.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -16,10 +17,11 @@ use crate::{LoadedPolicy, Policy, PolicyError, limits::Limits};
 /// Requests that may end by fuel or time before the rest is left out: each takes as long as a call may.
 const MOST_EXHAUSTED: u32 = 3;
 
-/// Fuel for the whole set, in calls that use up theirs. Every call may keep within its limit and all of them together still take a minute.
+/// Fuel for the whole set, as a multiple of a call's limit. If every call keeps within its limit, all of them together
+/// may still take a minute.
 const MOST_CALLS: u64 = 30;
 
-/// What a price that a policy asks for counts as, in units of fuel: about what working it out takes.
+/// Units of fuel that a price asked for by a policy counts as: about the cost of working it out.
 const PRICE_FUEL: u64 = 2000;
 
 /// The share of a limit from which on it is mentioned.
@@ -36,7 +38,7 @@ struct Turn {
 }
 
 impl Turn {
-    /// Units of fuel, what the host did on the policy's behalf counted as such.
+    /// Units of fuel, including the host's work on the policy's behalf.
     fn spent(&self) -> u64 {
         let prices = self.heard.decision.as_ref().map_or(0, |decision| decision.candidates.len() as u64);
         self.fuel.saturating_add(prices * PRICE_FUEL)
@@ -50,7 +52,7 @@ pub(super) struct Trial {
     pub findings: Vec<Finding>,
 }
 
-/// Tries a policy with these settings on every request, in an order of the seed's.
+/// Tries a policy with these settings on every request, in an order drawn from the seed.
 ///
 /// # Errors
 /// Where a fresh instance can't be put to work.
@@ -86,7 +88,7 @@ pub(super) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed
                     none => none.insert(policy.configure(settings)?.lasting()),
                 };
                 let turns = play(golden, living, &mut spent);
-                // What the clock ended says nothing, and the instance is spent.
+                // A call that ended by fuel or time shows nothing, and its instance is of no more use.
                 if turns.iter().any(is_exhausted) {
                     resident = None;
                 } else {
@@ -101,7 +103,7 @@ pub(super) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed
     }
     if set.tried < set.requests {
         let left = set.requests - set.tried;
-        // What was ended stands among the findings. What was not tried may be anything.
+        // Requests that ended by fuel or time have findings of their own; untried requests may hide anything.
         let (severity, found) = match exhausted == MOST_EXHAUSTED {
             true => (Severity::Note, format!("{} ended by fuel or time", counted(exhausted, "request"))),
             false => {
@@ -119,11 +121,12 @@ pub(super) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed
     Ok(Trial { set, worst, findings })
 }
 
-/// The share of the drawn requests on which a rule of thumb may choose badly: one in so many.
+/// A rule of thumb may choose badly on one drawn request in this many.
 const EXCUSED: usize = 4;
 
-/// Makes notes of bad choices on drawn requests, unless there are many. An honest rule of thumb chooses badly now and then, and a verdict
-/// may not hang on what was drawn; a module that only knows the fixed requests chooses badly on most others.
+/// Turns bad choices on drawn requests into notes, unless there are many. An honest rule of thumb chooses badly now and
+/// then, and a verdict must not depend on the draw; a module that only knows the fixed requests chooses badly on most
+/// others.
 fn excuse(findings: &mut [Finding], drawn: usize) {
     let is_choice = |finding: &Finding| {
         matches!(finding.problem, Problem::OverLimit | Problem::Repeats)
@@ -136,7 +139,7 @@ fn excuse(findings: &mut [Finding], drawn: usize) {
     }
 }
 
-/// Asks a policy everything of a request, and adds what that took to `spent`, in units of fuel.
+/// Puts a request to a policy with all that follows from it, and adds the cost to `spent`, in units of fuel.
 fn play(golden: &GoldenRequest, policy: &mut Policy, spent: &mut u64) -> Vec<Turn> {
     let mut turns = Vec::new();
     golden.play(policy, |policy, heard| {
@@ -176,8 +179,8 @@ fn not_same(golden: &GoldenRequest, first: &[Turn], second: &[Turn]) -> Option<F
     Some(Finding::new(Severity::Error, Step::Golden, Problem::NotSame, found).at(golden, call))
 }
 
-/// Where an instance that heard of other requests before answers otherwise than a fresh one. Other fuel is no matter: memory that was asked
-/// for before need not be asked for again.
+/// The first answer of an instance with earlier requests that differs from a fresh one's. Other fuel does not matter:
+/// memory that was allocated before need not be allocated again.
 fn remembers(golden: &GoldenRequest, fresh: &[Turn], living: &[Turn]) -> Option<Finding> {
     let answer =
         |turn: &Turn| turn.heard.decision.as_ref().map(|decision| (decision.plan.clone(), decision.answer.clone()));

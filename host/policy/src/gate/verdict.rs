@@ -45,9 +45,9 @@ pub struct Counts {
 /// How much of the golden set was tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GoldenSet {
-    /// Requests in the set, those that were drawn included.
+    /// Requests in the set, including the drawn ones.
     pub requests: u32,
-    /// What some of them were drawn from: 'tilewright policy check --seed' repeats it.
+    /// The seed of the drawn requests: 'tilewright policy check --seed' repeats them.
     pub seed: u32,
     /// Requests that were tried.
     pub tried: u32,

@@ -1,24 +1,24 @@
-//! A look over a policy's names before anything is compiled: a file that would be refused anyway is
-//! refused at once, in words that help.
+//! A look over a policy's names before anything is compiled: a file that would be refused anyway is refused at once,
+//! with a message that helps.
 
 use wasmparser::{BinaryReaderError, ComponentExternalKind, Instance, Parser, Payload, TypeRef};
 
-/// The size of a page of linear memory where a module says nothing else, as a power of two.
+/// The default size of a page of linear memory, in bytes, as a power of two.
 const PAGE_LOG2: u32 = 16;
 
 /// The names and sizes of a file's outermost module or component.
 #[derive(Debug, Default)]
 pub(crate) struct Outline<'a> {
-    /// Of a core module the names of the modules that it imports from, of a component those of its imports.
+    /// For a core module, the names of the modules that it imports from; for a component, those of its imports.
     pub imports: Vec<&'a str>,
-    /// The names of its exports; of a component those of instances only.
+    /// The names of its exports; for a component, those of instances only.
     pub exports: Vec<&'a str>,
     /// Core instances that a component makes itself.
     pub instances: usize,
-    /// Bytes that the largest memory of a module within begins with.
+    /// Initial bytes of the largest memory of any module within.
     pub memory_bytes: u64,
-    /// A module within has more than one memory. The compiler panics over that where the feature is off, and it has to be on: wasmtime
-    /// itself makes use of it to copy between a policy's components.
+    /// True if a module within has more than one memory. The compiler panics over that if the feature is off, and it
+    /// has to be on: wasmtime itself uses it to copy between a policy's components.
     pub several_memories: bool,
 }
 
@@ -26,10 +26,10 @@ impl<'a> Outline<'a> {
     /// Reads the sections of a file.
     ///
     /// # Errors
-    /// The parser's words if the file is damaged.
+    /// The parser's message if the file is damaged.
     pub fn read(bytes: &'a [u8]) -> Result<Self, String> {
         let mut outline = Self::default();
-        // The memories of each module or component that is open, the outermost first.
+        // The number of memories of each open module or component, the outermost first.
         let mut memories: Vec<u32> = Vec::new();
         for payload in Parser::new(0).parse_all(bytes) {
             let payload = payload.map_err(words)?;

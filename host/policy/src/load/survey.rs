@@ -1,6 +1,6 @@
 //! What a file asks of the compiler, counted before anything of it is compiled. Cranelift's time and memory grow faster than a function
-//! does: 11 KB made for it hold a core for minutes and take gigabytes. Counting refuses most of that at once and in words that help; what
-//! it misses runs into the limits of the process that compiles.
+//! does: 11 KB made for it hold a core for minutes and take gigabytes. Counting refuses most of that at once, with a
+//! message that helps; the rest runs into the limits of the process that compiles.
 
 mod function;
 mod module;
@@ -102,8 +102,8 @@ impl Survey {
     }
 }
 
-/// Whether a component within a component does more than to name types, which is all that a tool makes it for: the host would generate
-/// code that joins it to the others.
+/// True if a component within a component does more than name types, which is all that tools use one for: the host
+/// would generate code that joins it to the others.
 fn is_inner_code(payload: &Payload<'_>, within: Option<&Module>) -> bool {
     within.is_some_and(Module::is_component)
         && matches!(
@@ -137,7 +137,7 @@ mod tests {
                 (func $f (param i32) (local i64 i64) (if (local.get 0) (then (call $f (i32.const 1)))) (loop)))
             (core module (func)))"#;
         let survey = surveyed(text, CodeLimits::POLICY).unwrap();
-        // Three locals and the hidden ones, where an if and a loop begin.
+        // Three locals and the hidden ones, at the start of an if and of a loop.
         assert_eq!((survey.modules, survey.joins, survey.function_joins), (3, 2 * (3 + HIDDEN), 2 * (3 + HIDDEN)));
         // The parameter of the function and of the call; local.get, if, i32.const, end, end, end; and the other's end.
         assert_eq!(survey.work, 2 * FUNCTION + 2 * CALL + 2 + 6 + 1);

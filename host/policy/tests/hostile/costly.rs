@@ -1,6 +1,6 @@
-//! Modules that are made to be costly to compile: five kinds which counting alone did not bound, at
-//! sizes around its limits, and mutations of them. Whatever the counting misses has to end at the
-//! limits of the process that compiles.
+//! Modules that are made to be costly to compile: five kinds that counting alone did not bound, at sizes around its
+//! limits, and mutations of them. A module that passes the counting has to end at the limits of the process that
+//! compiles.
 
 use std::{fs, time::Instant};
 
@@ -24,15 +24,15 @@ const MOST_SECONDS: f64 = 5.0;
 /// One of the kinds, with its sizes.
 #[derive(Clone, Copy, Debug)]
 enum Costly {
-    /// Loops within each other, of a type with many parameters and results.
+    /// Nested loops of a type with many parameters and results.
     WideBlocks { depth: u32, width: usize },
-    /// Operands that wait at once.
+    /// Operands on the stack at once.
     DeepStack { height: u32, functions: u32 },
-    /// Loops within each other without a local.
+    /// Nested loops without a local.
     BareLoops { depth: u32, functions: u32 },
     /// Functions with many parameters.
     WideSignatures { functions: u32, width: usize },
-    /// Calls between components within the component, of a tuple with many fields.
+    /// Calls between components within the component that pass a tuple with many fields.
     Adapters { calls: usize, fields: usize },
 }
 
@@ -48,7 +48,7 @@ impl Costly {
     }
 }
 
-/// The kinds as they were found, larger, and just within what counting lets pass.
+/// The kinds in the sizes as found, in larger ones, and in sizes just within the limits of counting.
 const FOUND: [Costly; 32] = [
     Costly::WideBlocks { depth: 1000, width: 1000 },
     Costly::WideBlocks { depth: 1000, width: 500 },
@@ -84,10 +84,10 @@ const FOUND: [Costly; 32] = [
     Costly::Adapters { calls: 2000, fields: 1 },
 ];
 
-/// So many mutations besides.
+/// The number of mutations besides.
 const MUTATIONS: usize = 12;
 
-/// Sizes at random, spread over orders of magnitude, from a fixed seed.
+/// Random sizes from a fixed seed, spread over orders of magnitude.
 fn mutations() -> Vec<Costly> {
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[13; 32]);
     let mut runner = TestRunner::new_with_rng(Default::default(), rng);
@@ -146,11 +146,11 @@ fn wide_signatures(functions: u32, width: usize) -> Vec<u8> {
     exporting_typed(&[(width, 0)], (0..functions).map(|_| (TYPES, ended(Function::new([])))))
 }
 
-/// A component that lifts functions, and another that lowers and uses them: for each the host generates what copies the fields between the
-/// two.
+/// A component that lifts functions, and another that lowers and uses them: for each the host generates code that
+/// copies the fields between the two.
 fn adapters(calls: usize, fields: usize) -> Vec<u8> {
     let tuple = format!("(tuple {})", "u8 ".repeat(fields));
-    // More than 16 go by memory.
+    // More than 16 fields are passed in memory.
     let params = "i32 ".repeat(if fields <= 16 { fields } else { 1 });
     let each = |text: fn(usize, &str, &str) -> String| -> String {
         (0..calls).map(|call| text(call, &tuple, &params)).collect()
@@ -165,7 +165,7 @@ fn adapters(calls: usize, fields: usize) -> Vec<u8> {
     let imported = each(|call, tuple, _| format!(r#"(import "f{call}" (func $f{call} (param "x" {tuple})))"#));
     let lowered =
         each(|call, _, _| format!(r#"(core func $l{call} (canon lower (func $f{call}) (memory $m "memory")))"#));
-    // What nobody calls is not made.
+    // An adapter that nobody calls is not generated.
     let used = each(|call, _, params| format!(r#"(import "" "{call}" (func (param {params})))"#));
     let given = each(|call, _, _| format!(r#"(export "{call}" (func $l{call}))"#));
     let with = each(|call, _, _| format!(r#"(with "f{call}" (func $a "f{call}"))"#));
@@ -196,7 +196,7 @@ fn processor_seconds() -> f64 {
     fields[11..15].iter().map(|ticks| ticks.parse::<f64>().unwrap()).sum::<f64>() / 100.0
 }
 
-/// The processor time that a load took, and what came of it.
+/// Seconds of processor time that a load took, and its result.
 fn load(host: &PolicyHost, costly: Costly, bytes: &[u8]) -> (f64, Result<(), PolicyError>) {
     let (before, started) = (processor_seconds(), Instant::now());
     let loaded = host.load("guest", bytes).map(drop);
@@ -223,7 +223,7 @@ fn every_costly_module_ends_soon_with_a_reason_and_the_next_one_works() {
     assert_right(&decide(&mut put_to_work(&host, &HEALTHY), &request()));
 }
 
-/// With the sieve wide open, what takes most runs into the limits of the compiling process itself.
+/// With the limits of counting wide open, the costliest modules run into those of the compiling process.
 #[test]
 fn the_compiling_process_is_bounded_by_itself() {
     let _alone = alone();
@@ -247,7 +247,7 @@ fn the_compiling_process_is_bounded_by_itself() {
     assert_right(&decide(&mut put_to_work(&host, &HEALTHY), &request()));
 }
 
-/// By the clock, too, whatever the child is doing.
+/// The clock ends the child, too, whatever it is doing.
 #[test]
 fn the_compiling_process_has_a_deadline() {
     let _alone = alone();

@@ -109,7 +109,7 @@ impl Guest {
     }
 }
 
-/// A component from a text, with the names of a policy's exports added: nothing is done with what is no policy at all.
+/// A component from a text, with the names of a policy's exports added: a file without them is refused at once.
 pub fn named(text: &str) -> Vec<u8> {
     let body = text.trim_end().strip_suffix(')').unwrap_or_else(|| panic!("no component: {text}"));
     let text = format!(

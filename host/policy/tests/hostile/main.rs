@@ -100,7 +100,7 @@ fn the_clock_holds_on_a_machine_that_is_busy_and_blames_nobody_for_it() {
         is_over.store(true, Ordering::Relaxed);
         took
     });
-    // Nobody is called late by much: the clock's thread sleeps most of the time, and is woken before those that count.
+    // Ticks are not late by much: the clock's thread sleeps most of the time, so it is woken before those that count.
     assert!(took.iter().all(|took| *took >= Duration::from_millis(250)), "{took:?}");
     assert!(took.iter().min().unwrap() <= &Duration::from_millis(500), "{took:?}");
 }

@@ -173,7 +173,7 @@ fn once(outcome: Outcome, host: &PolicyHost, bytes: &[u8]) -> Result<Duration, S
         (Ok(policy), _) => policy,
         (Err(error), Outcome::Refused(why)) => {
             let said = error.to_string();
-            // As in `is_as_told`: on a busy machine the clock may come before the fuel's end.
+            // As in `is_as_told`: on a busy machine the clock may run out before the fuel.
             let clock = why.contains("all 50000000") && loading.as_millis() >= 250 && said.contains("no answer within");
             let fits = said.starts_with("policy guest") && (said.contains(why) || clock) && is_one_line(&said);
             return if fits { Ok(loading) } else { Err(format!("refused with '{said}'")) };

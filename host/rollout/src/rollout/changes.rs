@@ -1,5 +1,5 @@
-//! What is done to policies: swapped, rolled back, paused, promoted, and checked. Each change is written down before it is in force, and is
-//! not in force where it can't be written.
+//! Changes to policies: swap, rollback, pause, promotion; and their checks. Each change is stored before it is in
+//! force, and is not in force if it can't be stored.
 
 use std::sync::{Arc, MutexGuard, TryLockError, atomic::Ordering};
 
@@ -30,7 +30,8 @@ impl Rollout {
         self.swapped(&slot, swapping, replacement, settings, None)
     }
 
-    /// Swaps while nobody else swaps the same policy. `configured`: what the policy is configured with from then on, where that is new.
+    /// Swaps a policy; `_swapping` keeps out other swaps of it. `configured`: the policy's new configuration, if it
+    /// changes.
     pub(super) fn swapped(
         &self,
         slot: &Arc<Slot>,
@@ -68,7 +69,7 @@ impl Rollout {
         match replacement {
             Replacement::Stored { digest } => self.sources.stored(digest),
             Replacement::From(source) => {
-                // Whoever may ask for a swap could make the server ask any machine that it reaches.
+                // Otherwise a caller that may swap could make the server ask any machine that it reaches.
                 if let Source::Oci(reference) = source {
                     let parsed: Result<Reference, _> = reference.parse();
                     let is_allowed =
@@ -83,8 +84,8 @@ impl Rollout {
         }
     }
 
-    /// A revision takes over, once it is written down with its number. `trial`: the route whose canary it was, and why it is promoted, which
-    /// ends the trial with the same write.
+    /// Puts a revision in force, after storing it with its number. `trial`: the route whose canary it was, and the
+    /// reason for its promotion; the same write ends the trial.
     fn put_in_force(
         &self,
         slot: &Arc<Slot>,
@@ -116,12 +117,12 @@ impl Rollout {
         let revision = Arc::new(Revision::new(&slot.name, policy.next, now(), prepared));
         policy.next += 1;
         (policy.in_force, policy.previous) = ((&*revision).into(), Some((&*before.in_force).into()));
-        // What the watchdog paused was another revision.
+        // The watchdog had paused another revision.
         let goes_on = std::mem::take(&mut policy.paused_by_watchdog);
         policy.paused &= !goes_on;
         if let Err(error) = self.keep(&mut written, kept.clone()) {
             if self.state.says(&kept) {
-                // A restart may find it in force: the number is its own from now on.
+                // A restart may find this revision in force, so its number is used up.
                 slot.changing().next = revision.number + 1;
             }
             return Err(error);
@@ -150,15 +151,15 @@ impl Rollout {
         Ok(Change { in_force: revision, changed: true })
     }
 
-    /// A configuration that was read in the meantime may no longer have the policy: what is changed of it then is nobody's, and its number
-    /// would be given out again.
+    /// Fails if a configuration that was read meanwhile no longer has the policy: a change would belong to no policy,
+    /// and its number would be given out again.
     fn check_in_service(&self, slot: &Arc<Slot>) -> Result<()> {
         let is_in_service = self.slots.load().get(&slot.name).is_some_and(|known| Arc::ptr_eq(known, slot));
         if is_in_service { Ok(()) } else { Err(self.unknown(&slot.name)) }
     }
 
     fn refused(&self, slot: &Slot, origin: &str, source: SourceNow, error: &Error) {
-        // What a new configuration names is not what the policy goes by.
+        // A source that only a refused configuration names does not become the policy's.
         if source.seen.is_some() && source.configured.is_none() {
             let mut written = lock(&self.written);
             source.apply(&mut slot.changing());
@@ -253,7 +254,7 @@ impl Rollout {
         let known = || routes.iter().map(|taking| taking.route.name.clone()).collect();
         let found = routes.iter().find(|taking| taking.route.name == route).cloned();
         let found = found.ok_or_else(|| Error::UnknownRoute { name: route.into(), known: known() })?;
-        // What took over since the last job is what is on trial.
+        // A revision that took over since the last job is the one on trial.
         if let Some(trial) = &found.route.canary {
             let candidate = self.find(&trial.policy)?.forces.load().in_force.clone();
             lock(&found.canary).is_of(&candidate);
@@ -278,7 +279,7 @@ impl Rollout {
         self.put_in_force(&slot, prepared, What::Promoted, SourceNow::default(), Some((taking, why)))
     }
 
-    /// A canary does worse: it gets nothing any more, whether that can be written down or not.
+    /// Stops a canary that does worse: it gets nothing any more, even if that can't be stored.
     pub(super) fn stopped(&self, taking: &InForce, why: &str) {
         {
             let mut written = lock(&self.written);
@@ -297,11 +298,11 @@ impl Rollout {
         self.tell(What::CanaryStopped, policy.as_deref(), Some(&taking.route.name), None, detail);
     }
 
-    /// Stores a module with its signature and says what the gate says of it, with what the policy that it is for may use. Where signatures
-    /// are required, the signature is verified before anything of the module is looked at.
+    /// Stores a module with its signature and returns the gate's verdict on it, with the grants of the policy that it
+    /// is for. If signatures are required, the signature is verified before the module is looked at.
     ///
     /// # Errors
-    /// It is not signed, where it has to be; it can't be loaded at all; [`Error::UnknownPolicy`]
+    /// [`Error::Unsigned`], [`Error::UnknownPolicy`], or the error of a module that can't be loaded or stored at all.
     pub fn upload(&self, bytes: Vec<u8>, signature: Option<String>, policy: Option<&str>) -> Result<Checked> {
         let grants = policy.map(|name| Ok::<_, Error>(self.find(name)?.changing().wanted.grants)).transpose()?;
         let digest = crate::module::digest(&bytes);
@@ -309,7 +310,7 @@ impl Rollout {
         if let Some(signature) = &signature {
             key_of(&digest, signature)?;
         }
-        // What somebody uploads again and again is still what ships, and needs no signature.
+        // An uploaded copy of a policy that ships needs no signature.
         let shipped = shipped_as(&bytes);
         let fetched = Fetched { bytes, origin, shipped, signature, reference: None };
         let policies = self.config.load().policies.clone();
@@ -326,7 +327,7 @@ impl Rollout {
         let bytes = self.sources.modules.get(digest)?;
         let policies = self.config.load().policies.clone();
         if policies.require_signed {
-            // One that counts is not replaced by one that does not.
+            // A trusted signature is not replaced by one that is not trusted.
             let verified = policies.trusted.verify(&bytes, Some(signature));
             verified.map_err(|refusal| Error::Unsigned { policy: crate::module::called(digest), refusal })?;
         }
@@ -353,16 +354,16 @@ impl Rollout {
     }
 }
 
-/// Refuses what is no signature at all.
+/// Refuses text that is no signature at all.
 fn key_of(digest: &str, signature: &str) -> Result<()> {
     let policy = || digest.chars().take(80).collect();
     tilewright_signing::key_of(signature).map(drop).map_err(|refusal| Error::Unsigned { policy: policy(), refusal })
 }
 
-/// What is new of a policy's source, once a swap has come of it.
+/// The changes to a policy's source that come with a swap.
 #[derive(Default)]
 pub(super) struct SourceNow {
-    /// What it has now.
+    /// The fingerprint of the source's current module.
     seen: Option<String>,
     configured: Option<Wanted>,
 }
@@ -383,13 +384,13 @@ impl SourceNow {
     }
 }
 
-/// A policy as it is about to be written down.
+/// A policy's entry in the state that is about to be stored.
 fn kept_policy<'a>(kept: &'a mut Kept, slot: &Slot) -> Result<&'a mut KeptPolicy> {
     let known = kept.policies.keys().cloned().collect();
     kept.policies.get_mut(&slot.name).ok_or_else(|| Error::UnknownPolicy { name: slot.name.clone(), known })
 }
 
-/// A trial as it is written down at its end; none where it has ended already.
+/// The entry of a trial that ends, for the stored state; `None` if it has ended already.
 fn ended(taking: &InForce, state: CanaryState, why: &str) -> Option<KeptCanary> {
     let canary = lock(&taking.canary);
     let is_on_trial = canary.facts.state == CanaryState::Trial;

@@ -23,10 +23,11 @@ use crate::{
 
 impl Rollout {
     /// Puts everything in force that the configuration names, or that was in force when the server ended; the listener hears of every event.
-    /// `used`: the highest number that any job was ever given, by policy; none of them is given out again, whatever became of the file.
+    /// `used`: by policy, the highest number that any job was ever given; neither it nor any lower one is given out
+    /// again, even if the state file is lost.
     ///
     /// # Errors
-    /// A policy can't be put in force: its [`crate::Error`]; what is new can't be written down.
+    /// The [`crate::Error`] of a policy that can't be put in force, or of new state that can't be stored.
     pub fn open(
         folder: &Path,
         disk: Disk,
@@ -68,7 +69,7 @@ impl Rollout {
             let is_known = |(name, policy): (&String, &KeptPolicy)| {
                 kept.policies.get(name).is_some_and(|known| known.in_force.is_same(&policy.in_force))
             };
-            // A revision that no file knows does not serve. One that was in force before does.
+            // A revision that is in no file does not serve. One that was in force before does.
             if !rollout.kept().policies.iter().all(is_known) {
                 return Err(error);
             }
@@ -111,7 +112,7 @@ impl Rollout {
         Ok(Slot::new(name, Forces { in_force, previous: None }, Changing { next: next + 1, wanted, seen }, paused))
     }
 
-    /// The number of the next revision of a policy that is put in service: above all that it ever had.
+    /// The next revision number of a policy that is put in service: above all that it ever had.
     fn next_number(&self, name: &str) -> u64 {
         lock(&self.numbers).get(name).copied().unwrap_or(1)
     }
@@ -158,8 +159,8 @@ impl Rollout {
         canary
     }
 
-    /// The assignment of a job that was accepted before the server ended: the same revision, in force or not. The same number does not make
-    /// it the same: the module, its settings and what it may use have to be those that the job was accepted under.
+    /// The assignment of a job that was accepted before the server ended: the same revision, in force or not. The same
+    /// number is not enough: module, settings and grants have to be those that the job was accepted under.
     ///
     /// # Errors
     /// The revision can't be had any more.
@@ -172,7 +173,7 @@ impl Rollout {
             None => {
                 let revision = Arc::new(self.revive(&pinned.policy, &kept, &self.config.load().policies)?);
                 revision.judged().is_out = true;
-                // The next job of it finds it there.
+                // The next job of this revision finds it there.
                 slot.as_ref().inspect(|slot| slot.drain(&revision));
                 revision
             }

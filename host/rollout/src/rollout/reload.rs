@@ -11,11 +11,11 @@ use super::{Replacement, Rollout, lock, one_line, opening::wanted};
 use crate::{Result, What, slot::Slot, state::raise};
 
 impl Rollout {
-    /// Goes by another configuration: what has changed of a policy goes through the gate and takes over, routes change together.
+    /// Switches to another configuration: changed policies go through the gate and take over, and all routes change
+    /// together. A policy that was in service before and can't be replaced stays as it is; returns a line for each.
     ///
     /// # Errors
-    /// A policy that is new can't be put in force: the old configuration stays whole. One that was in service before and can't be replaced
-    /// stays as it is: a line for each is given back.
+    /// A new policy can't be put in force, or the state can't be stored: the old configuration stays whole.
     pub fn reload(&self, config: &Config) -> Result<Vec<String>> {
         let before = self.slots.load_full();
         let mut slots = BTreeMap::new();
@@ -34,11 +34,11 @@ impl Rollout {
                 }
             }
         }
-        // Routes of the old configuration decide until those of the new one do: each finds its policies.
+        // The old configuration's routes decide until the new one's do, so the policies of both stay until then.
         let mut both = (*before).clone();
         both.extend(slots.iter().map(|(name, slot)| (name.clone(), slot.clone())));
         {
-            // Written down before a route leads to them.
+            // Stored before a route leads to them.
             let mut written = lock(&self.written);
             self.slots.store(Arc::new(both));
             if let Err(error) = self.keep(&mut written, self.kept()) {
@@ -50,10 +50,10 @@ impl Rollout {
         self.config.store(Arc::new(config.clone()));
         let mut refused = Vec::new();
         for (slot, wanted) in changed {
-            // Another swap comes to its end first.
+            // Waits for another swap to end.
             let swapping = slot.swapping.lock().unwrap_or_else(PoisonError::into_inner);
             if let Err(error) = self.swapped(&slot, swapping, &Replacement::Configured, None, Some(wanted)) {
-                // Told of among the events, too; tried again with the next reload.
+                // Also among the events; the next reload tries it again.
                 refused.push(format!("policy {}: {}", slot.name, one_line(&error)));
             }
         }
@@ -69,7 +69,7 @@ impl Rollout {
         Ok(refused)
     }
 
-    /// Remembers where the numbers of policies stand that are among these slots and no longer among those.
+    /// Remembers the next numbers of policies that are among `these` slots but not among `those`.
     fn leave_numbers(&self, these: &BTreeMap<String, Arc<Slot>>, those: &BTreeMap<String, Arc<Slot>>) {
         let mut numbers = lock(&self.numbers);
         for (name, slot) in these.iter().filter(|(name, _)| !those.contains_key(*name)) {
@@ -77,12 +77,12 @@ impl Rollout {
         }
     }
 
-    /// Says everywhere that a new configuration is wrong, and the old one stays.
+    /// Reports a new configuration, certificate or token that does not serve.
     pub fn reload_refused(&self, why: &str) {
-        self.tell(What::ReloadRefused, None, None, None, format!("{why}; the configuration before stays in force"));
+        self.tell(What::ReloadRefused, None, None, None, why.to_owned());
     }
 
-    /// Looks at every source that can be looked at without asking a registry, and at those that the configuration says something new of.
+    /// Checks every source that needs no registry, and every source that is new in the configuration.
     pub fn refresh_all(&self) {
         for name in self.slots.load().keys() {
             let Ok(slot) = self.find(name) else { continue };
@@ -90,14 +90,14 @@ impl Rollout {
                 let changing = slot.changing();
                 (changing.wanted.source.clone(), changing.seen.clone())
             };
-            // A registry may take long, or be away.
+            // A registry may be slow, or out of reach.
             if seen.is_none() || !matches!(source, Source::Oci(_)) {
                 self.refresh(name);
             }
         }
     }
 
-    /// Looks whether a policy's file has changed, and if so lets it take over through the gate.
+    /// Checks if a policy's source has changed; if so, it takes over through the gate.
     pub fn refresh(&self, name: &str) {
         let Ok(slot) = self.find(name) else { return };
         let (wanted, seen) = {
@@ -107,7 +107,7 @@ impl Rollout {
         // A file that is being written, or gone for a moment, will change again.
         let Ok(fetched) = self.sources.fetch(&wanted.source, wanted.grants) else { return };
         if Some(fetched.fingerprint()) != seen {
-            // Told of among the events where it is refused.
+            // A refusal is among the events.
             let _ = self.swap(name, &Replacement::Configured, None);
         }
     }

@@ -1,4 +1,5 @@
-//! Every write fails once, and all from any write on: what was acknowledged is in force after a restart, and no number is used twice.
+//! Each write fails, alone and with all that follow: acknowledged changes are in force after a restart, and no number
+//! is used twice.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,7 +21,7 @@ fn config(policies: &str) -> Config {
     Config::parse(&format!("{own}{policies}{ROUTE}"), Path::new("test.toml")).unwrap()
 }
 
-/// A folder for the state, and one for compiled code, which all share.
+/// A folder for the state, and one for compiled code that all places share.
 struct Place {
     data: TempDir,
     cache: Arc<TempDir>,
@@ -47,7 +48,8 @@ fn tile(tile: u32) -> Settings {
     vec![("tile".to_owned(), tile.to_string())]
 }
 
-/// What callers can see of a policy: numbers and settings of the revisions in force and before, and whether it is paused.
+/// The facts that callers see of a policy: numbers and settings of the revisions in force and before, and if it is
+/// paused.
 type Facts = BTreeMap<String, (u64, Settings, Option<(u64, Settings)>, bool)>;
 
 fn facts(rollout: &Rollout) -> (Facts, bool) {
@@ -62,7 +64,7 @@ fn facts(rollout: &Rollout) -> (Facts, bool) {
 
 type Step = fn(&Rollout) -> Result<()>;
 
-/// Everything that changes what is in force.
+/// Changes of every kind to what is in force.
 const STEPS: [Step; 11] = [
     |rollout| swap(rollout, "own", 64).map(drop),
     |rollout| rollout.pause("own", true),
@@ -81,7 +83,7 @@ fn swap(rollout: &Rollout, policy: &str, size: u32) -> Result<Change> {
     rollout.swap(policy, &Replacement::From(Source::Shipped("fixed".into())), Some(&tile(size)))
 }
 
-/// What every number stood for.
+/// The module and the settings of every number.
 #[derive(Default)]
 struct Numbers(HashMap<(String, u64), (String, Settings)>);
 
@@ -123,7 +125,7 @@ fn every_write_fails_and_nothing_acknowledged_is_lost() {
                     let before = facts(&rollout);
                     may_be = None;
                     match step(&rollout) {
-                        // What a reload could not do is told, and done by the next.
+                        // A reload reports the changes that failed, and the next one makes them.
                         Ok(()) => {}
                         Err(Error::Storage { .. }) => {
                             assert_eq!(facts(&rollout), before, "{fault}: a change that was refused is not in force");
@@ -141,7 +143,7 @@ fn every_write_fails_and_nothing_acknowledged_is_lost() {
             let again = place.open(Disk::default(), &BTreeMap::new(), "[policies.two]\nsource = 'fixed'\n").unwrap();
             let mut found = facts(&again);
             numbers.look(&again);
-            // What only the last configuration has begins anew where no reload got so far.
+            // A policy of the last configuration alone begins anew if no reload got that far.
             for facts in [&mut acknowledged, &mut may_be].into_iter().flatten().chain([&mut found]) {
                 facts.0.remove("two");
             }
@@ -150,7 +152,7 @@ fn every_write_fails_and_nothing_acknowledged_is_lost() {
                 acknowledged.is_none() || is_either || goes_on && may_be.is_some(),
                 "{fault} {and_all_after} {goes_on}: {found:?} after {acknowledged:?}, {may_be:?} was tried"
             );
-            // Whatever is tried again has a number of its own.
+            // A change that is tried again gets a number of its own.
             swap(&again, "own", 120).unwrap();
             swap(&again, "two", 128).unwrap();
             numbers.look(&again);
@@ -200,7 +202,7 @@ fn the_next_number_stands_above_every_one_that_a_job_was_given() {
     let rollout = place.open(Disk::default(), &used, "").unwrap();
     assert_eq!(rollout.policy("own").unwrap().in_force.number, 42);
     assert_eq!(swap(&rollout, "own", 64).unwrap().in_force.number, 43);
-    // Not configured before, and again after it was no longer.
+    // A policy that is new to the configuration, and one that comes back to it.
     let two = "[policies.two]\nsource = 'fixed'\n";
     rollout.reload(&config(two)).unwrap();
     assert_eq!(rollout.policy("two").unwrap().in_force.number, 8);
@@ -228,7 +230,7 @@ fn the_watchdog_does_not_wait_for_room_and_a_restart_knows_of_it_once_there_is()
     rollout.take_back(&slot, &bad, "a test");
     assert_eq!(rollout.policy("own").unwrap().in_force.number, 1);
     assert!(rollout.settle().is_err() && disk.trouble().is_some_and(|trouble| trouble.is_full));
-    // An answer that says so would be undone by a restart.
+    // An acknowledged change would be undone by a restart.
     assert!(matches!(rollout.pause("own", false), Err(Error::Storage { .. })));
     drop(rollout);
     let rollout = place.open(Disk::default(), &BTreeMap::new(), "").unwrap();
@@ -238,7 +240,7 @@ fn the_watchdog_does_not_wait_for_room_and_a_restart_knows_of_it_once_there_is()
     drop(rollout);
     let rollout = place.open(Disk::default(), &BTreeMap::new(), "").unwrap();
     assert_eq!(rollout.policy("own").unwrap().in_force.number, 1);
-    // With none before it nobody is asked, until another revision takes over, after a restart as well.
+    // With no revision before it, no policy is asked until another one takes over, even after a restart.
     let slot = rollout.find("own").unwrap();
     rollout.take_back(&slot, &slot.forces.load().in_force.clone(), "a test");
     drop(rollout);

@@ -25,7 +25,7 @@ impl Rollout {
         let kind = tally::kind(&record.request, &record.device);
         let measured = record.measured().filter(|_| !is_mixed && record.fallback.is_none()).map(tally::Sample::from);
         // What never ends well takes the longest of times.
-        // So does what only the host's own plan brought to its end.
+        // So does a job that only the host's own plan finished.
         let is_lost =
             is_lost || record.fallback.as_ref().is_some_and(|fallback| fallback.reason == FallbackReason::Exhausted);
         let sample = measured.or((is_lost && !is_mixed).then_some(tally::Sample::LOST));
@@ -116,7 +116,7 @@ impl Rollout {
         }
         let now_in_force = slot.forces.load().in_force.clone();
         let in_force = now_in_force.number;
-        // What does harm goes at once, whether that can be written down or not.
+        // A harmful revision goes at once, even if that can't be stored.
         self.settle_or_say(&mut written);
         drop(written);
         let ring = std::mem::take(&mut revision.judged().ring);

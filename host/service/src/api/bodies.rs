@@ -38,7 +38,7 @@ pub fn is_json(media: &str) -> bool {
     media.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json"))
 }
 
-/// JSON, or a line that says which field is wrong.
+/// Parses JSON; a fault names the field that is wrong.
 pub fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     words::object(bytes).map_err(|fault| match fault {
         Fault::Syntax(line) => Problem::new(StatusCode::BAD_REQUEST, format!("the body: {line}")),

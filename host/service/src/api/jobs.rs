@@ -149,7 +149,7 @@ pub async fn submitted(app: &App, request: Request, key: Option<String>, from_pa
     let bytes = latent.as_file().metadata().map_err(|error| Problem::unable(&error))?.len();
     let turn = app.looks.turn(&caller, bytes).await?;
     Ok(spawn_blocking(move || {
-        // Held until the look is over, whether anybody still waits for it or not.
+        // Held until the look is over, even if nobody waits for it any more.
         let _turn = turn;
         house.accept(job, latent, key.as_deref())
     })
@@ -264,7 +264,8 @@ pub fn page(limit: u32) -> Outcome<u32> {
 #[derive(Serialize, ToSchema)]
 pub struct Jobs {
     jobs: Vec<Job>,
-    /// Where the next page begins; null on the last. A search reads so many jobs at a time: a page may be short and still not the last.
+    /// The `before` of the next page; null on the last. A search reads so many jobs at a time: a page may be short and
+    /// still not the last.
     next: Option<String>,
 }
 

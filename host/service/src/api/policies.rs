@@ -188,8 +188,9 @@ pub struct For {
 
 /// Upload a module
 ///
-/// It is stored under its digest and checked; a swap can name it then. Where the configuration asks for signed policies, its signature
-/// comes with it and is verified before anything else. Modules that nothing needs are removed after a while.
+/// It is stored under its digest and checked; a swap can name it then. If the configuration asks for signed policies,
+/// its signature comes with it and is verified before anything else. Modules that nothing needs are removed after a
+/// while.
 #[utoipa::path(
     post, path = "/v1/modules", operation_id = "uploadModule",
     params(For, ("Module-Signature" = Option<String>, Header, description = "Its signature as minisign writes it, the whole file in base64", max_length = 8192, pattern = "^[A-Za-z0-9+/]+=*$")),
@@ -226,13 +227,13 @@ fn signature(headers: &HeaderMap) -> Outcome<Option<String>> {
     text.map(Some).ok_or_else(wrong)
 }
 
-/// Bytes of the largest module that is taken, whichever policy it is for.
+/// The size of the largest module that is taken for any policy, in bytes.
 pub fn largest_module(app: &App) -> u64 {
     let file = Limits::default().granting(tilewright_policy::Wasi::Inert, None).file_bytes as u64;
     file.min(app.house.config.load().server.limits.upload_bytes)
 }
 
-/// A module that comes in, written to a file as it comes: none is held in memory before its turn.
+/// Writes an incoming module to a file as it arrives: no module is held in memory before its turn.
 async fn received(app: &App, request: Request) -> Outcome<NamedTempFile> {
     let most = largest_module(app);
     check_length(request.headers(), most)?;

@@ -1,5 +1,5 @@
-//! How operations end, where that is the same for all: each handler names only the statuses of its own, and no response goes without
-//! words.
+//! Responses that are the same for all operations: each handler names only the statuses of its own, and no response
+//! goes without words.
 
 use axum::http::StatusCode;
 use utoipa::openapi::{
@@ -41,8 +41,8 @@ pub fn describe(description: &mut OpenApi) {
     }
 }
 
-/// A response without words gets those of its status, which OpenAPI asks for of each; a failure without a body of its own has a problem
-/// for one.
+/// Completes a response: if it has no description, it gets its status's, since OpenAPI requires one of each; a failure
+/// without a body of its own gets a problem's.
 fn complete(status: &str, response: &mut Response) {
     if response.description.is_empty() {
         let reason = status.parse().ok().and_then(|status: StatusCode| status.canonical_reason());

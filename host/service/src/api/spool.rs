@@ -12,17 +12,17 @@ use crate::{
     problem::{Outcome, Problem},
 };
 
-/// A file that is being written; gone where it is not finished.
+/// A file that is being written; removed unless it is finished.
 pub struct Spool {
     house: Arc<House>,
     file: NamedTempFile,
     writing: tokio::fs::File,
-    /// Written so far.
+    /// Bytes written so far.
     pub bytes: u64,
 }
 
 impl Spool {
-    /// Begins one.
+    /// Begins a file.
     ///
     /// # Errors
     /// The disk does not take it.
@@ -35,7 +35,7 @@ impl Spool {
         Ok(Self { house, file, writing: tokio::fs::File::from_std(again), bytes: 0 })
     }
 
-    /// Writes some more.
+    /// Appends a chunk.
     ///
     /// # Errors
     /// The disk does not take it.
@@ -44,7 +44,7 @@ impl Spool {
         self.writing.write_all(chunk).await.map_err(|error| unwritten(&self.house, &error))
     }
 
-    /// The file, whole.
+    /// Ends the writing and gives the whole file.
     ///
     /// # Errors
     /// The disk does not take it.
@@ -54,7 +54,7 @@ impl Spool {
     }
 }
 
-/// The answer to an upload that can't be written; readiness says so, too, until there is room again.
+/// The answer to an upload that can't be written. Readiness says so, too, until the disk takes writes again.
 fn unwritten(house: &House, error: &io::Error) -> Problem {
     house.disk.note(is_full(error), error.to_string());
     Problem::unwritten(is_full(error))

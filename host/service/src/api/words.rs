@@ -1,10 +1,9 @@
-//! Faults of a body, a query or a form, in the API's words: the field, what is expected
-//! there, and what came instead. Parsers speak of their own types and of places in the text, which
-//! say nothing to whoever made the request with a program.
+//! Faults of a body, a query or a form, in the API's words: the field, what is expected there, and what came instead.
+//! Parsers speak of their own types and of places in the text, which mean nothing to the author of a client.
 
 use serde::de::DeserializeOwned;
 
-/// Types as parsers call them, and as the API's description does.
+/// Parsers' names of types, with those of the API's description.
 const EXPECTED: [(&str, &str); 14] = [
     ("a string", "a text"),
     ("a borrowed string", "a text"),
@@ -32,24 +31,24 @@ const NUMBERS: [&str; 6] = [
     "cannot parse float from empty string",
 ];
 
-/// Characters of what came instead that are repeated.
+/// The most characters of a name or value that a message repeats.
 const SHOWN: usize = 64;
 
-/// Why some JSON is not what is expected.
+/// A fault of a JSON text.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is no JSON at all.
+    /// The text is not JSON.
     Syntax(String),
-    /// It is, and says something else.
+    /// The text is JSON, but not what is expected.
     Data(String),
 }
 
 /// Reads an object.
 ///
 /// # Errors
-/// A line.
+/// A [`Fault`] with a line for the client.
 pub fn object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
-    // A list with the fields in order would be taken, too.
+    // Serde would take a list with the fields in order, too.
     if bytes.trim_ascii_start().first() == Some(&b'[') {
         return Err(Fault::Data("expected an object, not a list".into()));
     }
@@ -61,11 +60,11 @@ pub fn object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
         true => Fault::Data(line(&error.path().to_string(), &error.inner().to_string())),
         false => place(error.inner()),
     })?;
-    // What follows the object is no part of it.
+    // Anything after the object is a fault.
     reader.end().map_err(|error| place(&error)).map(|()| read)
 }
 
-/// Turns a parser's words about a field into a line: `path` is where it stood, `.` for the whole.
+/// Turns a parser's words about a field into a line: `path` is the field's place, `.` for the whole.
 pub fn line(path: &str, message: &str) -> String {
     let message = message.rsplit_once(" at line ").map_or(message, |(message, _)| message);
     let place =
@@ -93,7 +92,7 @@ pub fn line(path: &str, message: &str) -> String {
     format!("{place}not as it is described in /openapi.json")
 }
 
-/// Turns the words of the extractor of queries into a line.
+/// Turns the query extractor's words into a line.
 pub fn query(text: &str) -> String {
     let text = text.rsplit_once("deserialize query string: ").map_or(text, |(_, rest)| rest);
     match text.split_once(": ") {
@@ -104,7 +103,7 @@ pub fn query(text: &str) -> String {
     }
 }
 
-/// ", expected one of `a`, `b`", with what there is.
+/// Turns serde's ", expected one of `a`, `b`" into a list of the known names.
 fn known(rest: &str) -> String {
     let names: Vec<&str> = rest.split('`').skip(1).step_by(2).collect();
     if names.is_empty() { String::new() } else { format!(": there are {}", names.join(", ")) }
@@ -117,7 +116,7 @@ fn meant(expected: &str) -> &str {
     EXPECTED.iter().find(|(theirs, _)| *theirs == expected).map_or(expected, |(_, ours)| ours)
 }
 
-/// Names the value that came, as `string "x"`, ``integer `1` ``, `null`.
+/// Names the value that came; serde calls it `string "x"`, ``integer `1` ``, `null`.
 fn came_as(came: &str) -> String {
     let inner = || came.split_once('`').and_then(|(_, rest)| rest.rsplit_once('`')).map(|(inner, _)| shown(inner));
     match came.split(' ').next() {

@@ -22,10 +22,10 @@ use crate::{Error, Result};
 /// The cookie of a session.
 const COOKIE: &str = "tilewright";
 
-/// How long a session lasts.
+/// The lifetime of a session.
 pub const SESSION: Duration = Duration::from_secs(12 * 3600);
 
-/// Sessions at once; the oldest goes.
+/// The most sessions at once; one more removes the oldest.
 const SESSIONS: usize = 64;
 
 /// Characters of the shortest token.
@@ -37,21 +37,21 @@ const TOKEN_FILE: u64 = 4096;
 /// The name of the token that `token-file` names.
 const OPERATOR: &str = "token-file";
 
-/// The name of a caller where no token is asked for.
+/// The name of a caller if no token is asked for.
 const ANYBODY: &str = "anybody";
 
 type Hash = [u8; 32];
 
-/// A caller, as far as one is known.
+/// A caller and its role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// The token's name.
     pub name: String,
-    /// The role of who brings it.
+    /// The token's role.
     pub role: Role,
 }
 
-/// A token, as it is compared.
+/// A token's hash, by which it is compared, and its caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Token {
     hash: Hash,
@@ -61,7 +61,7 @@ struct Token {
 #[derive(Clone, Debug)]
 struct Session {
     began: Instant,
-    /// Of the token that it was begun with: a token that is taken back takes its sessions with it.
+    /// The token that began it: a token that is taken back takes its sessions with it.
     token: Hash,
 }
 
@@ -69,18 +69,17 @@ struct Session {
 pub struct Callers {
     tokens: ArcSwap<Vec<Token>>,
     sessions: Mutex<HashMap<Hash, Session>>,
-    /// Cookies are for encrypted connections alone.
+    /// True if cookies are for encrypted connections alone.
     is_encrypted: bool,
-    /// The files as they were looked at last, whether they served or not: the same are not read
-    /// again.
+    /// The files as last seen, usable or not: unchanged files are not read again.
     seen: Mutex<Vec<Option<Hash>>>,
 }
 
 impl Callers {
-    /// Reads the tokens, where there are any.
+    /// Reads the tokens, if there are any.
     ///
     /// # Errors
-    /// [`Error::Credential`] where one does not serve.
+    /// [`Error::Credential`] if a token can't be used.
     pub fn new(server: &Server) -> Result<Self> {
         Ok(Self {
             tokens: ArcSwap::from_pointee(tokens(server)?),
@@ -90,12 +89,11 @@ impl Callers {
         })
     }
 
-    /// Reads the tokens anew; true where they are others than before. Those that were taken back
-    /// are good for nothing from then on.
+    /// Reads the tokens anew; true if they have changed. Tokens that were taken back are invalid from then on.
     ///
     /// # Errors
-    /// [`Error::Credential`] where one does not serve: all stay as they were. Said once, until the
-    /// files change again.
+    /// [`Error::Credential`] if a token can't be used: all stay as they were. Reported once, until the files change
+    /// again.
     pub fn reload(&self, server: &Server) -> Result<bool> {
         let now = contents(server);
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,7 +110,7 @@ impl Callers {
         Ok(is_changed)
     }
 
-    /// True where a token is asked for.
+    /// True if a token is asked for.
     pub fn has_tokens(&self) -> bool {
         !self.tokens.load().is_empty()
     }
@@ -121,7 +119,7 @@ impl Callers {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The caller of a token; takes as long whatever they are.
+    /// The caller of a token; takes the same time for any token.
     fn with_token(&self, given: Hash) -> Option<Caller> {
         let tokens = self.tokens.load();
         let mut found = None;
@@ -133,7 +131,7 @@ impl Callers {
         found
     }
 
-    /// Begins a session of a token; gives the cookie to set, where it is one.
+    /// Begins a session; gives the caller and the cookie to set, or none for an unknown token.
     pub fn sign_in(&self, given: &[u8]) -> Option<(Caller, String)> {
         let token = hash(given);
         let caller = self.with_token(token)?;
@@ -163,8 +161,8 @@ impl Callers {
         format!("{COOKIE}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}")
     }
 
-    /// The caller; none where a token is asked for and none that serves was given. Where none is
-    /// asked for, everybody may do everything.
+    /// The caller; none if a token is asked for and no valid one was given. If none is asked for, everybody may do
+    /// everything.
     pub fn of(&self, headers: &HeaderMap) -> Option<Caller> {
         if !self.has_tokens() {
             return Some(Caller { name: ANYBODY.into(), role: Role::Operate });
@@ -210,8 +208,7 @@ fn tokens(server: &Server) -> Result<Vec<Token>> {
     Ok(tokens)
 }
 
-/// Hashes of the tokens' files, by which a change is known: another name or role counts as one,
-/// too.
+/// Hashes of the tokens' names, roles and files, by which a change of any is known.
 fn contents(server: &Server) -> Vec<Option<Hash>> {
     let of = |name: &str, role: Role, file: &Path| {
         let bytes = tilewright_files::read(file, TOKEN_FILE).ok()?;
@@ -221,7 +218,7 @@ fn contents(server: &Server) -> Vec<Option<Hash>> {
     operator.chain(server.tokens.iter().map(|own| of(&own.name, own.role, &own.file))).collect()
 }
 
-/// The token in a file, which nobody else may read.
+/// Reads the token in a file; warns if others can read the file.
 fn read(path: &Path) -> Result<String> {
     let wrong = |reason: &str| Error::Credential { path: path.to_owned(), reason: reason.to_owned() };
     let unreadable = |error: std::io::Error| wrong(&format!("can't be read: {error}"));
@@ -290,8 +287,7 @@ mod tests {
         assert_eq!(callers.of(&asked), None);
         assert_eq!(callers.of(&headers(header::COOKIE, "tilewright=")), None);
 
-        // A token that is renewed takes the sessions of the one before with it; what does not serve
-        // changes nothing.
+        // A renewed token ends the sessions of the one before; an unusable one changes nothing.
         let (_, set) = callers.sign_in(SECOND.as_bytes()).unwrap();
         let asked = headers(header::COOKIE, set.split(';').next().unwrap());
         assert!(!callers.reload(&server).unwrap());

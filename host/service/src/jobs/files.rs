@@ -103,7 +103,7 @@ impl Files {
         self.disk.noted(&folder, adopted()).map_err(|source| Error::File { path, verb: "written", source })
     }
 
-    /// Makes results last: they are there after a power failure once this has returned.
+    /// Syncs results: they survive a power failure after this has returned.
     ///
     /// # Errors
     /// The disk does not take them.
@@ -119,14 +119,14 @@ impl Files {
         self.disk.noted(&folder, sync())
     }
 
-    /// Removes what was written of a job's results.
+    /// Removes all that was written of a job's results.
     pub fn forget_results(&self, id: &str) {
         let latent = self.latent(id);
         for entry in fs::read_dir(self.of(id)).into_iter().flatten().flatten() {
             let path = entry.path();
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if path != latent {
-                // What can't be removed is written over.
+                // A file that can't be removed is overwritten.
                 let _ = if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             }
         }

@@ -229,7 +229,7 @@ pub struct Kept {
     pub deadline_ms: u64,
     /// How often work on it has begun.
     pub starts: u32,
-    /// How often the server crashed in the middle of it; kills and power failures don't count.
+    /// The server's crashes in the middle of it; kills and power failures don't count.
     #[serde(default)]
     pub crashes: u32,
 }

@@ -29,7 +29,7 @@ const SCHEMA: &str = "
     CREATE INDEX IF NOT EXISTS job_by_end ON job (ended_ms) WHERE ended_ms IS NOT NULL;
 ";
 
-/// Version 2 knows the number of the revision that a job was given, and of jobs that somebody asked to end while they were at work.
+/// Version 2 has the number of a job's revision, and whether a job's end was asked for while it was at work.
 const SECOND: &str = "
     ALTER TABLE job ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE job ADD COLUMN is_cancelled INTEGER NOT NULL DEFAULT 0;
@@ -39,7 +39,7 @@ const SECOND: &str = "
 /// The version of the schema that this program writes.
 const VERSION: i64 = 2;
 
-/// Rows that a search reads at once, and in all.
+/// Rows that a search reads at once and, at most, in all.
 const ROWS: u32 = 200;
 const MOST_ROWS: usize = 4000;
 
@@ -65,12 +65,12 @@ pub struct Filter {
     pub limit: u32,
 }
 
-/// A search for jobs, beyond what the database knows of them.
+/// Search terms that the database has no columns for.
 #[derive(Clone, Debug, Default)]
 pub struct Search {
     pub model: Option<String>,
     pub device: Option<String>,
-    /// A text that is in the id, model, device, tag, route, policy, format or error; small and capital letters are the same.
+    /// A text in the id, model, device, tag, route, policy, format or error; upper and lower case are the same.
     pub text: Option<String>,
 }
 
@@ -124,7 +124,7 @@ impl Store {
             let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
             if version < VERSION {
                 disk.step().map_err(|_| full())?;
-                // All of it or nothing, whatever ends the server in between.
+                // All of it or nothing, even if the server ends in between.
                 let transaction = connection.transaction()?;
                 transaction.execute_batch(SCHEMA)?;
                 transaction.execute_batch(SECOND)?;
@@ -158,7 +158,7 @@ impl Store {
         work(&mut self.lock()).map_err(|source| Error::Store { path: self.path.clone(), source })
     }
 
-    /// The same, for what changes something.
+    /// As `with`, for a change: a failed write is reported to the disk.
     fn write<T>(&self, work: impl FnOnce(&mut Connection) -> rusqlite::Result<T>) -> Result<T> {
         let written = self.with(|connection| {
             self.disk.step().map_err(|_| full())?;
@@ -171,7 +171,7 @@ impl Store {
         })
     }
 
-    /// Writes something, whatever it is: whether the database can be written again.
+    /// Checks by a write that the database can be written again.
     ///
     /// # Errors
     /// [`Error::Store`]
@@ -179,7 +179,7 @@ impl Store {
         self.write(|connection| connection.pragma_update(None, "user_version", VERSION))
     }
 
-    /// Whoever works on a job is to end it; known after a restart, too.
+    /// Marks a job to be ended; the mark survives a restart.
     ///
     /// # Errors
     /// [`Error::Store`]
@@ -188,7 +188,7 @@ impl Store {
         self.write(|connection| connection.prepare_cached(update)?.execute([id])).map(drop)
     }
 
-    /// The highest number of a revision that any job was given, by policy.
+    /// The highest revision number of any job, by policy.
     ///
     /// # Errors
     /// [`Error::Store`]
@@ -307,8 +307,9 @@ impl Store {
         Ok(rows.into_iter().filter_map(|(kept, record)| Some((kept_of(&kept)?, record))).collect())
     }
 
-    /// Jobs that are searched for, newest first, and where to go on: none once there are no more. Rows are read by the hundred, so that
-    /// nobody else waits for the database, and so many at most: a page may have fewer jobs than were asked for, and others follow.
+    /// The jobs of a search, newest first, and the id to go on from; none at the end. Rows are read by the hundred, so
+    /// that nobody else waits for the database, and only so many: a page may have fewer jobs than were asked for, and
+    /// others follow.
     ///
     /// # Errors
     /// [`Error::Store`]
@@ -338,7 +339,7 @@ impl Store {
         }
     }
 
-    /// Jobs that have not ended, oldest first, each with whether somebody asked it to.
+    /// Jobs that have not ended, oldest first; each with true if its end was asked for.
     ///
     /// # Errors
     /// [`Error::Store`]
@@ -394,7 +395,7 @@ impl Store {
     }
 }
 
-/// What SQLite says of a full disk.
+/// SQLite's error for a full disk.
 fn full() -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), None)
 }

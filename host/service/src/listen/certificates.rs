@@ -1,5 +1,5 @@
-//! Certificates and keys: read at the start, and again when their files change. A pair that does
-//! not serve changes nothing.
+//! Certificates and keys: read at the start, and again when their files change. A pair that can't be used changes
+//! nothing.
 
 use std::{
     io,
@@ -18,17 +18,17 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{Error, Result};
 
-/// Bytes of the largest file of certificates.
+/// The size of the largest file of certificates, in bytes.
 const LARGEST: u64 = 4 << 20;
 
-/// Contents of the files: each is there, or not.
+/// The files' contents; none for a file that can't be read.
 type Contents = Vec<Option<Vec<u8>>>;
 
-/// Certificates and key of the connections to come.
+/// The certificates and key of new connections.
 pub struct Certificates {
     tls: Tls,
     current: ArcSwap<ServerConfig>,
-    /// As it was looked at last, whether it served or not: the same is not tried again.
+    /// The contents as last seen, usable or not: unchanged contents are not tried again.
     seen: Mutex<Contents>,
 }
 
@@ -36,29 +36,28 @@ impl Certificates {
     /// Reads the files.
     ///
     /// # Errors
-    /// [`Error::Credential`] where one does not serve.
+    /// [`Error::Credential`] if a file can't be used.
     pub fn open(tls: &Tls) -> Result<Self> {
         let seen = contents(tls);
         let current = ArcSwap::new(config(tls)?);
         Ok(Self { tls: tls.clone(), current, seen: Mutex::new(seen) })
     }
 
-    /// For the next connection.
+    /// The acceptor of the next connection.
     pub fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.current.load_full())
     }
 
-    /// The files.
+    /// The paths of the files.
     pub fn paths(&self) -> Vec<PathBuf> {
         paths(&self.tls).map(Path::to_owned).collect()
     }
 
-    /// Takes over what the files hold now; true where that is something new. Connections that are
-    /// there stay as they are.
+    /// Takes over the files' present contents; true if they are new. Existing connections stay as they are.
     ///
     /// # Errors
-    /// [`Error::Credential`] where something new does not serve: what was there before stays. Said
-    /// once, until the files change again.
+    /// [`Error::Credential`] if new contents can't be used: the previous ones stay. Reported once, until the files
+    /// change again.
     pub fn refresh(&self) -> Result<bool> {
         let now = contents(&self.tls);
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,5 @@
-//! How many connections there are, and which of them gives way: one that waits for nothing to be
-//! asked makes room for one that comes. Some more places are kept for questions after the server's
-//! health alone, so that whoever shares out work hears it at any time.
+//! The number of connections, and the one that gives way: a connection without a request under way makes room for a new
+//! one. Some more places are kept for health checks alone, so that a load balancer can ask at any time.
 
 use std::{
     collections::HashMap,
@@ -11,10 +10,10 @@ use std::{
 
 use tokio::sync::Notify;
 
-/// Places for questions after health, beyond those that are configured.
+/// Places for health checks, beyond the connections that are configured.
 pub const RESERVE: usize = 8;
 
-/// How long a connection has to have said what it wants before it may have to give way.
+/// The time that an idle connection has for a request before it may have to give way.
 const FIRST_WORDS: Duration = Duration::from_secs(1);
 
 /// The same, in the reserve.
@@ -24,7 +23,7 @@ const FIRST_WORDS_OF_HEALTH: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Connections {
     most: usize,
-    /// Of one address.
+    /// The most of one address.
     most_of_one: usize,
     open: Mutex<Open>,
 }
@@ -38,14 +37,14 @@ struct Open {
 #[derive(Debug)]
 struct Connection {
     address: IpAddr,
-    /// Since when nothing is being answered; none while something is.
+    /// The time since when it is idle; none while a request is answered.
     idle_since: Option<Instant>,
     for_health: bool,
     close: Arc<Notify>,
 }
 
 impl Open {
-    /// Takes away the connection that has been idle for the longest time, if that is long enough.
+    /// Removes the connection that has been idle for the longest time, if that is at least `least`.
     fn give_way(&mut self, now: Instant, least: Duration, among: impl Fn(&Connection) -> bool) -> bool {
         let idle = self.all.iter().filter(|(_, one)| among(one)).filter_map(|(id, one)| Some((*id, one.idle_since?)));
         let longest = idle.min_by_key(|(_, since)| *since).filter(|(_, since)| now.duration_since(*since) >= least);
@@ -59,7 +58,7 @@ impl Open {
 }
 
 impl Connections {
-    /// So many at once, and so many of one address.
+    /// Room for `most` connections at once, and `most_of_one` of one address.
     pub fn new(most: usize, most_of_one: usize) -> Arc<Self> {
         Arc::new(Self { most, most_of_one, open: Mutex::default() })
     }
@@ -68,8 +67,7 @@ impl Connections {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a connection that came now; none where all are taken by others who are being
-    /// answered.
+    /// A place for a new connection; none if all are taken and none can give way yet.
     pub fn take(self: &Arc<Self>, address: IpAddr, now: Instant) -> Option<Place> {
         let mut open = self.lock();
         let is_own = |one: &Connection| one.address == address && !one.for_health;
@@ -97,23 +95,23 @@ impl Connections {
     }
 }
 
-/// A connection's place, for as long as it is there.
+/// A connection's place, free again when this is dropped.
 #[derive(Debug)]
 pub struct Place {
     id: u64,
-    /// Only questions after health are answered there.
+    /// Only health checks are answered there.
     pub for_health: bool,
     close: Arc<Notify>,
     connections: Arc<Connections>,
 }
 
 impl Place {
-    /// Until it has to give way.
+    /// Waits until the connection has to give way.
     pub async fn given_way(&self) {
         self.close.notified().await;
     }
 
-    /// Something is being answered, until this is dropped.
+    /// Marks a request as being answered, until the result is dropped.
     pub fn answering(&self) -> Answering {
         self.connections.set_idle(self.id, None);
         Answering { id: self.id, connections: self.connections.clone() }
@@ -156,7 +154,7 @@ mod tests {
         let second = connections.take(address(2), at(1)).unwrap();
         let third = connections.take(address(3), at(2)).unwrap();
         let answering = first.answering();
-        // The second one has waited for the longest time of those that nothing is done for.
+        // The second connection has been idle for the longest time; the first is being answered.
         let fourth = connections.take(address(4), at(9)).unwrap();
         assert!(!fourth.for_health);
         assert!(!connections.lock().all.contains_key(&second.id) && connections.lock().all.contains_key(&third.id));
@@ -164,7 +162,7 @@ mod tests {
         assert!(connections.lock().all[&first.id].idle_since.is_some());
         drop((first, third, fourth));
         assert!(connections.lock().all.is_empty());
-        // One that gave way and ends only now takes nobody's place away.
+        // A connection that gave way and ends only now frees nobody else's place.
         let fifth = connections.take(address(5), at(10)).unwrap();
         drop(second);
         assert_eq!(connections.lock().all.len(), 1);
@@ -180,7 +178,7 @@ mod tests {
         let reserve: Vec<_> = (0..RESERVE).map(|_| connections.take(address(9), now).unwrap()).collect();
         assert!(reserve.iter().all(|place| place.for_health));
         assert!(connections.take(address(9), now).is_none(), "all have only just come");
-        // Who says nothing there gives way soon.
+        // A silent connection there gives way soon.
         let next = connections.take(address(9), now + FIRST_WORDS_OF_HEALTH).unwrap();
         assert!(next.for_health);
         drop(busy);

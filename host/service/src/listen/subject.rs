@@ -1,9 +1,9 @@
-//! The subject of a client's certificate, as a line: what it calls itself, with the authority's
-//! word for it. The certificate was verified before, and is read as far as the subject only.
+//! The subject of a client's certificate, as a line: the client's name, which the authority vouches for. The
+//! certificate was verified before, and is read only as far as the subject.
 
 use std::fmt;
 
-/// Names that a subject is made of, by the last numbers of their identifiers 2.5.4.…
+/// Names of a subject's attributes, by the last numbers of their identifiers 2.5.4.…
 const NAMES: [(u8, &str); 6] = [(3, "CN"), (6, "C"), (7, "L"), (8, "ST"), (10, "O"), (11, "OU")];
 
 /// Characters of the longest subject that is written.
@@ -16,7 +16,7 @@ const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const VERSION: u8 = 0xa0;
 
-/// As it is called in a certificate.
+/// A certificate's subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject(String);
 
@@ -27,7 +27,7 @@ impl fmt::Display for Subject {
 }
 
 impl Subject {
-    /// The subject of a certificate in DER; `unnamed` where it has none that can be read.
+    /// The subject of a certificate in DER; `unnamed` if it has none that can be read.
     pub fn of(certificate: &[u8]) -> Self {
         let names = names(certificate).unwrap_or_default();
         let words: Vec<String> = names.iter().map(|(name, value)| format!("{name}={value}")).collect();

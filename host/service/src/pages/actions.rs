@@ -179,7 +179,7 @@ async fn swap_form(app: &App, request: Request) -> Outcome<Swap> {
                 while let Some(chunk) = part.chunk().await? {
                     spool.write(&chunk).await?;
                 }
-                // A field that was left empty comes as an empty file.
+                // An empty field comes as an empty file.
                 swap.module = (spool.bytes > 0).then_some(spool.finish().await?);
             }
             _ => return Err(Problem::wrong("the form: expected a module with its signature, a source, settings")),

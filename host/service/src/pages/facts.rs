@@ -64,7 +64,7 @@ pub fn frame(app: &App, headers: &HeaderMap, notice: Option<&str>) -> told::Fram
 /// A search for jobs.
 pub type Query = told::JobQuery;
 
-/// The state of a name.
+/// The state with this name.
 pub fn state_of(name: &str) -> Option<told::State> {
     State::ALL.iter().find(|(_, known)| *known == name).map(|(known, _)| state(*known))
 }

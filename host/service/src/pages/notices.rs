@@ -1,6 +1,5 @@
-//! Outcomes of actions, for the page that it leads to. The text is held here and the address
-//! has its number alone: what stands in an address, anybody can write, and on a page it would pass
-//! for the server's own words.
+//! Outcomes of actions, for the page that follows. The text is held here and the address has only its number: anybody
+//! can write an address, and a text in it would pass for the server's own words.
 
 use std::{
     collections::VecDeque,
@@ -11,14 +10,13 @@ use std::{
 use tilewright_dashboard::facts::{Notice, Tone};
 use uuid::Uuid;
 
-/// How long a notice can be read: a page that is loaded again long after would speak of something
-/// past.
+/// The lifetime of a notice: a page that is loaded again much later does not show it.
 const READABLE: Duration = Duration::from_secs(300);
 
-/// Notices at once; the oldest goes.
+/// The most notices at once; one more removes the oldest.
 const MOST: usize = 128;
 
-/// Characters of a notice.
+/// The most characters of a notice.
 const LONGEST: usize = 600;
 
 /// Notices of the last minutes.
@@ -50,7 +48,7 @@ impl Notices {
         number
     }
 
-    /// The notice of a number; none where there is none any more.
+    /// The notice with a number; none if it is gone.
     pub fn of(&self, number: &str) -> Option<Notice> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let held = all.iter().find(|held| held.number == number)?;

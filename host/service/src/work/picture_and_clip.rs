@@ -113,7 +113,7 @@ impl Work<'_> {
         Outcome { record: unfinished.record, output: None, end: Err(end) }
     }
 
-    /// How a job ends whose result could not be written: not at all, where the disk is why.
+    /// The end of a job whose result could not be written; the job is done again if the disk is the cause.
     fn unwritten(&self, error: &(dyn std::error::Error + 'static)) -> End {
         let line = one_line(error);
         let folder = self.house.files.of(&self.kept.job.id);
@@ -123,7 +123,7 @@ impl Work<'_> {
             self.house.disk.note(true, line.clone());
             return End::Unwritten(line);
         }
-        // A program that writes for us says it in its own words.
+        // An encoder in another process reports a full disk in its own words, so the disk is probed.
         match self.house.disk.probe(&folder) {
             Ok(()) => End::Failed(line),
             Err(_) => End::Unwritten(line),
@@ -186,7 +186,7 @@ impl Work<'_> {
         Ok(Delivery { writer, held: self.compares.then(Held::default) })
     }
 
-    /// What came out, which is there after a power failure, too, before anybody is told of it.
+    /// The results, synced before anybody is told of them, so that they survive a power failure.
     fn results(&self, files: &[PathBuf]) -> Result<Vec<JobResult>, End> {
         self.house.files.sync_results(&self.kept.job.id, files).map_err(|error| self.unwritten(&error))?;
         let content_type = self.kept.job.format.content_type();

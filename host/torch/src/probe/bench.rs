@@ -1,4 +1,4 @@
-//! The pieces of work of a measurement, by libtorch.
+//! The pieces of work of a measurement, done by libtorch.
 
 use std::{
     collections::HashMap,
@@ -22,14 +22,16 @@ use crate::{
 /// Values of the elementwise operation: more than caches hold.
 const VALUES: i64 = 16 << 20;
 
-/// What tensors hold: speed does not depend on it, and filling them with one value is quick.
+/// The value that tensors hold: speed does not depend on it, and filling them with one value is quick.
 const VALUE: f64 = 0.5;
 
-/// What is left of a run's time when all that its threads waited for a core is taken off is no less than this part of it: they also wait for each other.
+/// A run counts as at least its time divided by this, however long its threads waited for a core: they also wait for
+/// each other.
 const MOST_STOLEN: u32 = 8;
 
-/// How long each of the process's threads has waited for a core so far, in nanoseconds: what other programs do on a busy machine is none of the device's
-/// speed (Linux, Documentation/scheduler/sched-stats.rst). Empty where the kernel doesn't tell, and for a GPU.
+/// The time that each of the process's threads has waited for a core so far, in nanoseconds: other programs on a busy
+/// machine say nothing about the device's speed (Linux, Documentation/scheduler/sched-stats.rst). Empty if the kernel
+/// doesn't tell, and for a GPU.
 struct Waited(HashMap<std::ffi::OsString, u64>);
 
 impl Waited {
@@ -45,7 +47,7 @@ impl Waited {
         Self(waited.collect())
     }
 
-    /// The longest that one of the threads has waited since: the others waited for it meanwhile.
+    /// The longest wait of any thread since then: the others waited for it meanwhile.
     fn since(&self, device: Device) -> Duration {
         let now = Self::now(device);
         let waits = now.0.iter().filter_map(|(thread, waited)| waited.checked_sub(*self.0.get(thread)?));
@@ -53,14 +55,14 @@ impl Waited {
     }
 }
 
-/// What a trial runs again and again.
+/// The work that a trial repeats.
 type Work = Box<dyn Fn() -> Result<Tensor>>;
 
 /// A device at work.
 pub(super) struct OnDevice {
     device: Device,
     started: Instant,
-    /// What the last trial worked on: it is usually run again.
+    /// The last trial and its work, which is usually run again.
     prepared: Option<(Trial, Work)>,
 }
 
@@ -133,7 +135,7 @@ fn filled(device: Device, shape: &[i64], dtype: Dtype) -> Result<Tensor> {
     Ok(Tensor::f_full(shape, VALUE, (kind(dtype)?, device))?)
 }
 
-/// A 3×3 convolution of up to two samples, so that what grows with the input can be told from what does not.
+/// A 3×3 convolution of up to two samples, so that memory that grows with the input can be told from the rest.
 struct Convolution {
     input: Tensor,
     weight: Tensor,
@@ -167,7 +169,7 @@ impl Convolution {
         // Input and output are of one size here: one of the copies counted is the output.
         let copies = (two - one) / (bytes(&self.input) / 2.0);
         let weights = (2.0 * one - two) / bytes(&self.weight);
-        // Allocators round up, by much where tensors are small.
+        // Allocators round up, by much if tensors are small.
         let whole = |copies: f64| (copies * 4.0).round().max(0.0) / 4.0;
         Ok(Scratch { inputs: whole(copies - 1.0), weights: whole(weights), small: 0 })
     }

@@ -1,5 +1,5 @@
-//! The course of a measurement: what is tried, how often, and when to leave off. It knows of time only what its [`Bench`] says, and looks at
-//! the clock between pieces of work that are known to be small.
+//! The course of a measurement: the trials, their number, and when to stop. It knows the time only from its [`Bench`],
+//! and looks at the clock between pieces of work that are known to be small.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::Result;
 /// A type this many times slower than f32 is not tried on more: some processors emulate f16 a thousand times slower.
 const HOPELESS: f64 = 8.0;
 
-/// A run that is no longer than this is made again, in seconds: the first one prepares what the others use.
+/// A first run of at most so many seconds is repeated even if it was too slow: it prepares what the others use.
 const TRIVIAL: f64 = 0.05;
 
-/// Runs that are counted, after one that warms up, where there is time.
+/// Runs that are counted, after one that warms up, if there is time.
 const RUNS: usize = 3;
 
 /// Runs of a large trial that there has to be time for: one that warms up and one that counts.
@@ -34,7 +34,7 @@ pub(super) enum Trial {
 }
 
 impl Trial {
-    /// Floating-point operations, a multiply-add counted as two; none where memory is what is measured.
+    /// Floating-point operations, a multiply-add counted as two; 0 if memory is what is measured.
     pub fn operations(&self) -> f64 {
         match *self {
             Trial::Convolution { channels, side, .. } => (18 * channels * channels * side * side) as f64,
@@ -49,40 +49,41 @@ impl Trial {
 pub(super) trait Bench {
     /// Time since the measurement began.
     fn now(&self) -> Duration;
-    /// Does a piece of work once; what it takes to prepare it is not counted, but passes.
+    /// Does a piece of work once; its preparation is not counted, but takes time.
     fn run(&mut self, trial: Trial) -> Result<Duration>;
-    /// What a convolution holds besides its input and output.
+    /// The memory that a convolution holds besides its input and output.
     fn scratch(&mut self, dtype: Dtype, layout: Layout, channels: i64, side: i64) -> Result<Scratch>;
-    /// Whether Winograd's filtering is used.
+    /// True if Winograd's filtering is used.
     fn has_winograd(&self) -> bool;
     /// Bytes that [`Trial::Elementwise`] reads and writes.
     fn elementwise_bytes(&self) -> f64;
 }
 
-/// Channels of a trial and the sides that it may have, the one that counts first: the others are for who has no time.
+/// Channels of a trial and the sides that it may have, the one that counts first: the others are for lack of time.
 pub(super) type Rung = (i64, &'static [i64]);
 
-/// What is tried on a kind of device.
+/// The sizes of trials on a kind of device.
 pub(super) struct Sizes {
     /// Convolutions in the order that they are tried. The last two are those that count.
     pub convolutions: [Rung; 4],
     pub winograd: [Rung; 2],
-    /// Of the attention.
+    /// Tokens of the attention, the number that counts first.
     pub tokens: &'static [i64],
-    /// Channels and side of the convolution whose memory is measured, of one for slow devices, and of one for types that are too slow for either.
+    /// Channels and side of the convolution whose memory is measured, of one for slow devices, and of one for types
+    /// that are too slow for either.
     pub scratch: [(i64, i64); 3],
     /// As [`Scratch::small`], in f32.
     pub small: u64,
 }
 
-/// Shares out what is left of the time: whatever one step leaves is there for the next.
+/// Shares out the remaining time: time that one step leaves is there for the next.
 struct Purse {
     ends: Duration,
     weights: f64,
 }
 
 impl Purse {
-    /// When a step of this weight has to be over.
+    /// The time by which a step of this weight has to be over.
     fn deadline(&mut self, now: Duration, weight: f64) -> Duration {
         let share = (weight / self.weights.max(weight)).min(1.0);
         self.weights -= weight;
@@ -90,7 +91,7 @@ impl Purse {
     }
 }
 
-/// Weights of the steps. Everything else is compared with f32.
+/// Weights of the steps: f32's are larger, since everything else is compared with it.
 const CONVOLUTION_F32: f64 = 6.0;
 const WINOGRAD: f64 = 4.0;
 const ATTENTION_F32: f64 = 2.0;
@@ -102,17 +103,17 @@ const ATTENTION: f64 = 1.0;
 pub(super) struct Course<'a, B> {
     pub bench: &'a mut B,
     pub sizes: &'a Sizes,
-    /// Whether f32, which all else is compared with, was tried on less or less often than it should be.
+    /// True if f32, which all else is compared with, was tried on smaller sizes or less often than it should be.
     hurried: bool,
 }
 
-/// Convolutions of one type and memory order: what was measured of them, by the number of the rung, in seconds per pixel and tap.
+/// Convolutions of one type and memory order; `reached` has the seconds per pixel and tap of each rung.
 struct Climb {
     dtype: Dtype,
     layout: Layout,
     reached: Vec<f64>,
     flops_per_second: f64,
-    /// Whether it is too slow to be worth more time.
+    /// True if it is too slow to be worth more time.
     hopeless: bool,
     scratch: Scratch,
 }
@@ -171,8 +172,8 @@ impl<'a, B: Bench> Course<'a, B> {
         Ok(Measured { speeds, bytes_per_second, hurried: self.hurried })
     }
 
-    /// The least time of a trial in seconds: of [`RUNS`] after one that warms up, as far as there is time, and whether that one is all there is. What
-    /// takes longer than `patience` seconds is not run again.
+    /// The least time of a trial in seconds, and true if the run that warms up is the only one. Up to [`RUNS`] more
+    /// follow while there is time; a trial that takes longer than `patience` seconds is not run again.
     fn least(&mut self, trial: Trial, patience: f64, until: Duration) -> Result<(f64, bool)> {
         let warm = self.bench.run(trial)?;
         let mut least = warm;
@@ -189,8 +190,8 @@ impl<'a, B: Bench> Course<'a, B> {
         Ok((least.as_secs_f64().max(1e-9), runs == 0))
     }
 
-    /// The largest trial that there is time for at a rate, and whether it is the one that counts. Where there is time for none: the smallest if it has
-    /// to be, or else none.
+    /// The largest trial that there is time for at a rate, and true if it is the one that counts. If there is time for
+    /// none: the smallest if it `must` be, else none.
     fn affordable(&self, trials: &[Trial], rate: f64, until: Duration, must: bool) -> Option<(Trial, bool)> {
         let left = until.saturating_sub(self.bench.now()).as_secs_f64();
         let place = trials.iter().position(|trial| LEAST_RUNS * trial.operations() / rate <= left);
@@ -217,7 +218,7 @@ impl<'a, B: Bench> Course<'a, B> {
             }
             let convolution = |side: &i64| Trial::Convolution { dtype, layout, channels: *channels, side: *side };
             let trials: Vec<Trial> = sides.iter().map(convolution).collect();
-            // The last one may have all that is left.
+            // The last rung may have all the time that is left.
             let now = self.bench.now();
             let until_here = now + until.saturating_sub(now).mul_f64(if is_last { 1.0 } else { 0.4 });
             let affordable = self.affordable(&trials, climb.flops_per_second, until_here, is_single);
@@ -228,7 +229,8 @@ impl<'a, B: Bench> Course<'a, B> {
             let (seconds, once) = self.least(trial, patience, until_here)?;
             climb.flops_per_second = trial.operations() / seconds;
             climb.reached.push(seconds / taps);
-            // On a busy machine the smallest mostly wait for their threads: the next one may say otherwise, where it doesn't take long.
+            // On a busy machine the smallest trials mostly wait for their threads: a larger one may say otherwise, if
+            // it doesn't take long.
             climb.hopeless = seconds > patience;
             if climb.hopeless && number + 2 >= rungs.len() {
                 break;
@@ -241,7 +243,8 @@ impl<'a, B: Bench> Course<'a, B> {
         Ok(climb)
     }
 
-    /// What a convolution holds: of the largest that there is time for, and where it has to be known, at least of the middle one.
+    /// The memory that a convolution holds: of the largest that there is time for, or at least of the middle one if it
+    /// `must` be known.
     fn scratch(&mut self, climb: &Climb, must: bool, until: Duration) -> Result<Scratch> {
         let [large, middle, small] = self.sizes.scratch;
         let left = until.saturating_sub(self.bench.now()).as_secs_f64();
@@ -261,10 +264,11 @@ impl<'a, B: Bench> Course<'a, B> {
         Ok(scratch)
     }
 
-    /// What a climb comes to. Where it ended early it goes by f32's, as many times slower as at the largest size that both reached.
+    /// The speed that a climb comes to. If it ended early, it is f32's, slowed down as at the largest size that both
+    /// reached.
     fn speed(&self, climb: &Climb, single: Option<&Climb>, winograd: Option<Rate>, attention: f64) -> Speed {
         let by_single = |single: &Climb| -> Option<(Rate, f64)> {
-            // Small convolutions take as long in any type: they say nothing of large ones.
+            // Small convolutions take as long in any type: they say nothing about large ones.
             let last = climb.reached.len().checked_sub(1).filter(|last| *last >= 2 && !climb.hopeless)?;
             let slower = climb.reached[last] / single.reached.get(last)?;
             Some((self.through(single)?.slower(slower), single.flops_per_second / slower))
@@ -283,7 +287,7 @@ impl<'a, B: Bench> Course<'a, B> {
         }
     }
 
-    /// A rate through the last two rungs, where both were reached.
+    /// A rate through the last two rungs, if both were reached.
     fn through(&self, climb: &Climb) -> Option<Rate> {
         let [.., (fewer, _), (more, _)] = self.sizes.convolutions;
         match climb.reached[..] {
@@ -318,7 +322,7 @@ impl<'a, B: Bench> Course<'a, B> {
         Ok(trial.operations() / seconds)
     }
 
-    /// The same where there is time, and what it is likely to be otherwise, or where this type's can't be run.
+    /// The same if there is time; `likely` if there is none, or if this type's attention can't be run.
     fn attention_or(&mut self, dtype: Dtype, rate: f64, likely: f64, until: Duration) -> f64 {
         let least = self.sizes.tokens.last().map(|tokens| Trial::Attention { dtype, tokens: *tokens });
         let has_time = self.affordable(least.as_slice(), rate, until, false).is_some();

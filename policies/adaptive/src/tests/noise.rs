@@ -1,4 +1,4 @@
-//! Machines that are busy now and then: what one slow run does to the next decision, and what a thousand runs come to.
+//! Machines that are busy now and then: the effect of one slow run on the next decision, and of a thousand runs.
 
 use tilewright_sdk::{Backend, Dtype, Objective, Outcome, Plan, Policy, Trial};
 
@@ -29,7 +29,7 @@ impl History {
         self.0.insert(0, trial);
     }
 
-    /// What the host tells of it.
+    /// The trials that the host tells of it.
     fn told(&self) -> Vec<Trial> {
         let mut seen: Vec<(&Plan, usize)> = Vec::new();
         let mut told = Vec::new();
@@ -76,7 +76,7 @@ fn one_run_on_a_machine_four_times_slower_changes_nothing() {
         let request = case.request();
         case.install(vec![]);
         let best = adaptive().decide(&request).unwrap();
-        // However much was measured before: nothing, the plan itself, other plans, or all of them.
+        // Measured before: nothing, the plan itself, other plans, or all of them.
         let itself = vec![case.trial(&best, 1.0, 1.0)];
         let others: Vec<Trial> = kinds(&case).iter().map(|plan| case.trial(plan, 1.0, 1.0)).collect();
         let all = [itself.clone(), others.clone()].concat();
@@ -97,8 +97,8 @@ fn one_run_on_a_machine_four_times_slower_changes_nothing() {
     }
 }
 
-/// What a thousand runs take over what the best plan takes in the same runs. The machine takes 1.3 times the price of everything; `busy`
-/// is the share of runs in which it takes up to four times as much.
+/// The time of a thousand runs over that of the best plan in the same runs. The machine takes 1.3 times every price;
+/// `busy` is the share of runs in which it takes up to four times as much.
 fn regret(case: &Case, busy: f64, mut history: History, learns: bool) -> f64 {
     let request = case.request();
     case.install(vec![]);
@@ -145,7 +145,7 @@ fn a_plan_that_is_slow_every_time_is_left() {
     for plan in kinds(&case) {
         (0..3).for_each(|_| history.add(case.trial(&plan, 1.0, 1.0)));
     }
-    // Whole takes twice as long as everything else would say; a run or two show it, and no more are needed.
+    // Whole takes twice as long as all other plans suggest; a few runs are enough to show it.
     history.0.retain(|trial| trial.plan.kind() != tilewright_sdk::Kind::Whole);
     let mut slow = 0;
     for _ in 0..20 {

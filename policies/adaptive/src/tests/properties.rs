@@ -173,7 +173,7 @@ proptest! {
             prop_assert!(attempts.len() <= 3, "the fourth attempt failed too: {attempts:?}");
             count.set(0);
             let next = policy.recover(&request, &attempts);
-            // What is left may be a failed plan in the other memory order, which the host takes for the same.
+            // The only plan left may be a failed one in the other memory order, which the host takes for the same.
             prop_assert!(next.is_ok() || real < 1.3 * least as f64, "{next:?} with room");
             let Ok(next) = next else { return Ok(()) };
             plan = next;

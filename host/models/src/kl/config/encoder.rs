@@ -132,7 +132,7 @@ impl EncoderConfig {
         names(file, identity).map(|names| names.left_over(&ENCODER, None)).unwrap_or_default()
     }
 
-    /// Makes sure, before anything is decided or loaded, that the weights can be.
+    /// Checks, before anything is decided or loaded, that the weights can be loaded.
     ///
     /// # Errors
     /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as FP8.

@@ -1,4 +1,5 @@
-//! Requests of the golden set that no module can know beforehand: drawn from a seed, which the verdict names so that it can be repeated.
+//! Requests of the golden set that no module can know beforehand: drawn from a seed, which the verdict names so that
+//! the draw can be repeated.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -10,27 +11,27 @@ use super::{
 };
 use crate::gate::machines::{MACHINES, WEIGHTS};
 
-/// The beginning of the names of requests that were drawn.
+/// The prefix of the names of drawn requests.
 const PREFIX: &str = "drawn ";
 
-/// Whether the request of this name was drawn.
+/// True if the request of this name was drawn.
 pub fn is_drawn(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// Requests that are drawn.
+/// The number of drawn requests.
 const DRAWN: u32 = 33;
 
-/// What may follow after a decision fails: little, since a policy that has nothing smaller to offer is no worse for it.
+/// The failures that may follow a decision: one each, since a policy with nothing smaller to offer is no worse for it.
 const FAILURES: [&[Fails]; 3] = [&[Fails::OutOfMemory], &[Fails::OverLimit], &[Fails::NonFinite]];
 
-/// A seed that nobody could foresee.
+/// An unpredictable seed.
 pub fn any_seed() -> u32 {
     // The standard library's own source of randomness: its keys come from the system.
     RandomState::new().build_hasher().finish() as u32
 }
 
-/// The requests of a seed, which are the same everywhere.
+/// The requests drawn from a seed, the same everywhere.
 pub fn drawn(seed: u32) -> Vec<GoldenRequest> {
     let mut numbers = Numbers(u64::from(seed));
     let request = |index| {
@@ -40,7 +41,7 @@ pub fn drawn(seed: u32) -> Vec<GoldenRequest> {
     (1..=DRAWN).map(request).collect()
 }
 
-/// Mixes a list by a seed, so that what comes before a request isn't known either.
+/// Shuffles a list by a seed, so that the order of requests can't be known either.
 pub fn shuffled<T>(mut list: Vec<T>, seed: u32) -> Vec<T> {
     let mut numbers = Numbers(!u64::from(seed));
     for last in (1..list.len()).rev() {
@@ -52,7 +53,7 @@ pub fn shuffled<T>(mut list: Vec<T>, seed: u32) -> Vec<T> {
 fn row(numbers: &mut Numbers) -> Row {
     let weights = numbers.of(WEIGHTS);
     let scale = weights.scale;
-    // From 64 pixels to 4096, as many small ones as large ones.
+    // From 64 to 4096 pixels, every doubling equally likely.
     let mut side = || {
         let least = 64_u64 << numbers.below(6);
         ((least + numbers.below(least)) as u32).next_multiple_of(scale)
@@ -81,7 +82,7 @@ fn row(numbers: &mut Numbers) -> Row {
         _ => Then::Nothing,
     };
     let then = match then {
-        // What is hardly larger than the least tile can't be made much smaller.
+        // A picture hardly larger than the least tile can't be divided much further.
         Then::Fail(_) if width.min(height) < 512 => Then::Nothing,
         then => then,
     };

@@ -5,16 +5,17 @@ use wasmparser::{BinaryReaderError, BlockType, FrameKind, FunctionBody, ModuleAr
 use super::module::Module;
 use crate::limits::CodeLimits;
 
-/// What an instruction costs to compile, in instructions of the plain kind: a call saves and brings back the fuel and the clock, and so do
-/// the operations on whole regions of a memory or table. As measured: 2 µs and 125 bytes for a plain one, on a busy core.
+/// The cost to compile a call, in plain instructions: it saves and restores the fuel and the clock, and so do the
+/// operations on whole regions of a memory or table. Measured on a busy core: 2 µs and 125 bytes for a plain
+/// instruction.
 pub(super) const CALL: usize = 30;
 /// See [`CALL`]: a function without any instruction.
 pub(super) const FUNCTION: usize = 110;
 /// See [`CALL`]: an entry of a table of branches.
 const ENTRY: usize = 2;
-/// See [`CALL`]: so many locals cost as much as one.
+/// See [`CALL`]: this many locals cost as much as one plain instruction.
 const LOCALS: usize = 8;
-/// Locals that every function has besides its own: what counts the fuel and the time.
+/// Locals that every function has besides its own: the counters of fuel and time.
 pub(super) const HIDDEN: usize = 2;
 
 /// Sizes of one function.
@@ -27,7 +28,7 @@ pub(super) struct Function {
 
 /// A block that is open.
 struct Open {
-    /// Operands that wait below it, without its parameters.
+    /// Operands on the stack below it, without its parameters.
     base: usize,
     params: usize,
     results: usize,
@@ -35,7 +36,7 @@ struct Open {
 }
 
 impl Function {
-    /// Counts, up to where a limit is crossed.
+    /// Counts a function, until a limit is crossed.
     pub fn of(body: &FunctionBody<'_>, module: &mut Module, limits: &CodeLimits) -> Result<Self, BinaryReaderError> {
         let ty = module.next_function();
         let (params, results) = ty.map_or((0, 0), |ty| module.arity(ty));
@@ -62,7 +63,7 @@ impl Function {
                     let is_if = matches!(operator, Operator::If { .. });
                     let base = height.saturating_sub(params + usize::from(is_if));
                     loops += usize::from(is_loop);
-                    // What an inner loop changes goes round every loop outside.
+                    // A value that an inner loop changes goes round every loop outside.
                     meetings = meetings.saturating_add(if is_loop { loops } else { 1 });
                     open.push(Open { base, params, results, is_loop });
                     module.frames.push((blockty, kind));
@@ -84,18 +85,18 @@ impl Function {
                 _ => height = height.saturating_sub(takes).saturating_add(gives),
             }
             function.height = function.height.max(height);
-            // The rest does not matter any more, and a block at this height costs the survey, too.
+            // The file is refused anyway, and a block at this height costs the survey time, too.
             if function.work > limits.function_work || function.height > limits.height {
                 break;
             }
         }
-        // Wherever paths meet, each local may become a value of its own.
+        // Each local may become a value of its own at every point at which paths meet.
         function.joins = (locals + HIDDEN).saturating_mul(meetings);
         Ok(function)
     }
 }
 
-/// What an operator costs to compile; `takes` and `gives` are the operands that it takes and leaves.
+/// The cost to compile an operator; `takes` and `gives` are the operands that it takes and leaves.
 fn weight(operator: &Operator<'_>, module: &Module, takes: usize, gives: usize) -> usize {
     use Operator as O;
     match operator {
@@ -107,12 +108,12 @@ fn weight(operator: &Operator<'_>, module: &Module, takes: usize, gives: usize) 
         O::TableGet { .. } | O::TableSet { .. } | O::RefFunc { .. } => CALL,
         O::DataDrop { .. } | O::ElemDrop { .. } => CALL,
         O::BrTable { targets } => {
-            // Every target is handed what the widest takes.
+            // Every target gets as many operands as the widest takes.
             1 + (targets.len() as usize + 1).saturating_mul(ENTRY.saturating_add(takes.saturating_sub(1)))
         }
         O::Block { blockty } | O::Loop { blockty } | O::If { blockty } => {
             let (params, results) = module.block_type_arity(*blockty).unwrap_or((0, 0));
-            // A loop looks at the fuel and the clock each time round.
+            // A loop checks the fuel and the clock in every iteration.
             let own = if matches!(operator, O::Loop { .. }) { CALL } else { 1 };
             own + (params + results) as usize
         }

@@ -10,7 +10,7 @@ use super::broken;
 /// A module or component that is being read.
 pub(super) struct Module {
     encoding: Encoding,
-    /// Instances that it makes, with all that those make.
+    /// Instances that it makes, with all that they make in turn.
     pub instances: usize,
     /// The most parameters and results of one type.
     pub width: usize,
@@ -41,10 +41,10 @@ impl Module {
         self.encoding == Encoding::Component
     }
 
-    /// `crowd`: the instances that a component makes at most, of those that are known by now.
+    /// `crowd`: the most instances, itself included, that any component read so far makes.
     pub fn read(&mut self, payload: &Payload<'_>, crowd: usize) -> Result<(), String> {
         match payload {
-            // Components may hold each other many times over: what each instance makes counts for it.
+            // Components may hold each other many times over: each instance counts with all that it makes.
             Payload::ComponentInstanceSection(section) => {
                 for instance in section.clone() {
                     let made = matches!(instance.map_err(broken)?, ComponentInstance::Instantiate { .. });
@@ -60,7 +60,7 @@ impl Module {
             }
             Payload::ComponentImportSection(section) => {
                 for import in section.clone() {
-                    // How many instances one makes can't be known from here.
+                    // The number of instances that an imported one makes can't be known here.
                     if let ComponentTypeRef::Component(_) | ComponentTypeRef::Module(_) = import.map_err(broken)?.ty {
                         return Err("it imports a component or a module, which no policy needs".into());
                     }
@@ -101,7 +101,7 @@ impl Module {
         ty
     }
 
-    /// Parameters and results of a type; none if it is not a function's.
+    /// Parameters and results of a type; (0, 0) if it is not a function's.
     pub fn arity(&self, ty: u32) -> (usize, usize) {
         let arity = self.sub_type_at(ty).and_then(|ty| self.sub_type_arity(ty));
         arity.map_or((0, 0), |(params, results)| (params as usize, results as usize))

@@ -3,17 +3,17 @@
 use super::*;
 use crate::probe::CPU;
 
-/// A device that takes what its speeds say, and what waiting for threads takes.
+/// A device whose runs take what its speeds say, and the wait for threads.
 struct Made {
     clock: Duration,
     runs: Vec<Trial>,
-    /// Operations per second of a convolution by type; none where it can't be run.
+    /// Operations per second of a convolution by type; none if it can't be run.
     speed: fn(Dtype) -> Option<f64>,
-    /// How many times longer everything takes, by the number of runs so far.
+    /// The factor by which everything takes longer, by the number of runs so far.
     busy: fn(usize) -> f64,
 }
 
-/// What a run takes beside its operations.
+/// Seconds that a run takes beside its operations.
 const WAITING: f64 = 20e-6;
 
 impl Made {
@@ -69,7 +69,7 @@ impl Bench for Made {
     }
 }
 
-/// Two AVX-512 cores, which have no f16 to speak of.
+/// Two AVX-512 cores, on which f16 is very slow.
 fn two_cores(dtype: Dtype) -> Option<f64> {
     Some(match dtype {
         Dtype::F32 => 200e9,
@@ -127,7 +127,8 @@ fn no_machine_is_measured_for_long() {
         let single = measured.best(Dtype::F32).unwrap();
         let others = [Dtype::Bf16, Dtype::F16].map(|dtype| measured.best(dtype).unwrap() / single);
         let truth = [Dtype::Bf16, Dtype::F16].map(|dtype| speed(dtype).unwrap() / speed(Dtype::F32).unwrap());
-        // What is slow is never taken for fast, whatever disturbs; the other way round it may be, which costs time and not precision.
+        // A slow type is never taken for a fast one, whatever disturbs; the reverse may happen, which costs time and
+        // not precision.
         for (found, truth) in others.iter().zip(truth) {
             assert!(*found < 0.5 || truth > 0.5, "{what}: {found} instead of {truth}");
             assert!(*found > 0.5 || truth < 0.5 || what == "busy by turns", "{what}: {found} instead of {truth}");
