@@ -161,6 +161,18 @@ fn a_damaged_history_is_put_aside_and_the_picture_comes() {
 }
 
 #[test]
+fn a_file_that_the_variable_names_by_mistake_is_left_alone() {
+    let place = Place::new();
+    let weights = fs::read(&inputs()[2]).unwrap();
+    place.write("ae.safetensors", &weights);
+    let run = decode_with(&place, "TILEWRIGHT_HISTORY", "ae.safetensors");
+    let found = warnings(run.succeeded());
+    assert!(found.len() == 1 && found[0].contains("no history of tilewright's"), "{}", run.stderr());
+    assert_eq!(place.files(), ["ae.safetensors", "out.png"]);
+    assert_eq!(fs::read(place.path("ae.safetensors")).unwrap(), weights);
+}
+
+#[test]
 fn a_history_that_cannot_be_kept_costs_one_line_and_no_picture() {
     let place = Place::new();
     let newer = place.path("newer.sqlite");

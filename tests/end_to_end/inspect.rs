@@ -145,6 +145,70 @@ fn what_tilewright_wrote_is_known_again_several_files_at_once() {
 }
 
 #[test]
+fn every_picture_that_tilewright_wrote_shows_its_workflow_and_decision() {
+    let place = Place::new();
+    let values: Vec<u8> = (0..16 * 8 * 8).flat_map(|index| (index as f32 * 0.001).to_le_bytes()).collect();
+    let entry = json!({"dtype": "F32", "shape": [1, 16, 8, 8], "data_offsets": [0, values.len()]});
+    let text = json!({"__metadata__": {"workflow": "{\"nodes\":[]}"}, "latents": entry}).to_string();
+    let file = [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &values].concat();
+    let inputs = [place.write("w.safetensors", file), "--vae".into(), fixture("flux-bfl/ae.safetensors")];
+    for name in ["w.png", "w.jpg", "w.webp"] {
+        place.decode(&inputs, &["-o", name]).succeeded();
+        let text = place.run(&["inspect", name]).succeeded().stdout();
+        assert!(text.contains("workflow, ") && text.contains("by adaptive"), "{name}: {text}");
+        assert_eq!(place.run(&["inspect", name, "--json"]).json()["decision"]["policy"]["name"], "adaptive");
+    }
+}
+
+#[test]
+fn raw_frames_are_no_latent_and_what_cannot_be_decoded_is_said() {
+    let place = Place::new();
+    let inputs = [fixture("flux-bfl/latent.safetensors"), "--vae".into(), fixture("flux-bfl/ae.safetensors")];
+    place.decode(&inputs, &["-o", "raw.safetensors"]).succeeded();
+    let text = place.run(&["inspect", "raw.safetensors"]).succeeded().stdout();
+    assert!(text.contains("pixels: raw frames") && !text.contains("latent"), "{text}");
+    assert_eq!(place.run(&["inspect", "raw.safetensors", "--json"]).json()["kind"], "pixels");
+    let cases: [(&str, u64, &[u64], &str); 4] = [
+        ("F8_E4M3", 1, &[1, 16, 8, 8], "is stored as F8_E4M3"),
+        ("I64", 8, &[1, 16, 8, 8], "is stored as I64"),
+        ("BOOL", 1, &[1, 16, 8, 8], "is stored as BOOL"),
+        ("F32", 4, &[1, 16, 0, 8], "nothing to decode"),
+    ];
+    for (dtype, size, shape, words) in cases {
+        let file = place.write("x.safetensors", zeros([("latents".to_owned(), shape.to_vec())], dtype, size));
+        let text = place.run(&["inspect", &file]).succeeded().stdout();
+        assert!(text.contains("can't decode") && text.contains(words), "{dtype}: {text}");
+        assert!(place.run(&["inspect", &file, "--json"]).json()["undecodable"].as_str().unwrap().contains(words));
+    }
+    let text = place.run(&["inspect", &inputs[0]]).succeeded().stdout();
+    assert!(!text.contains("can't decode"), "{text}");
+}
+
+#[test]
+fn a_grey_picture_with_very_many_texts_takes_few_lines() {
+    let place = Place::new();
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, 1, 1);
+    encoder.set_color(png::ColorType::Grayscale);
+    for number in 0..1000 {
+        encoder.add_text_chunk(format!("key {number}"), "text".into()).unwrap();
+    }
+    let mut writer = encoder.write_header().unwrap();
+    writer.write_image_data(&[1]).unwrap();
+    writer.finish().unwrap();
+    let text = place.run(&["inspect", &place.write("a.png", bytes)]).succeeded().stdout();
+    assert!(text.contains("and 936 more") && text.lines().count() < 80, "{text}");
+    assert!(text.contains("1×1, 1 channel") && !text.contains("channels"), "{text}");
+}
+
+#[test]
+fn an_output_is_never_the_program_that_runs() {
+    let place = Place::new();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_tilewright"), place.path("out.png")).unwrap();
+    place.decode(&bundled(), &["--dry-run", "-o", "out.png"]).failed(2, "is the running program, which is read");
+}
+
+#[test]
 fn odd_files_are_recognised_wherever_they_are_given() {
     let cases: [(&[u8], &str); 8] = [
         (b"<!DOCTYPE html><html>", "a web page (HTML)"),

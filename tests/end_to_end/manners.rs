@@ -137,6 +137,22 @@ fn signals_end_it_with_their_statuses_and_one_line() {
 }
 
 #[test]
+fn a_signal_amid_libtorchs_work_ends_it_as_cleanly() {
+    let place = Place::new();
+    // Often, since the threads of libtorch are rarely all at a harmful place.
+    for _ in 0..6 {
+        let mut command = place.command(&["device", "--device", "cpu"]);
+        command.env_remove("OMP_NUM_THREADS");
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // It measures for about 3 s.
+        thread::sleep(Duration::from_millis(1300));
+        let run = interrupted(child, "INT");
+        run.failed(130, "interrupted");
+        assert_eq!(run.stderr().lines().last(), Some("error: interrupted"), "{}", run.stderr());
+    }
+}
+
+#[test]
 fn a_configuration_that_is_not_there_is_refused_everywhere() {
     let place = Place::new();
     let [latent, _, vae] = bundled();
@@ -231,6 +247,21 @@ fn names_that_are_nearly_right_are_guessed() {
 }
 
 #[test]
+fn a_route_knows_the_families_that_a_decode_knows() {
+    let place = Place::new();
+    place.configure("[[routes]]\nfamily = \"nothing\"\npolicy = \"fixed\"\n");
+    let told = |run: Run| {
+        let error = run.stderr();
+        let families = error.split("expected one of ").nth(1).unwrap_or_else(|| panic!("{error}"));
+        families.lines().next().unwrap().trim().to_owned()
+    };
+    place.run(&["config", "check"]).failed(2, "config.toml:2: unknown family 'nothing'");
+    let by_route = told(place.run(&["config", "check"]));
+    let elsewhere = Place::new();
+    assert_eq!(by_route, told(elsewhere.decode(&bundled(), &["--family", "nothing", "-o", "x.png"])));
+}
+
+#[test]
 fn a_manual_page_is_printed_and_written_for_every_command() {
     let place = Place::new();
     let page = place.run(&["man"]).succeeded().stdout();
@@ -241,6 +272,24 @@ fn a_manual_page_is_printed_and_written_for_every_command() {
         assert!(place.path("man").join(name).is_file(), "{name}");
     }
     place.run(&["man", "nowhere"]).failed(2, "nowhere: no such folder");
+}
+
+#[test]
+fn manual_pages_are_written_as_other_outputs_are() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("man")).unwrap();
+    let pages = || std::fs::read_dir(place.path("man")).unwrap().count();
+    let pipe = place.path("man/tilewright.1");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    place.run(&["man", "man"]).failed(2, "tilewright.1: is a pipe");
+    assert_eq!(pages(), 1, "nothing was written");
+    std::fs::remove_file(&pipe).unwrap();
+    place.write("victim", "precious");
+    std::fs::hard_link(place.path("victim"), place.path("man/tilewright.1")).unwrap();
+    place.run(&["man", "man"]).succeeded();
+    assert_eq!(std::fs::read_to_string(place.path("victim")).unwrap(), "precious");
+    assert!(std::fs::read_to_string(place.path("man/tilewright.1")).unwrap().contains(".TH tilewright 1"));
+    assert!(pages() > 10, "{}", pages());
 }
 
 #[test]

@@ -214,6 +214,9 @@ fn standard_input_and_output_take_one_picture() {
     assert!(run.0.status.success(), "{}", run.stderr());
     assert_eq!(image::load_from_memory_with_format(&run.0.stdout, image::ImageFormat::Png).unwrap().width(), 64);
     assert!(run.stderr().contains("standard output"), "{}", run.stderr());
+    let quiet = piped(&[&arguments[..], &["--quiet"]].concat(), &small(), Stdio::piped());
+    assert!(quiet.0.status.success() && quiet.0.stdout.starts_with(b"\x89PNG"));
+    assert_eq!(quiet.stderr(), "");
     let run = piped(&[&arguments[..], &["--format", "webp"]].concat(), &small(), Stdio::piped());
     assert!(run.0.stdout.starts_with(b"RIFF"), "{}", run.stderr());
 
@@ -243,6 +246,106 @@ fn standard_input_and_output_take_one_picture() {
 }
 
 #[test]
+fn a_file_behind_standard_input_or_output_is_an_input_too() {
+    let place = Place::new();
+    place.write("a.safetensors", latent(&[1, 16, 8, 8], 0.5));
+    place.write("a.png", "a picture");
+    for name in ["a.safetensors", "a.png"] {
+        fs::hard_link(place.path(name), place.path(&format!("hard-{name}"))).unwrap();
+    }
+    let before = contents(&place);
+    let vae = vae();
+    let run = |command: &str, from: Stdio, to: Stdio| {
+        let mut arguments: Vec<&str> = command.split(' ').collect();
+        arguments.extend(["--vae", &vae, "--device", "cpu", "--no-history"]);
+        Run(place.command(&arguments).stdin(from).stdout(to).output().unwrap())
+    };
+    for (input, command, words) in [
+        ("a.safetensors", "decode - -o a.safetensors", "a.safetensors: is the latent, which is read"),
+        ("a.safetensors", "decode - -o hard-a.safetensors", "hard-a.safetensors: is the latent, which is read"),
+        ("a.safetensors", "decode - -o x.png --record a.safetensors", "give --record another name"),
+        ("a.png", "encode - -o a.png --format safetensors", "a.png: is the input, which is read"),
+        ("a.png", "encode - -o hard-a.png --format latent", "hard-a.png: is the input, which is read"),
+    ] {
+        run(command, File::open(place.path(input)).unwrap().into(), Stdio::piped()).failed(2, words);
+        assert_eq!(contents(&place), before, "{command}");
+    }
+    let to = |name: &str| File::options().create(true).append(true).open(place.path(name)).unwrap();
+    for (command, output) in [("decode a.safetensors -o -", "a.safetensors"), ("encode a.png -o -", "hard-a.png")] {
+        run(command, Stdio::null(), to(output).into()).failed(2, "standard output: is the ");
+        assert_eq!(contents(&place), before, "{command}");
+    }
+    let from = File::open(place.path("a.safetensors")).unwrap();
+    run("decode - -o -", from.into(), to("x.png").into()).succeeded();
+    assert_eq!(image::open(place.path("x.png")).unwrap().width(), 64);
+}
+
+#[test]
+fn numbered_outputs_replace_none_of_another_latent() {
+    let place = Place::new();
+    fs::create_dir(place.path("in")).unwrap();
+    place.write("in/a-01.safetensors", latent(&[1, 16, 8, 8], 0.5));
+    place.write("in/a.safetensors", latent(&[2, 16, 8, 8], 0.25));
+    place.write("in/b.safetensors", latent(&[1, 16, 8, 8], 0.5));
+    let clash = "out/a-01.png: is written twice by -o: give names that differ; in/a.safetensors is left; 1 of 3 were";
+    decode(&place, &["in"], &["-o", "out/", "--dry-run"]).failed(2, clash);
+    assert_eq!(place.files(), ["in"]);
+    decode(&place, &["in"], &["-o", "out/"]).failed(2, clash);
+    assert_eq!(fs::read_dir(place.path("out")).unwrap().count(), 1);
+    decode(&place, &["in/a-01.safetensors"], &["-o", "alone.png"]).succeeded();
+    let pixels = |name: &str| image::open(place.path(name)).unwrap().to_rgb8();
+    assert_eq!(pixels("out/a-01.png"), pixels("alone.png"));
+    // The other way round.
+    let turned = ["in/a.safetensors", "in/a-01.safetensors"];
+    decode(&place, &turned, &["-o", "turned/"]).failed(2, "in/a-01.safetensors is left; 1 of 2 were decoded");
+    assert_eq!(fs::read_dir(place.path("turned")).unwrap().count(), 2);
+    // Free numbers never clash.
+    decode(&place, &["in"], &["-o", "all-{n}.png"]).succeeded();
+    assert!(place.path("all-4.png").is_file());
+}
+
+#[test]
+fn a_dry_run_refuses_what_the_work_would() {
+    let place = Place::new();
+    place.write("a.latent", small());
+    place.write("b.latent", small());
+    place.write("old.png", "old");
+    place.write("old.latent", "old");
+    place.write("photo.png", "a picture");
+    let before = contents(&place);
+    for (options, words) in [
+        (&["-o", "x.bmp"][..], "unknown output ending"),
+        (&["-o", "x.mp4"], "a picture can't be written as video"),
+        (&["-o", "nowhere/x.png"], "nowhere: can't be written"),
+        (&["-o", "x.png", "--quality", "5"], "--quality is for .jpg"),
+        (&["-o", "old.png", "--no-clobber"], "stands there already"),
+        (&["-o", "x.png", "--explain-image", "t.bmp"], "unknown output ending"),
+    ] {
+        for dry_run in [&["--dry-run"][..], &[]] {
+            decode(&place, &["a.latent"], &[options, dry_run].concat()).failed(2, words);
+            assert_eq!(contents(&place), before, "{options:?} {dry_run:?}");
+        }
+    }
+    let vae = vae();
+    for (options, words) in [
+        (&["-o", "x.bmp"][..], "unknown output ending"),
+        (&["-o", "nowhere/x.latent"], "nowhere: can't be written"),
+        (&["-o", "old.latent", "--no-clobber"], "stands there already"),
+    ] {
+        for dry_run in [&["--dry-run"][..], &[]] {
+            let fixed = ["encode", "photo.png", "--vae", &vae, "--device", "cpu", "--no-history"];
+            place.run(&[&fixed[..], options, dry_run].concat()).failed(2, words);
+            assert_eq!(contents(&place), before, "{options:?} {dry_run:?}");
+        }
+    }
+    // A folder that the work would make is not made, and no fault.
+    decode(&place, &["a.latent", "b.latent"], &["-o", "new/", "--dry-run"]).succeeded();
+    decode(&place, &["a.latent", "b.latent"], &["-o", "nowhere/new/", "--dry-run"]).failed(2, "nowhere");
+    decode(&place, &["a.latent", "b.latent"], &["-o", "old.png/", "--dry-run"]).failed(2, "old.png");
+    assert_eq!(contents(&place), before);
+}
+
+#[test]
 fn several_latents_share_the_weights_and_one_that_fails_stops_none() {
     let place = Place::new();
     fs::create_dir(place.path("in")).unwrap();
@@ -267,6 +370,11 @@ fn several_latents_share_the_weights_and_one_that_fails_stops_none() {
     let two = ["in/a.latent", "in/c.latent"];
     decode(&place, &two, &["-o", "all/", "--format", "jpg"]).succeeded();
     assert!(place.path("all/a.jpg").is_file() && place.path("all/c.jpg").is_file());
+    // One goes there, too, whether the folder is there or made.
+    decode(&place, &two[..1], &["-o", "all"]).succeeded();
+    decode(&place, &two[..1], &["-o", "one/"]).succeeded();
+    assert!(place.path("all/a.png").is_file() && place.path("one/a.png").is_file());
+    fs::remove_dir_all(place.path("one")).unwrap();
     decode(&place, &two, &["-o", "{name}-{n}.png"]).succeeded();
     decode(&place, &two, &["-o", "all-{n}.webp"]).succeeded();
     let mut expected =
@@ -306,6 +414,8 @@ fn several_pictures_are_encoded_and_a_folder_of_them() {
     };
     encode(&["in", "-o", "latents"]).failed(1, "1 of 3 could not be encoded: in/bad.png");
     assert!(place.path("latents/a.latent").is_file() && place.path("latents/b.latent").is_file());
+    encode(&["in/a.png", "-o", "one/"]).succeeded();
+    assert!(place.path("one/a.latent").is_file());
     encode(&["in/a.png", "in/b.png", "-o", "{name}-{n}.safetensors"]).succeeded();
     assert!(place.path("a-1.safetensors").is_file() && place.path("b-1.safetensors").is_file());
     encode(&["in/a.png", "-o", "a-1.safetensors", "--no-clobber"]).failed(2, "stands there already");
@@ -518,4 +628,5 @@ fn clips_are_numbered_and_left_as_pictures_are() {
     let run = Run(run.unwrap());
     assert!(run.0.status.success() && run.0.stdout.starts_with(b"GIF89a"), "{}", run.stderr());
     decode(&["-o", "-"]).failed(2, "say with --format");
+    decode(&["-o", "x.gif", "--dry-run", "--preview", "x.jpg"]).failed(2, "a preview is a .png");
 }

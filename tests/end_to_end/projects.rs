@@ -45,7 +45,7 @@ pub fn with_tools(command: &mut Command) {
     if let Some(toolchain) = env::var_os("RUSTUP_TOOLCHAIN") {
         command.env("RUSTUP_TOOLCHAIN", toolchain);
     }
-    // One for all test runs: building twice should cost once.
+    // One for all test runs: building twice should cost once. What `policy build` makes stays in the project all the same.
     let kept = Path::new(env!("CARGO_TARGET_TMPDIR"));
     command.env("CARGO_TARGET_DIR", kept.join("projects-rust")).env("ZIG_GLOBAL_CACHE_DIR", kept.join("projects-zig"));
 }
@@ -179,6 +179,20 @@ fn a_policy_in_rust() {
 }
 
 #[test]
+fn projects_that_share_cargos_folder_are_built_each_for_itself() {
+    let place = Place::new();
+    for name in ["one", "two"] {
+        place.run(&["policy", "new", name]).succeeded();
+    }
+    // The third time, cargo finds nothing to do.
+    for name in ["one", "two", "one"] {
+        let built = run(&place, &["policy", "build", name, "--json"]).json();
+        assert_eq!(built["policy"]["name"], name, "{built}");
+        assert!(place.path(name).join("target").is_dir());
+    }
+}
+
+#[test]
 fn a_policy_in_c() {
     if !wanted("C") {
         return;
@@ -251,6 +265,7 @@ fn what_is_no_project_and_what_stands_already_is_refused() {
     place.run(&["policy", "build", "nowhere"]).failed(2, "nowhere");
     place.run(&["policy", "new", "1st"]).failed(2, "begin with a letter");
     place.run(&["policy", "new", "a/b"]).failed(2, "only letters, digits and -");
+    place.run(&["policy", "new", "tilewright-sdk"]).failed(2, "it is the name of the SDK in the project");
     place.run(&["policy", "new", "mine", "--lang", "cobol"]).failed(2, "rust, c, python, js");
     place.write("file", "");
     place.run(&["policy", "new", "mine", "--into", "file"]).failed(1, "file");

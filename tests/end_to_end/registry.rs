@@ -88,6 +88,14 @@ impl Registry {
         format!("{}/{rest}", self.address)
     }
 
+    /// Copies a folder of the registry's repositories, as its operator could: a tag, or all that stands under a name.
+    fn copied(&self, from: &str, to: &str) {
+        let repositories = self.folder.path().join("store/docker/registry/v2/repositories");
+        let to = repositories.join(to);
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        assert!(Command::new("cp").arg("-rT").arg(repositories.join(from)).arg(to).status().unwrap().success());
+    }
+
     /// Where the registry keeps the bytes of this digest.
     fn blob(&self, digest: &str) -> PathBuf {
         let hex = digest.trim_start_matches("sha256:");
@@ -142,10 +150,14 @@ fn what_was_signed_for_another_name_or_version_is_refused_and_what_says_nothing_
     let (own, old, other) =
         (registry.named("ada/wide:1.0.0"), registry.named("ada/wide:1.1.0"), registry.named("eve/wide:1.0.0"));
     signer.place.run(&["policy", "sign", "p.wasm", "--key", "ada.key", "--reference", &own]).succeeded();
-    // The registry's operator could place them so.
-    for name in [&own, &old, &other] {
-        signer.place.run(&["policy", "push", "p.wasm", name]).succeeded();
+    signer.place.run(&["policy", "push", "p.wasm", &own]).succeeded();
+    for name in [&old, &other] {
+        signer.place.run(&["policy", "push", "p.wasm", name]).failed(2, "it was signed as");
     }
+    // The registry's operator could place them so.
+    let tags = ["1.0.0", "1.1.0"].map(|tag| format!("ada/wide/_manifests/tags/{tag}"));
+    registry.copied("ada/wide", "eve/wide");
+    registry.copied(&tags[0], &tags[1]);
     let place = Place::new();
     place.configure(&signer.configuration(true, &[("Ada", &signer.public)]));
     let pull = |name: &str| place.run(&["policy", "pull", name, "-o", "q.wasm"]);
@@ -157,8 +169,12 @@ fn what_was_signed_for_another_name_or_version_is_refused_and_what_says_nothing_
     signer.sign().succeeded();
     signer.place.run(&["policy", "push", "p.wasm", &own]).succeeded();
     assert!(pull(&own).succeeded().stderr().contains("nothing binds that to the name ada/wide"));
-    signer.place.run(&["policy", "push", "p.wasm", &old]).succeeded();
+    signer.place.run(&["policy", "push", "p.wasm", &old]).failed(2, "it was signed as version 1.0.0");
+    registry.copied(&tags[0], &tags[1]);
     pull(&old).failed(1, "it was signed as version 1.0.0");
+    // What is not signed says nothing of itself.
+    fs::remove_file(signer.place.path("p.wasm.minisig")).unwrap();
+    signer.place.run(&["policy", "push", "p.wasm", &old]).succeeded();
 }
 
 #[test]
@@ -330,5 +346,7 @@ fn mistakes_are_told_in_a_line() {
     place.run(&["policy", "push", "p.wasm", &name]).succeeded();
     place.run(&["policy", "pull", &name, "-o", "no/such/folder.wasm"]).failed(2, "no/such");
     place.run(&["policy", "pull", &name, "-o", "."]).failed(2, "a folder stands there");
+    place.run(&["policy", "pull", &name, "-o", "text.wasm"]).failed(2, "is a file other than a policy");
+    assert_eq!(fs::read(place.path("text.wasm")).unwrap(), b"no policy");
     assert_eq!(place.files(), ["p.wasm", "text.wasm"]);
 }

@@ -100,7 +100,7 @@ fn verify_says_what_is_wrong_and_ends_with_one_or_with_two() {
         let report: serde_json::Value = serde_json::from_str(&run.stdout()).unwrap();
         assert_eq!(report["verdict"], word);
     };
-    verdict(1, "unsigned", "it is not signed: get its FILE.wasm.minisig");
+    verdict(1, "unsigned", "it is not signed: get p.wasm.minisig from whoever made it");
     signer.sign().succeeded();
     verdict(1, "untrusted", "which is not among the trusted keys (there are none): if you know whose key it is");
     signer.configure(false, &[("Ada", &signer.public)]);

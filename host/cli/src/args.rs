@@ -38,6 +38,15 @@ To begin with:
   tilewright inspect ae.safetensors           what a file is, and what it lacks
   tilewright help decode                      all that a command takes";
 
+/// The help of -o. clap reads a plain `{n}` as the end of a line: the escape sequence within, which resets what is not set,
+/// keeps it whole, and is left out of all that is not a terminal's. Nor is it torn in two where it begins a line.
+const OUTPUT: &str = "\
+Where to write: .png, .jpg, .webp (a batch becomes numbered files); for clips .mp4, .webm, .mkv, .gif, .webp, or a folder of \
+PNGs (a name that ends in /); .safetensors for the raw output; - for standard output.
+{\u{1b}[0mn} in the name becomes the next free number, {name} the latent's name; for pictures, and for several latents, a \
+folder serves, too. A link is followed; an input, a write-protected file or another user's is never replaced [default: the \
+latent's name with .png or .mp4, in the current folder]";
+
 /// Decodes latents of diffusion models into pictures and clips; how each one is run is decided by a sandboxed WebAssembly policy.
 #[derive(Debug, Parser)]
 #[command(name = "tilewright", version, propagate_version = true, max_term_width = 110, after_help = BEGINNING)]
@@ -113,11 +122,8 @@ pub struct Decode {
     /// The VAE's weights: diffusers, LDM/BFL (ae.safetensors), a whole SD checkpoint, or WAN's (Wan2.1_VAE.safetensors)
     #[arg(long, value_name = "FILE")]
     pub vae: PathBuf,
-    /// Where to write: .png, .jpg, .webp (a batch becomes numbered files); for clips .mp4, .webm, .mkv, .gif, .webp, or a folder of PNGs (a name that ends
-    /// in /); .safetensors for the raw output; - for standard output. {n} in the name becomes the next free number, {name} the latent's name; for several
-    /// latents a folder serves, too. A link is followed; an input, a write-protected file or another user's is never replaced [default: the latent's name
-    /// with .png or .mp4, in the current folder]
-    #[arg(short, long, value_name = "OUT")]
+    /// Where to write.
+    #[arg(short, long, value_name = "OUT", help = OUTPUT)]
     pub output: Option<PathBuf>,
     /// How it is written.
     #[command(flatten)]
@@ -365,5 +371,18 @@ mod tests {
     #[test]
     fn the_definitions_are_sound() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn placeholders_are_whole_in_the_help_and_in_the_manual_pages() {
+        let mut command = Arguments::command();
+        for name in ["decode", "encode"] {
+            let below = command.find_subcommand_mut(name).unwrap();
+            let mut page = Vec::new();
+            clap_mangen::Man::new(below.clone()).render(&mut page).unwrap();
+            for text in [below.render_long_help().to_string(), String::from_utf8(page).unwrap()] {
+                assert!(text.contains("{n} in the name") && text.contains("{name}"), "{text}");
+            }
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Files, one after the other: one that fails does not stop those after it.
 
+use tilewright_outputs::Refused;
+
 use crate::{
     failure::{Failure, Outcome},
     inputs::Input,
@@ -14,7 +16,8 @@ pub trait Work {
 }
 
 /// Works through the files. The failure of a single file is the command's; of several files, each failure is printed at
-/// once and the command fails with their number. `done` is the word for the work, such as `decoded`.
+/// once and the command fails with their number. Only an output that is another file of the same command ends it there.
+/// `done` is the word for the work, such as `decoded`.
 pub fn work_through(work: &mut dyn Work, inputs: &[Input], several: bool, done: &str) -> Outcome {
     if !several {
         return inputs.iter().try_for_each(|input| work.work(input).map_err(|failure| input.renamed(failure)));
@@ -22,8 +25,14 @@ pub fn work_through(work: &mut dyn Work, inputs: &[Input], several: bool, done: 
     let (mut failed, count) = (Vec::new(), inputs.len());
     for (index, input) in inputs.iter().enumerate() {
         tell!("{} of {count}: {}", index + 1, input.shown);
-        match work.work(input).map_err(|failure| input.renamed(failure)) {
+        let outcome = work.work(input);
+        let is_clash = matches!(&outcome, Err(Failure::Input(error)) if error.is::<Refused>());
+        match outcome.map_err(|failure| input.renamed(failure)) {
             Ok(()) => {}
+            Err(failure) if is_clash => {
+                let before = index - failed.len();
+                return Err(failure.and(format!("{} is left; {before} of {count} were {done}", input.shown)));
+            }
             Err(Failure::ClosedPipe) => return Err(Failure::ClosedPipe),
             Err(failure) if signals::received() => {
                 return Err(failure.and(format!("{} of {count} were {done}", index - failed.len())));

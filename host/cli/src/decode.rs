@@ -5,13 +5,17 @@ mod delivery;
 mod picture;
 mod pinned;
 
-use std::{fs, path::PathBuf};
+use std::{
+    cell::RefCell,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use tilewright_decode::SHARE_OF_FREE;
 use tilewright_engine::Machine;
 use tilewright_media::{Kind, NUMBER, Options, Output, STANDARD, Shape};
 use tilewright_models::{Checkpoint, Family, Identity, Latent, Scaling};
-use tilewright_outputs::Roles;
+use tilewright_outputs::{Roles, folder_of};
 
 use crate::{
     args::Decode,
@@ -20,6 +24,7 @@ use crate::{
     files,
     inputs::{Input, listed},
     naming::Naming,
+    printer,
     report::Shown,
     tell::tell,
 };
@@ -35,12 +40,15 @@ const CLIP: &str = "mp4";
 pub fn run(arguments: &Decode) -> Outcome {
     let inputs = listed(&arguments.latents, "latents", Some(&LATENTS))?;
     let several = arguments.latents.len() > 1 || arguments.latents.iter().any(|path| path.is_dir());
-    let plan = Plan::new(arguments, &inputs, several)?;
+    let mut plan = Plan::new(arguments, &inputs, several)?;
     if let Some(threads) = arguments.threads {
         tilewright_torch::set_threads(threads);
     }
     let is_clip =
         matches!(Identity::of(&Checkpoint::open(&arguments.vae)?).kind, tilewright_models::Kind::VideoAutoencoder);
+    if !is_clip {
+        plan.naming = plan.naming.of_files();
+    }
     let ending = arguments.writing.format.map_or(if is_clip { CLIP } else { PICTURE }, |format| format.ending());
     plan.check_names(&inputs, ending)?;
     arguments.record.check()?;
@@ -61,8 +69,8 @@ pub fn run(arguments: &Decode) -> Outcome {
 /// The files that are read and written, and the form of the report.
 struct Plan {
     naming: Naming,
-    /// All inputs, and the files written beside the outputs.
-    roles: Roles,
+    /// All inputs, the files written beside the outputs, and the outputs of the inputs so far.
+    roles: RefCell<Roles>,
     options: Options,
     shown: Shown,
     dry_run: bool,
@@ -83,24 +91,37 @@ impl Plan {
                 "-o - and --json: standard output is the picture or the record: write one into a file",
             ));
         }
-        let mut roles = inputs.iter().fold(files::roles(), |roles, input| roles.reads("the latent", &input.path));
+        let mut roles = inputs.iter().fold(files::roles(), |roles, input| input.kept_by(roles, "the latent"));
         roles = files::reads_vae(roles, &arguments.vae);
         roles = files::reads_policy(roles, &arguments.policy);
         roles = files::check_file(roles, "--preview", clip.preview.as_deref())?;
         roles = files::check_file(roles, "--explain-image", drawing)?;
         roles = files::check_file(roles, "--record", arguments.record.file())?;
+        if aside {
+            roles = roles.occupies_open("-o", "standard output", printer::raw_stdout());
+            roles.check()?;
+        }
         let shown = Shown { json: arguments.json, explain: arguments.explain, several, aside };
+        let roles = RefCell::new(roles);
         Ok(Self { naming, roles, options: arguments.writing.options(), shown, dry_run: arguments.dry_run })
     }
 
-    /// The output of an input's pictures or clips; none if only a decision is asked for.
-    fn output(&self, input: &Input, kind: Kind, ending: &str) -> Outcome<Option<Output>> {
-        if self.dry_run {
-            return Ok(None);
-        }
+    /// The output of an input's pictures or clips.
+    fn output(&self, input: &Input, kind: Kind, ending: &str) -> Outcome<Output> {
         let ending = self.options.format.map_or(ending, |format| format.ending());
         let path = self.naming.path(input, ending);
-        Ok(Some(Output::with(&path, kind, self.options)?))
+        self.checked(&path, kind, self.options)
+    }
+
+    /// An output that can be written.
+    fn checked(&self, path: &Path, kind: Kind, options: Options) -> Outcome<Output> {
+        Ok(match &self.naming {
+            // A dry run does not make the folder.
+            Naming::Inside(folder) if self.dry_run && folder_of(path) == folder.as_path() => {
+                Output::ahead(path, kind, options)?
+            }
+            _ => Output::with(path, kind, options)?,
+        })
     }
 
     /// Compares the outputs with all inputs and with each other; a clip's name may still change with its frames.
@@ -108,17 +129,30 @@ impl Plan {
         self.naming.check(inputs, ending)?;
         let paths = inputs.iter().map(|input| self.naming.path(input, ending));
         let named = paths.filter(|path| path.as_os_str() != STANDARD && !path.to_string_lossy().contains(NUMBER));
-        Ok(named.fold(self.roles.clone(), |roles, path| roles.occupies("-o", &path)).check()?)
+        Ok(named.fold(self.roles.borrow().clone(), |roles, path| roles.occupies("-o", &path)).check()?)
     }
 
-    /// Checks the final names of all that will be written.
+    /// Checks the final names of all that will be written, also against the outputs of the inputs before.
     fn check(&self, output: &Output, shape: &Shape) -> Outcome {
         output.check(shape)?;
         if output.is_standard() {
             return Ok(());
         }
+        Ok(self.with_files(output, shape).check()?)
+    }
+
+    /// Keeps the final names of what was written, so that no later input's output replaces it. Names with `{n}` are free
+    /// ones.
+    fn keep_names(&self, output: &Output, shape: &Shape) {
+        if !output.is_standard() && !output.is_numbered() {
+            let roles = self.with_files(output, shape);
+            *self.roles.borrow_mut() = roles;
+        }
+    }
+
+    fn with_files(&self, output: &Output, shape: &Shape) -> Roles {
         let files: Vec<PathBuf> = output.files(shape);
-        Ok(files.iter().fold(self.roles.clone(), |roles, file| roles.occupies("-o", file)).check()?)
+        files.iter().fold(self.roles.borrow().clone(), |roles, file| roles.occupies("-o", file))
     }
 }
 

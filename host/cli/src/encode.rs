@@ -22,6 +22,7 @@ use crate::{
     history::Trials,
     inputs::{Input, listed},
     naming::Naming,
+    printer,
     report::{Shown, keep, print_json},
 };
 use latent_file::LatentFile;
@@ -87,11 +88,15 @@ impl<'a> Plan<'a> {
     /// Refuses arguments that can't be carried out, before anything is written.
     fn new(arguments: &'a Encode, inputs: &[Input], several: bool) -> Outcome<Self> {
         let aside = Self::check_shown(arguments)?;
-        let naming = Naming::of(arguments.output.as_deref(), inputs, several)?;
-        let mut roles = inputs.iter().fold(files::roles(), |roles, input| roles.reads("the input", &input.path));
+        let naming = Naming::of(arguments.output.as_deref(), inputs, several)?.of_files();
+        let mut roles = inputs.iter().fold(files::roles(), |roles, input| input.kept_by(roles, "the input"));
         roles = files::reads_vae(roles, &arguments.vae);
         roles = files::reads_policy(roles, &arguments.policy);
         roles = files::check_file(roles, "--record", arguments.record.file())?;
+        if aside {
+            roles = roles.occupies_open("-o", "standard output", printer::raw_stdout());
+            roles.check()?;
+        }
         let shown = Shown { json: arguments.json, explain: arguments.explain, several, aside };
         let plan = Self { arguments, naming, roles, shown };
         inputs.iter().try_for_each(|input| plan.check(&plan.naming.path(input, plan.ending())))?;
@@ -109,14 +114,13 @@ impl<'a> Plan<'a> {
         Ok(self.roles.clone().occupies("-o", path).check()?)
     }
 
-    /// The latent file of an input; nothing will be written if only a decision is asked for.
+    /// The latent file of an input.
     fn output(&self, input: &Input) -> Outcome<LatentFile> {
         let Encode { format, no_clobber, dry_run, .. } = self.arguments;
         let path = self.naming.path(input, self.ending());
-        let output = match dry_run {
-            true => LatentFile::unwritten(&path, *format),
-            false => LatentFile::new(&path, *format, *no_clobber),
-        }?;
+        // In a dry run, no folder was made.
+        let ahead = *dry_run && matches!(self.naming, Naming::Inside(_));
+        let output = LatentFile::new(&path, *format, *no_clobber, ahead)?;
         if let Some(name) = output.name() {
             self.check(&name)?;
         }

@@ -1,6 +1,6 @@
 //! The inputs of a command, listed so that no output replaces one of them.
 
-use std::path::Path;
+use std::{env, path::Path};
 
 use tilewright_media::STANDARD;
 use tilewright_outputs::{Refused, Roles};
@@ -19,9 +19,12 @@ impl From<Refused> for Failure {
     }
 }
 
-/// The inputs of every command: the configuration and the history.
+/// The inputs of every command: the program itself, the configuration and the history.
 pub fn roles() -> Roles {
     let mut roles = Roles::new();
+    if let Ok(path) = env::current_exe() {
+        roles = roles.reads("the running program", &path);
+    }
     if let Some(path) = config::place().path() {
         roles = roles.reads("the configuration", &path);
     }

@@ -1,6 +1,7 @@
 //! The input files of a command: named ones, those in folders, and standard input.
 
 use std::{
+    ffi::OsString,
     fs::{self, File},
     io::{self, IsTerminal, Read},
     os::fd::AsRawFd,
@@ -8,6 +9,7 @@ use std::{
 };
 
 use tilewright_media::STANDARD;
+use tilewright_outputs::Roles;
 
 use crate::failure::{Failure, Outcome};
 
@@ -27,14 +29,14 @@ pub struct Input {
     /// The name in messages.
     pub shown: String,
     /// The name that outputs are derived from; none for standard input.
-    pub stem: Option<String>,
+    pub stem: Option<OsString>,
     /// The contents of standard input, in a nameless file that is removed with this.
     _taken: Option<File>,
 }
 
 impl Input {
     fn named(path: &Path) -> Self {
-        let stem = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        let stem = path.file_stem().unwrap_or(path.as_os_str()).to_owned();
         Self { path: path.to_owned(), shown: path.display().to_string(), stem: Some(stem), _taken: None }
     }
 
@@ -58,6 +60,12 @@ impl Input {
     /// True if it came from standard input.
     pub fn is_standard(&self) -> bool {
         self.stem.is_none()
+    }
+
+    /// Adds it to what no output may replace: for standard input, the file behind it.
+    pub fn kept_by(&self, roles: Roles, what: &str) -> Roles {
+        let roles = roles.reads(what, &self.path);
+        if self.is_standard() { roles.reads_open(what, io::stdin()) } else { roles }
     }
 
     /// The failure with the name that the user knows the input by.

@@ -13,7 +13,7 @@ use tilewright_decode::RECORD_KEYWORD;
 use tilewright_files::{Format, LOOKED_AT};
 use tilewright_media::Look;
 use tilewright_models::{Checkpoint, Inspection};
-use tilewright_plan::{Record, bytes, terminal::shortened};
+use tilewright_plan::{Record, bytes, terminal::shortened, words::counted};
 
 use crate::{
     args::Inspect,
@@ -22,6 +22,9 @@ use crate::{
 };
 use records::Recorded;
 use tensors::Tensor;
+
+/// The most texts of a file that are listed before the rest is only counted: a PNG may have any number.
+const MOST_TEXTS: usize = 64;
 
 /// The facts known about a file.
 #[derive(Serialize)]
@@ -38,6 +41,9 @@ enum Found {
     Tensors {
         #[serde(flatten)]
         inspection: Box<Inspection>,
+        /// The reason that a latent can't be decoded with any VAE.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        undecodable: Option<String>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         listing: Vec<Tensor>,
     },
@@ -110,8 +116,9 @@ impl Report {
                 // If it is no file of tensors, the error says what it is.
                 let file = Checkpoint::open(path)?;
                 let inspection = Box::new(Inspection::of(&file));
+                let undecodable = tensors::refusal(path, &inspection);
                 let listing = if listed { tensors::listing(&file) } else { Vec::new() };
-                report(Found::Tensors { inspection, listing })
+                report(Found::Tensors { inspection, undecodable, listing })
             }
         }
     }
@@ -120,8 +127,9 @@ impl Report {
         let mut rows = vec![("file", self.file.clone())];
         let mut tensors: &[Tensor] = &[];
         match &self.found {
-            Found::Tensors { inspection, listing } => {
+            Found::Tensors { inspection, undecodable, listing } => {
                 rows.extend(tensors::rows(inspection));
+                rows.extend(undecodable.iter().map(|reason| ("can't decode", reason.clone())));
                 tensors = listing;
             }
             Found::Pixels { format, look, decision, .. } => rows.extend(pixels(format, look, decision.as_deref())),
@@ -148,21 +156,30 @@ fn kind(path: &Path) -> Option<Format> {
     }
 }
 
+/// Texts by name with their lengths in bytes, row by row.
+fn texts<'a>(mut found: impl Iterator<Item = (&'a str, usize)>) -> Vec<(&'static str, String)> {
+    let row = |(name, length): (&'a str, usize)| {
+        ("text", format!("{}, {}", shortened(name, 80), bytes::display(length as u64)))
+    };
+    let mut rows: Vec<_> = found.by_ref().take(MOST_TEXTS).map(row).collect();
+    let more = found.count();
+    if more > 0 {
+        rows.push(("text", format!("and {more} more")));
+    }
+    rows
+}
+
 fn pixels(format: &str, look: &Look, decision: Option<&Record>) -> Vec<(&'static str, String)> {
     let shape = look.shape;
     let mut rows = vec![("kind", format.to_owned())];
     let size = format!("{}×{}", shape.width, shape.height);
     rows.push(match (shape.frames, look.rate) {
-        (1, _) => ("size", format!("{size}, {} channels", shape.channels)),
+        (1, _) => ("size", format!("{size}, {}", counted(shape.channels as u64, "channel"))),
         (frames, Some(rate)) => ("size", format!("{size}, {frames} frames, {rate} per second")),
         (frames, None) => ("size", format!("{size}, {frames} frames")),
     });
-    let texts = look.texts.iter().filter(|(keyword, _)| keyword != RECORD_KEYWORD || decision.is_none());
-    rows.extend(
-        texts.map(|(keyword, text)| {
-            ("text", format!("{}, {}", shortened(keyword, 80), bytes::display(text.len() as u64)))
-        }),
-    );
+    let found = look.texts.iter().filter(|(keyword, _)| keyword != RECORD_KEYWORD || decision.is_none());
+    rows.extend(texts(found.map(|(keyword, text)| (keyword.as_str(), text.len()))));
     if let Some(record) = decision {
         rows.extend(records::decision(record));
     }

@@ -43,6 +43,7 @@ use crate::{
 };
 
 fn main() -> ExitCode {
+    signals::outlive_large_files();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(help) if matches!(help.kind(), ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand) => help.exit(),

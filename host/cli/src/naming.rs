@@ -2,7 +2,9 @@
 
 use std::{
     collections::HashMap,
+    ffi::{OsStr, OsString},
     fs,
+    os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
 };
 
@@ -36,12 +38,11 @@ impl Naming {
             }
             return Ok(Naming::Inside(PathBuf::new()));
         };
-        let name = output.file_name().unwrap_or_default().to_string_lossy();
-        if !several || name.contains(NAME) || name.contains(NUMBER) {
+        if !several || is_pattern(output) {
             return Ok(Naming::As(output.to_owned()));
         }
         let refused = |reason: &str| Err(Failure::input(format!("{}: {reason}", output.display())));
-        let slash = output.as_os_str().as_encoded_bytes().ends_with(b"/");
+        let slash = ends_in_slash(output);
         match () {
             () if output.as_os_str() == STANDARD => {
                 refused("standard output takes one: for several give a folder, or a name with {name} or {n} in it")
@@ -53,20 +54,38 @@ impl Naming {
         }
     }
 
+    /// The naming of outputs that are files, as all but clips are: a folder, or a name that ends in `/`, is where they go,
+    /// even if there is only one.
+    #[must_use]
+    pub fn of_files(self) -> Self {
+        match self {
+            Naming::As(path)
+                if path.as_os_str() != STANDARD && !is_pattern(&path) && (ends_in_slash(&path) || path.is_dir()) =>
+            {
+                Naming::Inside(path)
+            }
+            naming => naming,
+        }
+    }
+
     /// The output path of an input; `ending` is used if the name is derived from the input's.
     pub fn path(&self, input: &Input, ending: &str) -> PathBuf {
-        let stem = input.stem.as_deref().unwrap_or("standard-input");
+        let stem = input.stem.as_deref().unwrap_or("standard-input".as_ref());
         match self {
-            Naming::Inside(folder) => folder.join(format!("{stem}.{ending}")),
-            Naming::As(path) => {
-                let name = path.file_name().map(|name| name.to_string_lossy().replace(NAME, stem));
-                let slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
-                match name {
-                    Some(name) if slash => path.with_file_name(format!("{name}/")),
-                    Some(name) => path.with_file_name(name),
-                    None => path.clone(),
-                }
+            Naming::Inside(folder) => {
+                let mut name = stem.to_owned();
+                name.push(format!(".{ending}"));
+                folder.join(name)
             }
+            Naming::As(path) => match path.file_name().map(|name| named(name, stem)) {
+                Some(mut name) => {
+                    if ends_in_slash(path) {
+                        name.push("/");
+                    }
+                    path.with_file_name(name)
+                }
+                None => path.clone(),
+            },
         }
     }
 
@@ -101,6 +120,28 @@ impl Naming {
     }
 }
 
+/// True if the name tells the outputs of several inputs apart.
+fn is_pattern(output: &Path) -> bool {
+    let name = output.file_name().unwrap_or_default().to_string_lossy();
+    name.contains(NAME) || name.contains(NUMBER)
+}
+
+fn ends_in_slash(path: &Path) -> bool {
+    path.as_os_str().as_bytes().ends_with(b"/")
+}
+
+/// The name with the input's in the place of `{name}`; its other bytes stay, whether they are UTF-8 or not.
+fn named(name: &OsStr, stem: &OsStr) -> OsString {
+    let (mut rest, mut bytes) = (name.as_bytes(), Vec::new());
+    while let Some(at) = rest.windows(NAME.len()).position(|part| part == NAME.as_bytes()) {
+        bytes.extend_from_slice(&rest[..at]);
+        bytes.extend_from_slice(stem.as_bytes());
+        rest = &rest[at + NAME.len()..];
+    }
+    bytes.extend_from_slice(rest);
+    OsString::from_vec(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,6 +172,35 @@ mod tests {
         assert_eq!(paths(Some("{name}.jpg")), ["a.jpg", "b.jpg"]);
         for output in ["a.png", "-"] {
             assert!(Naming::of(Some(Path::new(output)), &two, true).is_err(), "{output}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_not_utf_8_stays_as_it_is() {
+        let odd = |text: &[u8]| PathBuf::from(OsStr::from_bytes(text));
+        let one = listed(&[odd(b"in/\xff.latent")], "latents", None).unwrap();
+        let path = |output: Option<&[u8]>| {
+            let output = output.map(odd);
+            Naming::of(output.as_deref(), &one, false).unwrap().path(&one[0], "png")
+        };
+        assert_eq!(path(Some(b"z\xfe.png")), odd(b"z\xfe.png"));
+        assert_eq!(path(Some(b"z\xfe-{name}-{name}.png")), odd(b"z\xfe-\xff-\xff.png"));
+        assert_eq!(path(None), odd(b"\xff.png"));
+    }
+
+    #[test]
+    fn a_folder_takes_one_file_as_it_takes_several() {
+        let one = inputs(&["far/a.latent"]);
+        let folder = tempfile::tempdir().unwrap();
+        let path = |output: &str| {
+            let naming = Naming::of(Some(Path::new(output)), &one, false).unwrap().of_files();
+            naming.path(&one[0], "png").display().to_string()
+        };
+        assert_eq!(path("new/"), "new/a.png");
+        let there = folder.path().display().to_string();
+        assert_eq!(path(&there), format!("{there}/a.png"));
+        for output in ["b.png", "-", "{n}/"] {
+            assert_eq!(path(output), output);
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::{
     fmt,
-    io::{self, IsTerminal, Stdout, StdoutLock, Write},
+    io::{self, IsTerminal, StderrLock, Stdout, StdoutLock, Write},
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -52,6 +52,11 @@ pub fn line(text: fmt::Arguments<'_>) {
 /// Prints lines on standard error that were asked for, even with --quiet.
 pub fn lines(text: &str) {
     let _ = Clean::new(io::stderr().lock()).write_all(format!("{text}\n").as_bytes());
+}
+
+/// Standard error for this thread alone: others that print there wait until the lock is dropped.
+pub fn alone() -> StderrLock<'static> {
+    io::stderr().lock()
 }
 
 /// True if standard error is a terminal.

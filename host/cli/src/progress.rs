@@ -147,10 +147,7 @@ impl Observer for Progress {
     }
 
     fn failed(&mut self, attempt: &FailedAttempt) {
-        self.say(&format!(
-            "note: {} {} failed: {}; trying another plan",
-            attempt.plan.space, attempt.plan.precision, attempt.failure
-        ));
+        self.say(&format!("note: {} {} failed: {}", attempt.plan.space, attempt.plan.precision, attempt.failure));
     }
 
     fn progress(&mut self, share: f64) -> bool {

@@ -74,7 +74,9 @@ pub fn report(shown: Shown, record: &Record, candidates: &[Candidate], files: &[
             printer::lines(&explanation(record, candidates));
         }
         if shown.aside {
-            printer::lines(&summary(record, files));
+            if !printer::is_quiet() {
+                printer::lines(&summary(record, files));
+            }
             return Ok(());
         }
         return print_json(shown, record, files);

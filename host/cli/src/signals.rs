@@ -1,13 +1,13 @@
 //! SIGINT and SIGTERM, in every command but `serve`. The work ends at its next step, or the program at once if no work
-//! would notice; no half-written file stays, one line says so, and the exit status is 130 or 143, as in shells.
+//! would notice; no half-written file stays, one line says so, and the exit status is 130 or 143, as in shells. SIGXFSZ
+//! ends nothing, in any command.
 
 use std::{
     fs,
     os::unix::ffi::OsStrExt,
     path::Path,
-    process,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicI32, Ordering},
         mpsc::{self, Receiver},
     },
@@ -16,11 +16,13 @@ use std::{
 };
 
 use signal_hook::{
-    consts::{SIGINT, SIGTERM},
+    consts::{SIGINT, SIGTERM, SIGXFSZ},
+    flag,
     iterator::Signals,
+    low_level,
 };
 
-use crate::tell::tell;
+use crate::{printer, tell::tell};
 
 /// How long a layer, or what comes before the first one, may take after a signal.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -51,6 +53,13 @@ struct State {
     manner: Manner,
     /// Cleans up after unfinished work.
     abandon: Option<Box<dyn FnOnce() + Send>>,
+}
+
+/// Makes a write beyond the system's limit on file sizes fail like any other write. Without a handler, the system would
+/// end the program; programs that this one starts have none.
+pub fn outlive_large_files() {
+    // The signal has to be handled, and nothing reads the flag. Before the log begins, a failure can't be told.
+    let _ = flag::register(SIGXFSZ, Arc::default());
 }
 
 /// Handles the two signals from now on. Until then the system ends the program, with the same statuses in shells.
@@ -108,8 +117,12 @@ fn end_at(signals: &Receiver<i32>) {
         abandon();
     }
     remove_unfinished(Path::new("/"));
+    // Other threads that would print after this line wait until the program has ended.
+    let _alone = printer::alone();
     tell!("error: interrupted");
-    process::exit(i32::from(status().unwrap_or(1)));
+    // Not `process::exit`: it would run libtorch's destructors while the main thread still computes. Nothing is left to
+    // flush: standard output has each line already, and standard error has no buffer.
+    low_level::exit(i32::from(status().unwrap_or(1)));
 }
 
 /// Removes the files below a folder that this process is writing under a temporary name. They are found among its open

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tilewright_plan::words::did_you_mean;
 
-use crate::{Config, Route, Source, Stage, origin::Fault};
+use crate::{Config, Route, Source, Stage, conditions::FAMILIES, origin::Fault};
 
 /// What is wrong whatever ships.
 pub(crate) fn within(config: &Config) -> Result<(), Fault> {
@@ -20,6 +20,7 @@ pub(crate) fn within(config: &Config) -> Result<(), Fault> {
                 "a service only decodes: no job would come to this route: write \"decode\", or leave the key out";
             return fault(format!("{at}/stage"), detail);
         }
+        families(&route.conditions.family, &at)?;
         known(&config.models, "model", &route.conditions.model, &at)?;
         known(config.devices(), "device", &route.conditions.device, &at)?;
         if let Some((key, name)) = route.policies().skip(1).find(|(_, name)| *name == route.policy) {
@@ -87,6 +88,16 @@ fn reachable(before: &[Route], route: &Route, at: &str) -> Result<(), Fault> {
     let Some(other) = before.iter().find(|other| other.conditions.cover(&route.conditions)) else { return Ok(()) };
     let what = if other.conditions.is_unconditional() { "everything" } else { "all that it would" };
     fault(at, format!("the route '{}' can never match: '{}' before it takes {what}", route.name, other.name))
+}
+
+fn families(named: &[String], at: &str) -> Result<(), Fault> {
+    let mut unknown = named.iter().enumerate().filter(|(_, family)| !FAMILIES.contains(&family.as_str()));
+    let Some((place, family)) = unknown.next() else { return Ok(()) };
+    let meant = did_you_mean(family, FAMILIES);
+    fault(
+        format!("{at}/family/{place}"),
+        format!("unknown family '{family}', expected one of {}{meant}", FAMILIES.join(", ")),
+    )
 }
 
 fn known<T>(known: &BTreeMap<String, T>, kind: &str, names: &[String], at: &str) -> Result<(), Fault> {

@@ -7,6 +7,9 @@ use crate::values;
 /// The most pixels or frames that a condition can name.
 const MOST: u64 = 1_000_000_000_000;
 
+/// The families that jobs are of, as the engine names them.
+pub(crate) const FAMILIES: [&str; 7] = ["sd", "sdxl", "sd3", "flux", "kl", "wan-2.1", "wan-2.2"];
+
 /// What a route takes: a job that meets every condition. A list that is empty, and what is `None`, was left out and is met by all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Conditions {

@@ -192,6 +192,12 @@ mod tests {
             ("policy = \"fixed\"\nstage = []", 3, "an empty list: name at least one"),
             ("policy = \"fixed\"\nfamily = 1", 3, "expected a text or a list of texts"),
             ("policy = \"fixed\"\nfamily = [\"\"]", 3, "allowed are 1 to 64 characters"),
+            (
+                "policy = \"fixed\"\nfamily = \"wan\"",
+                3,
+                "unknown family 'wan', expected one of sd, sdxl, sd3, flux, kl, wan-2.1, wan-2.2",
+            ),
+            ("policy = \"fixed\"\nfamily = [\n\"flux\",\n\"flux2\"]", 5, "(did you mean flux?)"),
             ("policy = \"fixed\"\ntag = \"a\\u0007\"", 3, "allowed are 1 to 64 characters"),
             ("policy = \"fixed\"\nmodel = \"flux\"", 3, "unknown model 'flux', expected a table [models.flux]"),
             (

@@ -4,7 +4,7 @@ mod scripted;
 
 use std::path::PathBuf;
 
-use scripted::{Quiet, Scripted, alone, fixtures, largest, machine, plan, square};
+use scripted::{Quiet, Scripted, alone, fixtures, is_spared, largest, machine, plan, square};
 use tch::{Kind, Tensor};
 use tilewright_engine::{ClipJob, Error, Observer, Sink, VideoVae};
 use tilewright_plan::{Dtype, FailedAttempt, Failure, Layout, Objective, Plan, Precision, Space, Tile, Time};
@@ -315,6 +315,9 @@ fn peaks_of_clips_are_estimated_before_they_are_measured() {
                 for (number, (time, precision)) in
                     times.iter().flat_map(|time| precisions.map(|precision| (*time, precision))).enumerate()
                 {
+                    if is_spared(precision, number + index) {
+                        continue;
+                    }
                     let layout = if (number + index) % 2 == 0 { Layout::ChannelsLast } else { Layout::ChannelsFirst };
                     let plan = Plan { precision, layout, ..through(space, time) };
                     let Ok(estimated) = job.estimate(&plan) else { continue };

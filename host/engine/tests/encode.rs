@@ -2,7 +2,7 @@
 
 mod scripted;
 
-use scripted::{Quiet, Scripted, alone, cases, fixtures, flux, largest, machine, plan, single, square, vae};
+use scripted::{Quiet, Scripted, alone, cases, fixtures, flux, is_spared, largest, machine, plan, single, square, vae};
 use tch::{Kind, Tensor};
 use tilewright_engine::{EncodeJob, Error, Grid, Job, Observer, Vae};
 use tilewright_models::Checkpoint;
@@ -294,7 +294,7 @@ fn peaks_are_estimated_before_they_are_measured() {
         (vae(&fixtures().join("sdxl-checkpoint/sd_xl_base.safetensors")), 224),
         (vae(&fixtures().join("sd15-diffusers/diffusion_pytorch_model.safetensors")), 192),
     ];
-    let mut compared = 0;
+    let (mut compared, mut number) = (0, 0);
     let mut wrong = Vec::new();
     for (network, (vae, side)) in networks.iter().enumerate() {
         for samples in [1, 2] {
@@ -308,6 +308,10 @@ fn peaks_are_estimated_before_they_are_measured() {
                 }
                 for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
                     for (space, batch) in [(Space::Whole, 1), (Space::Whole, 2), (square(12 * scale, 2 * scale), 2)] {
+                        number += 1;
+                        if is_spared(precision, number) {
+                            continue;
+                        }
                         let plan = plan(space, batch, precision, layout);
                         let estimated = job.estimate(&plan).unwrap().peak_bytes;
                         let finished = job.run(&mut Scripted::new([plan]), &mut Quiet).unwrap();

@@ -5,7 +5,7 @@ mod scripted;
 
 use std::path::Path;
 
-use scripted::{Quiet, Scripted, alone, fixtures, largest, machine, plan, square};
+use scripted::{Quiet, Scripted, alone, fixtures, is_spared, largest, machine, plan, square};
 use serde_json::Value;
 use tch::{Kind, Tensor};
 use tilewright_engine::{ClipEncodeJob, ClipExtents, EncodedClip, Error, Observer, Unfinished, VideoVae};
@@ -344,7 +344,7 @@ fn peaks_of_encodes_are_estimated_before_they_are_measured() {
     let precisions =
         [F32, Precision::Uniform(Dtype::Bf16), Precision::Mixed(Dtype::Bf16), Precision::Uniform(Dtype::F16)];
     let networks = [(tiny(), 8), (trained(), 8), (vae("wan22-original/Wan2.2_VAE.safetensors"), 16)];
-    let (mut wrong, mut compared) = (Vec::new(), 0);
+    let (mut wrong, mut compared, mut number) = (Vec::new(), 0, 0);
     for (network, (vae, scale)) in networks.iter().enumerate() {
         for frames in [1, 9] {
             let clip = clip(frames, 20 * scale, 24 * scale);
@@ -360,6 +360,10 @@ fn peaks_of_encodes_are_estimated_before_they_are_measured() {
                         (Space::Whole, carried(8)),
                         (square(12 * *scale as u32, 2 * *scale as u32), carried(4)),
                     ] {
+                        number += 1;
+                        if is_spared(precision, number) {
+                            continue;
+                        }
                         let plan = Plan { precision, layout, ..through(space, time) };
                         let Ok(cost) = job.estimate(&plan) else { continue };
                         let (done, _) = run(&job, &clip, [plan], &mut Quiet);

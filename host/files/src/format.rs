@@ -127,7 +127,7 @@ const JSONS: [(&str, Format); 5] = [
     ("\"extra_pnginfo\"", Workflow),
 ];
 
-const PICTURE: &str = "'tilewright encode' makes a latent of it";
+const PICTURE: &str = "'tilewright encode' makes a latent of it; a VAE is a .safetensors file";
 const UNPACK: &str = "unpack it, and give the file in it";
 
 /// A format, its name, and the advice if a file of tensors was wanted.

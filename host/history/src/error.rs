@@ -63,6 +63,12 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// The file is no database, and its name is not the history's: somebody else's file, left alone.
+    #[error("{}: no history of tilewright's, nor any database: give another file", path.display())]
+    NoHistory {
+        /// The file.
+        path: PathBuf,
+    },
     /// Another process held it for longer than is waited.
     #[error("{}: another process keeps the history locked: try again", path.display())]
     Busy {
@@ -116,7 +122,8 @@ impl Error {
             | Error::Corrupt { .. }
             | Error::Stuck { .. }
             | Error::Newer { .. }
-            | Error::Foreign { .. } => true,
+            | Error::Foreign { .. }
+            | Error::NoHistory { .. } => true,
             Error::Busy { .. } | Error::TooLarge { .. } | Error::Record(_) | Error::Sqlite { .. } | Error::Write(_) => {
                 false
             }

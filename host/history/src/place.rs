@@ -3,12 +3,14 @@
 use std::{
     env,
     fs::{self, File, TryLockError},
-    io,
+    io::{self, Read},
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     thread,
     time::Instant,
 };
+
+use tilewright_files::{Format, LOOKED_AT};
 
 use crate::{Error, Result, schema::BUSY};
 
@@ -63,6 +65,18 @@ pub(crate) fn plain(path: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// True if a file that SQLite can't read may be a damaged history: it has the history's own name, is empty, or begins as
+/// a database. Any other file is somebody else's, such as a model that was named by mistake, and is never moved.
+pub(crate) fn may_be_history(path: &Path) -> bool {
+    // The name first: closing a file that SQLite has open elsewhere in this process drops SQLite's locks.
+    if path.file_name().is_some_and(|name| name == FILE) {
+        return true;
+    }
+    let mut start = Vec::new();
+    let read = tilewright_files::open(path).and_then(|file| file.take(LOOKED_AT).read_to_end(&mut start));
+    read.is_ok() && matches!(Format::of(&start), Some(Format::Empty | Format::Sqlite))
 }
 
 /// Whether a file may be moved away while the lock is held.

@@ -67,7 +67,17 @@ const SETTINGS: [(DbConfig, bool); 4] = [
 const FORMAT: i64 = MIGRATIONS.len() as i64;
 
 /// Opens a file that is there and brings it to this format, while [`crate::place::hold`] keeps it where it is. Nothing is written before the file is known to be ours.
+///
+/// # Errors
+/// [`Error::Corrupt`] only for what may be a history; [`Error::NoHistory`] for every other file that is no database.
 pub(crate) fn connect(path: &Path) -> Result<Connection> {
+    connected(path).map_err(|error| match error {
+        Error::Corrupt { path } if !place::may_be_history(&path) => Error::NoHistory { path },
+        error => error,
+    })
+}
+
+fn connected(path: &Path) -> Result<Connection> {
     let sqlite = |cause| Error::sqlite(path, cause);
     place::plain(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;

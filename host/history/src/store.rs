@@ -42,11 +42,13 @@ pub struct History {
 }
 
 impl History {
-    /// Opens a file, made where it is missing: the file readable by the user alone, and so are folders that are made for it. A file
-    /// that is damaged or no database is renamed to `NAME.broken-TIME` and a new one begun: see [`History::take_put_aside`].
+    /// Opens a file, made where it is missing: the file readable by the user alone, and so are folders that are made for it. A damaged
+    /// history is renamed to `NAME.broken-TIME` and a new one begun: see [`History::take_put_aside`]. So is any file called
+    /// `history.sqlite`; under another name, a file that does not begin as a database is left alone.
     ///
     /// # Errors
-    /// It can't be made, read or moved; a newer version or another program wrote it; another process keeps it locked for 5 s.
+    /// It can't be made, read or moved; it is no database; a newer version or another program wrote it; another process keeps it locked
+    /// for 5 s.
     pub fn open(path: &Path) -> Result<Self> {
         let path = std::path::absolute(path).map_err(|cause| Error::Make { path: path.to_owned(), cause })?;
         let mut put_aside = Vec::new();

@@ -170,8 +170,11 @@ pub struct Comparison {
 /// # Errors
 /// [`CompareError::Policy`] where one can't be put to work.
 pub fn on_golden(a: Contender<'_>, b: Contender<'_>) -> Result<Comparison, CompareError> {
+    let requests = golden::set();
+    let both = [a, b].map(|contender| contender.patient(requests.len()));
+    let [a, b] = [(a, &both[0]), (b, &both[1])].map(|(contender, policy)| Contender { policy, ..contender });
     let mut comparison = Comparison::new(a, b, "golden".into())?;
-    for golden in golden::set() {
+    for golden in requests {
         comparison.requests += 1;
         let [first, second] = [a, b].map(|contender| {
             let mut heard = Vec::new();
@@ -192,6 +195,7 @@ pub fn on_golden(a: Contender<'_>, b: Contender<'_>) -> Result<Comparison, Compa
                 comparison.add(&golden.name, call, golden.request.memory_limit, &facts, one, other);
             }
         }
+        both.iter().try_for_each(LoadedPolicy::check_patience)?;
     }
     Ok(comparison.summed())
 }
@@ -206,6 +210,8 @@ pub fn on_records(
     from: &str,
     requests: &[RecordedRequest],
 ) -> Result<Comparison, CompareError> {
+    let both = [a, b].map(|contender| contender.patient(requests.len()));
+    let [a, b] = [(a, &both[0]), (b, &both[1])].map(|(contender, policy)| Contender { policy, ..contender });
     let mut comparison = Comparison::new(a, b, from.into())?;
     for recorded in requests {
         comparison.requests += 1;
@@ -220,9 +226,17 @@ pub fn on_records(
         };
         let call = if attempts.is_empty() { Call::Decide } else { Call::Recover };
         let (one, other) = (decide(a)?, decide(b)?);
+        both.iter().try_for_each(LoadedPolicy::check_patience)?;
         comparison.add(&recorded.name, call, request.memory_limit, &facts, one, other);
     }
     Ok(comparison.summed())
+}
+
+impl Contender<'_> {
+    /// The policy with as much processor time as so many requests may take.
+    fn patient(&self, requests: usize) -> LoadedPolicy {
+        self.policy.clone().within(self.policy.inspection().limits.patience(requests))
+    }
 }
 
 impl Comparison {

@@ -62,6 +62,12 @@ pub fn measure(
 ) -> Result<Report, PolicyError> {
     let clock = clock();
     let (loaded, load_ns, cached_ns) = loads(load, options.limits)?;
+    // A module that is costly to compile has had its time already.
+    let budget = if load_ns < SLOW_LOAD { options.budget } else { options.budget / 4 };
+    let options = &Options { budget, ..*options };
+    // Five functions, each run at most as often again to warm up.
+    let runs = 10 * options.iterations.unwrap_or(0) as usize;
+    let loaded = loaded.within(budget + options.limits.patience(runs));
     let cold = first(&loaded, settings, asked, load_ns, cached_ns)?;
     let mut bench = Bench { loaded: &loaded, settings, asked, options, clock };
     let (describe, configure) = (bench.describe()?, bench.configure()?);
@@ -193,6 +199,7 @@ impl Bench<'_> {
         let started = Instant::now();
         for index in 0..self.options.iterations.unwrap_or(WARM_UP).min(WARM_UP) {
             run(index as usize)?;
+            self.loaded.check_patience()?;
             if self.options.iterations.is_none() && started.elapsed() >= budget / 4 {
                 break;
             }
@@ -205,12 +212,13 @@ impl Bench<'_> {
             let elapsed = started.elapsed();
             let is_done = match self.options.iterations {
                 Some(most) => runs.len() >= most as usize,
-                None => !runs.is_empty() && elapsed >= budget && (runs.len() % round == 0 || elapsed >= 2 * budget),
+                None => !runs.is_empty() && elapsed >= budget && (runs.len() % round == 0 || elapsed >= budget * 5 / 4),
             };
             if is_done {
                 break;
             }
             runs.push(run(runs.len())?);
+            self.loaded.check_patience()?;
         }
         let mut times: Vec<f64> = runs.iter().map(|run| (nanoseconds(run.elapsed) - self.clock).max(0.0)).collect();
         let medians = (0..round.min(times.len())).map(|first| {

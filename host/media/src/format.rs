@@ -112,13 +112,13 @@ impl Format {
     pub(crate) fn left_out(self, texts: &Texts) -> Option<String> {
         let (keywords, reason): (Vec<String>, _) = match self {
             Format::Jpeg => {
-                let reason = "a JPEG has room for 64 KiB of them: write .png or .webp to keep them all";
+                let reason = "a JPEG has room for 64 KiB of texts: write .png or .webp to keep all";
                 (exif::encode(texts, exif::MOST_IN_JPEG).1, reason)
             }
-            Format::WebP => (exif::encode(texts, exif::MOST).1, "a WebP has no more tags for them: write .png"),
+            Format::WebP => (exif::encode(texts, exif::MOST).1, "a WebP has no more tags for texts: write .png"),
             Format::Gif => {
                 let keywords = texts.iter().map(|(keyword, _)| keyword.clone()).collect();
-                (keywords, "a GIF has no place for them: write .webp, .mp4 or a folder to keep them")
+                (keywords, "a GIF has no place for texts: write .webp, .mp4 or a folder to keep all")
             }
             _ => return None,
         };

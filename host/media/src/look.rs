@@ -12,6 +12,7 @@ use crate::{
     ffmpeg,
     frame::{Rate, Shape},
     picture::{self, Texts},
+    texts,
 };
 
 /// The most bytes of a text that is unpacked: longer ones are left out.
@@ -24,7 +25,7 @@ pub struct Look {
     pub shape: Shape,
     /// Frames per second, if it moves.
     pub rate: Option<Rate>,
-    /// A PNG's text chunks or a video's tags, by keyword.
+    /// A PNG's text chunks, the texts in a JPEG's or WebP's EXIF, or a video's tags, by keyword.
     pub texts: Texts,
 }
 
@@ -51,7 +52,7 @@ impl Look {
     fn moving(path: &Path, format: ImageFormat) -> Result<Self> {
         match animation::Reader::open(path, format)? {
             Some(reader) if reader.shape().frames > 1 => {
-                Ok(Self { shape: reader.shape(), rate: reader.rate(), texts: Texts::new() })
+                Ok(Self { shape: reader.shape(), rate: reader.rate(), texts: texts::of_file(path) })
             }
             _ => Self::still(path, format),
         }
@@ -68,7 +69,10 @@ impl Look {
         let decoder = reader.into_decoder().map_err(damaged)?;
         let (width, height) = decoder.dimensions();
         let channels = usize::from(decoder.color_type().channel_count());
-        let texts = if format == ImageFormat::Png { png_texts(picture::open(path)?) } else { Texts::new() };
+        let texts = match format {
+            ImageFormat::Png => png_texts(picture::open(path)?),
+            _ => texts::of_exif(decoder),
+        };
         Ok(Self { shape: Shape { samples: 1, frames: 1, width, height, channels }, rate: None, texts })
     }
 }
@@ -113,9 +117,14 @@ mod tests {
         let look = Look::of(&write("a.png", 1), Format::Png).unwrap();
         assert_eq!((look.shape.width, look.shape.height, look.shape.channels, look.rate), (16, 8, 3, None));
         assert_eq!(look.texts, texts);
-        for (name, format) in [("a.gif", Format::Gif), ("a.webp", Format::WebP)] {
+        for (name, format, kept) in [("a.gif", Format::Gif, &Texts::new()), ("a.webp", Format::WebP, &texts)] {
             let look = Look::of(&write(name, 3), format).unwrap();
             assert_eq!((look.shape.frames, look.rate), (3, Rate::new(8, 1)), "{name}");
+            assert_eq!(look.texts, *kept, "{name}");
+        }
+        for (name, format) in [("a.jpg", Format::Jpeg), ("still.webp", Format::WebP)] {
+            let look = Look::of(&write(name, 1), format).unwrap();
+            assert_eq!((look.shape.frames, look.texts), (1, texts.clone()), "{name}");
         }
         if samples::ffmpeg() {
             let look = Look::of(&write("a.mp4", 3), Format::Mp4).unwrap();

@@ -68,6 +68,18 @@ impl Output {
     /// # Errors
     /// [`Error::Output`], [`Error::Folder`] or [`Error::Tool`]; nothing has been written then.
     pub fn with(path: &Path, kind: Kind, options: Options) -> Result<Self> {
+        Self::checked(path, kind, options, false)
+    }
+
+    /// [`Output::with`] for an output whose folder may still be missing: then it is checked that it can be made.
+    ///
+    /// # Errors
+    /// As [`Output::with`].
+    pub fn ahead(path: &Path, kind: Kind, options: Options) -> Result<Self> {
+        Self::checked(path, kind, options, true)
+    }
+
+    fn checked(path: &Path, kind: Kind, options: Options, ahead: bool) -> Result<Self> {
         let format = match (options.format, kind) {
             (Some(format), _) if format.serves(kind) => format,
             (Some(_), _) => return Err(Error::output(path, "a picture can't be written as video")),
@@ -81,12 +93,12 @@ impl Output {
         if let Some(objection) = format.objection(options.quality, options.depth) {
             return Err(Error::output(path, objection));
         }
-        output.check_place()?;
+        output.check_place(ahead)?;
         ffmpeg::check(format)?;
         Ok(output)
     }
 
-    fn check_place(&self) -> Result<()> {
+    fn check_place(&self, ahead: bool) -> Result<()> {
         let path = &self.path;
         if self.is_standard() {
             if io::stdout().is_terminal() {
@@ -110,9 +122,14 @@ impl Output {
         if !self.is_numbered() {
             self.check_free(path)?;
         }
-        let folder = if self.is_inside() { path.clone() } else { folder_of(path).to_owned() };
+        let mut folder = if self.is_inside() { path.clone() } else { folder_of(path).to_owned() };
+        let is_later =
+            ahead && fs::symlink_metadata(&folder).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        if is_later {
+            folder = folder_of(&folder).to_owned();
+        }
         temporary_in(&folder, ".tmp").map(drop).map_err(|cause| self.unwritable(&folder, cause))?;
-        if self.format != Format::Folder && !self.is_numbered() {
+        if self.format != Format::Folder && !self.is_numbered() && !is_later {
             // A link's target may be in another folder.
             let place = destination(path)?;
             temporary_in(folder_of(&place), ".tmp")
@@ -237,13 +254,22 @@ impl Output {
             // `.` and `..` have no name to number.
             let path = self.path.file_name().map_or_else(|| fs::canonicalize(&self.path).ok(), |_| None);
             let path = path.unwrap_or_else(|| self.path.clone());
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            Box::new(move |number| path.with_file_name(format!("{name}-{number:0digits$}")))
+            Box::new(move |number| {
+                let mut name = path.file_name().unwrap_or_default().to_owned();
+                name.push(format!("-{number:0digits$}"));
+                path.with_file_name(name)
+            })
         } else {
-            let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
-            let ending = self.path.extension().unwrap_or_default().to_string_lossy();
-            let ending = if ending.is_empty() { String::new() } else { format!(".{ending}") };
-            Box::new(move |number| self.path.with_file_name(format!("{stem}-{number:0digits$}{ending}")))
+            let ending = self.path.extension().filter(|ending| !ending.is_empty());
+            Box::new(move |number| {
+                let mut name = self.path.file_stem().unwrap_or_default().to_owned();
+                name.push(format!("-{number:0digits$}"));
+                if let Some(ending) = ending {
+                    name.push(".");
+                    name.push(ending);
+                }
+                self.path.with_file_name(name)
+            })
         };
         (1..=count).map(numbered).collect()
     }

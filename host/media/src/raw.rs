@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::{self, BufWriter, Write},
+    io::{self, BufWriter, Read, Write},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
@@ -12,7 +12,7 @@ use half::{bf16, f16};
 use serde::Deserialize;
 use tempfile::NamedTempFile;
 
-use tilewright_files as files;
+use tilewright_files::{self as files, Format, LOOKED_AT};
 
 use crate::{
     budget,
@@ -134,6 +134,15 @@ impl Reader {
         let file = picture::open(path)?.into_inner();
         let damaged = |reason: &str| Error::input(path, format!("is no sound safetensors file: {reason}"));
         let length = file.metadata().map_err(|error| Error::read(path, error))?.len();
+        let mut start = Vec::new();
+        (&file).take(LOOKED_AT).read_to_end(&mut start).map_err(|error| Error::read(path, error))?;
+        if let Some(other) = Format::of(&start).filter(|format| *format != Format::Safetensors) {
+            let advice = match other.is_picture() || other.is_video() {
+                true => "give it the ending of its kind",
+                false => other.advice(),
+            };
+            return Err(Error::input(path, format!("{}, not a safetensors file: {advice}", other.name())));
+        }
         let mut word = [0; 8];
         file.read_exact_at(&mut word, 0).map_err(|_| damaged("it ends within its header"))?;
         let header = u64::from_le_bytes(word);
@@ -254,6 +263,9 @@ mod tests {
         };
         let cases = [
             (vec![1, 2, 3], "ends within its header"),
+            (b"<!doctype html>\n<html>".to_vec(), "a web page (HTML), not a safetensors file: the download gave"),
+            (b"{\"error\": 1}".to_vec(), "JSON, not a safetensors file"),
+            (b"\x89PNG\r\n\x1a\n".to_vec(), "a PNG picture, not a safetensors file: give it the ending of its kind"),
             (u64::MAX.to_le_bytes().to_vec(), "longer than it can be"),
             (file("[]", 0), "no JSON"),
             (file("{}", 0), "no tensor sample"),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use image::{
-    ExtendedColorType, ImageEncoder,
+    ExtendedColorType, ImageEncoder, ImageError,
     codecs::{jpeg::JpegEncoder, webp::WebPEncoder},
 };
 
@@ -79,16 +79,33 @@ impl Still {
             Format::Jpeg => {
                 let mut encoder = JpegEncoder::new_with_quality(&mut writer, self.quality.unwrap_or(JPEG_QUALITY));
                 encoder.set_exif_metadata(exif::encode(texts, exif::MOST_IN_JPEG).0)?;
-                encoder.write_image(values, width, height, color)?;
+                encoder.write_image(values, width, height, color).map_err(of_image)?;
             }
             Format::WebP => {
                 let mut encoder = WebPEncoder::new_lossless(&mut writer);
                 encoder.set_exif_metadata(exif::encode(texts, exif::MOST).0)?;
-                encoder.write_image(values, width, height, color)?;
+                encoder.write_image(values, width, height, color).map_err(of_image)?;
             }
             _ => return Err("pixels are no raw output".into()),
         }
         Ok(writer.flush()?)
+    }
+}
+
+/// The cause of a picture that can't be written: the system's own error, if there is one. The encoders' errors don't give
+/// it as their source, where a full disk is looked for.
+fn of_image(error: ImageError) -> Cause {
+    match error {
+        ImageError::IoError(error) => error.into(),
+        error => error.into(),
+    }
+}
+
+/// The same for a PNG.
+fn of_png(error: png::EncodingError) -> Cause {
+    match error {
+        png::EncodingError::IoError(error) => error.into(),
+        error => error.into(),
     }
 }
 
@@ -118,14 +135,14 @@ pub(crate) fn write_png(
             encoder.add_itxt_chunk(keyword.clone(), text.clone())?;
         }
     }
-    let mut writer = encoder.write_header()?;
-    writer.write_image_data(values)?;
-    Ok(writer.finish()?)
+    let mut writer = encoder.write_header().map_err(of_png)?;
+    writer.write_image_data(values).map_err(of_png)?;
+    writer.finish().map_err(of_png)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Seek};
+    use std::io::{self, Read, Seek};
 
     use super::*;
     use crate::samples;
@@ -141,6 +158,18 @@ mod tests {
 
     fn png(bytes: &[u8]) -> png::Reader<std::io::Cursor<&[u8]>> {
         png::Decoder::new(std::io::Cursor::new(bytes)).read_info().unwrap()
+    }
+
+    #[test]
+    fn a_full_disk_is_the_cause_itself() {
+        let values = (0..256 * 256 * 3_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let pixels = Pixels { width: 256, height: 256, channels: 3, values };
+        for format in [Format::Png, Format::Jpeg, Format::WebP] {
+            let full = File::options().write(true).open("/dev/full").unwrap();
+            let cause = Still::plain(format).write_pixels(&pixels, &full, &Texts::new()).unwrap_err();
+            let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+            assert_eq!(kind, Some(io::ErrorKind::StorageFull), "{format:?}: {cause}");
+        }
     }
 
     #[test]

@@ -34,7 +34,8 @@ pub fn read_texts(path: &Path) -> Texts {
     texts
 }
 
-fn of_file(path: &Path) -> Texts {
+/// The texts of a file of any format, with keywords that only other programs understand, too.
+pub(crate) fn of_file(path: &Path) -> Texts {
     let Ok(mut file) = picture::open(path) else { return Texts::new() };
     let Ok(format) = picture::sniff(path, &mut file) else { return of_other(path).unwrap_or_default() };
     match format {
@@ -65,7 +66,8 @@ fn of_png(file: BufReader<File>) -> Option<Texts> {
     Some(all.filter_map(|(keyword, text)| Some((keyword, text?))).collect())
 }
 
-fn of_exif(mut decoder: impl ImageDecoder) -> Texts {
+/// The texts in a picture's EXIF.
+pub(crate) fn of_exif(mut decoder: impl ImageDecoder) -> Texts {
     let found = decoder.exif_metadata().ok().flatten().filter(|exif| exif.len() <= MOST);
     found.map(|exif| exif::decode(&exif)).unwrap_or_default()
 }

@@ -138,6 +138,8 @@ pub enum Kind {
     TinyAutoencoder,
     /// A latent.
     Latent,
+    /// Raw frames, as `decode` writes them and `encode` reads them.
+    Pixels,
     /// Something else.
     Other,
 }
@@ -161,6 +163,9 @@ pub struct Identity {
 
 /// The name of a tensor that gives a latent away.
 const LATENT: &str = "latent_tensor";
+
+/// The name and the channels of the tensor that raw frames are in.
+const FRAMES: (&str, usize) = ("sample", 3);
 
 /// The most tensors that a file of latents holds.
 const MOST_LATENTS: usize = 8;
@@ -188,6 +193,13 @@ fn kl(name: &str, part: &str) -> Option<(String, Naming)> {
 fn is_latents(file: &Checkpoint) -> bool {
     let plain = |name: &str| !name.contains('.') && file.shape(name).is_some_and(|shape| matches!(shape.len(), 4 | 5));
     (1..=MOST_LATENTS).contains(&file.names().len()) && file.names().all(plain)
+}
+
+/// True if the only tensor is one of raw frames.
+fn is_frames(file: &Checkpoint) -> bool {
+    let (name, channels) = FRAMES;
+    let shaped = |shape: &[usize]| matches!(shape.len(), 4 | 5) && shape[1] == channels;
+    file.names().len() == 1 && file.shape(name).is_some_and(shaped)
 }
 
 /// What the names of WAN's original layout begin with, behind the prefix; no other network has such.
@@ -239,7 +251,11 @@ impl Identity {
             None => file.shape(LATENT).map(|_| Kind::Latent),
         };
         let other = Self {
-            kind: mark.unwrap_or(if is_latents(file) { Kind::Latent } else { Kind::Other }),
+            kind: mark.unwrap_or(match () {
+                () if is_frames(file) => Kind::Pixels,
+                () if is_latents(file) => Kind::Latent,
+                () => Kind::Other,
+            }),
             layout: FileLayout::Other,
             prefix: String::new(),
             family: Family::Kl,
@@ -277,6 +293,7 @@ impl Identity {
             }
             Kind::TinyAutoencoder => "a tiny autoencoder: only KL and WAN autoencoders can be decoded with".into(),
             Kind::Latent => "a latent, not a VAE: the latent comes first, the VAE after --vae".into(),
+            Kind::Pixels => "raw frames, not a VAE: give the file of the VAE".into(),
             Kind::Other if !Part::of(file).is_empty() => format!(
                 "{}, not a VAE that can be decoded with: give the file of a KL or WAN VAE, or a checkpoint that contains one",
                 Part::named(&Part::of(file))
@@ -340,7 +357,7 @@ pub struct Inspection {
     pub encoder: bool,
     /// The decoder, where there is one.
     pub decoder: Option<DecoderInspection>,
-    /// The latent's tensors by name with their shapes, where it is a latent.
+    /// The tensors by name with their shapes, where it is a latent or raw frames.
     pub latents: BTreeMap<String, Vec<usize>>,
     /// The file's texts by name with their lengths in bytes.
     pub texts: BTreeMap<String, usize>,
@@ -441,7 +458,7 @@ impl Inspection {
         }
         let decoder = DecoderInspection::of(file, &identity);
         let latents = match identity.kind {
-            Kind::Latent => {
+            Kind::Latent | Kind::Pixels => {
                 file.names().filter_map(|name| Some((name.to_owned(), file.shape(name)?.to_vec()))).collect()
             }
             _ => BTreeMap::new(),

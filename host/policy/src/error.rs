@@ -1,6 +1,6 @@
 //! What can go wrong before a policy is put to work. Afterwards nothing fails: there is always the native default.
 
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -160,6 +160,17 @@ pub enum PolicyError {
         policy: String,
         /// What it fails, in a few words.
         fails: String,
+    },
+    /// Everything that one command asks of the policy takes too long, though no call does.
+    #[error(
+        "policy {policy}: takes more than {} s of processor time for all that is asked of it here: see 'tilewright policy bench'",
+        most.as_secs_f64()
+    )]
+    TooSlow {
+        /// The policy.
+        policy: String,
+        /// The most.
+        most: Duration,
     },
     /// The sandbox itself can't be set up on this machine.
     #[error("the policy sandbox can't be set up: {detail}")]

@@ -246,7 +246,10 @@ impl Guest {
         self.asked(message.len())?;
         if self.log.len() < self.limits.log_lines {
             let message = clean(message, self.limits.text_chars);
+            // One warning of a call reaches whoever doesn't ask for more; a policy must not fill a terminal.
+            let warned = self.log.iter().any(|line| line.level == LogLevel::Warn);
             match level {
+                LogLevel::Warn if warned => tracing::info!(target: "tilewright::policy", "{message}"),
                 LogLevel::Debug => tracing::debug!(target: "tilewright::policy", "{message}"),
                 LogLevel::Info => tracing::info!(target: "tilewright::policy", "{message}"),
                 LogLevel::Warn => tracing::warn!(target: "tilewright::policy", "{message}"),

@@ -1,6 +1,6 @@
 //! The way in: a host loads policies, says what they are, and puts them to work.
 
-use std::{collections::BTreeMap, io::Read, path::Path, sync::Arc};
+use std::{collections::BTreeMap, io::Read, path::Path, sync::Arc, time::Duration};
 
 use serde::Serialize;
 use tilewright_plan::{PolicyIdentity, Value};
@@ -12,6 +12,7 @@ use crate::{
     guest::clean,
     limits::Limits,
     load::{self, Fitted, Kind},
+    patience::Patience,
     probe::Probe,
     runtime::{CallFailure, Live, Policy},
     sandbox::Sandbox,
@@ -74,6 +75,7 @@ pub struct LoadedPolicy {
     loaded: Arc<Loaded>,
     inspection: Inspection,
     ships: bool,
+    patience: Option<Arc<Patience>>,
 }
 
 /// What every instance of a policy is made from.
@@ -187,7 +189,7 @@ impl PolicyHost {
             limits: self.limits,
             describe_fuel,
         };
-        Ok(LoadedPolicy { loaded: Arc::new(loaded), inspection, ships: false })
+        Ok(LoadedPolicy { loaded: Arc::new(loaded), inspection, ships: false, patience: None })
     }
 }
 
@@ -212,6 +214,26 @@ impl LoadedPolicy {
         &self.loaded.origin
     }
 
+    /// The same policy, which may take so much processor time in all that is asked of it and of its copies from now on. Once that is spent it
+    /// is no longer asked.
+    #[must_use]
+    pub fn within(self, most: Duration) -> Self {
+        Self { patience: Some(Arc::new(Patience::new(most))), ..self }
+    }
+
+    /// Makes sure that [`LoadedPolicy::within`]'s time was enough, since answers after that are the host's own.
+    ///
+    /// # Errors
+    /// [`PolicyError::TooSlow`].
+    pub fn check_patience(&self) -> Result<(), PolicyError> {
+        match self.patience.as_ref().filter(|patience| patience.is_spent()) {
+            Some(patience) => {
+                Err(PolicyError::TooSlow { policy: self.description().name.clone(), most: patience.most })
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Puts the policy to work with these settings, as `KEY` and `VALUE`; the others keep their defaults.
     ///
     /// # Errors
@@ -225,7 +247,7 @@ impl LoadedPolicy {
             digest: self.inspection.digest.clone(),
             settings,
         };
-        Policy::new(self.loaded.clone(), in_order(&identity.settings), identity)
+        Policy::new(self.loaded.clone(), in_order(&identity.settings), identity, self.patience.clone())
     }
 
     /// A fresh instance to take measurements of, with these settings to hand over.
@@ -233,7 +255,8 @@ impl LoadedPolicy {
     /// # Errors
     /// As [`LoadedPolicy::configure`], but for what the policy says to the settings, which it is not asked yet.
     pub fn probe(&self, given: &[(String, String)]) -> Result<Probe, PolicyError> {
-        Probe::new(self.loaded.clone(), in_order(&self.settings(given)?))
+        let settings = in_order(&self.settings(given)?);
+        Patience::count(self.patience.as_deref(), || Probe::new(self.loaded.clone(), settings))
     }
 
     /// Bytes of the compiled code and its tables, as they lie in memory, once for all instances.

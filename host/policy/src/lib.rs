@@ -20,6 +20,7 @@ mod load;
 mod native;
 #[doc(hidden)]
 pub mod oracle;
+mod patience;
 mod probe;
 mod runtime;
 mod sandbox;

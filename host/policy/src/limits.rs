@@ -207,6 +207,13 @@ impl Limits {
         }
     }
 
+    /// The processor time that a command may spend on a policy that it asks so many requests: a few times what a search of hundreds of plans
+    /// takes, and ten times as much for a language's runtime.
+    pub fn patience(&self, requests: usize) -> Duration {
+        let most = Duration::from_secs(1) + Duration::from_millis(2) * requests.min(1 << 20) as u32;
+        if self.code == CodeLimits::RUNTIME { most * 10 } else { most }
+    }
+
     /// Everything of the sandbox that is settled once for all policies.
     pub(crate) fn configure(&self, config: &mut Config) {
         config

@@ -260,7 +260,7 @@ fn check_names(
     exports: &[impl AsRef<str>],
 ) -> Result<(), PolicyError> {
     let named: BTreeSet<&str> = imports.iter().map(AsRef::as_ref).filter(|import| !world.offers(import)).collect();
-    let mut strange: Vec<String> = named.iter().take(NAMED).map(|name| clean(name.to_string(), NAME_CHARS)).collect();
+    let mut strange: Vec<String> = named.iter().take(NAMED).map(|name| named_as(name)).collect();
     if named.len() > strange.len() {
         strange.push(format!("{} more", named.len() - strange.len()));
     }
@@ -272,6 +272,12 @@ fn check_names(
         return Err(PolicyError::MissingExport { policy: policy.into(), exports: missing, contract: world.version });
     }
     Ok(())
+}
+
+/// An import's name in a list: between quotes if it would not be seen there.
+fn named_as(name: &str) -> String {
+    let shown = clean(name.to_owned(), NAME_CHARS);
+    if shown.trim().is_empty() { format!("'{shown}'") } else { shown }
 }
 
 fn invalid(policy: &str, error: &wasmtime::Error) -> PolicyError {

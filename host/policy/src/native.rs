@@ -52,7 +52,10 @@ pub(crate) fn recover(
             let expected = facts.estimate(&last.plan).map_or(request.memory_limit, |cost| cost.peak_bytes);
             // What was measured ran over what was expected, so the next plan has to be expected well below.
             let most = request.memory_limit.min(expected / 10 * 7);
-            let precision = fitting.finite(last.plan.precision);
+            // A type that the device is slow in would make a policy's bad choice the host's.
+            let is_slow = |dtype: Dtype| dtype != Dtype::F32 && !device.fast_dtypes.contains(&dtype);
+            let kept = Some(last.plan.precision).filter(|precision| !is_slow(precision.dtype()));
+            let precision = fitting.finite(kept.unwrap_or_else(|| self::precision(device, offer)));
             let plan = Plan { precision, release: Release::EachStep, ..plain(device) };
             fitting.plan(plan, most, "native default: smaller after memory ran out")
         }

@@ -28,6 +28,7 @@ use crate::{
     lessons::{Decided, Lesson, Lessons},
     load::one_line,
     native,
+    patience::Patience,
     standby::stood_in,
 };
 
@@ -168,6 +169,7 @@ pub struct Policy {
     decided: Option<Expected>,
     failures: Failures,
     learnt: Learnt,
+    patience: Option<Arc<Patience>>,
 }
 
 /// The last decision, until its outcome is told.
@@ -247,6 +249,7 @@ impl Policy {
         loaded: Arc<Loaded>,
         settings: Vec<(String, Value)>,
         identity: PolicyIdentity,
+        patience: Option<Arc<Patience>>,
     ) -> Result<Self, PolicyError> {
         let mut policy = Self {
             loaded,
@@ -259,8 +262,10 @@ impl Policy {
             decided: None,
             failures: Failures::default(),
             learnt: Learnt::default(),
+            patience,
         };
-        let configured = Live::new(&policy.loaded).and_then(|mut live| {
+        let configured = Patience::count(policy.patience.as_deref(), || {
+            let mut live = Live::new(&policy.loaded)?;
             let answer = live.configure(&policy.loaded, &policy.settings)?;
             Ok((live, answer))
         });
@@ -283,6 +288,10 @@ impl Policy {
     /// True if the policy failed too often, in a row or among its last calls, and is no longer asked.
     pub fn is_out_of_service(&self) -> bool {
         self.failures.is_out
+    }
+
+    fn is_out_of_patience(&self) -> bool {
+        self.patience.as_ref().is_some_and(|patience| patience.is_spent())
     }
 
     /// Bytes of linear memory that the last call left its instance with; 0 if the call failed.
@@ -331,11 +340,26 @@ impl Policy {
         facts: Arc<dyn Facts>,
         attempts: Option<&[Attempt]>,
     ) -> Decision {
+        let patience = self.patience.clone();
+        Patience::count(patience.as_deref(), || self.decided_on(request, device, offer, facts, attempts))
+    }
+
+    fn decided_on(
+        &mut self,
+        request: &Request,
+        device: &Device,
+        offer: &Offer,
+        facts: Arc<dyn Facts>,
+        attempts: Option<&[Attempt]>,
+    ) -> Decision {
         let started = Instant::now();
         let question = Arc::new(Question { facts, bounds: Bounds::new(request, offer) });
         let Question { facts, bounds } = &*question;
         let Asked { answer, fuel, candidates, log } = if self.is_out_of_service() {
             let detail = self.failures.words(self.loaded.limits.failures);
+            Asked::not(CallFailure { reason: FallbackReason::OutOfService, detail, is_starved: false })
+        } else if self.is_out_of_patience() {
+            let detail = "all the processor time is taken that its answers may take here".to_owned();
             Asked::not(CallFailure { reason: FallbackReason::OutOfService, detail, is_starved: false })
         } else {
             self.ask(Case { request, device, offer: Some(offer) }, &question, attempts)
@@ -421,7 +445,7 @@ impl Planner for Policy {
 
     fn learn(&mut self, request: &Request, device: &Device, plan: &Plan, outcome: &Outcome) {
         self.learnt = Learnt::default();
-        if self.is_out_of_service() {
+        if self.is_out_of_service() || self.is_out_of_patience() {
             return;
         }
         let mut lesson = Lesson {
@@ -433,8 +457,9 @@ impl Planner for Policy {
             fuel: 0,
         };
         self.memory_bytes = 0;
-        let ready = Live::ready(&mut self.live, &self.loaded, &self.settings, &mut self.lessons);
-        let learnt = ready.and_then(|live| {
+        let patience = self.patience.clone();
+        let learnt = Patience::count(patience.as_deref(), || {
+            let live = Live::ready(&mut self.live, &self.loaded, &self.settings, &mut self.lessons)?;
             let learnt = live.told(&self.loaded, &lesson);
             (self.learnt.fuel, lesson.fuel) = (learnt.1, learnt.1);
             self.memory_bytes = live.store.data().usage.memory_bytes();

@@ -187,6 +187,19 @@ fn a_set_that_takes_too_much_in_all_is_cut_short_and_fails() {
 }
 
 #[test]
+fn instances_that_are_slow_to_begin_are_cut_short_as_well() {
+    // No call uses up much fuel, and each question has an instance of its own.
+    let slow = "(local.set 0 (i32.const 4000000))
+        (loop $more (br_if $more (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))";
+    let started = std::time::Instant::now();
+    let verdict = check(Guest { configure: slow, ..HEALTHY });
+    let told = found(&verdict, Problem::CutShort, Severity::Error, Step::Golden);
+    assert!(told[0].found.starts_with("more than 1.24 s of processor time for "), "{told:?}");
+    assert!(verdict.golden.tried < verdict.golden.requests && !verdict.passes(), "{verdict:#?}");
+    assert!(started.elapsed().as_secs() < 60);
+}
+
+#[test]
 fn a_trap_on_clips_is_told_of_clips() {
     let verdict = check(Guest { decide: "(if IS_CLIP (then (unreachable)))", ..HEALTHY });
     let traps = found(&verdict, Problem::Trap, Severity::Error, Step::Golden);

@@ -23,7 +23,7 @@ pub enum Binding {
     Bound,
     /// Nothing binds it to the reference; one line on what is lacking.
     Loose(String),
-    /// It is another policy or version; one line on the difference.
+    /// It is another policy or version; the difference, to be followed by what to do.
     Other(String),
 }
 
@@ -56,9 +56,7 @@ impl Reference {
             return match is_same && signed.tag().is_none_or(|signed| signed == tag) {
                 true if signed.tag().is_some() => Binding::Bound,
                 true => self.version(statement, tag),
-                false => Binding::Other(format!(
-                    "it was signed as {signed}, and not as {self}: ask for that one, or for a digest"
-                )),
+                false => Binding::Other(format!("it was signed as {signed}, and not as {self}")),
             };
         }
         self.version(statement, tag)
@@ -73,10 +71,7 @@ impl Reference {
         };
         let plain = tag.strip_prefix('v').unwrap_or(tag);
         if is_version(plain) && plain != version {
-            return Binding::Other(format!(
-                "it was signed as version {}, and {self} asks for {tag}: ask for that version, or for a digest",
-                shown(version)
-            ));
+            return Binding::Other(format!("it was signed as version {}, and {self} says {tag}", shown(version)));
         }
         if !is_version(plain) {
             return Binding::Loose(format!(
@@ -146,11 +141,7 @@ mod tests {
             assert_eq!(binding(reference, comment), Binding::Bound, "{reference} {comment}");
         }
         for (reference, comment, words) in [
-            (
-                "ghcr.io/ada/wide:1.1.0",
-                signed,
-                "it was signed as version 1.0.0, and ghcr.io/ada/wide:1.1.0 asks for 1.1.0",
-            ),
+            ("ghcr.io/ada/wide:1.1.0", signed, "it was signed as version 1.0.0, and ghcr.io/ada/wide:1.1.0 says 1.1.0"),
             (
                 "ghcr.io/ada/wide:latest",
                 named,

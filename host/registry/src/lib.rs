@@ -33,5 +33,5 @@ pub use binding::{Binding, Statement};
 pub use client::{Client, Pulled, Pushed};
 pub use credentials::{Credentials, PASSWORD, REGISTRY, USER};
 pub use error::{Error, Result};
-pub use reference::Reference;
+pub use reference::{Reference, without_user};
 pub use transport::Limits;

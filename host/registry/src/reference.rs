@@ -58,6 +58,19 @@ impl Reference {
     }
 }
 
+/// The text of a reference, for people: without `USER:PASSWORD@`, which no reference has and a wrong one may.
+pub fn without_user(text: &str) -> String {
+    let (scheme, name) = text.find("://").map_or(("", text), |at| text.split_at(at + "://".len()));
+    let is_user = |at: &usize| {
+        let (before, after) = (&name[..*at], &name[at + 1..]);
+        let is_digest = after.starts_with("sha256:") || after.starts_with("sha512:");
+        // A password may hold what separates the parts of a name.
+        !is_digest && (after.contains('/') || !before.contains('/'))
+    };
+    let end = name.rmatch_indices('@').map(|(at, _)| at).find(is_user);
+    format!("{scheme}{}", end.map_or(name, |at| &name[at + 1..]))
+}
+
 /// Whether a host (with its port) is this machine.
 pub(crate) fn is_loopback(authority: &str) -> bool {
     let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
@@ -68,7 +81,7 @@ impl FromStr for Reference {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let wrong = |detail: &str| Error::Reference { text: text.into(), detail: detail.into() };
+        let wrong = |detail: &str| Error::Reference { text: without_user(text), detail: detail.into() };
         let tls = text.strip_prefix("https://");
         let name = tls.or_else(|| text.strip_prefix("oci://")).unwrap_or(text);
         // Left out, the registry would be Docker's, and a policy meant for one's own be published there.
@@ -124,6 +137,26 @@ mod tests {
             assert_eq!(reference.name(), if repository == "wide" { "wide" } else { reference.name() });
         }
         assert_eq!(pinned.parse::<Reference>().unwrap().name(), "wide");
+    }
+
+    #[test]
+    fn a_password_in_a_reference_is_not_told() {
+        let pin = format!("host/x@sha256:{}", "a1".repeat(32));
+        let pinned = format!("ada:secret@{pin}");
+        for (text, told) in [
+            ("ada:secret@host:22/x:1", "host:22/x:1"),
+            ("oci://ada:secret@host/x:1", "oci://host/x:1"),
+            ("https://ada:sec/r@et@host/x", "https://host/x"),
+            ("ada:secret@host", "host"),
+            (&pinned, &pin),
+            (&pin, &pin),
+            ("ghcr.io/ada/wide@latest", "ghcr.io/ada/wide@latest"),
+            ("ghcr.io/ada/wide:1", "ghcr.io/ada/wide:1"),
+        ] {
+            assert_eq!(without_user(text), told);
+        }
+        let error = pinned.parse::<Reference>().unwrap_err().to_string();
+        assert!(!error.contains("secret"), "{error}");
     }
 
     #[test]

@@ -21,11 +21,11 @@ pub enum Error {
         "policy oci://{reference}: the configuration allows no such registry: add it to [server] registries, or name the policy in [policies.NAME]"
     )]
     RegistryNotAllowed {
-        /// The reference as given.
+        /// The reference as given, without user information.
         reference: String,
     },
     /// A registry gives another policy or version than the one that was signed.
-    #[error("policy {policy}: {mismatch}")]
+    #[error("policy {policy}: {mismatch}: ask for what was signed, or for a digest")]
     Mismatch {
         /// The policy's origin.
         policy: String,

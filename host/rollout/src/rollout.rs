@@ -289,7 +289,7 @@ impl Rollout {
             let forces = slot.forces.load_full();
             let kept = KeptPolicy {
                 next: changing.next,
-                configured: configured(&changing.wanted),
+                configured: changing.wanted.text(),
                 seen: changing.seen.clone(),
                 in_force: (&*forces.in_force).into(),
                 previous: forces.previous.as_deref().map(Into::into),
@@ -314,11 +314,6 @@ impl Rollout {
         numbers.retain(|name, _| !policies.contains_key(name));
         Kept { policies, canaries, numbers, ..Kept::default() }
     }
-}
-
-/// What is configured of a policy, as one text that can be compared.
-fn configured(wanted: &Wanted) -> String {
-    format!("{wanted:?}")
 }
 
 fn words(case: &Case<'_>) -> String {

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::{
     revision::Revision,
-    source::Wanted,
+    source::{Wanted, shown},
     state::{KeptPolicy, KeptRevision},
 };
 
@@ -160,7 +160,7 @@ impl Slot {
 
     pub fn facts(&self) -> SlotFacts {
         let forces = self.forces.load_full();
-        let source = self.changing().wanted.source.to_string();
+        let source = shown(&self.changing().wanted.source);
         let current = |revision: &Arc<Revision>| {
             Arc::ptr_eq(revision, &forces.in_force)
                 || forces.previous.as_ref().is_some_and(|old| Arc::ptr_eq(old, revision))

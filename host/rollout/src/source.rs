@@ -7,9 +7,10 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use tilewright_config::{self as config, Policies, Source};
 use tilewright_policy::{Admission, CacheDir, Limits, LoadedPolicy, Policy, PolicyHost, Verdict, Wasi, shipped_module};
-use tilewright_registry::{Binding, Client, Credentials, Reference, Statement};
+use tilewright_registry::{Binding, Client, Credentials, Reference, Statement, without_user};
 use tilewright_signing::{read_text, signature_path};
 
 use crate::{
@@ -54,6 +55,49 @@ impl Wanted {
     pub fn shipped(name: &str) -> Self {
         let (source, grants) = (Source::Shipped(name.into()), Grants::default());
         Self { source, digest: None, settings: Vec::new(), grants, watch: false }
+    }
+
+    /// What is kept of it across restarts. A key that is null, false or an empty list is left out, so that a version
+    /// with another key, which nobody configures yet, still knows what an older one has written.
+    fn kept(&self) -> Value {
+        let Self { source, digest, settings, grants, watch } = self;
+        let Grants { memory_bytes, fuel, wall_ms, inert_wasi } = grants;
+        let mut kept = json!({
+            "source": source.to_string(),
+            "digest": digest,
+            "settings": settings,
+            "memory_bytes": memory_bytes,
+            "fuel": fuel,
+            "wall_ms": wall_ms,
+            "inert_wasi": inert_wasi,
+            "watch": watch,
+        });
+        if let Some(keys) = kept.as_object_mut() {
+            keys.retain(|_, value| ![Value::Null, json!(false), json!([])].contains(value));
+        }
+        kept
+    }
+
+    /// The same as text.
+    pub fn text(&self) -> String {
+        self.kept().to_string()
+    }
+
+    /// Whether a text, of this version or an older one, says the same.
+    pub fn is_said_by(&self, text: &str) -> bool {
+        if !text.starts_with("Wanted {") {
+            return serde_json::from_str::<Value>(text).is_ok_and(|kept| kept == self.kept());
+        }
+        // Before, it was what `{:?}` printed; written out, since what that prints now may be something else.
+        let Self { source, digest, settings, grants, watch } = self;
+        let Grants { memory_bytes, fuel, wall_ms, inert_wasi } = grants;
+        let grants = format!(
+            "Grants {{ memory_bytes: {memory_bytes:?}, fuel: {fuel:?}, wall_ms: {wall_ms:?}, inert_wasi: {inert_wasi} }}"
+        );
+        let before = format!(
+            "Wanted {{ source: {source:?}, digest: {digest:?}, settings: {settings:?}, grants: {grants}, watch: {watch} }}"
+        );
+        text == before
     }
 }
 
@@ -285,6 +329,14 @@ pub(crate) fn shipped_as(bytes: &[u8]) -> Option<String> {
     tilewright_policy::shipped_names().find(is_same).map(str::to_owned)
 }
 
+/// A source for people. User information, which no reference to a registry has, may be a password: it is left out.
+pub(crate) fn shown(source: &Source) -> String {
+    match source {
+        Source::Oci(reference) => format!("oci://{}", without_user(reference)),
+        source => source.to_string(),
+    }
+}
+
 /// Lets whoever else wants this processor go first. A swap is over a millisecond of work; the system may run it on a processor where a
 /// decision is under way, which would wait for all of it.
 pub(crate) fn step_aside() {
@@ -306,6 +358,41 @@ mod tests {
     use tilewright_signing::{KeyPair, TrustList, Trusted};
 
     use super::*;
+
+    #[test]
+    fn what_an_older_version_kept_of_a_configuration_still_says_the_same() {
+        let shipped = Wanted::shipped("adaptive");
+        let full = Wanted {
+            source: Source::File("/srv/own.wasm".into()),
+            digest: Some("sha256:00".into()),
+            settings: vec![("tile".into(), "64".into())],
+            grants: Grants { memory_bytes: Some(1 << 20), fuel: Some(7), wall_ms: Some(9), inert_wasi: true },
+            watch: true,
+        };
+        let texts = [
+            // A key that was not known then is as if it had been left out.
+            (&shipped, "{\"source\":\"adaptive\"}"),
+            (
+                &shipped,
+                "Wanted { source: Shipped(\"adaptive\"), digest: None, settings: [], grants: Grants { memory_bytes: None, fuel: None, wall_ms: None, inert_wasi: false }, watch: false }",
+            ),
+            (
+                &full,
+                "{\"source\":\"/srv/own.wasm\",\"digest\":\"sha256:00\",\"settings\":[[\"tile\",\"64\"]],\"memory_bytes\":1048576,\"fuel\":7,\"wall_ms\":9,\"inert_wasi\":true,\"watch\":true}",
+            ),
+            (
+                &full,
+                "Wanted { source: File(\"/srv/own.wasm\"), digest: Some(\"sha256:00\"), settings: [(\"tile\", \"64\")], grants: Grants { memory_bytes: Some(1048576), fuel: Some(7), wall_ms: Some(9), inert_wasi: true }, watch: true }",
+            ),
+        ];
+        for (wanted, text) in texts {
+            let other = if *wanted == shipped { &full } else { &shipped };
+            assert!(wanted.is_said_by(text) && !other.is_said_by(text), "{text}");
+            assert!(wanted.is_said_by(&wanted.text()) && !wanted.is_said_by(&other.text()));
+            assert!(!Wanted { watch: !wanted.watch, ..wanted.clone() }.is_said_by(text), "{text}");
+        }
+        assert!(!shipped.is_said_by(""));
+    }
 
     #[test]
     fn a_module_is_verified_as_what_it_was_asked_for_by() {

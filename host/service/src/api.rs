@@ -38,7 +38,7 @@ pub use spool::Spool;
         title = "Tilewright",
         description = "Decodes latents of diffusion models under WebAssembly policies that come and go while it works. Times are RFC 3339 in UTC, sizes bytes. \
                        Errors are problem details (RFC 9457). Any request may be answered with 401 where a token is asked for, 421 for a Host header that \
-                       the server does not go by, and 429 where an address asks too fast."
+                       the server does not go by, 429 where an address asks too fast, and 503 where there are too many connections."
     ),
     components(schemas(Problem)),
     modifiers(&Token),
@@ -119,6 +119,7 @@ mod tests {
                 assert!(responses.keys().any(|status| status.starts_with('2')), "{method} {path}");
                 assert!(path.starts_with("/healthz") || responses.contains_key("429"), "{method} {path}");
                 assert!(path.starts_with("/healthz") || responses.contains_key("500"), "{method} {path}");
+                assert_eq!(responses.contains_key("503"), path != "/healthz", "{method} {path}");
                 assert_eq!(responses.contains_key("507"), method != "get", "{method} {path}");
                 for (status, response) in responses {
                     let words = response["description"].as_str();

@@ -3,7 +3,7 @@
 
 use std::{
     fs::File,
-    io::Write,
+    io::{self, ErrorKind, Write},
     net::IpAddr,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
@@ -54,6 +54,15 @@ impl Entry {
     }
 }
 
+/// What an action of the dashboard came to. Its answer leads to a page, whatever that was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CameTo {
+    /// The status that the API would have answered with.
+    pub status: u16,
+    /// The address of the resource that it made, if that has one.
+    pub made: Option<String>,
+}
+
 /// The writer of lines.
 #[derive(Debug, Default)]
 pub struct Audit {
@@ -75,28 +84,30 @@ impl Audit {
         let Some(file) = &self.path else { return };
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         // Opened for each line, so that the file can be moved away at any time to begin another.
-        let written = serde_json::to_string(entry).map_err(std::io::Error::other).and_then(|line| {
-            let mut file = File::options().create(true).append(true).mode(0o600).open(file)?;
-            file.write_all(format!("{line}\n").as_bytes())
-        });
+        let line = serde_json::to_string(entry).unwrap_or_else(|_| format!("{entry:?}"));
+        let written = opened(file).and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
         if let Err(error) = written {
-            tracing::error!(error = one_line(&error), path = %file.display(), "the audit's file does not take a line: the log has it");
+            tracing::error!(error = one_line(&error), path = %file.display(), line, "the audit's file does not take a line: the log has it");
         }
+    }
+}
+
+/// Opens the file to add to it, without waiting; one that is made is for its owner alone.
+fn opened(path: &Path) -> io::Result<File> {
+    match File::options().create_new(true).append(true).mode(0o600).open(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => tilewright_files::append(path),
+        made => made,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::PermissionsExt};
+    use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 
     use super::*;
 
-    #[test]
-    fn a_line_each_and_a_file_that_is_moved_away_is_begun_anew() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("audit.log");
-        let audit = Audit::new(Some(&path));
-        let entry = Entry {
+    fn entry() -> Entry {
+        Entry {
             time: "2026-01-02T03:04:05.678Z".into(),
             who: "ci".into(),
             role: "submit",
@@ -106,7 +117,28 @@ mod tests {
             path: Entry::path("/v1/jobs\r\nx: y"),
             status: 202,
             made: Some("/v1/jobs/1".into()),
-        };
+        }
+    }
+
+    #[test]
+    fn a_pipe_in_the_files_place_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        assert_eq!(opened(&path).unwrap_err().to_string(), "a named pipe, not a file");
+        let audit = Audit::new(Some(&path));
+        audit.write(&entry());
+        fs::remove_file(&path).unwrap();
+        audit.write(&entry());
+        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 1);
+    }
+
+    #[test]
+    fn a_line_each_and_a_file_that_is_moved_away_is_begun_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        let audit = Audit::new(Some(&path));
+        let entry = entry();
         audit.write(&entry);
         audit.write(&entry);
         let line = r#"{"time":"2026-01-02T03:04:05.678Z","who":"ci","role":"submit","address":"192.0.2.1","method":"POST","path":"/v1/jobs??x:?y","status":202,"made":"/v1/jobs/1"}"#;

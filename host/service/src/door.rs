@@ -23,7 +23,7 @@ pub use self::callers::Callers;
 use self::callers::secret;
 use crate::{
     App, Result,
-    audit::{Audit, Entry},
+    audit::{Audit, CameTo, Entry},
     listen::Subject,
     pages,
     problem::Problem,
@@ -192,9 +192,12 @@ pub async fn guard(
         None => next.run(request).await,
     };
     if let Some(mut entry) = entry {
-        entry.status = response.status().as_u16();
-        let made = response.headers().get(header::LOCATION).and_then(|made| made.to_str().ok());
-        entry.made = made.map(Entry::path);
+        let CameTo { status, made } = response.extensions_mut().remove::<CameTo>().unwrap_or_else(|| {
+            let made = response.headers().get(header::LOCATION).and_then(|made| made.to_str().ok());
+            CameTo { status: response.status().as_u16(), made: made.map(str::to_owned) }
+        });
+        entry.status = status;
+        entry.made = made.as_deref().map(Entry::path);
         let audit = door.audit.clone();
         // Written before the request is answered: every answer that a caller got has its line.
         let _ = tokio::task::spawn_blocking(move || audit.write(&entry)).await;

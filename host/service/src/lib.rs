@@ -11,6 +11,7 @@ mod audit;
 mod bodies;
 mod clock;
 mod death;
+mod descriptors;
 mod device;
 mod disk;
 mod door;

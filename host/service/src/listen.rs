@@ -38,9 +38,9 @@ use tokio::{
 use tokio_io_timeout::TimeoutStream;
 use tower::ServiceExt;
 
-use self::connections::{Answering, Connections, Place};
+use self::connections::{Answering, Connections, Place, RESERVE};
 pub use self::{certificates::Certificates, subject::Subject};
-use crate::{Error, Result, problem::Problem};
+use crate::{Error, Result, descriptors, problem::Problem};
 
 /// For the first headers, and for each further request's.
 const HEADERS: Duration = Duration::from_secs(10);
@@ -61,6 +61,9 @@ const WRITE: Duration = Duration::from_secs(60);
 const MOST_HEADERS: usize = 64;
 const HEADER_BYTES: usize = 64 << 10;
 
+/// A connection that can't be accepted has a line in the log, unless another could not be so short a time before.
+const RUN: Duration = Duration::from_secs(10);
+
 /// For requests under way when the server ends.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -77,7 +80,8 @@ impl Listener {
     /// # Errors
     /// [`Error::Listen`], or [`Error::Credential`] where certificates or keys don't serve.
     pub async fn bind(server: &Server) -> Result<Self> {
-        let (address, connections) = (server.listen, server.limits.connections as usize);
+        let address = server.listen;
+        let connections = descriptors::fitting(server.limits.connections as usize, RESERVE);
         let tls = server.tls.as_ref().map(Certificates::open).transpose()?.map(Arc::new);
         let socket = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
         // Behind a proxy, and on this machine, all come from one.
@@ -100,6 +104,7 @@ impl Listener {
     pub async fn serve(self, router: Router, end: impl Future<Output = ()>) {
         let graceful = GracefulShutdown::new();
         tokio::pin!(end);
+        let mut failed: Option<Instant> = None;
         loop {
             let (stream, address) = tokio::select! {
                 () = &mut end => break,
@@ -107,7 +112,10 @@ impl Listener {
                     Ok(accepted) => accepted,
                     Err(error) => {
                         // Out of descriptors, most likely: others have to end first.
-                        tracing::warn!(%error, "a connection can't be accepted");
+                        if failed.is_none_or(|last| last.elapsed() >= RUN) {
+                            tracing::warn!(%error, "a connection can't be accepted");
+                        }
+                        failed = Some(Instant::now());
                         tokio::time::sleep(Duration::from_millis(50)).await;
                         continue;
                     }
@@ -193,6 +201,7 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(headers)
         .max_headers(MOST_HEADERS)
+        .max_header_size(HEADER_BYTES)
         .max_buf_size(HEADER_BYTES)
         .serve_connection(TokioIo::new(stream), service);
     if let Err(error) = watcher.watch(connection).await {

@@ -29,7 +29,7 @@ use tower_http::timeout::RequestBodyTimeoutLayer;
 use tracing::Instrument;
 
 use crate::{
-    App, Error, Result, api, bodies, death, device,
+    App, Error, Result, api, bodies, death, descriptors, device,
     door::{Door, guard},
     error::one_line,
     house::House,
@@ -80,6 +80,7 @@ pub struct Options {
 /// # Errors
 /// Why it can't start.
 pub fn serve(options: Options) -> Result<()> {
+    descriptors::raise();
     let runtime = runtime::Builder::new_multi_thread().worker_threads(2).thread_name("requests").enable_all().build();
     let runtime = runtime.map_err(|source| Error::File { path: "a thread".into(), verb: "started", source })?;
     let Options { place, mut config, listen, cache, ready } = options;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    io,
     path::{Path, PathBuf},
     sync::{Arc, mpsc},
     thread,
@@ -11,7 +12,7 @@ use std::{
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tilewright_config::{Config, Place, Server};
 
-use crate::{door::Door, error::one_line, house::House, listen::Certificates, models};
+use crate::{descriptors, door::Door, error::one_line, house::House, listen::Certificates, models};
 
 /// Editors and builds write in several steps: what has changed is looked at once nothing has for so long.
 const QUIET: Duration = Duration::from_millis(150);
@@ -98,10 +99,10 @@ fn watch(house: &House, credentials: &Credentials, telling: &mpsc::Sender<Told>,
     let mut folders = BTreeSet::new();
     // The file may have changed since it was read for the start.
     let mut text = None;
+    let mut asked = false;
     let mut patience = Duration::ZERO;
     loop {
         follow(house, credentials, watcher.as_mut(), &mut folders);
-        let mut asked = false;
         match told.recv_timeout(std::mem::replace(&mut patience, ANYWAY)) {
             Ok(Told::End) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
             Ok(Told::Reload) => asked = true,
@@ -118,7 +119,14 @@ fn watch(house: &House, credentials: &Credentials, telling: &mpsc::Sender<Told>,
                 Err(mpsc::RecvTimeoutError::Timeout) => break,
             }
         }
-        let now = configured(&house.place);
+        let now = match configured(&house.place) {
+            Ok(now) => now,
+            Err(error) => {
+                tracing::debug!(%error, "files can't be looked at: they are later");
+                continue;
+            }
+        };
+        let asked = std::mem::take(&mut asked);
         if asked || now != text {
             text = now;
             match asked || !is_in_force(house) {
@@ -135,8 +143,16 @@ fn watch(house: &House, credentials: &Credentials, telling: &mpsc::Sender<Told>,
     }
 }
 
-fn configured(place: &Place) -> Option<Vec<u8>> {
-    tilewright_files::read(&place.path()?, LARGEST).ok()
+/// What the configuration says; none if there is none that can be read.
+///
+/// # Errors
+/// No file can be opened at present.
+fn configured(place: &Place) -> io::Result<Option<Vec<u8>>> {
+    let Some(path) = place.path() else { return Ok(None) };
+    match tilewright_files::read(&path, LARGEST) {
+        Err(error) if descriptors::are_used_up(&error) => Err(error),
+        read => Ok(read.ok()),
+    }
 }
 
 /// Whether the file says what is in force; where to listen may have been said on the command line.

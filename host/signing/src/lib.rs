@@ -25,4 +25,4 @@ pub use error::{Error, Result};
 pub use files::{MOST_BYTES, others_can_read, read_text, signature_path, write_pair, write_signature};
 pub use public::{KeyId, PublicKey};
 pub use secret::{KeyPair, LockedKey, SecretKey};
-pub use trust::{Refusal, Signed, TrustList, Trusted, key_of};
+pub use trust::{Refusal, Signed, TrustList, Trusted, comment_of, key_of};

@@ -106,6 +106,14 @@ pub fn key_of(signature: &str) -> Result<KeyId, Refusal> {
     parsed(signature).map(|(_, key)| key)
 }
 
+/// What the signer said along with a signature; unproven.
+///
+/// # Errors
+/// [`Refusal::Garbled`] for what is no signature.
+pub fn comment_of(signature: &str) -> Result<String, Refusal> {
+    parsed(signature).map(|(signature, _)| signature.trusted_comment().to_owned())
+}
+
 fn listed(names: &[String]) -> String {
     if names.is_empty() { "there are none".into() } else { names.join(", ") }
 }
@@ -145,6 +153,8 @@ mod tests {
         let signed = list.verify(b"policy", Some(&signature)).unwrap();
         assert_eq!((signed.by.as_str(), signed.key), ("me", my_key.id()));
         assert_eq!(signed.comment, "policy:wide\tversion:1.0.0");
+        assert_eq!(comment_of(&signature), Ok(signed.comment));
+        assert!(matches!(comment_of("nothing"), Err(Refusal::Garbled { .. })));
 
         assert_eq!(list.verify(b"policy", None), Err(Refusal::Unsigned));
         let bad = Refusal::Bad { by: "me".into(), key: my_key.id() };

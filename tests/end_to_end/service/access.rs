@@ -132,6 +132,45 @@ fn each_token_does_what_its_role_allows_and_changes_have_a_line() {
 }
 
 #[test]
+fn the_audit_has_what_an_action_came_to_and_the_page_says_it() {
+    let place = Place::new();
+    let text = config("").replace("[server]\n", "[server]\naudit = \"audit.log\"\n");
+    let server = Server::start(&place, &(text + "[policies.own]\nsource = \"fixed\"\n"));
+    let page = |path: &str| String::from_utf8(server.get(path).body).unwrap();
+    let overview = page("/policies/own");
+    let token = overview.split("name=\"form\" value=\"").nth(1).unwrap().split('"').next().unwrap();
+    let media = [("content-type", "application/x-www-form-urlencoded")];
+    let actions = [
+        ("policies/own/pause", 200, "own is paused"),
+        ("policies/own/resume", 200, "own is asked again"),
+        ("policies/own/rollback", 409, "no previous revision"),
+        ("policies/nix/pause", 404, "nix"),
+        ("policies/own/frobnicate", 404, ""),
+        ("routes/nix/frobnicate", 404, ""),
+    ];
+    for (path, _, words) in actions {
+        let answer = server.ask("POST", &format!("/actions/{path}"), &media, format!("form={token}").as_bytes());
+        if words.is_empty() {
+            assert_eq!(answer.status, 404, "{path}");
+            continue;
+        }
+        assert_eq!(answer.status, 303, "{path}");
+        let told = page(answer.headers["location"].to_str().unwrap());
+        let notice = told.split("id=\"notice\"").nth(1).unwrap().split("</div>").next().unwrap();
+        assert!(notice.contains(words), "{path}: {notice}");
+    }
+    let lines = fs::read_to_string(place.path("audit.log")).unwrap();
+    let lines = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let statuses: Vec<_> = lines
+        .map(|line| {
+            assert!(line["made"].is_null(), "{line}");
+            line["status"].as_u64().unwrap()
+        })
+        .collect();
+    assert_eq!(statuses, actions.map(|(_, status, _)| status));
+}
+
+#[test]
 fn a_renewed_certificate_counts_without_a_restart_and_says_who_came() {
     let place = Place::new();
     certificates(&place);

@@ -127,6 +127,28 @@ fn a_full_disk_refuses_what_it_cant_keep_and_work_goes_on_once_there_is_room() {
     assert_eq!(own(&server).0, 4, "a swap that was refused took no number");
 }
 
+#[test]
+fn a_file_larger_than_the_system_allows_is_an_error_and_ends_no_server() {
+    let place = Place::new();
+    let request = json!({ "model": "picture", "format": "safetensors" });
+    // Blocks of 512 bytes: 2 MiB, and the result has 3 MiB.
+    let limited = || Server::limited(&place, &config(""), "-f 4096");
+    let unready = |server: &Server| {
+        let ready = server.until(|| Some(server.get("/readyz")).filter(|ready| ready.status == 503));
+        assert!(ready.json()["detail"].as_str().unwrap().contains("no room"));
+    };
+    let server = limited();
+    let large = server.accepted(&request, &small(64, 64));
+    unready(&server);
+    assert!(["queued", "running"].contains(&server.job(&large)["state"].as_str().unwrap()), "it waits for room");
+    server.kill();
+    let server = limited();
+    unready(&server);
+    server.kill();
+    let server = Server::start(&place, &config(""));
+    assert_eq!(server.ended(&large)["state"], "done");
+}
+
 /// The state acknowledged in one run, one of whose writes fails.
 #[derive(Default)]
 struct Acknowledged {

@@ -181,11 +181,16 @@ fn lay_out(root: &Path) {
 
 /// A service on a free port; `server` and `limits` are more lines of these tables.
 fn start(place: &Place, server: &str, limits: &str) -> Server {
+    Server::start(place, &prepared(place, server, limits))
+}
+
+/// Lays out what the service needs; gives its configuration.
+fn prepared(place: &Place, server: &str, limits: &str) -> String {
     let (root, data) = (place.path("latents"), place.path("data"));
     lay_out(&root);
     place.write("token", TOKEN);
     let vae = fixture("flux-bfl/ae.safetensors");
-    let config = format!(
+    format!(
         r#"
 [server]
 listen = "127.0.0.1:0"
@@ -205,8 +210,7 @@ threads = 1
 source = "adaptive"
 "#,
         UPLOAD >> 10
-    );
-    Server::start(place, &config)
+    )
 }
 
 #[test]
@@ -347,4 +351,24 @@ fn more_connections_than_allowed_do_no_lasting_harm() {
         assert!(begun.elapsed() < CUT_OFF, "the connections are gone and the service is not back");
     }
     judge.state();
+}
+
+#[test]
+fn more_connections_than_descriptors_lock_nobody_out() {
+    let place = Place::new();
+    let server = Server::limited(&place, &prepared(&place, WITH_TOKEN, ""), "-n 96");
+    let judge = Judge::of(&server, &place);
+    let idle: Vec<_> = (0..120).map(|_| TcpStream::connect(judge.address)).collect();
+    let begun = Instant::now();
+    let is_ready = || {
+        let answer = exchange(judge.address, &request("GET /readyz", "", ""));
+        answer.is_some_and(|answer| answer.status == 200)
+    };
+    while !is_ready() {
+        assert!(begun.elapsed() < PROMPTLY, "nobody hears whether it is ready");
+    }
+    let log = fs::read_to_string(place.path("server.log")).unwrap();
+    assert!(log.contains("connections: 256 don't fit among 96 descriptors"), "{log}");
+    assert!(!log.contains("can't be accepted"), "{log}");
+    drop(idle);
 }

@@ -195,6 +195,9 @@ fn jobs_are_searched_filtered_and_paged() {
     }
     let long = "q".repeat(65);
     assert!(server.get(&format!("/v1/jobs?q={long}")).problem(400).contains("q: expected at most 64 characters"));
+    for path in ["jobs", "decisions"] {
+        assert!(server.get(&format!("/v1/{path}?before=xyz")).problem(400).contains("before: expected a job's id"));
+    }
     let page = String::from_utf8(server.get("/jobs?q=night&state=done").body).unwrap();
     let created = server.job(&ids[0])["created"].as_str().unwrap()[..19].to_owned() + "Z";
     assert!(page.contains(&format!("datetime=\"{created}\"")) && page.matches("href=\"/jobs/").count() == 3, "{page}");

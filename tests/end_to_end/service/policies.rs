@@ -13,16 +13,9 @@ use crate::{
     program::{Place, root},
 };
 
-/// A guest that does well but for pictures of this width, which it traps on: it looks for the number among the words of the request.
+/// A guest that does well but for pictures of this width, which it traps on.
 pub fn trapping_at(width: u32) -> Vec<u8> {
-    let decide = format!(
-        "(local $word i32) (local.set $word (local.get 0))
-         (loop $next
-           (if (i32.eq (i32.load (local.get $word)) (i32.const {width})) (then (unreachable)))
-           (local.set $word (i32.add (local.get $word) (i32.const 4)))
-           (br_if $next (i32.lt_u (local.get $word) (i32.add (local.get 0) (i32.const 256)))))"
-    );
-    careful(&decide)
+    careful(&format!("(if (i32.eq (i32.load offset=100 (local.get 0)) (i32.const {width})) (then (unreachable)))"))
 }
 
 /// A policy of the project's, as a file: what ships is known by name and passes no gate.

@@ -67,11 +67,27 @@ impl Server {
         Self::try_started(place, config, environment).unwrap_or_else(|| panic!("it does not start: {}", said()))
     }
 
+    /// Within a limit of the shell's `ulimit`, such as `-n 96`.
+    pub fn limited(place: &Place, config: &str, limit: &str) -> Self {
+        let program = Self::command(place);
+        let mut command = Command::new("/bin/sh");
+        command.arg("-c").arg(format!("ulimit {limit} && exec \"$0\" \"$@\""));
+        command.arg(program.get_program()).args(program.get_args());
+        command.env_clear().envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.current_dir(place.path(""));
+        let said = || fs::read_to_string(place.path("server.log")).unwrap_or_default();
+        Self::begun(place, config, command).unwrap_or_else(|| panic!("it does not start: {}", said()))
+    }
+
     /// None if the server does not start; its log says why.
     pub fn try_started(place: &Place, config: &str, environment: &[(&str, &str)]) -> Option<Self> {
-        place.write("tilewright.toml", config);
         let mut command = Self::command(place);
         command.envs(environment.iter().copied());
+        Self::begun(place, config, command)
+    }
+
+    fn begun(place: &Place, config: &str, mut command: Command) -> Option<Self> {
+        place.write("tilewright.toml", config);
         let log = File::options().create(true).append(true).open(place.path("server.log")).unwrap();
         let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut line = String::new();

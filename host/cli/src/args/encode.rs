@@ -11,6 +11,13 @@ use crate::encode::LatentKind;
 
 use super::{ObjectiveArgument, PolicyGrants, Recording, device, factor, finite};
 
+/// The help of -o, with an escape sequence in `{n}` as in that of `decode`.
+const OUTPUT: &str = "\
+Where to write: .latent as ComfyUI loads it, or .safetensors with the tensor 'latent', both with the picture's workflow; - for \
+standard output.
+{\u{1b}[0mn} in the name becomes the next free number, {name} the input's name; a folder serves, too. A link is followed; an \
+input, a write-protected file or another user's is never replaced [default: the input's name with .latent, in the current folder]";
+
 /// `tilewright encode`
 #[derive(Args, Debug)]
 pub struct Encode {
@@ -23,10 +30,8 @@ pub struct Encode {
     /// The VAE's weights, encoder included: diffusers, LDM/BFL (ae.safetensors), a whole SD checkpoint, or WAN's (Wan2.1_VAE.safetensors)
     #[arg(long, value_name = "FILE")]
     pub vae: PathBuf,
-    /// Where to write: .latent as ComfyUI loads it, or .safetensors with the tensor 'latent', both with the picture's workflow; - for standard output.
-    /// {n} in the name becomes the next free number, {name} the input's name; for several inputs a folder serves, too. A link is followed; an input, a
-    /// write-protected file or another user's is never replaced [default: the input's name with .latent, in the current folder]
-    #[arg(short, long, value_name = "OUT")]
+    /// Where to write.
+    #[arg(short, long, value_name = "OUT", help = OUTPUT)]
     pub output: Option<PathBuf>,
     /// Write this, whatever OUT's ending [default: OUT's ending; latent on standard output]
     #[arg(long, value_name = "latent|safetensors", value_parser = LatentKind::from_str)]

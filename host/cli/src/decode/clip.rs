@@ -75,17 +75,14 @@ impl Work for Clips<'_> {
         let extents = latent.extents();
         let frames = vae.config.frames(extents.frames);
         let output = plan.output(input, Kind::Clip, if frames == 1 { PICTURE } else { CLIP })?;
-        if let Some(output) = &output
-            && arguments.clip.resume
-            && (output.is_standard() || output.is_numbered())
-        {
+        if arguments.clip.resume && (output.is_standard() || output.is_numbered()) {
             let path = output.path().display();
             return Err(Failure::input(format!(
                 "{path}: --resume finds an earlier decode by its output's name: give one without {{n}}"
             )));
         }
-        let preview = arguments.clip.preview.as_deref().filter(|_| !arguments.dry_run).map(Preview::new).transpose()?;
-        let drawing = drawing(arguments)?;
+        let preview = arguments.clip.preview.as_deref().map(Preview::new).transpose()?;
+        let drawing = drawing(arguments, plan)?;
         let scale = vae.config.spatial_scale();
         let shape = Shape {
             samples: extents.samples as usize,
@@ -94,18 +91,17 @@ impl Work for Clips<'_> {
             height: extents.height * scale,
             channels: vae.config.image_channels,
         };
-        if let Some(output) = &output {
-            plan.check(output, &shape)?;
-        }
+        plan.check(&output, &shape)?;
         let (machine, history) = workplace.ready()?;
         let job = ClipJob::new(machine, vae, &latent.values, limit(arguments, machine), arguments.objective.into())?;
         let before = history.before(job.request());
         let job = job.with_history(&before);
-        let Some(output) = output else {
+        if arguments.dry_run {
             let (record, candidates) = job.decide(planner);
+            plan.keep_names(&output, &shape);
             keep(&arguments.record, &record, planner)?;
             return report(plan.shown, &record, &candidates, &[]);
-        };
+        }
 
         let rate = arguments.clip.fps.or_else(|| Rate::new(published_rate(&vae.model.family), 1));
         let rate = rate.ok_or_else(|| Failure::work("no frame rate"))?;
@@ -175,6 +171,7 @@ impl Work for Clips<'_> {
         }
         let writer = delivery.writing.take().ok_or_else(|| Failure::work("interrupted"))?;
         let mut files = writer.finish()?;
+        plan.keep_names(&output, &shape);
         if let Some(journal) = delivery.journal {
             Pinned::forget(journal.folder())?;
             journal.remove()?;

@@ -2,7 +2,7 @@
 
 use tilewright_decode::{RECORD_KEYWORD, frames, texts, unscale};
 use tilewright_engine::{Job, Overrides, Vae};
-use tilewright_media::{Format, Kind, Output, Pixels, Shape};
+use tilewright_media::{Format, Kind, Options, Output, Pixels, Shape};
 use tilewright_plan::Recorder;
 
 use super::{PICTURE, Plan, limit, say_doubt};
@@ -36,7 +36,7 @@ impl<'a> Pictures<'a> {
         let planner = policy::configured(&arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
         arguments.clip.refused_for_pictures()?;
         inputs.iter().try_for_each(|input| plan.output(input, Kind::Picture, PICTURE).map(drop))?;
-        let drawing = drawing(arguments)?;
+        let drawing = drawing(arguments, plan)?;
         let overrides =
             Overrides { family: arguments.family, scaling: arguments.scaling_factor, shift: arguments.shift_factor };
         let vae = Vae::open(&arguments.vae, overrides)?;
@@ -56,26 +56,25 @@ impl Work for Pictures<'_> {
             unscale(&mut latent, vae.scaling(), &arguments.vae, "give --family, or --scaling-factor")?;
         }
         let latents = latent.pictures()?;
-        if let Some(output) = &output {
-            let (extents, scale) = (latent.extents(), vae.config.spatial_scale());
-            let shape = Shape {
-                samples: extents.samples as usize,
-                frames: 1,
-                width: extents.width * scale,
-                height: extents.height * scale,
-                channels: vae.config.image_channels,
-            };
-            plan.check(output, &shape)?;
-        }
+        let (extents, scale) = (latent.extents(), vae.config.spatial_scale());
+        let shape = Shape {
+            samples: extents.samples as usize,
+            frames: 1,
+            width: extents.width * scale,
+            height: extents.height * scale,
+            channels: vae.config.image_channels,
+        };
+        plan.check(&output, &shape)?;
         let (machine, history) = workplace.ready()?;
         let job = Job::new(machine, vae, &latents, limit(arguments, machine), arguments.objective.into())?;
         let before = history.before(job.request());
         let job = job.with_history(&before);
-        let Some(output) = output else {
+        if arguments.dry_run {
             let (record, candidates) = job.decide(planner);
+            plan.keep_names(&output, &shape);
             keep(&arguments.record, &record, planner)?;
             return report(plan.shown, &record, &candidates, &[]);
-        };
+        }
         let finished = job.run(planner, progress);
         progress.finish();
         let finished = finished.or_else(|unfinished| {
@@ -97,6 +96,7 @@ impl Work for Pictures<'_> {
         output.notes(&texts).iter().for_each(|note| tell!("note: {note}"));
         let pictures = frames(&finished.pictures)?;
         let mut files = output.write(&pictures, &texts)?;
+        plan.keep_names(&output, &shape);
         if let (Some(drawing), Some(picture)) = (drawing, pictures.first()) {
             let mut pixels = Pixels::from(picture);
             overlay::draw(&mut pixels, &finished.record.plan.space);
@@ -109,9 +109,9 @@ impl Work for Pictures<'_> {
 }
 
 /// Where the tiles are drawn, where the user wants to see them.
-pub fn drawing(arguments: &Decode) -> Outcome<Option<Output>> {
-    let path = arguments.explain_image.as_deref().filter(|_| !arguments.dry_run);
-    let drawing = path.map(|path| Output::new(path, Kind::Picture)).transpose()?;
+pub fn drawing(arguments: &Decode, plan: &Plan) -> Outcome<Option<Output>> {
+    let path = arguments.explain_image.as_deref();
+    let drawing = path.map(|path| plan.checked(path, Kind::Picture, Options::default())).transpose()?;
     if drawing.as_ref().is_some_and(|drawing| drawing.format == Format::Safetensors) {
         return Err(Failure::input("--explain-image: a picture is drawn: expected .png, .jpg or .webp"));
     }

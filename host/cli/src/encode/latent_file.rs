@@ -46,26 +46,18 @@ impl Kind {
     }
 }
 
-/// The place of a latent; found writable, unless nothing will be written.
+/// The place of a latent; found writable.
 #[derive(Debug)]
 pub struct LatentFile {
-    path: PathBuf,
-    /// None if nothing will be written.
-    output: Option<Output>,
+    output: Output,
     /// The kind that the user or the ending asks for.
     pub kind: Kind,
 }
 
 impl LatentFile {
-    /// Checks the ending, unless the kind is given, and that the file can be written, before any work is done.
-    pub fn new(path: &Path, kind: Option<Kind>, no_clobber: bool) -> Outcome<Self> {
-        let file = Self::unwritten(path, kind)?;
-        let options = Options { format: Some(Format::Safetensors), no_clobber, ..Options::default() };
-        Ok(Self { output: Some(Output::with(path, media::Kind::Picture, options)?), ..file })
-    }
-
-    /// Checks only the ending: nothing will be written.
-    pub fn unwritten(path: &Path, kind: Option<Kind>) -> Outcome<Self> {
+    /// Checks the ending, unless the kind is given, and that the file can be written, before any work is done. `ahead` if
+    /// its folder may still have to be made.
+    pub fn new(path: &Path, kind: Option<Kind>, no_clobber: bool, ahead: bool) -> Outcome<Self> {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
         let by_ending = || match path.as_os_str() == STANDARD {
             true => Some(Kind::ComfyUi),
@@ -77,17 +69,22 @@ impl LatentFile {
                 path.display()
             ))
         })?;
-        Ok(Self { path: path.to_owned(), output: None, kind })
+        let options = Options { format: Some(Format::Safetensors), no_clobber, ..Options::default() };
+        let output = match ahead {
+            true => Output::ahead(path, media::Kind::Picture, options),
+            false => Output::with(path, media::Kind::Picture, options),
+        }?;
+        Ok(Self { output, kind })
     }
 
     /// Where.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.output.path()
     }
 
-    /// The final name, as of now; none for standard output or if nothing will be written.
+    /// The final name, as of now; none for standard output.
     pub fn name(&self) -> Option<PathBuf> {
-        self.output.as_ref().filter(|output| !output.is_standard()).and_then(|output| output.names(1).pop())
+        if self.output.is_standard() { None } else { self.output.names(1).pop() }
     }
 
     /// Writes latents [N, C, h, w] or [N, C, t, h, w], with the record and the workflow among the file's texts, and
@@ -95,13 +92,12 @@ impl LatentFile {
     pub fn write(&self, latents: &Tensor, texts: &Texts, record: &Record) -> Outcome<PathBuf> {
         let path = self.name().unwrap_or_else(|| self.path().to_owned());
         let failed = |error| Failure::work(format!("{}: can't be written: {error:#}", path.display()));
-        let output = self.output.as_ref().ok_or_else(|| Failure::work("nothing was to be written"))?;
         let bytes = self.bytes(latents, texts, record).map_err(failed)?;
-        let written = output.temporary(&path, ".tmp").and_then(|mut file| {
+        let written = self.output.temporary(&path, ".tmp").and_then(|mut file| {
             file.write_all(&bytes)?;
             Ok(file)
         });
-        Ok(output.place(written.map_err(|error| failed(error.into()))?, &path)?)
+        Ok(self.output.place(written.map_err(|error| failed(error.into()))?, &path)?)
     }
 
     fn bytes(&self, latents: &Tensor, texts: &Texts, record: &Record) -> anyhow::Result<Vec<u8>> {

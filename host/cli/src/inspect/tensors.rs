@@ -1,9 +1,12 @@
 //! Facts about models and latents, from the names and shapes of their tensors.
 
+use std::path::Path;
+
 use serde::Serialize;
-use tilewright_models::{Architecture, Checkpoint, Inspection, Kind, Part, kl, wan};
+use tilewright_models::{Architecture, Checkpoint, Inspection, Kind, LatentFile, Part, kl, wan};
 use tilewright_plan::{bytes, terminal::shortened};
 
+use super::texts;
 use crate::table;
 
 /// Names that are listed before the rest is only counted.
@@ -45,12 +48,26 @@ fn kind(inspection: &Inspection) -> String {
         Kind::KlAutoencoder => format!("KL autoencoder (VAE){whole}"),
         Kind::VideoAutoencoder => format!("causal video autoencoder (VAE){whole}"),
         Kind::Latent => "latent".into(),
+        Kind::Pixels => "pixels: raw frames of a picture or a clip".into(),
         Kind::TinyAutoencoder | Kind::Other if !inspection.parts.is_empty() => {
             format!("{}: neither a latent nor a VAE that can be decoded with", Part::named(&inspection.parts))
         }
         Kind::TinyAutoencoder => "tiny autoencoder: can't be decoded with".into(),
         Kind::Other => "nothing that is known: --tensors lists what is in it".into(),
     }
+}
+
+/// The reason that a latent can't be decoded, whatever the VAE; none for other files, and if one of its tensors can be.
+pub fn refusal(path: &Path, inspection: &Inspection) -> Option<String> {
+    let refused = |tensor: Option<&str>| LatentFile::open(path, tensor).err().map(|error| error.to_string());
+    if inspection.identity.kind != Kind::Latent
+        || inspection.latents.keys().any(|name| refused(Some(name.as_str())).is_none())
+    {
+        return None;
+    }
+    let reason = refused(None)?;
+    // The table has the file's name already.
+    Some(reason.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&reason).to_owned())
 }
 
 /// The facts about a file of tensors, row by row.
@@ -122,12 +139,7 @@ pub fn rows(inspection: &Inspection) -> Vec<(&'static str, String)> {
     if is_vae {
         rows.push(("encoder", if inspection.encoder { "in the file" } else { "not in the file" }.into()));
     }
-    rows.extend(
-        inspection
-            .texts
-            .iter()
-            .map(|(name, length)| ("text", format!("{}, {}", shortened(name, 80), bytes::display(*length as u64)))),
-    );
+    rows.extend(texts(inspection.texts.iter().map(|(name, length)| (name.as_str(), *length))));
     rows
 }
 

@@ -17,24 +17,28 @@ pub fn signed(policies: &Policies, path: &Path, bytes: &[u8]) -> Outcome {
     }
     let signature = signature(path)?;
     let verified = policies.trusted.verify(bytes, signature.as_deref());
-    verified.map(drop).map_err(|refusal| refused(&path.display().to_string(), &refusal))
+    verified.map(drop).map_err(|refusal| refused(&path.display().to_string(), Some(path), &refusal))
 }
 
-/// The line for a policy that is not let in.
-pub fn refused(policy: &str, refusal: &Refusal) -> Failure {
+/// The line for a policy that is not let in; `file`: where it stands, unless it is in a registry.
+pub fn refused(policy: &str, file: Option<&Path>, refusal: &Refusal) -> Failure {
     let asked = format!("{} asks for signed ones (require-signed)", config::shown_path());
-    Failure::input(format!("policy {policy}: {refusal}, and {asked}{}", advice(refusal)))
+    Failure::input(format!("policy {policy}: {refusal}, and {asked}{}", advice(file, refusal)))
 }
 
 /// What to do about it.
-pub fn advice(refusal: &Refusal) -> &'static str {
-    match refusal {
-        Refusal::Unsigned => {
-            ": get its FILE.wasm.minisig from whoever made it, or sign it with 'tilewright policy sign'"
+pub fn advice(file: Option<&Path>, refusal: &Refusal) -> String {
+    match (refusal, file) {
+        (Refusal::Unsigned, Some(file)) => {
+            let signature = signature_path(file);
+            format!(": get {} from whoever made it, or sign it with 'tilewright policy sign'", signature.display())
         }
-        Refusal::Untrusted { .. } => ": if you know whose key it is, add it to [[policies.trusted]] with a name",
+        (Refusal::Unsigned, None) => ": ask whoever made it to push it with its signature".into(),
+        (Refusal::Untrusted { .. }, _) => {
+            ": if you know whose key it is, add it to [[policies.trusted]] with a name".into()
+        }
         // These say so themselves.
-        Refusal::Garbled { .. } | Refusal::Bad { .. } => "",
+        (Refusal::Garbled { .. } | Refusal::Bad { .. }, _) => String::new(),
     }
 }
 

@@ -31,7 +31,8 @@ impl From<ProjectError> for Failure {
 /// Builds a project and says what came of it.
 pub fn run(project: &Path, output: Option<&Path>, json: bool, grants: PolicyGrants) -> Outcome {
     if let Some(output) = output {
-        check(output)?;
+        files::check_file(files::roles(), "-o", Some(output))?;
+        replaces_a_policy_only(output)?;
     }
     let wanted = Wanted { output: output.map(Path::to_owned), wasi: grants.wasi(), memory_bytes: grants.policy_memory };
     let built = project::build(project, &wanted, &CacheDir::User).inspect_err(|error| {
@@ -49,15 +50,14 @@ pub fn run(project: &Path, output: Option<&Path>, json: bool, grants: PolicyGran
     Ok(writeln!(printer::summary(), "{}", table::facts(rows(&built)))?)
 }
 
-/// A build replaces only a policy: not one of its own sources, either.
-fn check(output: &Path) -> Outcome {
-    files::check_file(files::roles(), "-o", Some(output))?;
+/// What gets a policy's file replaces only a policy: not a source or a key, either.
+pub fn replaces_a_policy_only(output: &Path) -> Outcome {
     let mut start = Vec::new();
     // A missing file is no other kind of file.
     let read = tilewright_files::open(output).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut start));
     match read.is_ok() && !start.is_empty() && start != MAGIC {
         true => Err(Failure::input(format!(
-            "{}: is a file other than a policy, which a build does not replace: give -o another name",
+            "{}: is a file other than a policy, which is not replaced: give -o another name",
             output.display()
         ))),
         false => Ok(()),

@@ -11,7 +11,7 @@ use tempfile::NamedTempFile;
 use tilewright_registry::{Binding, Pulled, Statement};
 use tilewright_signing::{KeyId, Refusal, Signed, signature_path};
 
-use super::{admission, push, sign};
+use super::{admission, build, push, sign};
 use crate::{
     args::Pull,
     config,
@@ -44,6 +44,7 @@ pub fn run(arguments: &Pull) -> Outcome {
     let path = arguments.output.clone().unwrap_or_else(default);
     output::writable(&path)?;
     files::roles().writes("-o", &path).writes("the signature", &signature_path(&path)).check()?;
+    build::replaces_a_policy_only(&path)?;
     let policies = config::current()?.policies;
     let client = push::client(&arguments.reference, &arguments.connection, arguments.grants)?;
     let pulled = client.pull(&arguments.reference)?;
@@ -51,7 +52,7 @@ pub fn run(arguments: &Pull) -> Outcome {
     let verified = policies.trusted.verify(&pulled.wasm, pulled.signature.as_deref());
     let (signed, untrusted_key) = match verified {
         Ok(signed) => (Some(signed), None),
-        Err(refusal) if policies.require_signed => return Err(admission::refused(&shown, &refusal)),
+        Err(refusal) if policies.require_signed => return Err(admission::refused(&shown, None, &refusal)),
         Err(Refusal::Unsigned) => (None, None),
         Err(Refusal::Untrusted { key, .. }) => (None, Some(key)),
         // What a trusted key is said to have signed, and did not, is never kept.
@@ -60,7 +61,10 @@ pub fn run(arguments: &Pull) -> Outcome {
     // The signed name is compared, too: a registry may hand out any file that was ever signed.
     let binding = signed.as_ref().map(|signed| arguments.reference.binding(&Statement::read(&signed.comment)));
     let unbound = match binding {
-        Some(Binding::Other(mismatch)) => return Err(Failure::work(format!("policy {shown}: {mismatch}"))),
+        Some(Binding::Other(mismatch)) => {
+            let advice = "ask for what was signed, or for a digest";
+            return Err(Failure::work(format!("policy {shown}: {mismatch}: {advice}")));
+        }
         Some(Binding::Loose(lack)) => Some(lack),
         Some(Binding::Bound) | None => None,
     };

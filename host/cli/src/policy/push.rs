@@ -4,8 +4,8 @@ use std::io::Write;
 
 use serde::Serialize;
 use tilewright_policy::{Inspection, Kind};
-use tilewright_registry::{About, Client, Credentials, Limits, Pushed, Reference};
-use tilewright_signing::{KeyId, Refusal, key_of};
+use tilewright_registry::{About, Binding, Client, Credentials, Limits, Pushed, Reference, Statement};
+use tilewright_signing::{KeyId, Refusal, comment_of, key_of};
 
 use super::{admission, sign};
 use crate::{
@@ -38,6 +38,12 @@ pub fn run(arguments: &Push) -> Outcome {
     // Others would find out: tell the one who can mend it.
     if let Err(bad @ Refusal::Bad { .. }) = config::current()?.policies.trusted.verify(&bytes, signature.as_deref()) {
         return Err(Failure::input(format!("policy {file}: {bad}, or sign it again")));
+    }
+    // No pull would take it under this name.
+    let comment = signature.as_deref().and_then(|signature| comment_of(signature).ok());
+    let binding = comment.map(|comment| arguments.reference.binding(&Statement::read(&comment)));
+    if let Some(Binding::Other(mismatch)) = binding {
+        return Err(Failure::input(format!("policy {file}: {mismatch}: push it as what was signed, or sign it again")));
     }
     let client = client(&arguments.reference, &arguments.connection, arguments.grants)?;
     let pushed = client.push(&arguments.reference, &bytes, &about(&policy), signature.as_deref())?;

@@ -36,8 +36,12 @@ pub fn run(arguments: &Replay) -> Outcome {
         );
     }
     let host = super::host(arguments.grants)?;
-    let find = |policy: &str| Ok::<_, Failure>(super::verified(&host, policy)?.load(&host)?);
-    let files = arguments.policy_file.iter().map(|path| Ok(super::verified_file(&host, path)?.load(&host)?));
+    let patient = |policy: LoadedPolicy| {
+        let patience = policy.inspection().limits.patience(recorded.records);
+        policy.within(patience)
+    };
+    let find = |policy: &str| Ok::<_, Failure>(patient(super::verified(&host, policy)?.load(&host)?));
+    let files = arguments.policy_file.iter().map(|path| Ok(patient(super::verified_file(&host, path)?.load(&host)?)));
     let mut known = files.collect::<Outcome<Vec<_>>>()?;
     let asked = arguments.policy.as_deref().map(find).transpose()?;
     let decided = |policy: &LoadedPolicy| {
@@ -67,6 +71,7 @@ pub fn run(arguments: &Replay) -> Outcome {
         Ok(Box::new(policy) as Box<dyn Planner>)
     };
     let report = again(&recorded, &mut makes).map_err(|error| wrong(&arguments.records, &error))?;
+    policies.values().try_for_each(LoadedPolicy::check_patience)?;
     if arguments.json {
         super::print(&report)?;
     } else {
@@ -142,8 +147,10 @@ fn compare(
     recorded: &Recorded,
     find: &dyn Fn(&PolicyIdentity) -> Outcome<LoadedPolicy>,
 ) -> Outcome {
+    let mut asked = Vec::new();
     let mut makes = |identity: &PolicyIdentity| {
         let policy = find(identity).map_err(|failure| failure.to_string())?;
+        asked.push(policy.clone());
         let description = policy.description();
         let has = |name: &str| description.settings.iter().any(|setting| setting.name == name);
         let kept = identity.settings.iter().filter(|(name, _)| description.name == identity.name && has(name));
@@ -153,6 +160,7 @@ fn compare(
         Ok(Box::new(policy) as Box<dyn Planner>)
     };
     let report = other(recorded, &mut makes).map_err(|error| wrong(&arguments.records, &error))?;
+    asked.iter().try_for_each(LoadedPolicy::check_patience)?;
     if arguments.json {
         return super::print(&report);
     }

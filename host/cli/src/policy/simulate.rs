@@ -10,6 +10,7 @@ use tilewright_kit::simulate::{
 };
 use tilewright_plan::{bytes, records, terminal::shortened, words::counted};
 use tilewright_plot::Page;
+use tilewright_policy::LoadedPolicy;
 
 use crate::{
     args::Simulate,
@@ -40,12 +41,17 @@ pub fn run(arguments: &Simulate) -> Outcome {
     let host = super::host(arguments.grants)?;
     let shipped = ENTRANTS.map(|name| Spelling { policy: name.into(), settings: Vec::new() });
     let spellings = if arguments.policies.is_empty() { &shipped[..] } else { &arguments.policies };
-    let mut entrants = Vec::new();
+    let (mut entrants, mut policies) = (Vec::new(), Vec::new());
     for spelling in spellings {
-        let policy = super::verified(&host, &spelling.policy)?.load(&host)?.configure(&spelling.settings)?;
+        let loaded = super::verified(&host, &spelling.policy)?.load(&host)?;
+        let patience = loaded.inspection().limits.patience(workload.len());
+        let loaded = loaded.within(patience);
+        let policy = loaded.configure(&spelling.settings)?;
         entrants.push(Entrant { label: spelling.to_string(), planner: Box::new(policy) });
+        policies.push(loaded);
     }
     let report = simulated(&device, &workload, entrants, Options { nearest: !arguments.exact_only });
+    policies.iter().try_for_each(LoadedPolicy::check_patience)?;
     if arguments.json {
         super::print(&report)?;
     } else {

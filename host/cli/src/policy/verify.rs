@@ -66,11 +66,10 @@ pub fn run(arguments: &Verify) -> Outcome {
             Ok(writeln!(printer::stdout(), "{}", table::facts(rows))?)
         }
         Err(refusal) => {
+            let advice = admission::advice(Some(&arguments.file), &refusal);
             let instead = match (&refusal, arguments.key.is_empty()) {
-                (Refusal::Untrusted { .. }, true) => {
-                    format!("{} in {}", admission::advice(&refusal), config::shown_path())
-                }
-                _ => admission::advice(&refusal).to_owned(),
+                (Refusal::Untrusted { .. }, true) => format!("{advice} in {}", config::shown_path()),
+                _ => advice,
             };
             Err(Failure::work(format!("policy {file}: {refusal}{instead}")))
         }

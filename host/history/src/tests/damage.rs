@@ -42,6 +42,29 @@ fn a_damaged_file_is_put_aside_and_a_new_one_begun() {
 }
 
 #[test]
+fn a_file_of_another_kind_and_name_is_left_where_it_is() {
+    let place = Place::new();
+    let path = place.0.path().join("ae.safetensors");
+    let weights = [&2_u64.to_le_bytes()[..], b"{}", &[0x20; 5000]].concat();
+    fs::write(&path, &weights).unwrap();
+    for outcome in [History::open(&path).map(drop), History::existing(&path).map(drop)] {
+        assert!(matches!(outcome, Err(Error::NoHistory { .. })), "{outcome:?}");
+    }
+    assert_eq!(fs::read(&path).unwrap(), weights);
+    // Larger than any history, so that SQLite is not asked.
+    fs::File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+    assert!(matches!(History::open(&path), Err(Error::NoHistory { .. })));
+    assert_eq!(fs::read_dir(place.0.path()).unwrap().count(), 1, "nothing was moved or made");
+    // What begins as a database is a damaged history, whatever its name.
+    fs::remove_file(&path).unwrap();
+    drop(History::open(&path).unwrap());
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[16..].fill(0xa5);
+    fs::write(&path, bytes).unwrap();
+    assert_eq!(History::open(&path).unwrap().take_put_aside().len(), 1);
+}
+
+#[test]
 fn processes_that_find_the_damage_at_once_put_it_aside_once() {
     let place = Place::new();
     drop(place.open());

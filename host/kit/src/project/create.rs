@@ -12,6 +12,9 @@ use super::{Language, ProjectError, templates};
 /// The most characters that a policy's name may have.
 const NAME: usize = 64;
 
+/// The package that every project in Rust depends on: cargo tells no two of one name and version apart.
+const SDK: &str = "tilewright-sdk";
+
 /// A project that was begun.
 #[derive(Clone, Debug, Serialize)]
 pub struct Created {
@@ -63,6 +66,7 @@ fn check(name: &str) -> Result<(), ProjectError> {
         bytes if !bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-') => {
             refused("only letters, digits and - are allowed")
         }
+        _ if name.eq_ignore_ascii_case(SDK) => refused("it is the name of the SDK in the project: choose another"),
         _ => Ok(()),
     }
 }
@@ -73,10 +77,10 @@ mod tests {
 
     #[test]
     fn names_are_checked() {
-        for good in ["a", "my-chip", "Gfx1151", "a1-2"] {
+        for good in ["a", "my-chip", "Gfx1151", "a1-2", "tilewright-sdk-2"] {
             check(good).unwrap();
         }
-        for bad in ["", "1a", "-a", "a b", "a_b", "ä", "a/b", "..", "a.wasm", &"a".repeat(65)] {
+        for bad in ["", "1a", "-a", "a b", "a_b", "ä", "a/b", "..", "a.wasm", "tilewright-sdk", &"a".repeat(65)] {
             assert!(check(bad).is_err(), "{bad:?}");
         }
     }

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use tilewright_policy::PolicyError;
 
-/// Why a project can't be begun or built. Each is one line that says what to do.
+/// Why a project can't be begun or built. Each is one line, with its causes after it, that says what to do.
 #[derive(Debug, Error)]
 pub enum ProjectError {
     /// A name that no project can have.
@@ -24,7 +24,7 @@ pub enum ProjectError {
         path: PathBuf,
     },
     /// A file or folder can't be read or written.
-    #[error("{}: {}", path.display(), source)]
+    #[error("{}: can't be read or written", path.display())]
     File {
         /// The file or folder.
         path: PathBuf,
@@ -66,7 +66,7 @@ pub enum ProjectError {
         detail: String,
     },
     /// What was built is not a policy.
-    #[error("built, but not usable: {0}")]
+    #[error("built, but not usable")]
     Policy(#[from] PolicyError),
     /// The contract's bindings can't be generated.
     #[error("the contract's bindings can't be generated: {detail}")]
@@ -94,5 +94,22 @@ impl ProjectError {
     pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::File { path, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let sandbox = PolicyError::Sandbox { detail: "no memory".into() };
+        let file = ProjectError::file("/nowhere")(io::Error::other("no such thing"));
+        for (error, cause) in [(ProjectError::from(sandbox), "no memory"), (file, "no such thing")] {
+            assert!(!error.to_string().contains(cause), "{error}");
+            assert!(error.source().is_some_and(|source| source.to_string().contains(cause)), "{error}");
+        }
     }
 }

@@ -40,6 +40,8 @@ fn rust(project: &Path) -> Result<Made, ProjectError> {
     }
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--release", "--quiet", "--target", TARGET, "--message-format=json-render-diagnostics"]);
+    // In a folder that projects share, each would find another's module under its own name, and cargo takes it for fresh.
+    cargo.args(["--target-dir", "target"]);
     if !has_target(project) {
         from_source(&mut cargo, project)?;
     }

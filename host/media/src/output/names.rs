@@ -3,6 +3,7 @@
 use std::{
     ffi::{OsStr, OsString},
     fs,
+    os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
 };
 
@@ -23,7 +24,7 @@ pub fn name_of(path: &Path) -> OsString {
 pub fn numbered(path: &Path, number: u64) -> PathBuf {
     let name = name_of(path);
     let (before, after) = around(&name);
-    path.with_file_name(format!("{before}{number}{after}"))
+    path.with_file_name(OsString::from_vec([before, number.to_string().as_bytes(), after].concat()))
 }
 
 /// One more than the largest number in a name of this kind, so that numbers show the order.
@@ -32,18 +33,21 @@ pub fn next_number(path: &Path) -> u64 {
     let (before, after) = around(&name);
     let numbers = fs::read_dir(folder_of(path)).into_iter().flatten().flatten().filter_map(|entry| {
         let name = entry.file_name();
-        let digits = name.to_str()?.strip_prefix(&*before)?.strip_suffix(&*after)?;
-        let plain = (1..=MOST_DIGITS).contains(&digits.len()) && digits.bytes().all(|digit| digit.is_ascii_digit());
-        digits.parse::<u64>().ok().filter(|_| plain)
+        let digits = name.as_bytes().strip_prefix(before)?.strip_suffix(after)?;
+        let plain = (1..=MOST_DIGITS).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
+        std::str::from_utf8(digits).ok()?.parse::<u64>().ok().filter(|_| plain)
     });
     numbers.max().unwrap_or(0) + 1
 }
 
-/// The parts of a name before and after `{n}`.
-fn around(name: &OsStr) -> (String, String) {
-    let name = name.to_string_lossy();
-    let (before, after) = name.split_once(NUMBER).unwrap_or((&name, ""));
-    (before.to_owned(), after.to_owned())
+/// The parts of a name before and after `{n}`, in bytes: a name need not be UTF-8.
+fn around(name: &OsStr) -> (&[u8], &[u8]) {
+    let bytes = name.as_bytes();
+    let at = bytes.windows(NUMBER.len()).position(|part| part == NUMBER.as_bytes());
+    match at {
+        Some(at) => (&bytes[..at], &bytes[at + NUMBER.len()..]),
+        None => (bytes, b""),
+    }
 }
 
 /// A frame's name in a folder of frames; `index` from 0.

@@ -12,17 +12,13 @@ fn endings_are_known_whatever_their_case() {
     for (name, format) in [("a.GIF", Format::Gif), ("a", Format::Folder), ("a.b/", Format::Folder)] {
         assert_eq!(Output::new(&folder.path().join(name), Kind::Clip).unwrap().format, format);
     }
-    for (name, kind) in
-        [("a", Kind::Picture), ("a.bmp", Kind::Picture), ("png", Kind::Picture), ("a.b", Kind::Clip)]
-    {
+    for (name, kind) in [("a", Kind::Picture), ("a.bmp", Kind::Picture), ("png", Kind::Picture), ("a.b", Kind::Clip)] {
         let error = Output::new(&folder.path().join(name), kind).unwrap_err();
         assert!(error.is_input() && error.to_string().contains("unknown output ending: expected ."), "{error}");
     }
     let error = Output::new(&folder.path().join("a.mp4"), Kind::Picture).unwrap_err();
     assert!(
-        error
-            .to_string()
-            .ends_with("a picture can't be written as video: expected .png, .jpg, .webp or .safetensors")
+        error.to_string().ends_with("a picture can't be written as video: expected .png, .jpg, .webp or .safetensors")
     );
     assert!(samples::is_empty(folder.path()), "nothing is left behind");
 }
@@ -50,6 +46,16 @@ fn a_batch_becomes_numbered_files_and_folders() {
     assert_eq!(cat.names(2), [PathBuf::from("out/cat-01.png"), PathBuf::from("out/cat-02.png")]);
     assert_eq!(output("out/v1.5/", Format::Folder).names(2)[1], PathBuf::from("out/v1.5-02"));
     assert_eq!(output("a.safetensors", Format::Safetensors).names(3), [PathBuf::from("a.safetensors")]);
+}
+
+#[test]
+fn names_that_are_not_utf_8_are_numbered_as_they_are() {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+    let odd = |text: &[u8]| PathBuf::from(OsStr::from_bytes(text));
+    let output = |path: &[u8], format| Output { path: odd(path), format, options: Options::default() };
+    assert_eq!(output(b"\xff.png", Format::Png).names(2)[1], odd(b"\xff-02.png"));
+    assert_eq!(output(b"\xff/", Format::Folder).names(2)[1], odd(b"\xff-02"));
+    assert_eq!(output(b"nowhere/\xff-{n}.png", Format::Png).names(1), [odd(b"nowhere/\xff-1.png")]);
 }
 
 #[test]
@@ -107,8 +113,7 @@ fn what_fails_leaves_nothing() {
 fn a_number_counts_on_from_the_largest_that_is_there() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out-{n}.png");
-    for name in ["out-7.png", "out-0003.png", "out-x.png", "out-8.jpg", "out-99999999999999999999.png", "out-.png"]
-    {
+    for name in ["out-7.png", "out-0003.png", "out-x.png", "out-8.jpg", "out-99999999999999999999.png", "out-.png"] {
         fs::write(folder.path().join(name), "").unwrap();
     }
     let output = Output::new(&path, Kind::Picture).unwrap();
@@ -187,9 +192,7 @@ fn quality_and_bits_are_for_the_formats_that_have_them() {
     };
     let quality = Options { quality: Some(50), ..Options::default() };
     let bits = Options { depth: Depth::Sixteen, ..Options::default() };
-    assert!(
-        refused("a.jpg", quality).is_none() && refused("a.png", bits).is_none() && refused("a", bits).is_none()
-    );
+    assert!(refused("a.jpg", quality).is_none() && refused("a.png", bits).is_none() && refused("a", bits).is_none());
     for name in ["a.png", "a.webp", "a.gif", "a.safetensors", "a"] {
         assert!(refused(name, quality).unwrap().contains("--quality is for .jpg"), "{name}");
     }

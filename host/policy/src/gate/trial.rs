@@ -60,6 +60,8 @@ pub(super) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed
     let limits = policy.inspection().limits;
     let requests = golden::shuffled([golden::set(), golden::drawn(seed)].concat(), seed);
     let drawn = requests.iter().filter(|golden| golden::is_drawn(&golden.name)).count();
+    let patience = limits.patience(requests.len());
+    let policy = &policy.clone().within(patience);
     let mut set = GoldenSet { requests: requests.len() as u32, seed, tried: 0, failing: 0 };
     let mut worst = Worst::default();
     let mut findings = Vec::new();
@@ -96,6 +98,11 @@ pub(super) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed
                 }
             }
         }
+        if policy.check_patience().is_err() {
+            // Some of its answers were the host's.
+            set.tried -= 1;
+            break;
+        }
         findings.extend(found);
         if exhausted == MOST_EXHAUSTED || spent > most_spent {
             break;
@@ -104,11 +111,14 @@ pub(super) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed
     if set.tried < set.requests {
         let left = set.requests - set.tried;
         // Requests that ended by fuel or time have findings of their own; untried requests may hide anything.
-        let (severity, found) = match exhausted == MOST_EXHAUSTED {
-            true => (Severity::Note, format!("{} ended by fuel or time", counted(exhausted, "request"))),
-            false => {
-                (Severity::Error, format!("more than {most_spent} units of fuel for {}", counted(set.tried, "request")))
-            }
+        let tried = counted(set.tried, "request");
+        let (severity, found) = if exhausted == MOST_EXHAUSTED {
+            (Severity::Note, format!("{} ended by fuel or time", counted(exhausted, "request")))
+        } else if spent > most_spent {
+            (Severity::Error, format!("more than {most_spent} units of fuel for {tried}"))
+        } else {
+            let seconds = patience.as_secs_f64();
+            (Severity::Error, format!("more than {seconds:.2} s of processor time for {tried} and the next"))
         };
         let found = format!("{found}; {left} more were not tried");
         findings.push(Finding::new(severity, Step::Golden, Problem::CutShort, found));

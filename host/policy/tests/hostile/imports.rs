@@ -27,6 +27,11 @@ pub const ROWS: &[Row] = &[
         outcome: Refused("imports env, wasi_snapshot_preview1, which policies are not given: only tilewright:policy/host@0.1.0 and"),
     },
     Row {
+        name: "imports from a module without a name",
+        guest: Parts(Guest { imports: r#"(import "" "f" (func))"#, ..HEALTHY }),
+        outcome: Refused("imports '', which policies are not given"),
+    },
+    Row {
         name: "imports WASI as a component",
         guest: Text(r#"(component (import "wasi:cli/environment@0.2.0" (instance)))"#),
         outcome: Refused("imports wasi:cli/environment@0.2.0, which policies are not given"),

@@ -5,13 +5,13 @@ use std::sync::{Arc, MutexGuard, TryLockError, atomic::Ordering};
 
 use tilewright_config::Source;
 use tilewright_policy::Verdict;
-use tilewright_registry::Reference;
+use tilewright_registry::{Reference, without_user};
 
-use super::{Change, Checked, InForce, Replacement, Rollout, configured, lock, now, one_line};
+use super::{Change, Checked, InForce, Replacement, Rollout, lock, now, one_line};
 use crate::{
     CanaryState, Error, Result, Revision, What,
     slot::{Changing, Refused, Slot},
-    source::{Fetched, Prepared, Settings, Wanted, shipped_as, step_aside},
+    source::{Fetched, Prepared, Settings, Wanted, shipped_as, shown, step_aside},
     state::{Kept, KeptCanary, KeptPolicy},
 };
 
@@ -48,7 +48,7 @@ impl Rollout {
         let fetched = self.replacement(replacement, &wanted);
         let (origin, seen) = match &fetched {
             Ok(fetched) => (fetched.origin.clone(), Some(fetched.fingerprint())),
-            Err(_) => (wanted.source.to_string(), None),
+            Err(_) => (replacement.origin(&wanted), None),
         };
         let source = SourceNow { seen: seen.filter(|_| *replacement == Replacement::Configured), configured };
         let prepared =
@@ -75,7 +75,9 @@ impl Rollout {
                     let is_allowed =
                         parsed.as_ref().is_ok_and(|parsed| self.config.load().allows_registry(parsed.registry()));
                     if !is_allowed {
-                        return Err(Error::RegistryNotAllowed { reference: reference.chars().take(200).collect() });
+                        return Err(Error::RegistryNotAllowed {
+                            reference: without_user(reference).chars().take(200).collect(),
+                        });
                     }
                 }
                 self.sources.fetch(source, wanted.grants)
@@ -354,6 +356,17 @@ impl Rollout {
     }
 }
 
+impl Replacement {
+    /// What was asked for, in words, where it can't be had.
+    fn origin(&self, wanted: &Wanted) -> String {
+        match self {
+            Replacement::Stored { digest } => crate::module::called(digest),
+            Replacement::From(source) => shown(source),
+            Replacement::Configured => shown(&wanted.source),
+        }
+    }
+}
+
 /// Refuses text that is no signature at all.
 fn key_of(digest: &str, signature: &str) -> Result<()> {
     let policy = || digest.chars().take(80).collect();
@@ -372,7 +385,7 @@ impl SourceNow {
     fn write(&self, kept: &mut KeptPolicy) {
         kept.seen = self.seen.clone().or(kept.seen.take());
         if let Some(wanted) = &self.configured {
-            kept.configured = configured(wanted);
+            kept.configured = wanted.text();
         }
     }
 

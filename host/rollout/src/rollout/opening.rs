@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use tilewright_config::{Canary as CanaryRoute, Config, Policies, Route};
 use tilewright_policy::CacheDir;
 
-use super::{InForce, Listener, Rollout, configured, lock, now};
+use super::{InForce, Listener, Rollout, lock, now};
 use crate::{
     Assignment, Disk, Modules, Pinned, Result, Revision,
     canary::Canary,
@@ -91,7 +91,7 @@ impl Rollout {
                         revived.inspect_err(say).ok()
                     };
                     let previous = kept.previous.as_ref().and_then(revive).map(Arc::new);
-                    let seen = kept.seen.clone().filter(|_| kept.configured == configured(&wanted));
+                    let seen = kept.seen.clone().filter(|_| wanted.is_said_by(&kept.configured));
                     let forces = Forces { in_force: Arc::new(in_force), previous };
                     let next = self.next_number(name);
                     return Ok(Slot::new(name, forces, Changing { next, wanted, seen }, kept.into()));

@@ -175,6 +175,50 @@ fn case() -> Case<'static> {
 }
 
 #[test]
+fn a_swap_by_hand_outlives_another_way_of_writing_the_configuration_down() {
+    let cache = cache();
+    let place = Place::new(&cache);
+    let rollout = place.open(Disk::default(), &BTreeMap::new(), "").unwrap();
+    swap(&rollout, "own", 64).unwrap();
+    drop(rollout);
+    let path = place.data.path().join("rollout.json");
+    let grants = "Grants { memory_bytes: None, fuel: None, wall_ms: None, inert_wasi: false }";
+    let configured = |source: &str| {
+        format!("Wanted {{ source: Shipped(\"{source}\"), digest: None, settings: [], grants: {grants}, watch: true }}")
+    };
+    // As versions before wrote it; and another configuration, which does put what it names in force.
+    for (source, expected) in [("fixed", tile(64)), ("adaptive", Vec::new())] {
+        let mut state: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        state["policies"]["own"]["configured"] = configured(source).into();
+        std::fs::write(&path, state.to_string()).unwrap();
+        let rollout = place.open(Disk::default(), &BTreeMap::new(), "").unwrap();
+        assert_eq!(rollout.policy("own").unwrap().in_force.settings, expected, "{source}");
+    }
+}
+
+#[test]
+fn what_is_refused_is_told_by_what_was_asked_for_and_without_a_password() {
+    let cache = cache();
+    let place = Place::new(&cache);
+    let rollout = place.open(Disk::default(), &BTreeMap::new(), "").unwrap();
+    let digest = format!("sha256:{}", "a1".repeat(32));
+    let stored = Replacement::Stored { digest };
+    let from = |text: &str| Replacement::From(text.parse().unwrap());
+    for (replacement, origin) in [
+        (stored, "module sha256:a1a1a1a1a1a1"),
+        (from("nix"), "nix"),
+        (from("oci://127.0.0.1:22/x/y:1"), "oci://127.0.0.1:22/x/y:1"),
+        (from("oci://ada:secret@host/x:1"), "oci://host/x:1"),
+    ] {
+        let error = rollout.swap("own", &replacement, None).unwrap_err().for_callers();
+        let refused = rollout.policy("own").unwrap().refused;
+        assert_eq!(refused[0].origin, origin);
+        let told = format!("{error} {refused:?} {:?}", rollout.events());
+        assert!(!told.contains("secret"), "{told}");
+    }
+}
+
+#[test]
 fn a_job_is_decided_under_exactly_what_it_was_accepted_under() {
     let cache = cache();
     let place = Place::new(&cache);

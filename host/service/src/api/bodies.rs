@@ -5,6 +5,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header, request::Parts},
 };
 use serde::de::DeserializeOwned;
+use uuid::Uuid;
 
 use super::words::{self, Fault};
 use crate::problem::Problem;
@@ -93,6 +94,21 @@ pub fn check_names(names: &[(&str, &Option<String>)]) -> Result<(), Problem> {
             Err(Problem::new(StatusCode::BAD_REQUEST, format!("{name}: expected at most {NAME} characters")))
         }
         None => Ok(()),
+    }
+}
+
+/// The job that a page goes on from.
+///
+/// # Errors
+/// It is no job's id, which no place among them can be told from.
+pub fn check_before(before: Option<&str>) -> Result<(), Problem> {
+    let is_id = |text: &str| Uuid::try_parse(text).is_ok_and(|id| id.to_string() == text);
+    match before.is_none_or(is_id) {
+        true => Ok(()),
+        false => Err(Problem::new(
+            StatusCode::BAD_REQUEST,
+            "before: expected a job's id, such as the page before has in next",
+        )),
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    bodies::{Asked, Named, check_names},
+    bodies::{Asked, Named, check_before, check_names},
     jobs::{no_job, page},
 };
 use crate::{
@@ -99,7 +99,8 @@ pub struct Decisions {
 pub async fn list(State(app): State<App>, Asked(decided): Asked<Decided>) -> Outcome<Json<Decisions>> {
     let Decided { policy, route, limit, before } = decided;
     let limit = page(limit)?;
-    check_names(&[("policy", &policy), ("route", &route), ("before", &before)])?;
+    check_names(&[("policy", &policy), ("route", &route)])?;
+    check_before(before.as_deref())?;
     let filter = Filter { policy, route, limit, before, decided: true, ..Filter::default() };
     let decisions = spawn_blocking(move || {
         let found = app.house.store.list(&filter)?.into_iter().filter_map(|(kept, record)| {

@@ -17,7 +17,7 @@ use tower_http::services::ServeFile;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    bodies::{Asked, Named, check_length, check_names, cut_off, is_json, parsed},
+    bodies::{Asked, Named, check_before, check_length, check_names, cut_off, is_json, parsed},
     forms::{Bounded, Part},
     spool::Spool,
 };
@@ -287,8 +287,8 @@ pub async fn list(State(app): State<App>, Asked(listed): Asked<Listed>) -> Outco
         ("policy", &policy),
         ("route", &route),
         ("q", &q),
-        ("before", &before),
     ])?;
+    check_before(before.as_deref())?;
     let filter = Filter { state, tag, policy, route, limit, before, ..Filter::default() };
     let search = Search { model, device, text: q.filter(|text| !text.is_empty()) };
     let found = spawn_blocking(move || {

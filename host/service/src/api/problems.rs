@@ -14,12 +14,12 @@ const OF_ALL: [(&str, &str, bool); 7] = [
     ("421", "The Host header names a server that this one is not", true),
     ("429", "Too many requests from this address", true),
     ("500", "The server could not do that: its log says why", true),
-    ("503", "Not now: the server ends, or has too much to do", false),
+    ("503", "Not now: too many connections, or the server ends or has too much to do", true),
     ("507", "The server's disk is full: nothing has changed", false),
 ];
 
-/// Everybody may ask for these without a token, and for the first as often as they like.
-const OPEN: [(&str, &[&str]); 2] = [("/healthz", &["401", "429", "500"]), ("/readyz", &["401"])];
+/// Everybody may ask for these without a token, and for the first as often as they like and however many connections there are.
+const OPEN: [(&str, &[&str]); 2] = [("/healthz", &["401", "429", "500", "503"]), ("/readyz", &["401"])];
 
 /// Adds what any request may be answered with, and says of each failure that its body is a problem.
 pub fn describe(description: &mut OpenApi) {

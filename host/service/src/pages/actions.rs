@@ -15,6 +15,7 @@ use super::{facts, is_ours, problem_page, strange, with_notice};
 use crate::{
     App, api,
     api::Named,
+    audit::CameTo,
     problem::{Outcome, Problem},
 };
 
@@ -37,9 +38,20 @@ fn see(location: &str) -> Response {
 
 fn told<T>(app: &App, path: &str, outcome: Outcome<T>, good: impl FnOnce(T) -> String) -> Response {
     match outcome {
-        Ok(value) => see(&with_notice(app, path, true, &good(value))),
-        Err(problem) => see(&with_notice(app, path, false, &problem.detail)),
+        Ok(value) => came_to(see(&with_notice(app, path, true, &good(value))), StatusCode::OK.as_u16(), None),
+        Err(problem) => refused(app, path, &problem),
     }
+}
+
+/// Leads to a page that says why not.
+fn refused(app: &App, path: &str, problem: &Problem) -> Response {
+    came_to(see(&with_notice(app, path, false, &problem.detail)), problem.status, None)
+}
+
+/// Says for the audit what an action came to.
+fn came_to(mut response: Response, status: u16, made: Option<String>) -> Response {
+    response.extensions_mut().insert(CameTo { status, made });
+    response
 }
 
 async fn carried(request: Request) -> Option<Carried> {
@@ -71,7 +83,7 @@ pub async fn sign_in(State(app): State<App>, request: Request) -> Response {
             tilewright_dashboard::login(&facts::login(&app, next.as_deref(), Some("that is no token of this server")));
         return (StatusCode::UNAUTHORIZED, Html(page)).into_response();
     };
-    let mut response = see(local(next.as_deref()));
+    let mut response = came_to(see(local(next.as_deref())), StatusCode::OK.as_u16(), None);
     if let Ok(cookie) = HeaderValue::from_str(&cookie) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }
@@ -83,7 +95,7 @@ pub async fn sign_out(State(app): State<App>, headers: HeaderMap, request: Reque
     if !carried(request).await.is_some_and(|carried| is_ours(&app, carried.form.as_deref())) {
         return strange();
     }
-    let mut response = see("/login");
+    let mut response = came_to(see("/login"), StatusCode::OK.as_u16(), None);
     if let Ok(cookie) = HeaderValue::from_str(&app.door.callers.sign_out(&headers)) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }
@@ -93,8 +105,11 @@ pub async fn sign_out(State(app): State<App>, headers: HeaderMap, request: Reque
 /// Submits a decode.
 pub async fn submit(State(app): State<App>, request: Request) -> Response {
     match api::submitted(&app, request, None, true).await {
-        Ok(job) => see(&format!("/jobs/{}", job.id)),
-        Err(problem) => see(&with_notice(&app, "/", false, &problem.detail)),
+        Ok(job) => {
+            let path = format!("/jobs/{}", job.id);
+            came_to(see(&path), StatusCode::ACCEPTED.as_u16(), Some(path))
+        }
+        Err(problem) => refused(&app, "/", &problem),
     }
 }
 
@@ -188,18 +203,33 @@ async fn swap_form(app: &App, request: Request) -> Outcome<Swap> {
     Ok(swap)
 }
 
+/// What becomes of a policy.
+enum Change {
+    RollBack,
+    Pause,
+    Resume,
+}
+
 /// Rolls back, pauses, resumes.
 pub async fn policy(State(app): State<App>, Path((name, what)): Path<(String, String)>, request: Request) -> Response {
     if !carried(request).await.is_some_and(|carried| is_ours(&app, carried.form.as_deref())) {
         return strange();
     }
-    let said = format!("{}: done", plain(&name));
-    let outcome = api::changed(&app, &name, move |house, name| match what.as_str() {
-        "rollback" => house.rollout.roll_back(name).map(drop),
-        "pause" => house.rollout.pause(name, true),
-        "resume" => house.rollout.pause(name, false),
-        // Nothing else is among the pages' forms.
-        _ => Ok(()),
+    let (change, said) = match what.as_str() {
+        "rollback" => (Change::RollBack, "was rolled back"),
+        "pause" => (Change::Pause, "is paused"),
+        "resume" => (Change::Resume, "is asked again"),
+        _ => {
+            return problem_page(&Problem::not_found(
+                "a policy is swapped, rolled back, paused or resumed, nothing else",
+            ));
+        }
+    };
+    let said = format!("{} {said}", plain(&name));
+    let outcome = api::changed(&app, &name, move |house, name| match change {
+        Change::RollBack => house.rollout.roll_back(name).map(drop),
+        Change::Pause => house.rollout.pause(name, true),
+        Change::Resume => house.rollout.pause(name, false),
     });
     told(&app, "/", outcome.await.map(drop), |()| said)
 }
@@ -209,13 +239,17 @@ pub async fn route(State(app): State<App>, Path((name, what)): Path<(String, Str
     if !carried(request).await.is_some_and(|carried| is_ours(&app, carried.form.as_deref())) {
         return strange();
     }
-    let said = format!("{}: done", plain(&name));
+    let (promotes, said) = match what.as_str() {
+        "promote" => (true, "promoted"),
+        "stop" => (false, "stopped"),
+        _ => return problem_page(&Problem::not_found("a canary is promoted or stopped, nothing else")),
+    };
+    let said = format!("the canary of {} was {said}", plain(&name));
     let house = app.house.clone();
     let outcome = async {
-        spawn_blocking(move || match what.as_str() {
-            "promote" => house.rollout.promote(&name).map(drop),
-            "stop" => house.rollout.stop(&name),
-            _ => Ok(()),
+        spawn_blocking(move || match promotes {
+            true => house.rollout.promote(&name).map(drop),
+            false => house.rollout.stop(&name),
         })
         .await??;
         Ok(())

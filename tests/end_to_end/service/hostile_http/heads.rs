@@ -17,7 +17,7 @@ const PATHS: &str = "\
 
 /// Questions for a list of jobs that it has no answer to.
 const QUESTIONS: &str =
-    "limit=-1 limit=%zz limit=1e3 limit=99999999999999999999 limit= limit=1&limit=2 state=any state=%ff%fe";
+    "limit=-1 limit=%zz limit=1e3 limit=99999999999999999999 limit= limit=1&limit=2 state=any state=%ff%fe before=xyz";
 
 /// Names that are not the service's, some of them nearly.
 const HOSTS: [&str; 12] = [
@@ -114,6 +114,7 @@ pub fn framing(caller: &Caller) -> Vec<Attack> {
         attack("a folded header", get("X: a\r\n b"), GARBAGE),
         attack("a zero byte in a header", get("X: a\0b"), GARBAGE),
         attack("many headers", get(&"X: y\r\n".repeat(5000)), LONG),
+        attack("a header past 64 KiB", get(&format!("X: {}", "y".repeat(66_000))), LONG),
         attack("a long header", get(&format!("X: {}", "y".repeat(2 << 20))), LONG),
         attack("a long name of a header", get(&format!("{}: y", "X".repeat(80_000))), LONG),
         attack("a space before the colon", post("Content-Length : 2", b"{}"), GARBAGE),
