@@ -156,10 +156,16 @@ impl Plan {
     }
 }
 
-/// Warns of a latent whose values make no sense for the model.
-fn say_doubt(latent: &Latent, families: (Family, Option<Family>), scaling: Option<&Scaling>, scaled: bool) -> Outcome {
+/// Warns of a latent, under the name that the user knows it by, whose values make no sense for the model.
+fn say_doubt(
+    shown: &str,
+    latent: &Latent,
+    families: (Family, Option<Family>),
+    scaling: Option<&Scaling>,
+    scaled: bool,
+) -> Outcome {
     if let Some(doubt) = latent.doubt(families, scaling, scaled)? {
-        tell!("warning: {}: {doubt}", latent.path.display());
+        tell!("warning: {shown}: {doubt}");
     }
     Ok(())
 }

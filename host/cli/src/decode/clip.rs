@@ -68,7 +68,7 @@ impl Work for Clips<'_> {
         let Self { arguments, plan, writing, progress, planner, vae, workplace } = self;
         progress.resume();
         let mut latent = vae.latent(&input.path, arguments.tensor.as_deref())?;
-        say_doubt(&latent, (vae.config.family, None), vae.scaling().as_ref(), arguments.scaled)?;
+        say_doubt(&input.shown, &latent, (vae.config.family, None), vae.scaling().as_ref(), arguments.scaled)?;
         if arguments.scaled {
             unscale(&mut latent, vae.scaling(), &arguments.vae, "put its config.json beside it")?;
         }

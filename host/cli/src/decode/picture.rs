@@ -51,7 +51,7 @@ impl Work for Pictures<'_> {
         progress.resume();
         let output = plan.output(input, Kind::Picture, PICTURE)?;
         let mut latent = vae.latent(&input.path, arguments.tensor.as_deref())?;
-        say_doubt(&latent, vae.families(), vae.scaling().as_ref(), arguments.scaled)?;
+        say_doubt(&input.shown, &latent, vae.families(), vae.scaling().as_ref(), arguments.scaled)?;
         if arguments.scaled {
             unscale(&mut latent, vae.scaling(), &arguments.vae, "give --family, or --scaling-factor")?;
         }
