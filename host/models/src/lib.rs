@@ -13,6 +13,7 @@ mod known;
 mod latent;
 mod names;
 mod parts;
+mod reordered;
 pub mod wan;
 
 pub use checkpoint::{Checkpoint, Stored};

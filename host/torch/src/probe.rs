@@ -23,7 +23,7 @@ const CPU: Sizes = Sizes {
     convolutions: [(16, &[16]), (64, &[20]), (128, &[160, 80, 40]), (512, &[64, 32, 16])],
     winograd: [(128, &[256, 128, 64]), (512, &[64, 32])],
     tokens: &[2048, 1024, 512],
-    scratch: [(512, 16), (128, 24), (64, 20)],
+    scratch: [(512, 16), (128, 24), (16, 16)],
     small: CPU_SMALL,
 };
 
@@ -32,7 +32,7 @@ const GPU: Sizes = Sizes {
     convolutions: [(16, &[16]), (64, &[64]), (128, &[256, 128, 64]), (512, &[128, 64, 32])],
     winograd: CPU.winograd,
     tokens: CPU.tokens,
-    scratch: [(512, 32), (128, 32), (64, 20)],
+    scratch: [(512, 32), (128, 32), (16, 16)],
     small: 0,
 };
 

@@ -8,6 +8,7 @@ use tilewright_torch::{
 };
 
 use super::EncoderConfig;
+use crate::reordered::padded;
 
 /// What is encoded.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -299,11 +300,6 @@ impl EncoderFootprint {
         walk.moment(moments + one + 2.0 * 4.0 * walk.count * latent * walk.pixels);
         walk
     }
-}
-
-/// Channels as oneDNN's reordered copies hold them.
-fn padded(channels: f64) -> f64 {
-    (channels as usize).next_multiple_of(16) as f64
 }
 
 impl EncoderConfig {

@@ -14,6 +14,7 @@ use super::{
     Config,
     architecture::{Kind, Layer},
 };
+use crate::reordered::padded;
 use held::{Ledger, Pass};
 
 /// What is decoded.
@@ -176,7 +177,7 @@ impl Footprint {
         let pixels = down * across;
         let moved = |values: f64| values * self.rest * pixels / self.bytes_per_second;
         // Output channels are computed in blocks.
-        let computed = held::padded(out);
+        let computed = padded(out);
         let square =
             |rate: &Rate, taps: f64| rate.per_product * taps * into * computed + rate.per_value * (taps * into + out);
         let blocks = |pixels: f64, scale: f64| match self.winograd {
@@ -195,10 +196,8 @@ impl Footprint {
         };
         // One frame to three times the channels.
         let scattered = match &self.winograd {
-            Some(rate) => {
-                4.0 * rate.of(into, held::padded(3.0 * out)) * blocks(pixels, 1.0) + moved(2.0 * into + 9.0 * out)
-            }
-            None => 9.0 * self.plain.of(into, held::padded(3.0 * out)) * pixels + moved(8.0 * into + 9.0 * out),
+            Some(rate) => 4.0 * rate.of(into, padded(3.0 * out)) * blocks(pixels, 1.0) + moved(2.0 * into + 9.0 * out),
+            None => 9.0 * self.plain.of(into, padded(3.0 * out)) * pixels + moved(8.0 * into + 9.0 * out),
         };
         let point = |into: f64, out: f64| self.plain.of(into, out) * pixels;
         match layer.kind {

@@ -11,6 +11,7 @@ use super::{
     super::layers::CPU_PIECE,
     layer::{Layer, LayerKind},
 };
+use crate::reordered::{block, padded};
 
 /// What is held at one moment of a decode, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -104,14 +105,10 @@ impl Bytes {
             convolved,
             out * (self.convolution + if self.converts { self.rest } else { 0.0 }),
         ];
-        // oneDNN's own copies are of more channels than there are.
-        1.15 * moments.into_iter().fold(0.0, f64::max)
+        // oneDNN's own copies are of more channels than there are, the more so the wider its blocks.
+        let padding = if block() > 8.0 { 1.15 } else { 1.05 };
+        padding * moments.into_iter().fold(0.0, f64::max)
     }
-}
-
-/// Channels as oneDNN's reordered copies hold them: in blocks of 16 (with AVX-512; of 8 elsewhere).
-fn padded(channels: f64) -> f64 {
-    (channels / 16.0).ceil() * 16.0
 }
 
 impl Layer {

@@ -16,6 +16,7 @@ use super::{
     },
     Extent, Footprint,
 };
+use crate::reordered::{block, padded};
 
 /// Bytes held, and the most so far.
 #[derive(Debug, Default)]
@@ -376,7 +377,7 @@ impl<'a> Pass<'a> {
             return output;
         }
         // Input and output are put into another order, the output when the input's copy is gone. Less than a block of channels stays as it is.
-        let copied = if into < BLOCK { 0.0 } else { into };
+        let copied = if into < block() { 0.0 } else { into };
         let copy = |channels: f64, pixels: f64| scratch.inputs * frames * padded(channels) * pixels * f.convolution;
         let other = (scratch.inputs > 0.0).then(|| self.take(copy(out_channels, out_pixels)));
         let output = match other {
@@ -543,12 +544,4 @@ impl<'a> Pass<'a> {
             self.converted(output, 4.0 * count * place.output())
         }))
     }
-}
-
-/// Channels of a block in oneDNN's reordered copies (with AVX-512; half as many elsewhere).
-const BLOCK: f64 = 16.0;
-
-/// Channels as these copies hold them.
-pub(super) fn padded(channels: f64) -> f64 {
-    (channels / BLOCK).ceil() * BLOCK
 }
