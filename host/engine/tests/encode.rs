@@ -2,9 +2,7 @@
 
 mod scripted;
 
-use scripted::{
-    Quiet, Scripted, alone, cases, fixtures, flux, is_emulated, is_spared, largest, machine, plan, single, square, vae,
-};
+use scripted::{Quiet, Scripted, alone, cases, fixtures, flux, is_spared, largest, machine, plan, single, square, vae};
 use tch::{Kind, Tensor};
 use tilewright_engine::{EncodeJob, Error, Grid, Job, Observer, Vae};
 use tilewright_models::Checkpoint;
@@ -321,7 +319,7 @@ fn peaks_are_estimated_before_they_are_measured() {
                         let ratio = estimated as f64 / measured as f64;
                         let large = measured > LEAST;
                         compared += u32::from(large);
-                        if ratio < 0.95 || (large && ratio > 1.15 && !is_emulated(precision)) {
+                        if ratio < 0.95 || (large && ratio > 1.15) {
                             wrong.push(format!(
                                 "network {network}, {samples} {space} {precision} {layout} {batch}: {estimated} is {ratio:.3} of {measured}"
                             ));

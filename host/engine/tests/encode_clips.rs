@@ -5,7 +5,7 @@ mod scripted;
 
 use std::path::Path;
 
-use scripted::{Quiet, Scripted, alone, fixtures, is_emulated, is_spared, largest, machine, plan, square};
+use scripted::{Quiet, Scripted, alone, fixtures, is_spared, largest, machine, plan, square};
 use serde_json::Value;
 use tch::{Kind, Tensor};
 use tilewright_engine::{ClipEncodeJob, ClipExtents, EncodedClip, Error, Observer, Unfinished, VideoVae};
@@ -380,7 +380,6 @@ fn peaks_of_encodes_are_estimated_before_they_are_measured() {
                         // Emulated f16 is nothing that a CPU is asked for, and the fixtures' layers are narrower than the blocks that channels are
                         // reordered in: enough is enough there.
                         let most = match (precision.dtype(), network) {
-                            _ if is_emulated(precision) => f64::MAX,
                             (Dtype::F16, _) => f64::MAX,
                             (_, 1) => 1.2,
                             _ => 1.35,

@@ -4,7 +4,7 @@ mod scripted;
 
 use std::time::Duration;
 
-use scripted::{Quiet, Scripted, alone, fixtures, is_emulated, is_spared, latent, machine, plan, square, vae};
+use scripted::{Quiet, Scripted, alone, fixtures, is_spared, latent, machine, plan, square, vae};
 use tilewright_engine::Job;
 use tilewright_plan::{Dtype, Layout, Objective, Outcome, PoolStatistics, Precision, Record, Space, Tile};
 
@@ -53,10 +53,7 @@ fn peaks_are_estimated_before_they_are_measured() {
                         let what = format!("{file} {samples} {space} {precision} {layout} {batch}");
                         assert!(ratio >= 0.95, "{what}: {estimated} is {ratio:.3} of {measured}");
                         if measured > LEAST {
-                            assert!(
-                                ratio <= 1.35 || is_emulated(precision),
-                                "{what}: {estimated} is {ratio:.3} of {measured}"
-                            );
+                            assert!(ratio <= 1.35, "{what}: {estimated} is {ratio:.3} of {measured}");
                             compared += 1;
                         }
                     }

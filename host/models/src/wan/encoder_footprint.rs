@@ -164,9 +164,9 @@ impl Walk<'_> {
         let input = if self.mixed() { self.convolved(channels) } else { 0.0 };
         self.pixels /= 4.0;
         let one = self.convolution(channels, channels, 9.0);
-        // The input has four times the pixels.
-        let copies =
-            3.0 * self.of.scratch.inputs * self.convolved(channels.max(f64::min(16.0, 16.0 * self.of.scratch.inputs)));
+        // The input has four times the pixels. Only oneDNN copies it: what is laid out tap by tap has the output's.
+        let inputs = if self.of.scratch.inputs > 1.0 { 0.0 } else { self.of.scratch.inputs };
+        let copies = 3.0 * inputs * self.convolved(channels.max(f64::min(16.0, 16.0 * inputs)));
         self.moment(own + padded + input + one + copies);
         self.seconds += 9.0 * self.of.plain.of(channels, channels) * self.count * self.pixels;
         self.seconds += self.moved(12.0 * channels);
