@@ -122,7 +122,7 @@ pub struct Decode {
     /// The VAE's weights: diffusers, LDM/BFL (ae.safetensors), a whole SD checkpoint, or WAN's (Wan2.1_VAE.safetensors)
     #[arg(long, value_name = "FILE")]
     pub vae: PathBuf,
-    /// Where to write.
+    /// The path of the output.
     #[arg(short, long, value_name = "OUT", help = OUTPUT)]
     pub output: Option<PathBuf>,
     /// How it is written.

@@ -57,7 +57,7 @@ impl Wanted {
         Self { source, digest: None, settings: Vec::new(), grants, watch: false }
     }
 
-    /// What is kept of it across restarts. A key that is null, false or an empty list is left out, so that a version
+    /// The form that is kept across restarts. A key that is null, false or an empty list is left out, so that a version
     /// with another key, which nobody configures yet, still knows what an older one has written.
     fn kept(&self) -> Value {
         let Self { source, digest, settings, grants, watch } = self;
@@ -83,7 +83,7 @@ impl Wanted {
         self.kept().to_string()
     }
 
-    /// Whether a text, of this version or an older one, says the same.
+    /// True if a text, of this version or an older one, says the same.
     pub fn is_said_by(&self, text: &str) -> bool {
         if !text.starts_with("Wanted {") {
             return serde_json::from_str::<Value>(text).is_ok_and(|kept| kept == self.kept());

@@ -54,7 +54,7 @@ impl Entry {
     }
 }
 
-/// What an action of the dashboard came to. Its answer leads to a page, whatever that was.
+/// The result of an action of the dashboard. Its answer leads to a page, whatever that was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CameTo {
     /// The status that the API would have answered with.

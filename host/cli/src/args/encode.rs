@@ -30,7 +30,7 @@ pub struct Encode {
     /// The VAE's weights, encoder included: diffusers, LDM/BFL (ae.safetensors), a whole SD checkpoint, or WAN's (Wan2.1_VAE.safetensors)
     #[arg(long, value_name = "FILE")]
     pub vae: PathBuf,
-    /// Where to write.
+    /// The path of the output.
     #[arg(short, long, value_name = "OUT", help = OUTPUT)]
     pub output: Option<PathBuf>,
     /// Write this, whatever OUT's ending [default: OUT's ending; latent on standard output]

@@ -50,7 +50,7 @@ pub fn run(project: &Path, output: Option<&Path>, json: bool, grants: PolicyGran
     Ok(writeln!(printer::summary(), "{}", table::facts(rows(&built)))?)
 }
 
-/// What gets a policy's file replaces only a policy: not a source or a key, either.
+/// A policy's file replaces only a policy: no source and no key.
 pub fn replaces_a_policy_only(output: &Path) -> Outcome {
     let mut start = Vec::new();
     // A missing file is no other kind of file.

@@ -357,7 +357,7 @@ impl Rollout {
 }
 
 impl Replacement {
-    /// What was asked for, in words, where it can't be had.
+    /// The request in words, if it can't be met.
     fn origin(&self, wanted: &Wanted) -> String {
         match self {
             Replacement::Stored { digest } => crate::module::called(digest),
