@@ -13,7 +13,7 @@ use std::{
 
 use crate::{
     program::{Place, root},
-    projects::with_tools,
+    projects::{kept, with_tools},
 };
 
 /// A step of a page.
@@ -75,10 +75,16 @@ fn commands(block: &[&str]) -> Vec<Step> {
     steps
 }
 
-/// One script for the page, so that `cd` and variables hold from one command to the next.
+/// One script for the page, so that `cd` and variables hold from one command to the next. The Rust projects that it begins get a
+/// `target` that lasts: the crates which the SDK needs are compiled once for all pages and test runs.
 fn script(page: &Page, place: &Path) -> String {
     let program = Path::new(env!("CARGO_BIN_EXE_tilewright")).parent().unwrap().display();
     let mut script = format!("set -uo pipefail\nexport PATH='{program}':\"$PATH\"\n");
+    let keep_targets = format!(
+        "for manifest in */Cargo.toml; do mine=${{manifest%/*}}; target='{}'-$mine\n\
+         [ -e \"$manifest\" ] && [ ! -e $mine/target ] && mkdir -p $target && ln -s $target $mine/target\ndone\n",
+        kept("book-rust").display()
+    );
     for step in &page.steps {
         match step {
             Step::File { path, contents } => {
@@ -92,6 +98,9 @@ fn script(page: &Page, place: &Path) -> String {
                     script,
                     "echo '$ {said}'\n{line}\nstatus=$?\nif [ $status != {status} ]; then echo \"ended with $status, not {status}\"; exit 99; fi\n"
                 );
+                if line.starts_with("tilewright policy new") {
+                    script.push_str(&keep_targets);
+                }
             }
         }
     }

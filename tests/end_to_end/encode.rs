@@ -259,6 +259,20 @@ fn encodes_and_decodes_keep_their_histories_apart() {
 }
 
 #[test]
+fn a_second_name_of_a_file_that_was_written_is_refused() {
+    let place = Place::new();
+    let [_, _, vae] = bundled();
+    place.write("x.png", part(200, 60, 64, 64));
+    place.write("y.png", part(100, 60, 64, 64));
+    // As a name in other letters, where a folder ignores case.
+    std::os::unix::fs::symlink("x.latent", place.path("y.latent")).unwrap();
+    place.write("x.latent", "old");
+    let clash = "y.latent: is written twice by -o: give names that differ; y.png is left; 1 of 2 were encoded";
+    place.run(&["encode", "x.png", "y.png", "--vae", &vae, "--device", "cpu"]).failed(2, clash);
+    assert_eq!(tensor(&place.path("x.latent"), "latent_tensor").0, [1, 16, 8, 8]);
+}
+
+#[test]
 fn wrong_arguments_and_files_end_with_two() {
     let [latent, _, vae] = bundled();
     let picture = photograph();

@@ -205,7 +205,7 @@ fn clips_that_cannot_be_encoded_end_with_two() {
         ("text.mp4", &wan, &[], "ffmpeg"),
         ("text.txt", &wan, &[], "unknown input ending"),
         ("two.safetensors", &wan, &[], "2 clips, and an encode takes one"),
-        ("gray.safetensors", &wan, &[], "1 channels, the VAE takes 3"),
+        ("gray.safetensors", &wan, &[], "1 channel, the VAE takes 3"),
         ("x.safetensors", &decoder, &[], "no encoder in it: only the decoder's part is there"),
         ("x.safetensors", &wan, &["--frames", "0"], "frames"),
         ("x.safetensors", &wan, &["-o", "x.mp4"], "unknown output ending"),

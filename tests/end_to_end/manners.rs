@@ -236,6 +236,7 @@ fn names_that_are_nearly_right_are_guessed() {
         (&["--policy", "adaptiv"][..], "unknown policy 'adaptiv' (did you mean adaptive?)"),
         (&["--policy", "fixed", "--set", "tyle=64"], "no setting 'tyle' (did you mean tile?)"),
         (&["--family", "fluks"], "unknown family 'fluks' (did you mean flux?)"),
+        (&["--family", "sdxl"], "is of the family flux or sd3, as its tensors show, not of sdxl"),
         (&["--objective", "fastst"], "a similar value exists: 'fastest'"),
         (&["--polcy", "fixed"], "a similar argument exists: '--policy'"),
     ] {
@@ -259,6 +260,34 @@ fn a_route_knows_the_families_that_a_decode_knows() {
     let by_route = told(place.run(&["config", "check"]));
     let elsewhere = Place::new();
     assert_eq!(by_route, told(elsewhere.decode(&bundled(), &["--family", "nothing", "-o", "x.png"])));
+}
+
+#[test]
+fn what_a_server_would_not_start_with_is_refused_by_the_check_with_the_same_line() {
+    let place = Place::new();
+    let [_, _, vae] = bundled();
+    place.write("short", "0123456789");
+    place.write("text.pem", "nothing");
+    let model = |more: &str| format!("[models.flux]\nvae = \"{vae}\"\n{more}");
+    let policy = "[policies.own]\nsource = \"fixed\"\nset = { tile = 0 }\n".to_owned();
+    let check = |text: &str| {
+        place.write("c.toml", format!("[server]\ndata = \"data\"\nlisten = \"127.0.0.1:0\"\n{text}"));
+        place.run(&["config", "check", "--config", "c.toml"])
+    };
+    let said = check(&model("")).succeeded().stdout();
+    assert!(said.contains("flux: flux") && said.contains("keeps jobs in"), "{said}");
+    for (text, words) in [
+        ("token-file = \"short\"\n".to_owned() + &model(""), "c.toml:4: short: expected a token of at least 16"),
+        (
+            "tls = { certificate = \"text.pem\", key = \"text.pem\" }\n".to_owned() + &model(""),
+            "c.toml:4: text.pem: no certificate in it",
+        ),
+        (policy, "c.toml:6: policy fixed: tile=0: allowed is"),
+        (model("family = \"sd\"\n"), "c.toml:6: "),
+    ] {
+        check(&text).failed(2, words);
+        place.run(&["serve", "--config", "c.toml"]).failed(2, words);
+    }
 }
 
 #[test]

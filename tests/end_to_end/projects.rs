@@ -5,6 +5,7 @@
 
 use std::{
     env, fs,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -46,8 +47,20 @@ pub fn with_tools(command: &mut Command) {
         command.env("RUSTUP_TOOLCHAIN", toolchain);
     }
     // One for all test runs: building twice should cost once. What `policy build` makes stays in the project all the same.
-    let kept = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    command.env("CARGO_TARGET_DIR", kept.join("projects-rust")).env("ZIG_GLOBAL_CACHE_DIR", kept.join("projects-zig"));
+    command.env("CARGO_TARGET_DIR", kept("projects-rust")).env("ZIG_GLOBAL_CACHE_DIR", kept("projects-zig"));
+}
+
+/// A folder that lasts from one test run to the next.
+pub fn kept(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+/// Gives a new Rust project a `target` that lasts, so that the crates which the SDK needs are compiled once for all test runs.
+/// Projects of one name must not share one.
+fn keep_target(project: &Path, name: &str) {
+    let target = kept(name);
+    fs::create_dir_all(&target).unwrap();
+    symlink(target, project.join("target")).unwrap();
 }
 
 fn run(place: &Place, arguments: &[&str]) -> Run {
@@ -163,6 +176,7 @@ fn decides_alike(place: &Place, grants: &[String]) {
 #[test]
 fn a_policy_in_rust() {
     let place = begun("rust", &["Cargo.toml", "src/lib.rs", "sdk/wit/policy.wit", "README.md"]);
+    keep_target(&place.path("mine"), "projects-rust-mine");
     in_project(&place, "cargo test --quiet").succeeded();
     let (_, grants) = built(&place);
     assert!(grants.is_empty());
@@ -183,6 +197,7 @@ fn projects_that_share_cargos_folder_are_built_each_for_itself() {
     let place = Place::new();
     for name in ["one", "two"] {
         place.run(&["policy", "new", name]).succeeded();
+        keep_target(&place.path(name), &format!("projects-rust-{name}"));
     }
     // The third time, cargo finds nothing to do.
     for name in ["one", "two", "one"] {

@@ -478,5 +478,8 @@ fn weights_that_are_not_finite_are_told_and_leave_nothing() {
             assert!(run.stderr().contains("NaN") || run.stderr().contains("infinite"), "{}", run.stderr());
             assert_eq!(place.files(), ["vae.safetensors"], "{output}");
         }
+        // Without a frame there is nothing to go on from.
+        decode(&place, &inputs, &["-o", "x.gif", "--resume"]).failed(1, "");
+        assert_eq!(place.files(), ["vae.safetensors"]);
     }
 }

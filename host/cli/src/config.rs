@@ -1,11 +1,11 @@
 //! The configuration that this run goes by, and `tilewright config …`.
 
+mod certificates;
+pub mod start;
+
 use std::{io::Write, path::PathBuf, sync::OnceLock};
 
-use tilewright_config::{Config, Place, Source};
-use tilewright_decode::Model;
-use tilewright_engine::Overrides;
-use tilewright_policy::{CacheDir, Limits, PolicyHost, shipped_names};
+use tilewright_config::{Config, Place};
 
 use crate::{
     args::ConfigCommand,
@@ -54,10 +54,7 @@ pub fn run(command: &ConfigCommand) -> Outcome {
 
 fn check(path: &str) -> Outcome {
     let config = current()?;
-    let shipped: Vec<&str> = shipped_names().collect();
-    config.check(&shipped)?;
-    config.check_presence()?;
-    config.check_presence_of_policies()?;
+    start::check(&config)?;
     let policies = &config.policies;
     let stands = std::path::Path::new(path).exists();
     let word = |required: bool| if required { "required" } else { "not required" };
@@ -75,7 +72,7 @@ fn check(path: &str) -> Outcome {
     Ok(writeln!(printer::stdout(), "{}", table::facts(rows))?)
 }
 
-/// What `tilewright serve` makes of it. Files that it names have to be there and to be what they are named for.
+/// What `tilewright serve` makes of it.
 fn served(config: &Config) -> Outcome<Vec<(&'static str, String)>> {
     let server = &config.server;
     let access = match (&server.tls, server.has_tokens()) {
@@ -92,20 +89,14 @@ fn served(config: &Config) -> Outcome<Vec<(&'static str, String)>> {
     rows.extend(server.registries.iter().map(|registry| ("registry", registry.clone())));
     rows.extend(server.audit.iter().map(|path| ("writes changes to", path.display().to_string())));
     for (name, model) in &config.models {
-        let opened = Model::open(&model.vae, Overrides::default())?;
+        let opened = start::model(config, name, model)?;
         rows.push(("model", format!("{name}: {} ({})", opened.facts().family, model.vae.display())));
     }
     for (name, device) in config.devices() {
         rows.push(("device", format!("{name}: {}", device.device)));
     }
-    let host = PolicyHost::new(Limits::default(), &CacheDir::User)?;
-    for (name, policy) in &config.policies.named {
-        if let Source::File(path) = &policy.source {
-            // What it may use and how it does is for its gate to say, when it is put to work.
-            host.read_file(path)?;
-        }
-        rows.push(("policy", format!("{name}: from {}", policy.source)));
-    }
+    let policies = config.policies.named.iter();
+    rows.extend(policies.map(|(name, policy)| ("policy", format!("{name}: from {}", policy.source))));
     for route in config.routes() {
         let shadow = route.shadow.as_ref().map_or_else(String::new, |shadow| format!(", shadow {shadow}"));
         let canary = route.canary.as_ref();

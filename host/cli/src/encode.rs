@@ -5,7 +5,7 @@ mod latent_file;
 mod picture;
 mod source;
 
-use std::{fs, path::Path};
+use std::{cell::RefCell, fs, path::Path};
 
 use tilewright_decode::SHARE_OF_FREE;
 use tilewright_engine::{Error, Machine, Unfinished};
@@ -69,8 +69,8 @@ pub fn run(arguments: &Encode) -> Outcome {
 struct Plan<'a> {
     arguments: &'a Encode,
     naming: Naming,
-    /// All inputs, and the files written beside the outputs.
-    roles: Roles,
+    /// All inputs, the files written beside the outputs, and the outputs of the inputs so far.
+    roles: RefCell<Roles>,
     shown: Shown,
 }
 
@@ -98,7 +98,7 @@ impl<'a> Plan<'a> {
             roles.check()?;
         }
         let shown = Shown { json: arguments.json, explain: arguments.explain, several, aside };
-        let plan = Self { arguments, naming, roles, shown };
+        let plan = Self { arguments, naming, roles: RefCell::new(roles), shown };
         inputs.iter().try_for_each(|input| plan.check(&plan.naming.path(input, plan.ending())))?;
         Ok(plan)
     }
@@ -111,7 +111,16 @@ impl<'a> Plan<'a> {
         if path.as_os_str() == STANDARD {
             return Ok(());
         }
-        Ok(self.roles.clone().occupies("-o", path).check()?)
+        Ok(self.roles.borrow().clone().occupies("-o", path).check()?)
+    }
+
+    /// Keeps the name of a file that was written, so that no later input's output replaces it: two names lead to one file through links, and
+    /// where a folder does not tell upper case from lower case.
+    fn keep_name(&self, path: &Path) {
+        if path.as_os_str() != STANDARD {
+            let roles = self.roles.borrow().clone().occupies("-o", path);
+            *self.roles.borrow_mut() = roles;
+        }
     }
 
     /// The latent file of an input.

@@ -178,6 +178,7 @@ fn pixels(format: &str, look: &Look, decision: Option<&Record>) -> Vec<(&'static
         (frames, Some(rate)) => ("size", format!("{size}, {frames} frames, {rate} per second")),
         (frames, None) => ("size", format!("{size}, {frames} frames")),
     });
+    rows.extend(look.unencodable.iter().map(|reason| ("can't encode", reason.clone())));
     let found = look.texts.iter().filter(|(keyword, _)| keyword != RECORD_KEYWORD || decision.is_none());
     rows.extend(texts(found.map(|(keyword, text)| (keyword.as_str(), text.len()))));
     if let Some(record) = decision {

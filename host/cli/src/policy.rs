@@ -1,6 +1,6 @@
 //! `tilewright policy …`, and the policy that a decode is given. One module per verb.
 
-mod admission;
+pub mod admission;
 mod bench;
 mod build;
 mod check;

@@ -9,6 +9,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
+use tilewright_outputs::terminal_width;
 use tilewright_plan::terminal::{Clean, one_line};
 
 /// Set once, from the command line.
@@ -27,6 +28,11 @@ pub fn is_quiet() -> bool {
 /// Standard output for results: lists, reports, JSON.
 pub fn stdout() -> Clean<StdoutLock<'static>> {
     Clean::new(io::stdout().lock())
+}
+
+/// The columns of the terminal that standard output goes to; none if it goes elsewhere.
+pub fn stdout_width() -> Option<u16> {
+    terminal_width(io::stdout())
 }
 
 /// Standard output for summaries of the work, which --quiet leaves out.

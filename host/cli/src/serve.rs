@@ -1,9 +1,10 @@
 //! `tilewright serve`: a configuration to a server, and where it listens to standard output.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 
+use tilewright_config::Config;
 use tilewright_policy::CacheDir;
-use tilewright_service::{Options, begin_telemetry, serve};
+use tilewright_service::{Error, Options, begin_telemetry, serve};
 
 use crate::{
     args::Serve,
@@ -13,8 +14,8 @@ use crate::{
     tell::tell,
 };
 
-impl From<tilewright_service::Error> for Failure {
-    fn from(error: tilewright_service::Error) -> Self {
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
         match error.is_input() {
             true => Failure::Input(error.into()),
             false => Failure::Work(error.into()),
@@ -26,7 +27,8 @@ impl From<tilewright_service::Error> for Failure {
 pub fn run(arguments: &Serve, verbose: u8) -> Outcome {
     let config = config::current()?;
     let level = ["info", "debug", "trace"][usize::from(verbose.min(2))];
-    let _telemetry = begin_telemetry(&config.server.telemetry, level)?;
+    let telemetry = begin_telemetry(&config.server.telemetry, level);
+    let _telemetry = telemetry.map_err(|error| explained(&config, false, error))?;
     if config.models.is_empty() {
         tell!(
             "note: no model is configured: every job will be refused until {} names one under [models]",
@@ -39,6 +41,32 @@ pub fn run(arguments: &Serve, verbose: u8) -> Outcome {
         let mut stdout = printer::stdout();
         let _ = writeln!(stdout, "listening on {scheme}://{address}").and_then(|()| stdout.flush());
     };
-    let place = config::place().clone();
-    Ok(serve(Options { place, config, listen: arguments.listen, cache: CacheDir::User, ready: Box::new(ready) })?)
+    let options = Options {
+        place: config::place().clone(),
+        config: config.clone(),
+        listen: arguments.listen,
+        cache: CacheDir::User,
+        ready: Box::new(ready),
+    };
+    serve(options).map_err(|error| {
+        let mut config = config;
+        config.server.listen = arguments.listen.unwrap_or(config.server.listen);
+        explained(&config, arguments.listen.is_some(), error)
+    })
+}
+
+/// The failure of a service that did not start, with the configuration's line if that is the cause. The cause is looked for only now: what the
+/// configuration names may be missing, and a policy that was in force before goes on without its file.
+fn explained(config: &Config, is_listening_elsewhere: bool, error: Error) -> Failure {
+    let is_folder =
+        matches!(&error, Error::File { verb: "made", source, .. } if source.kind() != ErrorKind::StorageFull);
+    match error {
+        Error::Listen { .. } if !is_listening_elsewhere => {
+            Failure::work(config.wrong_at("server/listen", Failure::from(error).to_string()))
+        }
+        // It has its line.
+        Error::Config(_) => error.into(),
+        error if error.is_input() || is_folder => config::start::check(config).err().unwrap_or_else(|| error.into()),
+        error => error.into(),
+    }
 }

@@ -6,6 +6,14 @@ use tilewright_plan::terminal::one_line;
 
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 
+use crate::printer;
+
+/// The columns of a table in a file or a pipe.
+const USUAL_WIDTH: u16 = 100;
+
+/// The fewest columns, however narrow the terminal: the cells of a narrower table would be torn to single words.
+const LEAST_WIDTH: u16 = 60;
+
 /// A table of two columns: names and values. Each value is one line, here and in lists: a line break in one can't forge
 /// a row.
 pub fn facts<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> String {
@@ -23,6 +31,20 @@ pub fn facts<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> String {
 
 /// A table with a heading; columns named in `numbers` are aligned to the right.
 pub fn listing(heading: &[&str], numbers: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    trimmed(&filled(heading, numbers, rows))
+}
+
+/// The same, as wide as the terminal at most: longer texts go on below, in their columns.
+pub fn wrapped(heading: &[&str], numbers: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let width = printer::stdout_width().unwrap_or(USUAL_WIDTH).max(LEAST_WIDTH);
+    fitted(filled(heading, numbers, rows), width)
+}
+
+fn fitted(mut table: Table, width: u16) -> String {
+    trimmed(table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width))
+}
+
+fn filled(heading: &[&str], numbers: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     let align = |index: usize| match heading.get(index).is_some_and(|name| numbers.contains(name)) {
@@ -44,7 +66,7 @@ pub fn listing(heading: &[&str], numbers: &[&str], rows: impl IntoIterator<Item 
         column.set_padding((0, 1));
         column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(1)));
     }
-    trimmed(&table)
+    table
 }
 
 fn trimmed(table: &Table) -> String {
@@ -80,6 +102,21 @@ mod tests {
     #[test]
     fn counts_have_no_more_digits_than_they_need() {
         assert_eq!([50e6, 49.5e6, 2.4712e12, 999.0].map(count), ["50 M", "49.5 M", "2.471 T", "999"]);
+    }
+
+    #[test]
+    fn a_table_is_no_wider_than_it_may_be_and_loses_nothing() {
+        let words: Vec<String> = (0..40).map(|number| format!("word-{number}")).collect();
+        let rows = || [vec![words[..20].join(" "), "decide".into(), words[20..].join(" "), "1.50×".into()]];
+        let heading = ["request", "call", "A", "time"];
+        let table = filled(&heading, &["time"], rows());
+        for width in [60, 80, 120, 1000] {
+            let text = fitted(table.clone(), width);
+            assert!(text.lines().all(|line| line.chars().count() <= usize::from(width)), "{text}");
+            assert!(words.iter().all(|word| text.contains(word.as_str())), "{text}");
+            assert_eq!(text.lines().count() == 2, width == 1000, "{text}");
+        }
+        assert_eq!(fitted(table, 1000), listing(&heading, &["time"], rows()));
     }
 
     #[test]

@@ -11,6 +11,13 @@ pub(crate) fn within(config: &Config) -> Result<(), Fault> {
     if let Some(detail) = config.server.exposure() {
         return fault("server/listen", detail);
     }
+    for (place, token) in config.server.tokens.iter().enumerate() {
+        // The audit's lines could not tell them apart.
+        if config.server.tokens[..place].iter().any(|other| other.name == token.name) {
+            let detail = format!("'{}' is the name of another token, too: give each its own", token.name);
+            return fault(format!("server/tokens/{place}/name"), detail);
+        }
+    }
     for (place, route) in config.routes().iter().enumerate() {
         let at = format!("routes/{place}");
         unique(&config.routes()[..place], route, &at)?;

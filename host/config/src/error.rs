@@ -1,6 +1,9 @@
 //! Errors.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
@@ -14,9 +17,9 @@ pub enum Error {
         source: io::Error,
     },
     /// The file says something that can't be meant.
-    #[error("{}{}: {detail}", path.display(), line.map_or_else(String::new, |line| format!(":{line}")))]
+    #[error("{}{detail}", before(path, *line))]
     Wrong {
-        /// The file.
+        /// The file; empty for the defaults.
         path: PathBuf,
         /// The line, from 1, where it can be told.
         line: Option<usize>,
@@ -27,3 +30,12 @@ pub enum Error {
 
 /// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The place that a message begins with; nothing for defaults, which are in no file.
+fn before(path: &Path, line: Option<usize>) -> String {
+    match (path.as_os_str().is_empty(), line) {
+        (true, _) => String::new(),
+        (false, None) => format!("{}: ", path.display()),
+        (false, Some(line)) => format!("{}:{line}: ", path.display()),
+    }
+}

@@ -28,6 +28,7 @@ mod policy;
 mod presence;
 mod routes;
 mod server;
+mod tokens;
 mod values;
 
 use std::{collections::BTreeMap, path::Path};
@@ -44,7 +45,7 @@ pub use policy::{Policy, Source, Wasi};
 pub use routes::{Canary, Route, TakeOver};
 pub use server::{LogFormat, Role, Server, ServerLimits, Telemetry, Tls, Token};
 
-use origin::Origin;
+use origin::{Fault, Origin};
 
 /// Everything that can be configured. A section that is left out has its defaults. Paths are absolute, or relative to where the
 /// configuration's own path is.
@@ -128,6 +129,20 @@ impl Config {
     /// [`Error::Wrong`], with the line.
     pub fn check_presence_of_policies(&self) -> Result<()> {
         presence::check_policies(self).map_err(|fault| self.origin.fault(fault))
+    }
+
+    /// Checks that every file of a token holds one, and that no two hold the same.
+    ///
+    /// # Errors
+    /// [`Error::Wrong`], with the line that names the file.
+    pub fn check_tokens(&self) -> Result<()> {
+        tokens::check(self).map_err(|fault| self.origin.fault(fault))
+    }
+
+    /// The error of a value that turned out to be wrong, with the line of its key: keys, and places within lists from 0, joined by `/`, as in
+    /// `server/tls/key`. For a key that is not written, the line of what it would be in.
+    pub fn wrong_at(&self, key: &str, detail: impl Into<String>) -> Error {
+        self.origin.fault(Fault { at: key.into(), detail: detail.into() })
     }
 
     /// True if a request may have a policy fetched from this registry (host or host:port).

@@ -11,6 +11,15 @@ use toml::de::{DeTable, DeValue};
 
 use crate::Error;
 
+/// What the parser calls otherwise than TOML does.
+const WORDS: [(&str, &str); 5] = [
+    ("expected a sequence", "expected a list"),
+    ("expected a map", "expected a table"),
+    ("invalid type: sequence", "invalid type: list"),
+    ("invalid type: map", "invalid type: table"),
+    ("wanted string or table", "expected a text"),
+];
+
 /// Where a configuration comes from. Any two are equal: a comment more is no other configuration.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origin {
@@ -55,12 +64,17 @@ impl Origin {
         Error::Wrong {
             path: self.path.clone(),
             line: at.map(|at| line(&self.text, at.start)),
-            detail: suggested(&detail.lines().collect::<Vec<_>>().join(", ")),
+            detail: suggested(&renamed(&detail.lines().collect::<Vec<_>>().join(", "))),
         }
     }
 }
 
-/// The parser's message; for an unknown name, with the one that was probably meant.
+/// The parser's message in TOML's words.
+fn renamed(detail: &str) -> String {
+    WORDS.iter().fold(detail.to_owned(), |text, (theirs, ours)| text.replace(theirs, ours))
+}
+
+/// The message; for an unknown name, with the one that was probably meant.
 fn suggested(detail: &str) -> String {
     let known = detail.strip_prefix("unknown ").and_then(|rest| rest.split_once("expected"));
     let Some((first, others)) = known else { return detail.to_owned() };

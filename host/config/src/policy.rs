@@ -214,7 +214,7 @@ mod tests {
             ("source = \"fixed\"\ndigest = \"sha256:12\"", 3, "'sha256:12' is no digest: write sha256: and 64"),
             ("source = \"fixed\"\nset = { tile = [1] }", 3, "expected a text, a number, true or false"),
             ("source = \"fixed\"\nset = { tile = 2020-01-01 }", 3, "expected a text, a number, true or false"),
-            ("source = \"fixed\"\nset = \"tile=1\"", 3, "expected a map"),
+            ("source = \"fixed\"\nset = \"tile=1\"", 3, "expected a table"),
             ("source = \"fixed\"\nmemory = \"1KiB\"", 3, "allowed is 64KiB to 4GiB"),
             ("source = \"fixed\"\nfuel = 0", 3, "expected a whole number from 1 to 1000000000000"),
             ("source = \"fixed\"\ntime = \"2m\"", 3, "allowed is 1ms to 1m"),

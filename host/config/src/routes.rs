@@ -246,6 +246,7 @@ mod tests {
                 "expected decibels above 0",
             ),
             ("policy = \"fixed\"\nobjective = \"best\"", 3, "expected one of `fastest`, `balanced`, `leanest`"),
+            ("policy = \"fixed\"\nobjective = 1", 3, "expected a text"),
             ("policy = \"fixed\"\nmemory-limit = \"lots\"", 3, "'lots' is not a size"),
             ("policy = \"fixed\"\ntake-over = \"now\"", 3, "expected `next-job` or `next-chunk`"),
             ("policy = \"fixed\"\nwidth = 1", 3, "unknown field `width`, expected one of `name`, `stage`, `family`"),

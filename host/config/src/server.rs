@@ -17,6 +17,9 @@ const LONGEST_KEPT: u64 = 31_557_600_000;
 /// The smallest and the largest limit on uploaded latents, in bytes.
 const LEAST_UPLOAD: u64 = 1 << 10;
 const MOST_UPLOAD: u64 = 64 << 30;
+/// The names that the audit's lines give callers without a token of `[[server.tokens]]`, and who those are.
+const RESERVED: [(&str, &str); 2] =
+    [("token-file", "who brings the token in token-file"), ("anybody", "every caller if no token is asked for")];
 
 /// `[server]`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -36,7 +39,6 @@ pub struct Server {
     #[serde(deserialize_with = "values::path")]
     pub token_file: Option<PathBuf>,
     /// `[[server.tokens]]`: further bearer tokens, each with a name and a role.
-    #[serde(deserialize_with = "tokens")]
     pub tokens: Vec<Token>,
     /// Registries that a request may have policies fetched from, as host or host:port; those of `[policies.NAME]`
     /// count, too.
@@ -261,20 +263,15 @@ impl<'de> Deserialize<'de> for Host {
     }
 }
 
+/// A token's name, which has to tell its bearer from every other caller in the audit's lines.
 fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    Ok(values::Name::deserialize(deserializer)?.0)
-}
-
-/// Refuses two tokens of one name: the audit's lines could not tell them apart.
-fn tokens<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Token>, D::Error> {
-    let tokens = Vec::<Token>::deserialize(deserializer)?;
-    for (place, token) in tokens.iter().enumerate() {
-        if tokens.iter().take(place).any(|other| other.name == token.name) {
-            let name = &token.name;
-            return Err(D::Error::custom(format!("'{name}' is the name of another token, too: give each its own")));
+    values::text(deserializer, "a name", |text| {
+        let values::Name(name) = values::Name::read(text)?;
+        match RESERVED.iter().find(|(reserved, _)| *reserved == name) {
+            Some((_, who)) => Err(format!("'{name}' is what the audit calls {who}: choose another name")),
+            None => Ok(name),
         }
-    }
-    Ok(tokens)
+    })
 }
 
 /// A limit on the size of latents; one outside 1 KiB to 64 GiB must be a mistake.
@@ -341,7 +338,8 @@ mod tests {
             ("listen = 7590", "expected an address such as \"127.0.0.1:7590\""),
             ("listen = \"localhost\"", "'localhost' is no address to listen on: write IP:PORT"),
             ("data = \"\"", "an empty path"),
-            ("roots = \"/srv\"", "expected a sequence"),
+            ("roots = \"/srv\"", "invalid type: string \"/srv\", expected a list"),
+            ("tokens = { name = \"ci\" }", "invalid type: table, expected a list"),
             ("roots = [\"\"]", "an empty path"),
             ("token-file = \"\"", "an empty path"),
             ("hosts = [\"https://tiles.example\"]", "without scheme, port and path"),
@@ -367,6 +365,14 @@ mod tests {
             (
                 "tokens = [{ name = \"ci\", role = \"read\", file = \"t\" }, { name = \"ci\", role = \"submit\", file = \"u\" }]",
                 "'ci' is the name of another token, too",
+            ),
+            (
+                "tokens = [{ name = \"token-file\", role = \"read\", file = \"t\" }]",
+                "'token-file' is what the audit calls who brings the token in token-file",
+            ),
+            (
+                "tokens = [{ name = \"anybody\", role = \"read\", file = \"t\" }]",
+                "'anybody' is what the audit calls every caller if no token is asked for: choose another name",
             ),
             ("limits = { queue = 0 }", "integer `0`, expected a whole number from 1 to 100000"),
             ("limits = { queue = 100001 }", "expected a whole number from 1 to 100000"),

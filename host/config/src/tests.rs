@@ -156,6 +156,32 @@ fn the_example_that_ships_is_right() {
 }
 
 #[test]
+fn what_turns_out_to_be_wrong_later_has_the_line_of_its_key() {
+    let config = parsed("[server]\n[server.tls]\ncertificate = \"c\"\nkey = \"k\"\n").unwrap();
+    let told = |key: &str| config.wrong_at(key, "it is wrong").to_string();
+    assert_eq!(told("server/tls/key"), "config.toml:4: it is wrong");
+    assert_eq!(told("server/tls/clients"), "config.toml:2: it is wrong");
+    assert_eq!(told("models/flux"), "config.toml: it is wrong");
+    assert_eq!(Config::default().wrong_at("server/data", "it is wrong").to_string(), "it is wrong");
+}
+
+#[test]
+fn names_by_which_the_audit_tells_callers_are_no_names_of_tokens() {
+    let tokens = |names: [&str; 2]| {
+        names.map(|name| format!("[[server.tokens]]\nname = \"{name}\"\nrole = \"read\"\nfile = \"t\"\n")).concat()
+    };
+    for (names, line, words) in [
+        (["ci", "token-file"], 6, "'token-file' is what the audit calls"),
+        (["anybody", "ci"], 2, "'anybody' is what the audit calls"),
+        (["ci", "ci"], 6, "'ci' is the name of another token, too: give each its own"),
+    ] {
+        let message = refused(&tokens(names), line);
+        assert!(message.contains(words), "{message}");
+    }
+    parsed(&tokens(["ci", "token-files"])).unwrap();
+}
+
+#[test]
 fn requests_reach_the_registries_that_are_named_and_no_others() {
     let config =
         parsed("[server]\nregistries = [\"one.example\"]\n[policies.own]\nsource = \"oci://localhost:5000/a/b:1\"\n");

@@ -46,12 +46,17 @@ impl Vae {
     /// Opens a file and reads the architecture off its tensors' names and shapes.
     ///
     /// # Errors
-    /// The file is unsound, holds no decoder that can be run, or lacks tensors that tell the architecture.
+    /// The file is unsound, holds no decoder that can be run, lacks tensors that tell the architecture, or is of another family than `overrides`
+    /// says.
     pub fn open(path: &Path, overrides: Overrides) -> Result<Self> {
         let file = Checkpoint::open(path)?;
         let identity = Identity::of_decoder(&file)?;
         let mut config = Config::read(&file, &identity)?;
         if let Some(family) = overrides.family {
+            // The configuration beside the file may say what its tensors don't.
+            if family != config.family {
+                identity.check_family(&file, family)?;
+            }
             config.family = family;
             if let Some((factor, shift)) = family.scaling() {
                 config.scaling = Some(factor);

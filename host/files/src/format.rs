@@ -56,6 +56,7 @@ pub enum Format {
     DiffusersConfig,
     Workflow,
     Json,
+    Toml,
     Text,
 }
 
@@ -186,6 +187,7 @@ const WORDS: &[(Format, &str, &str)] = &[
     (DiffusersConfig, "a configuration of diffusers'", "give the .safetensors file beside it"),
     (Workflow, "a workflow of ComfyUI's", "give the latent or the model that it made or used"),
     (Json, "JSON", "give the safetensors file"),
+    (Toml, "a configuration in TOML", "give the safetensors file"),
     (Text, "a text", "give the safetensors file"),
 ];
 
@@ -253,11 +255,26 @@ fn of_text(start: &[u8]) -> Option<Format> {
         return None;
     }
     let text = text.trim_start_matches('\u{feff}').trim_start();
+    if is_heading(text) {
+        return Some(Toml);
+    }
     if text.starts_with(['{', '[']) {
         return Some(JSONS.iter().find(|(part, _)| text.contains(part)).map_or(Json, |row| row.1));
     }
     let small = text.get(..32).unwrap_or(text).to_ascii_lowercase();
     Some(TEXTS.iter().find(|(begin, _)| small.starts_with(begin)).map_or(Text, |row| row.1))
+}
+
+/// True for a text that begins with the heading of a table in TOML, which begins as a list in JSON does.
+fn is_heading(text: &str) -> bool {
+    let line = text.lines().next().unwrap_or_default();
+    let line = line.split('#').next().unwrap_or_default().trim_end();
+    let key = line.trim_matches(['[', ']']);
+    line.starts_with('[')
+        && line.ends_with(']')
+        && key.starts_with(|first: char| first.is_ascii_alphabetic())
+        && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+        && !["true", "false", "null"].contains(&key)
 }
 
 #[cfg(test)]
@@ -285,7 +302,7 @@ mod tests {
     #[test]
     fn what_people_give_is_recognised() {
         let header = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
-        let cases: [(&[u8], Option<Format>); 21] = [
+        let cases: [(&[u8], Option<Format>); 26] = [
             (b"", Some(Empty)),
             (&[0; 64], Some(Zeros)),
             (&header("{}"), Some(Safetensors)),
@@ -302,6 +319,11 @@ mod tests {
             (b"{\"_class_name\": \"AutoencoderKL\"", Some(DiffusersConfig)),
             (b"\xef\xbb\xbf{\"3\": {\"class_type\": \"KSampler\"", Some(Workflow)),
             (b"{\"time\": 1}\n", Some(Json)),
+            (b"[\"a\", 1]", Some(Json)),
+            (b"[[true]]", Some(Json)),
+            (b"[1, 2]\n", Some(Json)),
+            (b"[server] # ours\nlisten = 1\n", Some(Toml)),
+            (b"\n[[server.tokens]]\n", Some(Toml)),
             (b"\0\0\0\x20ftypisom\0\0", Some(Mp4)),
             (b"\0\0\0\x20ftypavif\0\0", Some(Heif)),
             (b"RIFF\x10\0\0\0WEBPVP8 ", Some(WebP)),

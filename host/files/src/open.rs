@@ -24,7 +24,7 @@ const OTHERS: [(Is, &str); 4] = [
 /// between two checks.
 ///
 /// # Errors
-/// [`ErrorKind::IsADirectory`] for a folder, [`ErrorKind::InvalidInput`] for pipes, sockets and devices; the system's
+/// [`ErrorKind::IsADirectory`] for a folder, [`ErrorKind::InvalidInput`] for pipes, sockets, devices and what is below `/proc`; the system's
 /// own.
 pub fn open(path: &Path) -> io::Result<File> {
     // Checked before opening: to open a device may rewind a tape or start a watchdog.
@@ -32,6 +32,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(at_once()).open(path)?;
     // Checked again after opening: the path may lead elsewhere by now.
     regular(&file.metadata()?)?;
+    stored(&file)?;
     Ok(file)
 }
 
@@ -92,6 +93,24 @@ pub fn regular(facts: &Metadata) -> io::Result<()> {
     Err(io::Error::new(ErrorKind::InvalidInput, format!("{name}, not a file")))
 }
 
+/// Refuses what the kernel shows as files below `/proc`. They pass for plain ones, and reading them may wait for ever or take away what is
+/// read, as with `/proc/kmsg`.
+#[cfg(target_os = "linux")]
+fn stored(file: &File) -> io::Result<()> {
+    // A file system that does not say what it is holds files.
+    match rustix::fs::fstatfs(file).map(|facts| facts.f_type) {
+        Ok(rustix::fs::PROC_SUPER_MAGIC) => {
+            Err(io::Error::new(ErrorKind::InvalidInput, "a view into the system, not a file"))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn stored(_: &File) -> io::Result<()> {
+    Ok(())
+}
+
 fn at_once() -> i32 {
     (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32
 }
@@ -118,6 +137,7 @@ mod tests {
             (at("link"), "a named pipe, not a file"),
             (at("socket"), "a socket, not a file"),
             ("/dev/zero".into(), "a device, not a file"),
+            ("/proc/self/status".into(), "a view into the system, not a file"),
             (folder.path().to_owned(), "a folder, not a file"),
         ];
         for (path, words) in cases {

@@ -78,16 +78,8 @@ pub(crate) struct Reader {
 impl Reader {
     /// Counts the frames and adds up their durations without unpacking one; none for a picture that does not move.
     pub fn open(path: &Path, format: ImageFormat) -> Result<Option<Self>> {
-        let Some((width, height, frames)) = begin(path, format)? else { return Ok(None) };
-        let Timing { count, milliseconds } = match format {
-            ImageFormat::Gif => gif_timing(path, width, height)?,
-            _ => webp_timing(path)?,
-        };
-        if count == 0 {
-            return Err(Error::input(path, "holds no frame"));
-        }
-        let shape = Shape { samples: 1, frames: count, width, height, channels: 3 };
-        Ok(Some(Self { path: path.to_owned(), frames, shape, rate: rate(count, milliseconds) }))
+        let Some(Begun { shape, rate, frames }) = begin(path, format)? else { return Ok(None) };
+        Ok(Some(Self { path: path.to_owned(), frames: frames?, shape, rate }))
     }
 
     pub fn shape(&self) -> Shape {
@@ -106,6 +98,20 @@ impl Reader {
     }
 }
 
+/// The extent of an animation, by its headers.
+pub(crate) struct Extent {
+    pub shape: Shape,
+    pub rate: Option<Rate>,
+    /// The reason why it can't be read, if it is too large.
+    pub too_large: Option<Error>,
+}
+
+/// Looks at an animation without reading its frames; none for a picture that does not move.
+pub(crate) fn look(path: &Path, format: ImageFormat) -> Result<Option<Extent>> {
+    let begun = begin(path, format)?;
+    Ok(begun.map(|Begun { shape, rate, frames }| Extent { shape, rate, too_large: frames.err() }))
+}
+
 /// The mean rate, to the thousandth: delays are rounded to hundredths or thousandths of a second.
 fn rate(count: usize, milliseconds: f64) -> Option<Rate> {
     let thousandths = (count as f64 * 1e6 / milliseconds).round();
@@ -116,22 +122,22 @@ fn rate(count: usize, milliseconds: f64) -> Option<Rate> {
     (numerator.is_finite() && numerator >= 1.0).then(|| Rate::new(numerator as u32, denominator))?
 }
 
-/// The number of frames, and their duration in all.
+/// The number of frames, their duration in all, and the first reason why they can't be read.
 #[derive(Default)]
 struct Timing {
     count: usize,
     milliseconds: f64,
+    too_large: Option<Error>,
 }
 
 impl Timing {
     /// Adds a frame.
-    fn add(&mut self, path: &Path, milliseconds: f64) -> Result<()> {
+    fn add(&mut self, path: &Path, milliseconds: f64) {
         self.count += 1;
         self.milliseconds += milliseconds;
-        if self.count > MOST_FRAMES {
-            return Err(Error::input(path, format!("more than {MOST_FRAMES} frames can't be read: cut it")));
+        if self.count > MOST_FRAMES && self.too_large.is_none() {
+            self.too_large = Some(Error::input(path, format!("more than {MOST_FRAMES} frames can't be read: cut it")));
         }
-        Ok(())
     }
 }
 
@@ -144,8 +150,9 @@ fn gif_timing(path: &Path, width: u32, height: u32) -> Result<Timing> {
     while let Some(frame) = decoder.next_frame_info().map_err(damaged)? {
         // A frame may be larger than the canvas that it is laid on.
         let (wide, tall) = (u32::from(frame.width).max(width), u32::from(frame.height).max(height));
-        budget::check(path, wide, tall, budget::ANIMATED)?;
-        timing.add(path, f64::from(frame.delay) * 10.0)?;
+        let fits = budget::check(path, wide, tall, budget::ANIMATED);
+        timing.too_large = timing.too_large.take().or(fits.err());
+        timing.add(path, f64::from(frame.delay) * 10.0);
     }
     Ok(timing)
 }
@@ -169,29 +176,41 @@ fn webp_timing(path: &Path) -> Result<Timing> {
             file.read_exact(&mut head[8..]).map_err(failed)?;
             left -= (DURATION + 3) as i64;
             let duration = &head[8 + DURATION..];
-            timing.add(path, f64::from(u32::from_le_bytes([duration[0], duration[1], duration[2], 0])))?;
+            timing.add(path, f64::from(u32::from_le_bytes([duration[0], duration[1], duration[2], 0])));
         }
         file.seek_relative(left).map_err(failed)?;
     }
 }
 
-fn begin(path: &Path, format: ImageFormat) -> Result<Option<(u32, u32, image::Frames<'static>)>> {
+/// An animation whose headers were read.
+struct Begun {
+    shape: Shape,
+    rate: Option<Rate>,
+    /// The frames, unless they are too large.
+    frames: Result<image::Frames<'static>>,
+}
+
+fn begin(path: &Path, format: ImageFormat) -> Result<Option<Begun>> {
     let damaged = |error| Error::read(path, picture::one_line(&error));
+    let fits = |(width, height)| budget::check(path, width, height, budget::ANIMATED);
     let file = picture::open(path)?;
     budget::check_file(path, file.get_ref().metadata().map_err(|error| Error::read(path, error))?.len())?;
-    let (width, height, frames) = if format == ImageFormat::Gif {
+    let ((width, height), frames, timing) = if format == ImageFormat::Gif {
         let decoder = GifDecoder::new(file).map_err(damaged)?;
-        let (width, height) = decoder.dimensions();
-        budget::check(path, width, height, budget::ANIMATED)?;
-        (width, height, decoder.into_frames())
+        let size = decoder.dimensions();
+        (size, fits(size).map(|()| decoder.into_frames()), gif_timing(path, size.0, size.1)?)
     } else {
         let decoder = WebPDecoder::new(file).map_err(damaged)?;
-        let (width, height) = decoder.dimensions();
-        budget::check(path, width, height, budget::ANIMATED)?;
         if !decoder.has_animation() {
             return Ok(None);
         }
-        (width, height, decoder.into_frames())
+        let size = decoder.dimensions();
+        (size, fits(size).map(|()| decoder.into_frames()), webp_timing(path)?)
     };
-    Ok(Some((width, height, frames)))
+    if timing.count == 0 {
+        return Err(Error::input(path, "holds no frame"));
+    }
+    let shape = Shape { samples: 1, frames: timing.count, width, height, channels: 3 };
+    let rate = rate(timing.count, timing.milliseconds);
+    Ok(Some(Begun { shape, rate, frames: timing.too_large.map_or(frames, Err) }))
 }

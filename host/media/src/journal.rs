@@ -74,25 +74,13 @@ impl Journal {
     /// [`Error::Read`].
     pub fn open(output: &Output, fingerprint: &str, shape: Shape) -> Result<(Self, Vec<usize>)> {
         let (folder, lock) = lock(&Self::folder_of(output))?;
-        let job = match folder.read(JOB, MOST_JOB) {
-            Ok(text) => known(folder.path(), &text, fingerprint, &shape)?,
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                let (fingerprint, done) = (fingerprint.to_owned(), vec![0; shape.samples]);
-                Job { version: VERSION, fingerprint, shape, done, commits: 0, state: false }
+        let found = found(&folder, fingerprint, shape).inspect_err(|error| {
+            if matches!(error, Error::Write { .. }) {
+                // As on a full disk, where nothing new is to stay.
+                let _ = sweep(&folder);
             }
-            Err(error) => return Err(unreadable(&folder, JOB, error)),
-        };
-        let (mut files, mut done) = (Vec::new(), Vec::new());
-        for (sample, &claimed) in job.done.iter().enumerate() {
-            let name = frames_name(sample);
-            let file = folder.file(&name, true).map_err(|error| unwritable(&folder, &name, error))?;
-            let whole = whole_frames(&file, &shape, claimed).map_err(|error| unreadable(&folder, &name, error))?;
-            // Also what was written after the last commit: no state belongs to it.
-            let cut = file.set_len(whole as u64 * record_bytes(&shape));
-            cut.map_err(|error| unwritable(&folder, &name, error))?;
-            files.push(file);
-            done.push(whole);
-        }
+        });
+        let (job, files, done) = found?;
         let state = state_name(job.commits);
         let is_there = job.state && done == job.done && folder.file(&state, false).is_ok();
         let found = is_there.then(|| folder.path().join(state));
@@ -200,30 +188,43 @@ impl Journal {
         Ok(Frame { width, height, channels, values })
     }
 
-    /// Removes the journal; for when the output is whole. What is not the journal's own is left.
+    /// How many frames of all samples the next decode can go on from.
+    pub fn kept(&self) -> usize {
+        // Those that were found damaged count no more, and those that are not committed not yet.
+        self.done.iter().zip(&self.job.done).map(|(done, committed)| done.min(committed)).sum()
+    }
+
+    /// Removes the journal; for when the output is whole, or nothing is kept. What is not the journal's own is left.
     ///
     /// # Errors
     /// [`Error::Write`].
     pub fn remove(self) -> Result<()> {
         // The job first: should this be interrupted, what is left counts for nothing.
         self.forget(JOB)?;
-        self.forget(NEW_JOB)?;
-        (0..self.files.len()).try_for_each(|sample| self.forget(&frames_name(sample)))?;
-        self.remove_states(|_| true)?;
-        self.forget(LOCK)?;
-        match fs::remove_dir(self.folder()) {
-            Err(error) if ![ErrorKind::DirectoryNotEmpty, ErrorKind::NotFound].contains(&error.kind()) => {
-                Err(Error::write(self.folder(), error))
-            }
-            _ => Ok(()),
+        sweep(&self.folder)
+    }
+
+    /// True if there is a frame to go on from in a journal's folder.
+    pub fn is_begun(folder: &Path) -> bool {
+        folder.join(JOB).is_file()
+    }
+
+    /// Removes a journal that has none, as [`Journal::remove`] does. For a program that ends in the middle of its decode.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    pub fn sweep(folder: &Path) -> Result<()> {
+        // Opening would make it.
+        if !folder.is_dir() {
+            return Ok(());
         }
+        sweep(&OwnFolder::open(folder).map_err(|error| Error::write(folder, error))?)
     }
 
     fn remove_states(&self, which: impl Fn(u64) -> bool) -> Result<()> {
         for name in self.folder.names().map_err(|error| Error::read(self.folder(), error))? {
             let Some(name) = name.to_str() else { continue };
-            let number = name.strip_prefix("state-").and_then(|rest| rest.parse().ok());
-            if number.is_some_and(&which) {
+            if state_number(name).is_some_and(&which) {
                 self.forget(name)?;
             }
         }
@@ -239,6 +240,53 @@ impl Drop for Journal {
     fn drop(&mut self) {
         // Closing alone is not enough: a child that is just being started holds the same file until its program begins.
         let _ = self.lock.unlock();
+    }
+}
+
+/// The job of a journal, its files, and how many frames of each sample are whole; for an empty folder, those of a new one.
+fn found(folder: &OwnFolder, fingerprint: &str, shape: Shape) -> Result<(Job, Vec<File>, Vec<usize>)> {
+    let job = match folder.read(JOB, MOST_JOB) {
+        Ok(text) => known(folder.path(), &text, fingerprint, &shape)?,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let (fingerprint, done) = (fingerprint.to_owned(), vec![0; shape.samples]);
+            Job { version: VERSION, fingerprint, shape, done, commits: 0, state: false }
+        }
+        Err(error) => return Err(unreadable(folder, JOB, error)),
+    };
+    let (mut files, mut done) = (Vec::new(), Vec::new());
+    for (sample, &claimed) in job.done.iter().enumerate() {
+        let name = frames_name(sample);
+        let file = folder.file(&name, true).map_err(|error| unwritable(folder, &name, error))?;
+        let whole = whole_frames(&file, &shape, claimed).map_err(|error| unreadable(folder, &name, error))?;
+        // Also what was written after the last commit: no state belongs to it.
+        let cut = file.set_len(whole as u64 * record_bytes(&shape));
+        cut.map_err(|error| unwritable(folder, &name, error))?;
+        files.push(file);
+        done.push(whole);
+    }
+    Ok((job, files, done))
+}
+
+/// Removes what a journal without a job has in its folder, and the folder if nothing else is in it. If there is a job, all is left.
+fn sweep(folder: &OwnFolder) -> Result<()> {
+    if !folder.file(JOB, false).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        return Ok(());
+    }
+    let is_own = |name: &str| {
+        let is_frames = name.starts_with("frames-") && name.ends_with(".f32");
+        name == NEW_JOB || is_frames || state_number(name).is_some()
+    };
+    let names = folder.names().map_err(|error| Error::read(folder.path(), error))?;
+    let own = names.iter().filter_map(|name| name.to_str()).filter(|name| is_own(name));
+    // The lock last: until then the journal is this process's.
+    for name in own.chain([LOCK]) {
+        folder.remove(name).map_err(|error| unwritable(folder, name, error))?;
+    }
+    match fs::remove_dir(folder.path()) {
+        Err(error) if ![ErrorKind::DirectoryNotEmpty, ErrorKind::NotFound].contains(&error.kind()) => {
+            Err(Error::write(folder.path(), error))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -303,6 +351,10 @@ fn frames_name(sample: usize) -> String {
 
 fn state_name(commit: u64) -> String {
     format!("state-{commit}")
+}
+
+fn state_number(name: &str) -> Option<u64> {
+    name.strip_prefix("state-").and_then(|rest| rest.parse().ok())
 }
 
 fn record_bytes(shape: &Shape) -> u64 {

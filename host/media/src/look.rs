@@ -2,12 +2,13 @@
 
 use std::{fs::File, io::BufReader, path::Path};
 
-use image::{ImageDecoder, ImageFormat, ImageReader};
+use image::{ImageDecoder, ImageFormat, ImageReader, metadata::Orientation};
 use serde::Serialize;
 use tilewright_files::Format;
 
 use crate::{
-    animation, budget,
+    animation::{self, Extent},
+    budget,
     error::{Error, Result},
     ffmpeg,
     frame::{Rate, Shape},
@@ -27,6 +28,9 @@ pub struct Look {
     pub rate: Option<Rate>,
     /// A PNG's text chunks, the texts in a JPEG's or WebP's EXIF, or a video's tags, by keyword.
     pub texts: Texts,
+    /// The reason if its pixels are more than are read, as for an encode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unencodable: Option<String>,
 }
 
 impl Look {
@@ -43,19 +47,22 @@ impl Look {
             Format::Gif => Self::moving(path, ImageFormat::Gif),
             _ if format.is_video() => {
                 let (shape, rate) = ffmpeg::probed(path)?;
-                Ok(Self { shape, rate: Some(rate), texts: ffmpeg::tags(path)? })
+                Ok(Self { shape, rate: Some(rate), texts: ffmpeg::tags(path)?, unencodable: None })
             }
             other => Err(Error::input(path, format!("{}, no picture or video", other.name()))),
         }
     }
 
     fn moving(path: &Path, format: ImageFormat) -> Result<Self> {
-        match animation::Reader::open(path, format)? {
-            Some(reader) if reader.shape().frames > 1 => {
-                Ok(Self { shape: reader.shape(), rate: reader.rate(), texts: texts::of_file(path) })
-            }
-            _ => Self::still(path, format),
+        let Some(Extent { shape, rate, too_large }) = animation::look(path, format)? else {
+            return Self::still(path, format);
+        };
+        let unencodable = too_large.map(reason);
+        if shape.frames > 1 {
+            return Ok(Self { shape, rate, texts: texts::of_file(path), unencodable });
         }
+        // A GIF of one frame is read as an animation, too.
+        Ok(Self { unencodable, ..Self::still(path, format)? })
     }
 
     fn still(path: &Path, format: ImageFormat) -> Result<Self> {
@@ -66,14 +73,26 @@ impl Look {
         let mut limits = image::Limits::default();
         limits.max_alloc = Some(budget::MOST_BESIDE);
         reader.limits(limits);
-        let decoder = reader.into_decoder().map_err(damaged)?;
+        let mut decoder = reader.into_decoder().map_err(damaged)?;
         let (width, height) = decoder.dimensions();
-        let channels = usize::from(decoder.color_type().channel_count());
+        let color = decoder.color_type();
+        let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+        let fits = budget::check(path, width, height, picture::bytes_per_pixel(color, format, orientation));
+        let channels = usize::from(color.channel_count());
         let texts = match format {
             ImageFormat::Png => png_texts(picture::open(path)?),
             _ => texts::of_exif(decoder),
         };
-        Ok(Self { shape: Shape { samples: 1, frames: 1, width, height, channels }, rate: None, texts })
+        let shape = Shape { samples: 1, frames: 1, width, height, channels };
+        Ok(Self { shape, rate: None, texts, unencodable: fits.err().map(reason) })
+    }
+}
+
+/// An error without the file's name.
+fn reason(error: Error) -> String {
+    match error {
+        Error::Input { reason, .. } => reason,
+        other => other.to_string(),
     }
 }
 
@@ -98,6 +117,8 @@ fn png_texts(file: BufReader<File>) -> Texts {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
     use super::*;
     use crate::{ClipWriter, Kind, Output, samples};
 
@@ -132,6 +153,51 @@ mod tests {
             assert!(look.texts.contains(&("workflow".into(), "{}".into())), "{:?}", look.texts);
         }
         assert!(Look::of(&write("b.png", 1), Format::Html).is_err());
+    }
+
+    #[test]
+    fn what_is_too_large_to_be_read_is_said_as_far_as_its_headers_tell() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.gif");
+        for frames in [1, 3] {
+            let mut bytes = Vec::new();
+            let mut encoder = gif::Encoder::new(&mut bytes, 60_000, 50_000, &[0, 0, 0, 255, 255, 255]).unwrap();
+            for _ in 0..frames {
+                encoder
+                    .write_frame(&gif::Frame {
+                        width: 1,
+                        height: 1,
+                        delay: 10,
+                        buffer: Cow::Owned(vec![0]),
+                        ..gif::Frame::default()
+                    })
+                    .unwrap();
+            }
+            drop(encoder);
+            std::fs::write(&path, bytes).unwrap();
+            let look = Look::of(&path, Format::Gif).unwrap();
+            assert_eq!((look.shape.width, look.shape.height, look.shape.frames), (60_000, 50_000, frames));
+            let reason = look.unencodable.unwrap();
+            assert!(reason.starts_with("60000×50000 pixels take 75.4 GiB to be read, of at most 1.25"), "{reason}");
+            assert!(crate::ClipReader::open(&path).err().unwrap().to_string().ends_with(&reason));
+        }
+        // A canvas of 16384 by 16384 around frames of 16 by 8.
+        let path = folder.path().join("a.webp");
+        let shape = Shape { samples: 1, frames: 2, width: 16, height: 8, channels: 3 };
+        let output = Output::new(&path, Kind::Clip).unwrap();
+        let mut writer = ClipWriter::begin(&output, shape, Rate::new(8, 1).unwrap(), &Texts::new()).unwrap();
+        (0..2).for_each(|index| writer.frame(0, index, &samples::frame(16, 8, 3, index)).unwrap());
+        writer.finish().unwrap();
+        assert_eq!(Look::of(&path, Format::WebP).unwrap().unencodable, None);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[24..30].copy_from_slice(&[0xff, 0x3f, 0, 0xff, 0x3f, 0]);
+        std::fs::write(&path, bytes).unwrap();
+        let look = Look::of(&path, Format::WebP).unwrap();
+        assert_eq!(
+            (look.shape.width, look.shape.height, look.shape.frames, look.rate),
+            (16_384, 16_384, 2, Rate::new(8, 1))
+        );
+        assert!(look.unencodable.unwrap().ends_with("of at most 1.25: scale it down"));
     }
 
     #[test]

@@ -61,7 +61,7 @@ const MOST_SCRATCH: u64 = 1 << 29;
 
 /// The most bytes that a pixel takes at once while it is read: as stored, with the reader's scratch or twice if it is
 /// turned; as stored and as three values of its depth; as the latter and as f32.
-fn bytes_per_pixel(color: ColorType, format: ImageFormat, orientation: Orientation) -> u64 {
+pub(crate) fn bytes_per_pixel(color: ColorType, format: ImageFormat, orientation: Orientation) -> u64 {
     let stored = u64::from(color.bytes_per_pixel());
     let narrowed = if color.bytes_per_pixel() / color.channel_count() > 1 { 6 } else { 3 };
     let beside = match format {
@@ -99,9 +99,17 @@ pub(crate) fn sniff(path: &Path, file: &mut BufReader<File>) -> Result<ImageForm
     }
 }
 
+/// What codecs say of a file that ends before its picture does, in lower case.
+const CUT_SHORT: [&str; 3] = ["unexpected end of file", "failed to fill whole buffer", "not enough bytes"];
+
 /// An error of a codec in one line.
 pub(crate) fn one_line(error: &dyn std::fmt::Display) -> String {
-    error.to_string().lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(": ")
+    let text = error.to_string();
+    let small = text.to_lowercase();
+    if CUT_SHORT.iter().any(|words| small.contains(words)) {
+        return "it ends too early: copy or download it again".to_owned();
+    }
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(": ")
 }
 
 fn is_transparent(picture: &DynamicImage) -> bool {

@@ -309,6 +309,26 @@ impl Identity {
         Err(Error::Unknown { path: file.path().to_owned(), reason })
     }
 
+    /// Checks the family that somebody says the file is of; names and shapes that fit none may be of any with the same kind of autoencoder.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`] if the file is certainly of another family.
+    pub fn check_family(&self, file: &Checkpoint, said: Family) -> Result<()> {
+        let fits = match self.family {
+            Family::Kl => !matches!(said, Family::Wan21 | Family::Wan22),
+            family => said == family || self.or_family == Some(said),
+        };
+        if fits {
+            return Ok(());
+        }
+        let or = self.or_family.map_or_else(String::new, |other| format!(" or {other}"));
+        let reason = format!(
+            "is of the family {}{or}, as its tensors show, not of {said}: leave the family out, or give the file that you mean",
+            self.family
+        );
+        Err(Error::Unknown { path: file.path().to_owned(), reason })
+    }
+
     /// True if the file has tensors of the autoencoder's decoder.
     pub fn has_decoder(&self, file: &Checkpoint) -> bool {
         let start = format!("{}decoder.", self.prefix);

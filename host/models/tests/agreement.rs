@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
-    Checkpoint, Identity, Latent, Scaling,
+    Checkpoint, Family, Identity, Latent, Scaling,
     kl::{Config, Decoder, Numeric},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
@@ -143,5 +143,25 @@ fn files_are_told_apart_by_their_contents() {
         assert_eq!(config.middle_attention, case["mid_attention"].as_bool().unwrap(), "{name}");
         assert_eq!(config.model(&file, &identity).stored.name(), case["stored"].as_str().unwrap(), "{name}");
         assert_eq!(config.problems(&file, &identity), Vec::<String>::new(), "{name}");
+    }
+}
+
+#[test]
+fn a_family_that_the_tensors_rule_out_is_refused() {
+    for (name, fits, told) in [
+        ("sd15-ldm/vae-ft-mse.safetensors", &["sd", "sdxl"][..], "sd or sdxl"),
+        ("sdxl-checkpoint/sd_xl_base.safetensors", &["sdxl"], "sdxl"),
+        ("flux-bfl/ae.safetensors", &["flux", "sd3"], "flux or sd3"),
+    ] {
+        let file = Checkpoint::open(&fixtures().join(name)).unwrap();
+        let identity = Identity::of_decoder(&file).unwrap();
+        for said in ["sd", "sdxl", "sd3", "flux", "kl", "wan-2.1", "wan-2.2"] {
+            let checked = identity.check_family(&file, said.parse::<Family>().unwrap());
+            assert_eq!(checked.is_ok(), fits.contains(&said), "{name} {said}");
+            if let Err(error) = checked {
+                let words = format!("is of the family {told}, as its tensors show, not of {said}: ");
+                assert!(error.to_string().contains(&words), "{error}");
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Safe output files. Outputs are complete or absent ([`temporary`], [`place`]), and replace neither an input nor
 //! another output of their command ([`Roles`]), nor a protected file or another user's ([`destination`]). Folders with
-//! guessable names are entered without following links ([`OwnFolder`]).
+//! guessable names are entered without following links ([`OwnFolder`]). [`terminal_width`] is for those that go to a terminal.
 //!
 //! ```
 //! use tilewright_outputs::Roles;
@@ -18,9 +18,11 @@
 mod destination;
 mod own_folder;
 mod roles;
+mod terminal;
 mod whole;
 
 pub use destination::{Refused, destination};
 pub use own_folder::OwnFolder;
 pub use roles::Roles;
+pub use terminal::terminal_width;
 pub use whole::{folder_of, place, place_new, temporary, temporary_folder, temporary_in, write_whole};

@@ -172,9 +172,10 @@ impl Disk {
     }
 }
 
-/// True if a write failed for lack of room: on the disk, in a quota, or below a limit on file sizes.
+/// True if a write failed for lack of room on the disk or in a quota, and so may succeed later. A file that is larger
+/// than files may be is not waited for: it never gets smaller.
 pub fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// Removes files that a server left unfinished when it was killed. Only for folders that nobody else works in.
@@ -211,6 +212,20 @@ mod tests {
             disk.probe(folder.path()).unwrap();
             disk.mended();
             assert_eq!(disk.trouble(), None);
+        }
+    }
+
+    #[test]
+    fn only_the_lack_of_room_is_waited_for() {
+        use io::ErrorKind::{FileTooLarge, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+        for (kind, expected) in [
+            (StorageFull, true),
+            (QuotaExceeded, true),
+            (FileTooLarge, false),
+            (ReadOnlyFilesystem, false),
+            (PermissionDenied, false),
+        ] {
+            assert_eq!(is_full(&io::Error::from(kind)), expected, "{kind}");
         }
     }
 

@@ -3,6 +3,8 @@
 use std::{io, path::PathBuf};
 
 use thiserror::Error;
+use tilewright_plan::words::did_you_mean;
+use tilewright_policy::PolicyError;
 
 /// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -12,7 +14,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// It can't be loaded, or does not pass its gate.
     #[error(transparent)]
-    Policy(#[from] tilewright_policy::PolicyError),
+    Policy(#[from] PolicyError),
     /// A registry does not give it.
     #[error(transparent)]
     Registry(#[from] tilewright_registry::Error),
@@ -42,6 +44,12 @@ pub enum Error {
         policy: String,
         /// Why the signature does not do.
         refusal: tilewright_signing::Refusal,
+    },
+    /// The text that came as a module's signature is none.
+    #[error("the signature: {detail}: give the module's whole .minisig file, as minisign writes it")]
+    Garbled {
+        /// What is wrong with it.
+        detail: String,
     },
     /// It is another module than the one that was asked for.
     #[error(
@@ -127,14 +135,22 @@ pub enum Error {
 }
 
 impl Error {
-    /// The error in one line, for callers. Details from a registry, or from the way to it, would tell a stranger which
-    /// services listen where: they are for the log alone.
+    /// The error in one line, for callers, in terms of the API rather than of the command line.
     pub fn for_callers(&self) -> String {
-        match self {
-            Error::Registry(tilewright_registry::Error::Reference { .. }) => self.one_line(),
-            Error::Registry(_) => "the registry does not give this policy: the server's log says why".into(),
+        let line = match self {
+            error if error.is_for_the_log() => {
+                "the registry does not give this policy: the server's log says why".into()
+            }
+            Error::Policy(error) => policy_line(error).unwrap_or_else(|| self.one_line()),
             error => error.one_line(),
-        }
+        };
+        without_error_numbers(&line)
+    }
+
+    /// True if the details are for the log alone: those from a registry, or from the way to it, would tell a stranger
+    /// which services listen where.
+    pub(crate) fn is_for_the_log(&self) -> bool {
+        matches!(self, Error::Registry(error) if !matches!(error, tilewright_registry::Error::Reference { .. }))
     }
 
     /// The error with its causes, in one line.
@@ -151,6 +167,101 @@ impl Error {
 
     /// Whether what was asked for is wrong, rather than the machine.
     pub fn is_input(&self) -> bool {
-        !matches!(self, Error::Storage { .. } | Error::Policy(tilewright_policy::PolicyError::Sandbox { .. }))
+        !matches!(self, Error::Storage { .. } | Error::Policy(PolicyError::Sandbox { .. }))
+    }
+}
+
+/// The end of a policy's failure to load that names the command line's option, and the same for callers.
+const MORE_MEMORY: (&str, &str) = (
+    "--policy-memory SIZE grants a policy more",
+    "one that the configuration names as a file may be given more, as `memory` beside it",
+);
+
+/// A policy's error in terms of the API; none if its own words name nothing of the command line.
+fn policy_line(error: &PolicyError) -> Option<String> {
+    Some(match error {
+        PolicyError::Unknown { name, known } => format!(
+            "source: unknown policy '{name}'{}: give one of {}, or oci://REGISTRY/NAME:TAG",
+            did_you_mean(name, known.iter().copied()),
+            known.join(", ")
+        ),
+        PolicyError::Ungranted { policy, why, .. } => format!(
+            "policy {policy}: {why}: name it as a file in the server's configuration, with `memory` and `wasi` beside it"
+        ),
+        PolicyError::Failed { detail, .. } if detail.contains(MORE_MEMORY.0) => {
+            error.to_string().replace(MORE_MEMORY.0, MORE_MEMORY.1)
+        }
+        PolicyError::NotAdmitted { policy, fails } => format!(
+            "policy {policy}: {fails}, and only policies that pass are put to work here: \
+             POST /v1/policies/NAME/check tells all that it fails"
+        ),
+        PolicyError::TooSlow { policy, most } => format!(
+            "policy {policy}: takes more than {} s of processor time for all that is asked of it here: \
+             one that does less in each call may pass",
+            most.as_secs_f64()
+        ),
+        _ => return None,
+    })
+}
+
+/// A line without the system's numbers of errors, ` (os error 2)`, which say nothing to callers.
+pub fn without_error_numbers(line: &str) -> String {
+    const BEFORE: &str = " (os error ";
+    let mut parts = line.split(BEFORE);
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.bytes().all(|byte| byte.is_ascii_digit()) => text.push_str(rest),
+            _ => {
+                text.push_str(BEFORE);
+                text.push_str(part);
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn callers_are_told_in_terms_of_the_api() {
+        let policy = || "module sha256:0123456789ab".to_owned();
+        let failed = format!("no room (out-of-memory); {}", MORE_MEMORY.0);
+        for (error, words) in [
+            (
+                PolicyError::Unknown { name: "fixd".into(), known: vec!["fixed"] },
+                "(did you mean fixed?): give one of fixed,",
+            ),
+            (
+                PolicyError::Ungranted { policy: policy(), why: "imports a clock".into(), grant: "--wasi inert" },
+                "`wasi`",
+            ),
+            (PolicyError::Failed { policy: policy(), during: "its start", detail: failed }, "`memory`"),
+            (PolicyError::NotAdmitted { policy: policy(), fails: "fails 1 of 2".into() }, "/v1/policies/NAME/check"),
+            (PolicyError::TooSlow { policy: policy(), most: Duration::from_secs(9) }, "more than 9 s"),
+            (
+                PolicyError::Unreadable { path: "own.wasm".into(), source: io::Error::from_raw_os_error(2) },
+                "No such file",
+            ),
+        ] {
+            let line = Error::from(error).for_callers();
+            assert!(line.contains(words), "{line}");
+            assert!(["'tilewright", "--", "os error"].iter().all(|ours| !line.contains(ours)), "{line}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_errors_go_and_nothing_else_does() {
+        for (line, expected) in [
+            ("a: can't be read: No such file (os error 2)", "a: can't be read: No such file"),
+            ("gone (os error 2): at /a (os error 13)!", "gone: at /a!"),
+            ("a file (os error x) of (os error 2", "a file (os error x) of (os error 2"),
+        ] {
+            assert_eq!(without_error_numbers(line), expected);
+        }
     }
 }

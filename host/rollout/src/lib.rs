@@ -31,7 +31,7 @@ pub use canary::{CanaryFacts, CanaryState};
 pub use comparison::{LOOKS, Rule};
 pub use decider::{Decider, Unheard};
 pub use disk::{Disk, Trouble, is_full};
-pub use error::{Error, Result};
+pub use error::{Error, Result, without_error_numbers};
 pub use event::{Event, What};
 pub use module::Modules;
 pub use revision::Revision;

@@ -21,6 +21,7 @@ use tilewright_policy::Verdict;
 use crate::{
     Assignment, CanaryFacts, CanaryState, Disk, Error, Event, Result, Revision, ShadowFacts, SlotFacts, What,
     canary::Canary,
+    error::without_error_numbers,
     shadow::{Asked, Shadow, Shadows},
     slot::Slot,
     source::{Sources, Wanted},
@@ -242,7 +243,7 @@ impl Rollout {
 
     fn tell(&self, what: What, policy: Option<&str>, route: Option<&str>, revision: Option<u64>, detail: String) {
         let (policy, route) = (policy.map(str::to_owned), route.map(str::to_owned));
-        let event = Event { time: now(), what, policy, route, revision, detail };
+        let event = Event { time: now(), what, policy, route, revision, detail: without_error_numbers(&detail) };
         {
             let mut events = lock(&self.events);
             events.push_back(event.clone());

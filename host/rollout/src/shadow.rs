@@ -37,8 +37,8 @@ pub struct Regret {
 pub struct ShadowFacts {
     /// The policy.
     pub policy: String,
-    /// The revision that is compared; the counts begin anew with each.
-    pub revision: u64,
+    /// The revision that is compared; the counts begin anew with each. None before the first question.
+    pub revision: Option<u64>,
     /// Decisions that it was asked for.
     pub asked: u64,
     /// Those where it had the same plan.
@@ -91,9 +91,9 @@ impl Shadow {
     /// Begins anew with another revision.
     fn of(&self, revision: &Revision) -> MutexGuard<'_, ShadowFacts> {
         let mut facts = self.lock();
-        if (facts.policy.as_str(), facts.revision) != (revision.policy.as_str(), revision.number) {
-            *facts =
-                ShadowFacts { policy: revision.policy.clone(), revision: revision.number, ..ShadowFacts::default() };
+        let (policy, number) = (&revision.policy, Some(revision.number));
+        if (&facts.policy, facts.revision) != (policy, number) {
+            *facts = ShadowFacts { policy: policy.clone(), revision: number, ..ShadowFacts::default() };
         }
         facts
     }

@@ -1,5 +1,7 @@
 //! How a job is accepted: what it asks for is looked at whole before anything is kept, and from then on it outlives the server.
 
+mod look;
+
 use std::{io, path::Path};
 
 use cap_std::{
@@ -10,17 +12,18 @@ use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
 use tilewright_config::{Case, Stage};
 use tilewright_decode::Size;
-use tilewright_media::{Kind, Output, Rate, Shape};
-use tilewright_models::Latent;
+use tilewright_media::{Rate, Shape};
+use tilewright_plan::bytes;
 use tilewright_rollout::Pinned;
 use uuid::Uuid;
 
+use self::look::{Look, looked_at};
 use crate::{
     clock,
     device::Device,
     error::one_line,
     house::House,
-    jobs::{Job, JobRequest, Kept, OutputFormat, State, store::Accepted},
+    jobs::{Job, JobRequest, Kept, State, store::Accepted},
     models::Opened,
 };
 
@@ -63,7 +66,10 @@ fn unable(error: impl std::error::Error) -> Refusal {
 }
 
 fn unwritten(error: &io::Error) -> Refusal {
-    Refusal::Unwritten(tilewright_rollout::is_full(error))
+    match error.kind() {
+        io::ErrorKind::FileTooLarge => wrong("latent: no file may be that large on the server: send less at once"),
+        _ => Refusal::Unwritten(tilewright_rollout::is_full(error)),
+    }
 }
 
 impl House {
@@ -171,8 +177,13 @@ impl House {
             return self.same(before, &request);
         }
         let place = device.queue.place().map_err(Refusal::Full)?;
-        check_words(&request)?;
-        let (size, format) = looked_at(&model, &request, latent.path(), &self.files.incoming())?;
+        let longest_s = self.config.load().server.limits.deadline.as_secs();
+        check_words(&request, longest_s)?;
+        let Look { size, format, least_bytes } =
+            looked_at(&model, &device.machine, &request, latent.path(), &self.files.incoming())?;
+        // The job's own limit comes last: another one would not help against the device's.
+        check_memory(&format!("device {}: its memory-limit", device.name), Some(device.memory_limit), least_bytes)?;
+        check_memory("memory_limit_bytes", request.memory_limit_bytes, least_bytes)?;
         let facts = model.model.facts();
         let case = Case {
             stage: Stage::Decode,
@@ -186,10 +197,11 @@ impl House {
             frames: size.frames,
         };
         let assignment = self.rollout.admit(&case).map_err(|error| wrong(one_line(&error)))?;
+        let of_route = format!("route {}: its memory-limit", assignment.route);
+        check_memory(&of_route, assignment.memory_limit, least_bytes)?;
         let id = Uuid::now_v7().to_string();
         let now = clock::now_ms();
-        let most = self.config.load().server.limits.deadline.as_secs();
-        let seconds = request.deadline_s.map_or(most, |seconds| seconds.min(most));
+        let seconds = request.deadline_s.unwrap_or(longest_s);
         let job = Job {
             id: id.clone(),
             state: State::Queued,
@@ -211,6 +223,7 @@ impl House {
             finished: None,
             position: None,
             progress: None,
+            attempt: None,
             error: None,
             results: Vec::new(),
         };
@@ -282,8 +295,9 @@ impl House {
                 job.position = order.iter().position(|id| *id == job.id).map(|place| place as u32);
             }
             State::Running => {
-                let progress = self.live.get(&job.id).and_then(|seen| seen.now().progress);
-                job.progress = progress.map(|progress| progress.share).or(Some(0.0));
+                let now = self.live.get(&job.id).map(|seen| seen.now()).unwrap_or_default();
+                job.progress = Some(now.progress.map_or(0.0, |progress| progress.share));
+                job.attempt = (now.attempt > 0).then_some(now.attempt);
             }
             _ => {}
         }
@@ -317,8 +331,8 @@ impl House {
     }
 }
 
-/// Texts that end up in logs, metrics and tables.
-fn check_words(request: &JobRequest) -> Result<(), Refusal> {
+/// Checks what a request says by itself: its texts end up in logs, metrics and tables.
+fn check_words(request: &JobRequest, longest_s: u64) -> Result<(), Refusal> {
     let sound = |tag: &String| (1..=64).contains(&tag.len()) && tag.bytes().all(|byte| byte.is_ascii_graphic());
     if !request.tag.as_ref().is_none_or(sound) {
         return Err(wrong("tag: expected 1 to 64 printable ASCII characters without blanks"));
@@ -334,42 +348,21 @@ fn check_words(request: &JobRequest) -> Result<(), Refusal> {
             return Err(wrong(format!("{name}: expected at least 1")));
         }
     }
+    if request.deadline_s.is_some_and(|seconds| seconds > longest_s) {
+        return Err(wrong(format!(
+            "deadline_s: expected at most {longest_s}, the server's limit, or nothing for that"
+        )));
+    }
     Ok(())
 }
 
-/// Reads the latent and says what comes of it.
-fn looked_at(
-    model: &Opened,
-    request: &JobRequest,
-    latent: &Path,
-    folder: &Path,
-) -> Result<(Size, OutputFormat), Refusal> {
-    let named = |error: &dyn std::error::Error| {
-        // The file's name is ours and says nothing to anybody.
-        wrong(
-            one_line(error)
-                .replace(&format!("{}: ", latent.display()), "latent: ")
-                .replace(&latent.display().to_string(), "latent"),
-        )
-    };
-    let latent = Latent::read(latent, request.tensor.as_deref()).map_err(|error| named(&error))?;
-    model.model.check(&latent).map_err(|error| named(&error))?;
-    if request.scaled {
-        model.model.can_unscale(&latent, &model.path).map_err(|error| named(&error))?;
-    }
-    let size = model.model.size(&latent);
-    let is_clip = size.frames > 1;
-    let format = request.format.unwrap_or(if is_clip { OutputFormat::Mp4 } else { OutputFormat::Png });
-    rate(request.fps.as_deref(), &model.model.facts().family).map_err(Refusal::Wrong)?;
-    let kind = if matches!(model.model, tilewright_decode::Model::Clip(_)) { Kind::Clip } else { Kind::Picture };
-    // A name in a folder that can be written: what counts is the ending.
-    let probe = folder.join(format!("result.{}", format.ending()));
-    let checked = Output::new(&probe, kind).and_then(|output| output.check(&shape(&size)));
-    checked.map_err(|error| match error {
-        tilewright_media::Error::Folder { cause, .. } => unwritten(&cause),
-        error => wrong(format!("format: {}", one_line(&error).replace(&format!("{}: ", probe.display()), ""))),
-    })?;
-    Ok((size, format))
+/// Refuses a job that could hold nothing but more than it may, instead of letting it fail when its turn comes.
+fn check_memory(whose: &str, limit: Option<u64>, least_bytes: u64) -> Result<(), Refusal> {
+    let Some(limit) = limit.filter(|limit| *limit < least_bytes) else { return Ok(()) };
+    let (limit, least) = (bytes::display(limit), bytes::display(least_bytes));
+    Err(wrong(format!(
+        "{whose}: {limit} is too little for this latent: the least is {least_bytes} bytes (about {least}), weights aside"
+    )))
 }
 
 /// A size as outputs are checked with.
@@ -397,4 +390,34 @@ pub fn rate(asked: Option<&str>, family: &str) -> Result<Rate, String> {
 
 fn shown(text: &str) -> String {
     text.chars().take(64).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(checked: Result<(), Refusal>) -> Option<String> {
+        match checked {
+            Ok(()) => None,
+            Err(Refusal::Wrong(line)) => Some(line),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn numbers_that_can_not_be_kept_to_are_refused_with_what_can() {
+        let of = |fields: &str| {
+            let request: JobRequest = serde_json::from_str(&format!("{{\"model\":\"a\"{fields}}}")).unwrap();
+            line(check_words(&request, 3600))
+        };
+        assert_eq!((of(""), of(r#","deadline_s":3600"#), of(r#","memory_limit_bytes":1"#)), (None, None, None));
+        let most = "deadline_s: expected at most 3600, the server's limit, or nothing for that";
+        assert_eq!(of(r#","deadline_s":3601"#).unwrap(), most);
+        assert_eq!(of(r#","memory_limit_bytes":0"#).unwrap(), "memory_limit_bytes: expected at least 1");
+        let little = line(check_memory("memory_limit_bytes", Some(1), 3 << 20)).unwrap();
+        let least = "memory_limit_bytes: 1 B is too little for this latent: the least is 3145728 bytes (about 3.00 MiB), weights aside";
+        assert_eq!(little, least);
+        assert_eq!(line(check_memory("a", Some(3 << 20), 3 << 20)), None);
+        assert_eq!(line(check_memory("a", None, 3 << 20)), None);
+    }
 }

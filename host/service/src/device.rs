@@ -26,7 +26,8 @@ pub struct Device {
     pub fingerprint: String,
     /// The most that a job may hold, in bytes, weights aside.
     pub memory_limit: u64,
-    place: tch::Device,
+    /// What it can do. Only its own thread computes on it; everybody may ask what a plan would cost there.
+    pub machine: Machine,
     /// The last look at its memory, kept by its thread: libtorch answers there.
     pub memory: Mutex<Held>,
 }
@@ -45,7 +46,7 @@ pub struct Held {
 impl Device {
     /// Looks at the memory.
     pub fn look(&self) {
-        if let Ok(now) = memory::of(self.place) {
+        if let Ok(now) = memory::of(self.machine.device) {
             let held = Held { in_use: now.in_use, pooled: now.held.saturating_sub(now.in_use), peak: now.peak };
             *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = held;
         }
@@ -61,8 +62,6 @@ impl Device {
 pub struct Worker {
     /// What it works on.
     pub device: Arc<Device>,
-    /// As libtorch has it, on the thread that measured it.
-    pub machine: Machine,
 }
 
 /// What a device's thread does from then on.
@@ -131,9 +130,9 @@ fn measured(name: &str, configured: &tilewright_config::Device, capacity: usize)
         facts: machine.facts.clone(),
         fingerprint: machine.fingerprint.clone(),
         memory_limit: configured.memory_limit_bytes.unwrap_or(free),
-        place: machine.device,
+        machine,
         memory: Mutex::default(),
     };
     device.look();
-    Ok(Worker { device: Arc::new(device), machine })
+    Ok(Worker { device: Arc::new(device) })
 }

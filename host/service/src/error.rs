@@ -3,6 +3,7 @@
 use std::{io, path::PathBuf};
 
 use thiserror::Error;
+use tilewright_plan::{Failure, words::counted};
 
 /// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -103,6 +104,20 @@ impl Error {
     }
 }
 
+/// The error of a decode in one line, in terms of the API: the engine's own advice is for the command line.
+pub(crate) fn decode_line(error: &tilewright_engine::Error) -> String {
+    let tilewright_engine::Error::Exhausted { attempts, last, .. } = error else { return one_line(error) };
+    let advice = match last {
+        Failure::NonFinite { .. } => {
+            "a policy that asks for f32 may do it, unless the latent or the model's weights are damaged"
+        }
+        Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
+            "raise memory_limit_bytes, as far as the route and the device allow, or swap to a policy with smaller tiles"
+        }
+    };
+    format!("gave up after {}, the last: {last}: {advice}", counted(*attempts, "attempt"))
+}
+
 /// An error and its causes, in one line.
 pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -114,4 +129,22 @@ pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
     }
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     lines.join(": ").chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_was_given_up_says_why_without_options_of_the_command_line() {
+        for (last, words) in [
+            (Failure::OverLimit { bytes: 1 << 20 }, "raise memory_limit_bytes"),
+            (Failure::NonFinite { values: 3 }, "3 values are NaN or infinite: a policy that asks for f32"),
+        ] {
+            let advice = "raise --memory-limit, or try --policy fixed".to_owned();
+            let line = decode_line(&tilewright_engine::Error::Exhausted { attempts: 6, last, advice });
+            assert!(line.starts_with("gave up after 6 attempts, the last: ") && line.contains(words), "{line}");
+            assert!(!line.contains("--"), "{line}");
+        }
+    }
 }

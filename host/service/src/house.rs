@@ -13,7 +13,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use tilewright_config::{Config, Place};
-use tilewright_rollout::{Assignment, Disk, Rollout};
+use tilewright_rollout::{Assignment, Disk, Rollout, without_error_numbers};
 
 use crate::{
     Result, clock,
@@ -117,10 +117,11 @@ impl House {
         }
     }
 
-    /// A line without the paths of the server's own folder, which are nobody's business.
+    /// A line without the paths of the server's own folder, which are nobody's business, and without the system's
+    /// numbers of errors.
     pub fn plain(&self, line: &str) -> String {
         let data = format!("{}/", self.files.data().display());
-        line.replace(&data, "")
+        without_error_numbers(&line.replace(&data, ""))
     }
 
     /// Ends a job that has not ended: written, told, and counted once, whoever says it first.

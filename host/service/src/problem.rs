@@ -6,6 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
+use tilewright_rollout::without_error_numbers;
 use utoipa::ToSchema;
 
 use crate::{accept::Refusal, disk, error::one_line};
@@ -34,7 +35,9 @@ impl Problem {
     /// A status and a line.
     pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or_default().to_owned();
-        let detail = detail.into().chars().map(|c| if c.is_control() { ' ' } else { c }).take(2000).collect();
+        let detail: String = detail.into();
+        let detail =
+            without_error_numbers(&detail).chars().map(|c| if c.is_control() { ' ' } else { c }).take(2000).collect();
         Self { kind: "about:blank", title, status: status.as_u16(), detail, retry_after: None }
     }
 

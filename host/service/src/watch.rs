@@ -11,6 +11,7 @@ use std::{
 
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tilewright_config::{Config, Place, Server};
+use tilewright_rollout::without_error_numbers;
 
 use crate::{descriptors, door::Door, error::one_line, house::House, listen::Certificates, models};
 
@@ -202,7 +203,7 @@ pub fn reload(house: &House) {
         Err(line) => {
             tracing::error!(error = line, "the new configuration is wrong: the one before stays in force");
             house.rollout.reload_refused(&format!("{line}; the configuration before stays in force"));
-            Some(line)
+            Some(without_error_numbers(&line))
         }
     };
     if let Some(fault) = &fault {

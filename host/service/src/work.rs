@@ -54,7 +54,7 @@ pub(crate) enum End {
     Failed(String),
     Cancelled,
     Expired,
-    /// The disk does not take the result: the job is done again once it does.
+    /// There was no room for the result: the job is done again once there is.
     Unwritten(String),
 }
 
@@ -153,7 +153,7 @@ fn carried(
     let assignment = house.assignments().get(&id).cloned();
     let assignment = match assignment.map_or_else(|| house.rollout.revived(&kept.pinned), Ok) {
         Ok(assignment) => assignment,
-        Err(error) => return finish(&mut kept, State::Failed, Some(one_line(&error)), None),
+        Err(error) => return finish(&mut kept, State::Failed, Some(error.for_callers()), None),
     };
     kept.starts += 1;
     kept.job.state = State::Running;
@@ -183,7 +183,7 @@ fn carried(
         let mut outcome = picture_and_clip::decoded(house, worker, history, &kept, &mut decider, &mut observing);
         let Observing { candidates, log, .. } = observing;
         if let Err(End::Unwritten(line)) = &outcome.end {
-            tracing::error!(error = line, "a result can't be written: the job is done again once it can");
+            tracing::error!(error = line, "there is no room for a result: the job is done again once there is");
             house.files.forget_results(&id);
             match waited_for_room(house, &why) {
                 Ok(true) => continue,
@@ -242,7 +242,7 @@ fn carried(
     finish(&mut kept, state, error, text.as_deref())
 }
 
-/// Waits until the disk takes results again; false if the server ends before.
+/// Waits until there is room for results again; false if the server ends before.
 ///
 /// # Errors
 /// The end of the job, if it has to end meanwhile.

@@ -128,25 +128,24 @@ fn a_full_disk_refuses_what_it_cant_keep_and_work_goes_on_once_there_is_room() {
 }
 
 #[test]
-fn a_file_larger_than_the_system_allows_is_an_error_and_ends_no_server() {
+fn a_result_larger_than_the_system_allows_fails_at_once_and_ends_no_server() {
     let place = Place::new();
     let request = json!({ "model": "picture", "format": "safetensors" });
     // Blocks of 512 bytes: 2 MiB, and the result has 3 MiB.
-    let limited = || Server::limited(&place, &config(""), "-f 4096");
-    let unready = |server: &Server| {
-        let ready = server.until(|| Some(server.get("/readyz")).filter(|ready| ready.status == 503));
-        assert!(ready.json()["detail"].as_str().unwrap().contains("no room"));
-    };
-    let server = limited();
+    let server = Server::limited(&place, &config(""), "-f 4096");
     let large = server.accepted(&request, &small(64, 64));
-    unready(&server);
-    assert!(["queued", "running"].contains(&server.job(&large)["state"].as_str().unwrap()), "it waits for room");
+    let job = server.ended(&large);
+    assert_eq!(job["state"], "failed", "{job}");
+    let why = job["error"].as_str().unwrap();
+    assert!(why.contains("result.safetensors: can't be written") && why.contains("no file may be that large"), "{why}");
+    assert!(!why.contains("os error") && !why.contains("/tmp"), "{why}");
+    // There is room all the same.
+    let next = server.accepted(&request, &small(4, 4));
+    assert_eq!(server.ended(&next)["state"], "done");
+    assert_eq!(server.get("/readyz").status, 200);
     server.kill();
-    let server = limited();
-    unready(&server);
-    server.kill();
-    let server = Server::start(&place, &config(""));
-    assert_eq!(server.ended(&large)["state"], "done");
+    let server = Server::limited(&place, &config(""), "-f 4096");
+    assert_eq!(server.job(&large)["state"], "failed");
 }
 
 /// The state acknowledged in one run, one of whose writes fails.

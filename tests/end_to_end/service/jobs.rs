@@ -83,6 +83,8 @@ fn a_clip_can_be_followed_chunk_by_chunk_and_is_whole() {
     let shares: Vec<f64> =
         events.iter().filter(|(name, _)| name == "progress").map(|(_, data)| data["share"].as_f64().unwrap()).collect();
     assert!(shares.is_sorted() && shares.iter().all(|share| (0.0..=1.0).contains(share)), "{shares:?}");
+    let mut of_attempts = events.iter().filter(|(name, _)| ["plan", "progress"].contains(&name.as_str()));
+    assert!(of_attempts.all(|(_, data)| data["attempt"] == 1), "{events:?}");
     let result = server.get(&format!("/v1/jobs/{id}/result"));
     assert_eq!((result.headers["content-type"].to_str().unwrap(), &result.body[8..12]), ("image/webp", &b"WEBP"[..]));
 }
@@ -121,6 +123,9 @@ fn what_makes_no_sense_is_refused_with_a_line_and_nothing_is_kept() {
         (json!({ "model": "picture", "format": "bmp" }), &good, 422, "format: 'bmp' is not known: there are png, jpg"),
         (json!({ "model": "picture", "tag": "a b" }), &good, 422, "tag: expected"),
         (json!({ "model": "picture", "deadline_s": 0 }), &good, 422, "deadline_s: expected at least 1"),
+        (json!({ "model": "picture", "deadline_s": 3601 }), &good, 422, "deadline_s: expected at most 3600"),
+        (json!({ "model": "picture", "memory_limit_bytes": 1 }), &good, 422, "memory_limit_bytes: 1 B is too little"),
+        (json!({ "model": "clip", "memory_limit_bytes": 1 }), &latent(&[1, 16, 2, 4, 4], 0.0), 422, "the least is"),
         (json!({ "model": "picture", "what": 1 }), &good, 422, "what: there is no such field: there are model"),
         (json!({ "model": "clip" }), &latent(&[1, 4, 4, 4], 0.0), 422, "channels"),
         (json!({ "model": "picture" }), b"rubbish", 422, "latent:"),

@@ -45,12 +45,14 @@ fn settings_are_changed_on_the_policys_page() {
     let server = Server::start(&place, &(config("") + "[policies.own]\nsource = \"fixed\"\n"));
     let page = String::from_utf8(server.get("/policies/own").body).unwrap();
     let token = page.split("name=\"form\" value=\"").nth(1).unwrap().split('"').next().unwrap();
-    let swap = |settings: &str| {
+    let swap = |module: &str, source: &str, settings: &str| {
         let field = |name: &str, value: &str| {
             format!("--edge\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
         };
-        let empty = "--edge\r\nContent-Disposition: form-data; name=\"module\"; filename=\"\"\r\n\r\n\r\n";
-        let body = field("form", token) + empty + &field("source", "") + &field("settings", settings) + "--edge--\r\n";
+        let file = "--edge\r\nContent-Disposition: form-data; name=\"module\"; filename=\"\"\r\n\r\n".to_owned();
+        let fields =
+            [field("form", token), file + module + "\r\n", field("source", source), field("settings", settings)];
+        let body = fields.concat() + "--edge--\r\n";
         let media = [("content-type", "multipart/form-data; boundary=edge")];
         let answer = server.ask("POST", "/actions/policies/own/swap", &media, body.as_bytes());
         assert_eq!(answer.status, 303);
@@ -60,13 +62,20 @@ fn settings_are_changed_on_the_policys_page() {
         let page = String::from_utf8(server.get(&location).body).unwrap();
         page.split("id=\"notice\"").nth(1).unwrap().split("</div>").next().unwrap().to_owned()
     };
-    assert!(swap("tile = 64\r\noverlap=8\r\n").contains("notice good"));
+    assert!(swap("", "", "tile = 64\r\noverlap=8\r\n").contains("notice good"));
     let in_force = server.get("/v1/policies/own").with(200)["in_force"].clone();
     assert_eq!((&in_force["number"], &in_force["name"]), (&json!(2), &json!("fixed")));
     assert_eq!((&in_force["settings"]["tile"], &in_force["settings"]["overlap"]), (&json!("64"), &json!(8)));
-    for (settings, words) in [("", "choose"), ("tile", "name=value"), ("tile=none", "tile"), ("nothing=1", "nothing")] {
-        let told = swap(settings);
-        assert!(told.contains("notice bad") && told.contains(words), "{settings}: {told}");
+    for (module, source, settings, words) in [
+        ("", "", "", "choose"),
+        ("", "", "tile", "name=value"),
+        ("", "", "tile=none", "tile"),
+        ("", "", "nothing=1", "nothing"),
+        ("rubbish", "fixed", "", "give a file or a source, not both"),
+        ("", "sha256:00", "", "64 hexadecimal digits"),
+    ] {
+        let told = swap(module, source, settings);
+        assert!(told.contains("notice bad") && told.contains(words), "{module} {source} {settings}: {told}");
     }
     assert_eq!(server.in_force("own"), 2);
     // An address made by others puts no words there.
@@ -276,6 +285,8 @@ fn a_canary_takes_its_share_and_is_promoted_or_stopped_by_the_rule() {
 fn a_shadow_is_asked_beside_and_changes_nothing() {
     let place = Place::new();
     let server = Server::start(&place, &with_route("[[routes]]\npolicy = \"fixed\"\nshadow = \"adaptive\"\n"));
+    let shadow = server.get("/v1/routes").with(200)["routes"][0]["shadow"].clone();
+    assert!(shadow["asked"] == 0 && shadow["revision"].is_null(), "{shadow}");
     for _ in 0..5 {
         assert_eq!(decoded(&server, "picture", &small(16, 16))["policy"], "fixed");
     }
@@ -284,6 +295,7 @@ fn a_shadow_is_asked_beside_and_changes_nothing() {
         (shadow["asked"].as_u64() == Some(5)).then_some(shadow)
     });
     assert_eq!((shadow["policy"].as_str(), shadow["failed"].as_u64()), (Some("adaptive"), Some(0)), "{shadow}");
+    assert_eq!(shadow["revision"], 1);
     assert!(
         shadow["predicted_gain"].as_f64().unwrap() > 0.0 && shadow["regrets"].as_array().unwrap().len() == 5,
         "{shadow}"
@@ -303,7 +315,20 @@ fn modules_are_stored_checked_and_never_taken_for_what_they_are_not() {
     assert_eq!(server.in_force("adaptive"), 1, "asked about is not put in force");
     let failing = upload(&guest("", "(unreachable)")).with(201);
     assert_eq!(failing["verdict"]["passes"], false);
-    server.post("/v1/policies/adaptive/swap", &json!({ "digest": failing["digest"] })).problem(422);
+    let line = server.post("/v1/policies/adaptive/swap", &json!({ "digest": failing["digest"] })).problem(422);
+    assert!(line.contains("POST /v1/policies/NAME/check") && !line.contains("tilewright policy"), "{line}");
+    for (body, words) in [
+        (json!({ "source": digest }), "source: a stored module is named by digest"),
+        (json!({ "digest": "sha256:00" }), "digest: expected sha256: and 64 hexadecimal digits"),
+    ] {
+        let line = server.post("/v1/policies/adaptive/swap", &body).problem(422);
+        assert!(line.contains(words), "{line}");
+    }
+    let line = server.ask("PUT", &format!("/v1/modules/{digest}/signature"), &[], b"nonsense").problem(422);
+    assert!(
+        line.contains("the signature: it is not a minisign signature") && !line.contains("require-signed"),
+        "{line}"
+    );
     upload(b"(module)").problem(422);
     server.ask("POST", "/v1/modules", &[("content-type", "text/plain")], b"\0asm").problem(415);
     assert_eq!(server.in_force("adaptive"), 1);
@@ -372,6 +397,8 @@ fn where_signatures_are_required_nothing_unsigned_is_compiled() {
     let wrong = fs::read(place.path("other.wasm.minisig")).unwrap();
     let line = server.ask("PUT", &format!("/v1/modules/{digest}/signature"), &[], &wrong).problem(422);
     assert!(line.contains("it is not what Ada signed"), "{line}");
+    let nowhere = format!("/v1/modules/sha256:{}/signature", "0".repeat(64));
+    server.ask("PUT", &nowhere, &[], &wrong).problem(404);
     assert!(upload(&careful(""), &[("module-signature", "???")]).problem(400).contains("Module-Signature"));
     // Shipped policies need none.
     server.post("/v1/policies/adaptive/swap", &json!({ "source": "fixed" })).with(200);

@@ -11,7 +11,7 @@ use clap::Args;
 )]
 pub struct Serve {
     /// Listen here instead of where the configuration says, as in 127.0.0.1:8000; port 0 takes a free one
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub listen: Option<SocketAddr>,
 }
 
@@ -60,4 +60,8 @@ pub struct Rollback {
     /// Which server.
     #[command(flatten)]
     pub server: ServerArguments,
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "expected IP:PORT, as in 127.0.0.1:8000 or [::1]:8000".to_owned())
 }

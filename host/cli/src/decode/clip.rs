@@ -115,23 +115,26 @@ impl Work for Clips<'_> {
                 let folder = Journal::folder_of(&output);
                 if folder.exists() {
                     tell!(
-                        "note: {}: frames of an interrupted decode are kept here: --resume goes on from them",
+                        "note: {}: frames of an interrupted decode are kept here: --resume goes on from them, and deleting the folder gives them up",
                         folder.display()
                     );
                 }
                 (None, vec![0; shape.samples])
             }
         };
-        let texts = texts(&latent);
-        writing.begin(|| ClipWriter::begin(&output, shape, rate, &texts))?;
         let folder = journal.as_ref().map(|journal| journal.folder().to_owned());
-        let writing = writing.clone();
-        let mut delivery = Delivery { writing, journal, preview, texts, first: None, delivered: 0 };
-        let begun: usize = done.iter().sum();
-        if begun > 0 {
-            tell!("note: {begun} of {} frames are there already", shape.samples * shape.frames);
-            delivery.replay(&done)?;
-        }
+        let (writing, texts) = (writing.clone(), texts(&latent));
+        let mut delivery = Delivery { writing, journal, preview, texts, first: None };
+        let (begun, count): (usize, usize) = (done.iter().sum(), shape.samples * shape.frames);
+        let ready =
+            delivery.writing.begin(folder.as_deref(), || ClipWriter::begin(&output, shape, rate, &delivery.texts));
+        let ready = ready.and_then(|()| {
+            if begun > 0 {
+                tell!("note: {begun} of {count} frames are there already");
+            }
+            delivery.replay(&done)
+        });
+        ready.map_err(|failure| delivery.left(failure, count))?;
         let done: Vec<u32> = done.into_iter().map(|done| done as u32).collect();
         let finished = match &folder {
             Some(folder) => {
@@ -142,27 +145,17 @@ impl Work for Clips<'_> {
         };
         progress.finish();
         let mut finished = finished.or_else(|unfinished| {
-            drop(delivery.writing.take());
-            if let Some(record) = &unfinished.record {
+            let mut told = || -> Outcome {
+                let Some(record) = &unfinished.record else { return Ok(()) };
                 // A run that the user ended says nothing about the plan.
                 if !matches!(unfinished.error, tilewright_engine::Error::Interrupted) {
                     history.keep(record);
                 }
                 keep(&arguments.record, record, planner)?;
-                if arguments.json {
-                    print_json(plan.shown, record, &[])?;
-                }
-            }
-            let failure = Failure::from(unfinished.error);
-            Err(match &folder {
-                Some(folder) => failure.and(format!(
-                    "{} of {} frames are kept in {}: --resume goes on from them",
-                    delivery.delivered,
-                    shape.samples * shape.frames,
-                    folder.display()
-                )),
-                None => failure,
-            })
+                if arguments.json { print_json(plan.shown, record, &[]) } else { Ok(()) }
+            };
+            let failure = told().err().unwrap_or_else(|| Failure::from(unfinished.error));
+            Err(delivery.left(failure, count))
         })?;
         // A resumed decode takes less time than its whole clip, so the history leaves it out.
         finished.record.resumed_frames = begun as u32;
@@ -170,7 +163,7 @@ impl Work for Clips<'_> {
             history.keep(&finished.record);
         }
         let writer = delivery.writing.take().ok_or_else(|| Failure::work("interrupted"))?;
-        let mut files = writer.finish()?;
+        let mut files = writer.finish().map_err(|error| delivery.left(error.into(), count))?;
         plan.keep_names(&output, &shape);
         if let Some(journal) = delivery.journal {
             Pinned::forget(journal.folder())?;

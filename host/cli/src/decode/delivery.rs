@@ -2,6 +2,7 @@
 
 use std::{
     mem,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -10,38 +11,64 @@ use tilewright_decode::frame;
 use tilewright_engine::Sink;
 use tilewright_media::{ClipWriter, Frame, Journal, Preview, Texts};
 
+use super::pinned::Pinned;
+
 use crate::{
     failure::{Failure, Outcome},
     tell::tell,
 };
 
+/// What to do about frames that are kept.
+const GOING_ON: &str = "--resume goes on from them, and deleting the folder gives them up";
+
 /// The output being written; taken away by whoever ends the program in the middle of it, so that nothing half-written stays behind.
 #[derive(Clone, Default)]
-pub struct Writing(Arc<Mutex<Option<ClipWriter>>>);
+pub struct Writing(Arc<Mutex<Underway>>);
+
+#[derive(Default)]
+struct Underway {
+    writer: Option<ClipWriter>,
+    /// The journal's folder, if there is a journal.
+    journal: Option<PathBuf>,
+}
 
 impl Writing {
-    /// Begins the output.
-    pub fn begin(&self, begin: impl FnOnce() -> Result<ClipWriter, tilewright_media::Error>) -> Outcome {
-        let mut writing = self.lock();
-        let writer = writing.insert(begin()?);
+    /// Begins the output; `journal` is the folder of its journal, if there is one.
+    pub fn begin(
+        &self,
+        journal: Option<&Path>,
+        begin: impl FnOnce() -> Result<ClipWriter, tilewright_media::Error>,
+    ) -> Outcome {
+        let mut underway = self.lock();
+        underway.journal = journal.map(Path::to_owned);
+        let writer = underway.writer.insert(begin()?);
         writer.notes().iter().for_each(|note| tell!("note: {note}"));
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<ClipWriter>> {
+    fn lock(&self) -> MutexGuard<'_, Underway> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the writer away; without it nothing more is written.
     pub fn take(&self) -> Option<ClipWriter> {
-        self.lock().take()
+        mem::take(&mut *self.lock()).writer
     }
 
     /// Removes what is half-written, for good: whoever would write more waits until the program has ended.
     pub fn abandon(&self) {
-        let mut writing = self.lock();
-        drop(writing.take());
-        mem::forget(writing);
+        let mut underway = self.lock();
+        drop(underway.writer.take());
+        if let Some(folder) = underway.journal.take() {
+            if Journal::is_begun(&folder) {
+                tell!("note: finished frames are kept in {}: {GOING_ON}", folder.display());
+            } else {
+                // What can't be removed is told of by the next decode.
+                let _ = Pinned::forget(&folder);
+                let _ = Journal::sweep(&folder);
+            }
+        }
+        mem::forget(underway);
     }
 }
 
@@ -53,8 +80,6 @@ pub struct Delivery {
     pub texts: Texts,
     /// The first frame of the first sample, once it is there.
     pub first: Option<Frame>,
-    /// Frames of all samples that are out.
-    pub delivered: usize,
 }
 
 impl Delivery {
@@ -64,10 +89,9 @@ impl Delivery {
         for (sample, &done) in done.iter().enumerate() {
             for place in 0..done {
                 let frame = journal.frame(sample, place)?;
-                let mut writing = self.writing.lock();
-                let writer = writing.as_mut().ok_or_else(|| Failure::work("interrupted"))?;
+                let mut underway = self.writing.lock();
+                let writer = underway.writer.as_mut().ok_or_else(|| Failure::work("interrupted"))?;
                 writer.frame(sample, place, &frame)?;
-                self.delivered += 1;
                 if (sample, place) == (0, 0) {
                     self.show(&frame)?;
                     self.first = Some(frame);
@@ -75,6 +99,21 @@ impl Delivery {
             }
         }
         Ok(())
+    }
+
+    /// The failure of a decode that has not come to its end, with what is kept of it: a half-written output is removed, and so is a journal
+    /// without a frame to go on from. `frames` are those of the whole clip.
+    pub fn left(&mut self, failure: Failure, frames: usize) -> Failure {
+        drop(self.writing.take());
+        let Some(journal) = self.journal.take() else { return failure };
+        let folder = journal.folder().to_owned();
+        match journal.kept() {
+            0 => match Pinned::forget(&folder).and_then(|()| Ok(journal.remove()?)) {
+                Ok(()) => failure,
+                Err(error) => failure.and(error),
+            },
+            kept => failure.and(format!("{kept} of {frames} frames are kept in {}: {GOING_ON}", folder.display())),
+        }
     }
 
     fn show(&self, frame: &Frame) -> Result<(), tilewright_media::Error> {
@@ -100,10 +139,9 @@ impl Sink for Delivery {
                 journal.append(sample, place, &frame)?;
             }
             // Held until the frame is shown, too: no half-written preview stays behind, either.
-            let mut writing = self.writing.lock();
-            let writer = writing.as_mut().ok_or("the program is being ended")?;
+            let mut underway = self.writing.lock();
+            let writer = underway.writer.as_mut().ok_or("the program is being ended")?;
             writer.frame(sample, place, &frame)?;
-            self.delivered += 1;
             if (sample, place) == (0, 0) {
                 self.show(&frame)?;
                 self.first = Some(frame);

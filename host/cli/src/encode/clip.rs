@@ -1,7 +1,7 @@
 //! Clips, and single pictures for video VAEs.
 
 use tilewright_engine::{ClipEncodeJob, ClipExtents, VideoVae};
-use tilewright_plan::Recorder;
+use tilewright_plan::{Recorder, words::counted};
 
 use super::{Plan, limit, scaling, source::Source, texts, unfinished};
 use crate::{
@@ -57,7 +57,8 @@ impl Work for Clips<'_> {
             ));
         }
         if source.channels() != config.image_channels {
-            return refused(format!("{} channels, the VAE takes {}", source.channels(), config.image_channels));
+            let channels = counted(source.channels() as u64, "channel");
+            return refused(format!("{channels}, the VAE takes {}", config.image_channels));
         }
         source.crop(config.spatial_scale())?;
         let temporal = config.temporal_scale();
@@ -96,6 +97,7 @@ impl Work for Clips<'_> {
             None => encoded.latents,
         };
         let path = output.write(&latents, &texts(input), &encoded.record)?;
+        plan.keep_name(&path);
         keep(&arguments.record, &encoded.record, planner)?;
         report(plan.shown, &encoded.record, &encoded.candidates, &[path])
     }

@@ -75,6 +75,7 @@ impl Work for Pictures<'_> {
             None => encoded.latents,
         };
         let path = output.write(&latents, &texts(input), &encoded.record)?;
+        plan.keep_name(&path);
         keep(&arguments.record, &encoded.record, planner)?;
         report(plan.shown, &encoded.record, &encoded.candidates, &[path])
     }

@@ -96,7 +96,7 @@ fn show(comparison: &Comparison) -> Outcome {
     facts.push(("prices", format!("{} (sums and ratios are of the decisions that differ)", origins.join(", "))));
     writeln!(stdout, "{}\n", table::facts(facts))?;
     let heading = ["request", "call", "A", "B", "time", "memory"];
-    writeln!(stdout, "{}", table::listing(&heading, &["time", "memory"], differences.iter().map(row)))?;
+    writeln!(stdout, "{}", table::wrapped(&heading, &["time", "memory"], differences.iter().map(row)))?;
     Ok(())
 }
 

@@ -119,6 +119,38 @@ fn what_is_not_its_own_is_left() {
 }
 
 #[test]
+fn what_has_no_frame_to_go_on_from_is_swept() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = output(folder.path());
+    let path = Journal::folder_of(&output);
+    let sweep = || Journal::sweep(&path).unwrap();
+    sweep();
+    assert!(samples::is_empty(folder.path()), "nothing is made");
+    let (mut journal, _) = Journal::open(&output, "job", SHAPE).unwrap();
+    fill(&mut journal, 0, 0..2);
+    assert_eq!(journal.kept(), 0, "nothing is committed");
+    assert!(!Journal::is_begun(&path));
+    sweep();
+    assert!(samples::is_empty(folder.path()));
+    drop(journal);
+
+    let (mut journal, _) = Journal::open(&output, "job", SHAPE).unwrap();
+    fill(&mut journal, 0, 0..2);
+    journal.commit().unwrap();
+    fill(&mut journal, 1, 0..1);
+    assert_eq!(journal.kept(), 2);
+    sweep();
+    assert!(Journal::is_begun(&path));
+    drop(journal);
+    // Damaged frames are none to go on from.
+    File::options().write(true).open(path.join(frames_name(0))).unwrap().set_len(10).unwrap();
+    let (journal, done) = Journal::open(&output, "job", SHAPE).unwrap();
+    assert_eq!((done, journal.kept()), (vec![0, 0], 0));
+    journal.remove().unwrap();
+    assert!(samples::is_empty(folder.path()));
+}
+
+#[test]
 fn a_folder_of_frames_has_its_journal_beside_it() {
     let folder = tempfile::tempdir().unwrap();
     let output = Output::new(&folder.path().join("frames/"), Kind::Clip).unwrap();

@@ -6,6 +6,7 @@ use std::sync::{Arc, MutexGuard, TryLockError, atomic::Ordering};
 use tilewright_config::Source;
 use tilewright_policy::Verdict;
 use tilewright_registry::{Reference, without_user};
+use tilewright_signing::Refusal;
 
 use super::{Change, Checked, InForce, Replacement, Rollout, lock, now, one_line};
 use crate::{
@@ -169,7 +170,7 @@ impl Rollout {
         }
         let in_force = slot.forces.load().in_force.number;
         let why = error.for_callers();
-        if why != one_line(error) {
+        if error.is_for_the_log() {
             tracing::warn!(policy = slot.name, error = one_line(error), "a registry does not give a policy");
         }
         slot.refuse(Refused { time: now(), origin: origin.into(), why: why.clone() });
@@ -304,13 +305,14 @@ impl Rollout {
     /// is for. If signatures are required, the signature is verified before the module is looked at.
     ///
     /// # Errors
-    /// [`Error::Unsigned`], [`Error::UnknownPolicy`], or the error of a module that can't be loaded or stored at all.
+    /// [`Error::Garbled`], [`Error::Unsigned`], [`Error::UnknownPolicy`], or the error of a module that can't be loaded
+    /// or stored at all.
     pub fn upload(&self, bytes: Vec<u8>, signature: Option<String>, policy: Option<&str>) -> Result<Checked> {
         let grants = policy.map(|name| Ok::<_, Error>(self.find(name)?.changing().wanted.grants)).transpose()?;
         let digest = crate::module::digest(&bytes);
         let origin = crate::module::called(&digest);
         if let Some(signature) = &signature {
-            key_of(&digest, signature)?;
+            check_signature(signature)?;
         }
         // An uploaded copy of a policy that ships needs no signature.
         let shipped = shipped_as(&bytes);
@@ -325,7 +327,7 @@ impl Rollout {
     /// # Errors
     /// No such module; no signature at all.
     pub fn sign(&self, digest: &str, signature: &str) -> Result<()> {
-        key_of(digest, signature)?;
+        check_signature(signature)?;
         let bytes = self.sources.modules.get(digest)?;
         let policies = self.config.load().policies.clone();
         if policies.require_signed {
@@ -367,10 +369,13 @@ impl Replacement {
     }
 }
 
-/// Refuses text that is no signature at all.
-fn key_of(digest: &str, signature: &str) -> Result<()> {
-    let policy = || digest.chars().take(80).collect();
-    tilewright_signing::key_of(signature).map(drop).map_err(|refusal| Error::Unsigned { policy: policy(), refusal })
+/// Refuses text that is no signature at all, whether or not the configuration asks for signatures.
+fn check_signature(text: &str) -> Result<()> {
+    match tilewright_signing::key_of(text) {
+        Ok(_) => Ok(()),
+        Err(Refusal::Garbled { detail }) => Err(Error::Garbled { detail }),
+        Err(refusal) => Err(Error::Garbled { detail: refusal.to_string() }),
+    }
 }
 
 /// The changes to a policy's source that come with a swap.

@@ -34,7 +34,7 @@ fn told(update: &Update) -> Event {
         Update::Job(job) => event("job", job),
         Update::Plan(planned) => event("plan", planned),
         Update::Progress(progress) => event("progress", progress),
-        Update::Failed(failed) => event("failed", &serde_json::json!({ "plan": failed.0, "failure": failed.1 })),
+        Update::Failed(failed) => event("failed", failed),
         Update::End(job) => event("end", job),
     }
 }
@@ -53,7 +53,7 @@ pub struct FollowEvent {
 /// Follow a job
 ///
 /// Server-sent events: `job` (the job), `plan` (what is carried out, and how it divides the work), `progress` (tiles, bands, chunks or passes done), `failed` (an
-/// attempt; another follows), `end` (the job; the last). A stream without `end` was ended by the server's own end: the job goes on after its next start.
+/// attempt; another follows), `end` (the job; the last). `plan`, `progress` and `failed` have the number of the `attempt`, from 1: progress begins anew with each and goes back within none. A stream without `end` was ended by the server's own end: the job goes on after its next start.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/events", operation_id = "followJob", params(("id" = String, Path, description = "The job's id")),
     responses(

@@ -289,7 +289,12 @@ pub async fn sign(State(app): State<App>, Named(digest): Named, request: Request
     let bytes = to_bytes(request.into_body(), SIGNATURE).await.map_err(|error| cut_off(&error, SIGNATURE as u64))?;
     let text = String::from_utf8(bytes.to_vec())
         .map_err(|_| Problem::new(StatusCode::BAD_REQUEST, "the signature: not UTF-8"))?;
-    spawn_blocking(move || app.house.rollout.sign(&digest, &text)).await??;
+    let signed = spawn_blocking(move || app.house.rollout.sign(&digest, &text)).await?;
+    signed.map_err(|error| match error {
+        // The address names the module.
+        tilewright_rollout::Error::UnknownModule { .. } => Problem::not_found(error.for_callers()),
+        error => error.into(),
+    })?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -336,13 +341,17 @@ impl ReplacementBody {
     fn read(self) -> Outcome<(Replacement, Option<Settings>)> {
         let replacement = match (self.digest, self.source) {
             (Some(_), Some(_)) => return Err(Problem::wrong("give digest or source, not both")),
-            (Some(digest), None) => Replacement::Stored { digest },
+            (Some(digest), None) if is_digest(&digest) => Replacement::Stored { digest },
+            (Some(_), None) => return Err(Problem::wrong("digest: expected sha256: and 64 hexadecimal digits")),
             (None, None) => Replacement::Configured,
             (None, Some(source)) => {
                 if source.len() > TEXT || source.contains(char::is_control) {
                     return Err(Problem::wrong(
                         "source: expected the name of a policy that ships, or oci://REGISTRY/NAME:TAG",
                     ));
+                }
+                if source.starts_with("sha256:") {
+                    return Err(Problem::wrong("source: a stored module is named by digest: give that instead"));
                 }
                 let Ok(source) = source.parse::<Source>();
                 if let Source::File(_) = source {
@@ -356,6 +365,12 @@ impl ReplacementBody {
         };
         Ok((replacement, self.settings.map(plain).transpose()?))
     }
+}
+
+/// True for `sha256:` and as many digits as such a digest has, in lower case.
+fn is_digest(text: &str) -> bool {
+    let hex = text.strip_prefix("sha256:").unwrap_or_default();
+    hex.len() == 64 && hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Settings as texts, as they are on command lines.

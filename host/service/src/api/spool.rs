@@ -2,6 +2,7 @@
 
 use std::{io, sync::Arc};
 
+use axum::http::StatusCode;
 use tempfile::NamedTempFile;
 use tilewright_rollout::is_full;
 use tokio::{io::AsyncWriteExt, task::spawn_blocking};
@@ -56,6 +57,13 @@ impl Spool {
 
 /// The answer to an upload that can't be written. Readiness says so, too, until the disk takes writes again.
 fn unwritten(house: &House, error: &io::Error) -> Problem {
+    if error.kind() == io::ErrorKind::FileTooLarge {
+        // Nothing is wrong with the disk, and a later try would end the same.
+        return Problem::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "no file may be that large on the server: send less at once",
+        );
+    }
     house.disk.note(is_full(error), error.to_string());
     Problem::unwritten(is_full(error))
 }

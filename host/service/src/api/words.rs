@@ -1,7 +1,7 @@
 //! Faults of a body, a query or a form, in the API's words: the field, what is expected there, and what came instead.
 //! Parsers speak of their own types and of places in the text, which mean nothing to the author of a client.
 
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 /// Parsers' names of types, with those of the API's description.
 const EXPECTED: [(&str, &str); 14] = [
@@ -56,9 +56,14 @@ pub fn object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
     let place = |error: &serde_json::Error| {
         Fault::Syntax(format!("not JSON, from line {}, column {} on", error.line(), error.column()))
     };
-    let read = serde_path_to_error::deserialize(&mut reader).map_err(|error| match error.inner().is_data() {
-        true => Fault::Data(line(&error.path().to_string(), &error.inner().to_string())),
-        false => place(error.inner()),
+    let read = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let path = error.path().to_string();
+        match error.inner() {
+            data if data.is_data() => Fault::Data(line(&path, &data.to_string())),
+            // The parser says of some values that are expected to be others that they are not JSON.
+            _ if serde_json::from_slice::<IgnoredAny>(bytes).is_ok() => Fault::Data(line(&path, "")),
+            syntax => place(syntax),
+        }
     })?;
     // Anything after the object is a fault.
     reader.end().map_err(|error| place(&error)).map(|()| read)
@@ -113,7 +118,7 @@ fn meant(expected: &str) -> &str {
     if expected.starts_with("struct ") {
         return "an object";
     }
-    EXPECTED.iter().find(|(theirs, _)| *theirs == expected).map_or(expected, |(_, ours)| ours)
+    EXPECTED.iter().find(|(theirs, _)| *theirs == expected).map_or("what /openapi.json describes", |(_, ours)| ours)
 }
 
 /// Names the value that came; serde calls it `string "x"`, ``integer `1` ``, `null`.
@@ -190,6 +195,11 @@ mod tests {
             ),
         ] {
             assert_eq!(object::<Asked>(text.as_bytes()).unwrap_err(), Fault::Data(words.into()), "{text}");
+        }
+        // An object in place of a name, and a number past all numbers.
+        for text in [r#"{"model":"a","kind":{}}"#, r#"{"model":"a","most":1e999}"#] {
+            let Err(Fault::Data(words)) = object::<Asked>(text.as_bytes()) else { panic!("{text}") };
+            assert!(words.ends_with("not as it is described in /openapi.json"), "{text}: {words}");
         }
         for text in ["", "{", "{\"model\":\"a\"} x", "{\"model\": tru}", "\u{1}"] {
             let Err(Fault::Syntax(words)) = object::<Asked>(text.as_bytes()) else { panic!("{text}") };

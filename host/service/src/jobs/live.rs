@@ -88,11 +88,15 @@ pub struct Planned {
     pub policy: String,
     /// Its revision.
     pub revision: u64,
+    /// Counted from 1 since the work began.
+    pub attempt: u32,
 }
 
 /// How far a plan is.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Progress {
+    /// The attempt that it is of; within one it never goes back.
+    pub attempt: u32,
     /// 0 to 1.
     pub share: f64,
     /// Parts.
@@ -101,6 +105,23 @@ pub struct Progress {
     pub total: u32,
     /// What a part is.
     pub unit: Unit,
+}
+
+impl Progress {
+    fn of(attempt: u32, grid: GridFacts, share: f64) -> Self {
+        Self { attempt, share, done: grid.done(share), total: grid.total, unit: grid.unit }
+    }
+}
+
+/// A plan that failed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Failed {
+    /// Which attempt it was.
+    pub attempt: u32,
+    /// The plan.
+    pub plan: Plan,
+    /// Why.
+    pub failure: Failure,
 }
 
 /// What followers hear.
@@ -113,7 +134,7 @@ pub enum Update {
     /// It has come further.
     Progress(Progress),
     /// It failed, and another follows.
-    Failed(Box<(Plan, Failure)>),
+    Failed(Box<Failed>),
     /// The job has ended.
     End(Box<Job>),
 }
@@ -135,6 +156,8 @@ pub struct Now {
     pub progress: Option<Progress>,
     /// When it began, in milliseconds since 1970.
     pub started_ms: Option<u64>,
+    /// The attempt under way, or the last one; 0 before the first.
+    pub attempt: u32,
 }
 
 impl Seen {
@@ -158,24 +181,40 @@ impl Seen {
         self.lock().started_ms = Some(at_ms);
     }
 
-    /// A plan is about to be carried out.
-    pub fn planned(&self, request: &Request, decision: &Decision, policy: &str, revision: u64) {
+    /// A plan is about to be carried out: in another attempt or, where it `goes_on`, in the one under way, from where
+    /// that is.
+    pub fn planned(&self, request: &Request, decision: &Decision, policy: &str, revision: u64, goes_on: bool) {
         let grid = GridFacts::of(request, &decision.plan);
-        let planned = Planned { plan: decision.plan.clone(), grid, policy: policy.into(), revision };
+        self.begun(&decision.plan, grid, (policy, revision), goes_on);
+    }
+
+    fn begun(&self, plan: &Plan, grid: GridFacts, (policy, revision): (&str, u64), goes_on: bool) {
         let mut now = self.lock();
+        let attempt = now.attempt + u32::from(!goes_on);
+        let share = now.progress.filter(|_| goes_on).map(|progress| progress.share);
+        let planned = Planned { plan: plan.clone(), grid, policy: policy.into(), revision, attempt };
+        now.attempt = attempt;
         now.planned = Some(planned.clone());
-        now.progress = None;
+        now.progress = share.map(|share| Progress::of(attempt, grid, share));
         // Nobody may follow.
         let _ = self.sender.send(Update::Plan(Box::new(planned)));
+    }
+
+    /// The attempt under way has failed.
+    pub fn failed(&self, plan: &Plan, failure: Failure) {
+        let attempt = self.lock().attempt;
+        self.tell(Update::Failed(Box::new(Failed { attempt, plan: plan.clone(), failure })));
     }
 
     /// The plan has come further; told where another part is done. Whether it was.
     pub fn progress(&self, share: f64) -> bool {
         let mut now = self.lock();
-        let Some(grid) = now.planned.as_ref().map(|planned| planned.grid) else { return false };
+        let Some((attempt, grid)) = now.planned.as_ref().map(|planned| (planned.attempt, planned.grid)) else {
+            return false;
+        };
         // A clip's is worked out anew with each chunk: it may seem to go back.
         let share = now.progress.map_or(share, |known| share.max(known.share));
-        let progress = Progress { share, done: grid.done(share), total: grid.total, unit: grid.unit };
+        let progress = Progress::of(attempt, grid, share);
         let further = now.progress.is_none_or(|known| known.done != progress.done || share - known.share >= 0.02);
         if further {
             now.progress = Some(progress);
@@ -257,5 +296,47 @@ impl Live {
     /// Hears of changes.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.pulse.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tilewright_plan::{Dtype, Layout, Precision, Release};
+
+    use super::*;
+
+    #[test]
+    fn progress_goes_back_with_another_attempt_alone() {
+        let plan = Plan {
+            space: Space::Whole,
+            time: Time::Carried { frames: 1 },
+            batch: 1,
+            precision: Precision::Uniform(Dtype::F32),
+            layout: Layout::ChannelsFirst,
+            release: Release::EachStep,
+            offload: false,
+            prefetch: 0,
+            reason: String::new(),
+        };
+        let seen = Live::default().add("job");
+        let begun = |total, goes_on| {
+            seen.begun(&plan, GridFacts { rows: 1, columns: 1, total, unit: Unit::Chunk }, ("own", 1), goes_on);
+        };
+        let at = || seen.now().progress.map(|progress| (progress.attempt, progress.done, progress.total));
+        assert!(!seen.progress(0.5), "nothing is under way");
+        begun(4, false);
+        assert_eq!((at(), seen.now().attempt), (None, 1));
+        seen.progress(0.5);
+        seen.progress(0.25);
+        assert_eq!(at(), Some((1, 2, 4)));
+        // Another revision takes over in the middle of a clip.
+        begun(8, true);
+        assert_eq!(at(), Some((1, 4, 8)));
+        seen.progress(0.3);
+        assert_eq!(at(), Some((1, 4, 8)));
+        begun(4, false);
+        assert_eq!((at(), seen.now().attempt), (None, 2));
+        seen.progress(0.25);
+        assert_eq!(at(), Some((2, 1, 4)));
     }
 }

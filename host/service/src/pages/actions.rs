@@ -150,7 +150,10 @@ pub async fn swap(State(app): State<App>, Named(name): Named, request: Request) 
     let outcome = async {
         let in_force = app.house.rollout.policy(&name)?.in_force;
         let (digest, source) = match (module, source) {
-            (Some(module), _) => (Some(api::uploaded(&app, module, signature, Some(name.clone())).await?.digest), None),
+            (Some(_), Some(_)) => return Err(Problem::wrong("give a file or a source, not both")),
+            (Some(module), None) => {
+                (Some(api::uploaded(&app, module, signature, Some(name.clone())).await?.digest), None)
+            }
             (None, Some(source)) if source.starts_with("sha256:") => (Some(source), None),
             (None, Some(source)) => (None, Some(source)),
             // The same module with other settings.
@@ -203,7 +206,7 @@ async fn swap_form(app: &App, request: Request) -> Outcome<Swap> {
     Ok(swap)
 }
 
-/// What becomes of a policy.
+/// The changes to a policy that need nothing but its name.
 enum Change {
     RollBack,
     Pause,

@@ -10,12 +10,7 @@ use tilewright_plan::{Candidate, Decision, FailedAttempt, LogLine, Request};
 use tilewright_rollout::Assignment;
 
 use super::End;
-use crate::{
-    clock,
-    device::Device,
-    house::House,
-    jobs::live::{Seen, Update},
-};
+use crate::{clock, device::Device, house::House, jobs::live::Seen};
 
 /// Whether a job is to end, and why.
 #[derive(Clone, Debug)]
@@ -65,6 +60,8 @@ pub struct Observing<'a> {
     successor: Box<dyn Fn() -> bool>,
     /// The number of the revision that decides now.
     current: Arc<AtomicU64>,
+    /// The next decision goes on with the attempt under way.
+    goes_on: bool,
     /// What is asked for, once that is known.
     pub request: Option<Request>,
     /// What the last decision considered.
@@ -93,6 +90,7 @@ impl<'a> Observing<'a> {
             why,
             successor: Box::new(successor),
             current,
+            goes_on: false,
             request: None,
             candidates,
             log,
@@ -115,8 +113,9 @@ impl Observer for Observing<'_> {
         self.house.stories.decided(policy, number, elapsed.as_secs_f64());
         self.candidates.clone_from(&decision.candidates);
         self.log.extend(decision.log.iter().cloned());
+        let goes_on = std::mem::take(&mut self.goes_on);
         if let Some(request) = &self.request {
-            self.seen.planned(request, decision, policy, number);
+            self.seen.planned(request, decision, policy, number, goes_on);
         }
         let fallback = reason.map(|reason| reason.to_string());
         let decision_us = elapsed.as_nanos() as f64 / 1e3;
@@ -126,7 +125,7 @@ impl Observer for Observing<'_> {
 
     fn failed(&mut self, attempt: &FailedAttempt) {
         tracing::warn!(failure = %attempt.failure, space = %attempt.plan.space, "an attempt failed");
-        self.seen.tell(Update::Failed(Box::new((attempt.plan.clone(), attempt.failure))));
+        self.seen.failed(&attempt.plan, attempt.failure);
         self.house.live.touch();
     }
 
@@ -139,7 +138,9 @@ impl Observer for Observing<'_> {
     }
 
     fn renew(&mut self) -> bool {
-        (self.successor)()
+        // Frames that were delivered stay: whoever decides from here on begins no other attempt.
+        self.goes_on = (self.successor)();
+        self.goes_on
     }
 }
 

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     accept::{rate, shape},
     device::Worker,
-    error::one_line,
+    error::{decode_line, one_line},
     house::House,
     jobs::{JobResult, Kept},
     models::Opened,
@@ -71,7 +71,7 @@ pub fn decoded(
                 Ok(pictures) => pictures,
                 Err(error) => return failed(one_line(&error)),
             };
-            match Job::new(&worker.machine, vae, &pictures, limit, objective) {
+            match Job::new(&worker.device.machine, vae, &pictures, limit, objective) {
                 Ok(job) => {
                     let before = history.before(job.request());
                     work.picture(&job.with_history(&before), decider, observing)
@@ -79,7 +79,7 @@ pub fn decoded(
                 Err(error) => failed(one_line(&error)),
             }
         }
-        Model::Clip(vae) => match ClipJob::new(&worker.machine, vae, &latent.values, limit, objective) {
+        Model::Clip(vae) => match ClipJob::new(&worker.device.machine, vae, &latent.values, limit, objective) {
             Ok(job) => {
                 let before = history.before(job.request());
                 work.clip(&job.with_history(&before), decider, observing)
@@ -108,25 +108,34 @@ impl Work<'_> {
         let end = match unfinished.error {
             tilewright_engine::Error::Interrupted => observing.why().end(),
             error @ tilewright_engine::Error::Sink(_) => self.unwritten(&error),
-            error => End::Failed(one_line(&error)),
+            error => End::Failed(decode_line(&error)),
         };
         Outcome { record: unfinished.record, output: None, end: Err(end) }
     }
 
-    /// The end of a job whose result could not be written; the job is done again if the disk is the cause.
+    /// The end of a job whose result could not be written; the job is done again if there was no room. Whatever else is
+    /// the cause would be there again at the next try.
     fn unwritten(&self, error: &(dyn std::error::Error + 'static)) -> End {
-        let line = one_line(error);
-        let folder = self.house.files.of(&self.kept.job.id);
-        let mut causes = std::iter::successors(Some(error), |error| error.source());
-        let found = causes.find_map(|cause| cause.downcast_ref::<io::Error>().filter(|error| is_full(error)));
-        if found.is_some() {
+        let mut line = one_line(error);
+        if error.is::<io::Error>() {
+            // The system's reason alone does not say of what.
+            line = format!("the result can't be written: {line}");
+        }
+        let causes = || std::iter::successors(Some(error), |error| error.source());
+        let is_any =
+            |is: fn(&io::Error) -> bool| causes().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is));
+        if is_any(is_full) {
             self.house.disk.note(true, line.clone());
             return End::Unwritten(line);
         }
+        if is_any(|error: &io::Error| error.kind() == io::ErrorKind::FileTooLarge) {
+            let advice = "no file may be that large on the server: ask for a smaller format, or send less at once";
+            return End::Failed(format!("{line}: {advice}"));
+        }
         // An encoder in another process reports a full disk in its own words, so the disk is probed.
-        match self.house.disk.probe(&folder) {
-            Ok(()) => End::Failed(line),
-            Err(_) => End::Unwritten(line),
+        match self.house.disk.probe(&self.house.files.of(&self.kept.job.id)) {
+            Err(error) if is_full(&error) => End::Unwritten(line),
+            _ => End::Failed(line),
         }
     }
 

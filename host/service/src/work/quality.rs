@@ -63,12 +63,13 @@ fn decoded(
     match &model.model {
         Model::Picture(vae) => {
             let pictures = latent.pictures().map_err(|error| one_line(&error))?;
-            let job = Job::new(&worker.machine, vae, &pictures, limit, objective).map_err(|error| one_line(&error))?;
+            let job =
+                Job::new(&worker.device.machine, vae, &pictures, limit, objective).map_err(|error| one_line(&error))?;
             let finished = job.run(&mut planner, &mut Quiet(why)).map_err(|unfinished| one_line(&unfinished.error))?;
             Ok((finished.record, finished.pictures))
         }
         Model::Clip(vae) => {
-            let job = ClipJob::new(&worker.machine, vae, &latent.values, limit, objective)
+            let job = ClipJob::new(&worker.device.machine, vae, &latent.values, limit, objective)
                 .map_err(|error| one_line(&error))?;
             let mut held = Held::default();
             let none_done = vec![0; kept.job.batch as usize];

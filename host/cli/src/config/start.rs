@@ -1,0 +1,233 @@
+//! What keeps a service from starting, as far as the configuration is the cause: `config check` looks for all of it, and `serve` names the
+//! line of what it found.
+
+use std::{net::TcpListener, path::Path};
+
+use sha2::{Digest, Sha256};
+use tilewright_config::{Choice, Config, Policy, Server, Source, Wasi};
+use tilewright_decode::Model;
+use tilewright_engine::{Machine, Overrides};
+use tilewright_models::Family;
+use tilewright_policy::{Admission, CacheDir, Limits, PolicyError, PolicyHost, shipped_module, shipped_names};
+use tilewright_registry::Reference;
+use tilewright_torch::device;
+use ureq::http::Uri;
+
+use super::certificates;
+use crate::{
+    failure::{Failure, Outcome},
+    policy::admission,
+};
+
+/// Reports the first thing that keeps a service from starting. What belongs to the moment is left to the start: a port in use, another
+/// server in the data folder, a registry that does not answer.
+pub fn check(config: &Config) -> Outcome {
+    checked(config, &CacheDir::User)
+}
+
+fn checked(config: &Config, cache: &CacheDir) -> Outcome {
+    let shipped: Vec<&str> = shipped_names().collect();
+    config.check(&shipped)?;
+    config.check_presence()?;
+    config.check_presence_of_policies()?;
+    config.check_tokens()?;
+    certificates::check(config)?;
+    collector(config)?;
+    devices(config)?;
+    // Who only says which keys are trusted needs neither an address nor a folder.
+    if !config.models.is_empty() || config.server != Server::default() {
+        address(config)?;
+        data(config)?;
+    }
+    for (name, configured) in &config.models {
+        model(config, name, configured)?;
+    }
+    for (name, configured) in &config.policies.named {
+        policy(config, name, configured, cache)?;
+    }
+    Ok(())
+}
+
+/// Opens a model as the service does.
+pub fn model(config: &Config, name: &str, configured: &tilewright_config::Model) -> Outcome<Model> {
+    let wrong = |key: &str, detail: String| Failure::from(config.wrong_at(&format!("models/{name}/{key}"), detail));
+    let family = configured.family.as_deref().map(str::parse::<Family>).transpose();
+    let family = family.map_err(|error| wrong("family", error))?;
+    let overrides = Overrides { family, scaling: configured.scaling_factor, shift: configured.shift_factor };
+    Model::open(&configured.vae, overrides).map_err(|error| {
+        let given = [
+            ("family", overrides.family.is_some()),
+            ("scaling-factor", overrides.scaling.is_some()),
+            ("shift-factor", overrides.shift.is_some()),
+        ];
+        let given = given.iter().find(|(_, is_given)| *is_given).map(|(key, _)| *key);
+        // A file that opens without them is not at fault.
+        let key = given.filter(|_| Model::open(&configured.vae, Overrides::default()).is_ok());
+        wrong(key.unwrap_or("vae"), Failure::from(error).to_string())
+    })
+}
+
+/// The address is one of this machine's. The port is not tried: the service may be at work there.
+fn address(config: &Config) -> Outcome {
+    let address = config.server.listen.ip();
+    let taken = TcpListener::bind((address, 0)).map(drop);
+    taken.map_err(|error| {
+        let detail = format!("can't listen on {address}: {error}: name an address of this machine");
+        config.wrong_at("server/listen", detail).into()
+    })
+}
+
+/// Traces can be sent to what is named.
+fn collector(config: &Config) -> Outcome {
+    let Some(endpoint) = &config.server.telemetry.otlp else { return Ok(()) };
+    endpoint.parse::<Uri>().map(drop).map_err(|error| {
+        let detail = format!("'{endpoint}' is no URL of a collector: {error}: write one as in http://127.0.0.1:4318");
+        config.wrong_at("server/telemetry/otlp", detail).into()
+    })
+}
+
+/// The data folder can be written, or the folder that it is going to be made in. Nothing is left there.
+fn data(config: &Config) -> Outcome {
+    let wrong = |detail: String| Failure::from(config.wrong_at("server/data", detail));
+    let data = config.server.data_folder();
+    let data = data.ok_or_else(|| wrong("there is no home folder to keep jobs in: give [server] data".into()))?;
+    let there = data.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("."));
+    tempfile::tempfile_in(there).map(drop).map_err(|error| {
+        wrong(format!("{}: no file can be made there: {error}: name a folder that can be written", there.display()))
+    })
+}
+
+/// Every GPU that is named is there.
+fn devices(config: &Config) -> Outcome {
+    for (name, configured) in config.devices() {
+        let Choice::Gpu(place) = configured.device else { continue };
+        Machine::find(device::Choice::Gpu(place)).map_err(|error| {
+            Failure::from(config.wrong_at(&format!("devices/{name}/device"), Failure::from(error).to_string()))
+        })?;
+    }
+    Ok(())
+}
+
+/// A policy can be put in force: it is what the configuration says, signed where that is asked for, has its settings, and passes its gate.
+fn policy(config: &Config, name: &str, configured: &Policy, cache: &CacheDir) -> Outcome {
+    let wrong = |key: &str, detail: String| Failure::from(config.wrong_at(&format!("policies/{name}/{key}"), detail));
+    let refused = |error: PolicyError| match error {
+        PolicyError::Sandbox { .. } => Failure::from(error),
+        error => wrong(&blamed(&error, &configured.set), Failure::from(error).to_string()),
+    };
+    let host = PolicyHost::new(limits(configured), cache)?;
+    let (bytes, origin) = match &configured.source {
+        Source::Shipped(shipped) => (shipped_module(shipped).unwrap_or_default().to_vec(), shipped.clone()),
+        Source::File(path) => (host.read_file(path).map_err(refused)?, path.display().to_string()),
+        // Nothing is fetched only to look at it.
+        Source::Oci(reference) => {
+            let parsed = reference.parse::<Reference>().map(drop);
+            return parsed.map_err(|error| wrong("source", Failure::from(error).to_string()));
+        }
+    };
+    if let Some(wanted) = &configured.digest {
+        let hex: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        if *wanted != format!("sha256:{hex}") {
+            let detail = format!("policy {origin}: is sha256:{hex}: correct `digest`, or get the module that has it");
+            return Err(wrong("digest", detail));
+        }
+    }
+    let loaded = match &configured.source {
+        Source::File(path) => {
+            admission::signed(&config.policies, path, &bytes)
+                .map_err(|failure| wrong("source", failure.to_string()))?;
+            host.load(&origin, &bytes)
+        }
+        _ => host.load_shipped(&origin),
+    };
+    let loaded = loaded.map_err(refused)?;
+    // The service puts nothing in force that does not pass.
+    host.admit(&loaded, &configured.set, Admission { require_checked: true }).map(drop).map_err(refused)
+}
+
+/// What a policy may use with what it is granted.
+fn limits(configured: &Policy) -> Limits {
+    let wasi = match configured.wasi {
+        Wasi::None => tilewright_policy::Wasi::None,
+        Wasi::Inert => tilewright_policy::Wasi::Inert,
+    };
+    let usual = Limits::default().granting(wasi, configured.memory_bytes);
+    let wall_ms = configured.time.map_or(usual.wall_ms, |time| time.as_millis() as u64);
+    Limits { fuel: configured.fuel.unwrap_or(usual.fuel), wall_ms, ..usual }
+}
+
+/// The key of a policy's table that an error is about.
+fn blamed(error: &PolicyError, set: &[(String, String)]) -> String {
+    match error {
+        PolicyError::UnknownSetting { name, .. } | PolicyError::SettingType { name, .. } => format!("set/{name}"),
+        PolicyError::Refused { reason, .. } => {
+            // In the policy's own words, which begin with the setting where one is to blame.
+            let goes_on = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_');
+            let named = set
+                .iter()
+                .find(|(key, _)| reason.strip_prefix(key.as_str()).is_some_and(|rest| !rest.starts_with(goes_on)));
+            named.map_or("set".into(), |(key, _)| format!("set/{key}"))
+        }
+        _ => "source".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_keeps_a_service_from_starting_is_told_with_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tilewright.toml");
+        std::fs::write(folder.path().join("text.wasm"), "no module").unwrap();
+        let digest = format!("digest = \"sha256:{}\"", "0".repeat(64));
+        for (text, line, words) in [
+            (
+                "[policies.own]\nsource = \"fixed\"\n\nset = { tyle = 64 }",
+                4,
+                "has no setting 'tyle' (did you mean tile?)",
+            ),
+            (
+                "[policies.own]\nsource = \"fixed\"\n[policies.own.set]\nspace = \"whole\"\ntile = 0",
+                5,
+                "tile=0: allowed is",
+            ),
+            ("[policies.own]\nsource = \"adaptive\"\nset = { max-tile = \"wide\" }", 3, "is not a whole number"),
+            (&format!("[policies.own]\nsource = \"fixed\"\n{digest}"), 3, "correct `digest`"),
+            ("[policies.own]\nsource = \"text.wasm\"", 2, "not WebAssembly"),
+            ("[policies.own]\nsource = \"oci://registry.example/Own\"", 2, "registry.example/Own"),
+            ("[server]\n[server.telemetry]\notlp = \"http://[\"", 3, "'http://[' is no URL of a collector"),
+        ] {
+            let failure = checked(&Config::parse(text, &path).unwrap(), &CacheDir::Off).unwrap_err();
+            let message = failure.to_string();
+            assert!(matches!(failure, Failure::Input(_)), "{message}");
+            assert!(message.starts_with(&format!("{}:{line}: ", path.display())), "{message}");
+            assert!(message.contains(words), "{message}");
+        }
+        let sound = "[policies.own]\nsource = \"fixed\"\nset = { tile = 256, space = \"blended\" }";
+        checked(&Config::parse(sound, &path).unwrap(), &CacheDir::Off).unwrap();
+    }
+
+    #[test]
+    fn a_data_folder_is_tried_where_it_is_going_to_be_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tilewright.toml");
+        let told = |text: &str| data(&Config::parse(text, &path).unwrap()).map_err(|failure| failure.to_string());
+        assert_eq!(told("[server]\ndata = \"new/data\""), Ok(()));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+        let told = told("[server]\n\ndata = \"/proc/tilewright/data\"").unwrap_err();
+        assert!(told.contains(".toml:3: /proc: no file can be made there: "), "{told}");
+    }
+
+    #[test]
+    fn an_address_of_another_machine_is_refused_and_a_port_in_use_is_not() {
+        let told = |text: &str| address(&Config::parse(text, Path::new("tilewright.toml")).unwrap());
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        told(&format!("[server]\nlisten = \"{}\"", taken.local_addr().unwrap())).unwrap();
+        // One of those that are for documentation, and no machine's.
+        let text = "[server]\nlisten = \"192.0.2.1:7590\"\nbehind-proxy = true\ntoken-file = \"t\"";
+        let told = told(text).unwrap_err().to_string();
+        assert!(told.starts_with("tilewright.toml:2: can't listen on 192.0.2.1: "), "{told}");
+    }
+}
