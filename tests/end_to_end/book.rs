@@ -13,7 +13,7 @@ use std::{
 
 use crate::{
     program::{Place, root},
-    projects::{kept, with_tools},
+    projects::{kept_target, with_tools},
 };
 
 /// A step of a page.
@@ -81,9 +81,9 @@ fn script(page: &Page, place: &Path) -> String {
     let program = Path::new(env!("CARGO_BIN_EXE_tilewright")).parent().unwrap().display();
     let mut script = format!("set -uo pipefail\nexport PATH='{program}':\"$PATH\"\n");
     let keep_targets = format!(
-        "for manifest in */Cargo.toml; do mine=${{manifest%/*}}; target='{}'-$mine\n\
-         [ -e \"$manifest\" ] && [ ! -e $mine/target ] && mkdir -p $target && ln -s $target $mine/target\ndone\n",
-        kept("book-rust").display()
+        "for manifest in */Cargo.toml; do mine=${{manifest%/*}}\n\
+         [ -e \"$manifest\" ] && [ ! -e $mine/target ] && ln -s '{}' $mine/target\ndone\n",
+        kept_target("projects-rust-book").display()
     );
     for step in &page.steps {
         match step {
@@ -96,7 +96,7 @@ fn script(page: &Page, place: &Path) -> String {
                 let said = line.replace('\'', r"'\''");
                 let _ = write!(
                     script,
-                    "echo '$ {said}'\n{line}\nstatus=$?\nif [ $status != {status} ]; then echo \"ended with $status, not {status}\"; exit 99; fi\n"
+                    "echo \"$SECONDS s in:\" '$ {said}'\n{line}\nstatus=$?\nif [ $status != {status} ]; then echo \"ended with $status, not {status}\"; exit 99; fi\n"
                 );
                 if line.starts_with("tilewright policy new") {
                     script.push_str(&keep_targets);

@@ -58,7 +58,7 @@ pub(crate) fn write_pictures(
         return Err("the pictures differ in size".into());
     }
     let [channels, height, width] = size(first);
-    let mut writer = BufWriter::new(file);
+    let mut writer = BufWriter::new(file.as_file());
     writer.write_all(&header(&[pictures.len(), channels, height, width], texts))?;
     for picture in pictures {
         writer.write_all(&bytes(&picture.values))?;

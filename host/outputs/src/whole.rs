@@ -27,7 +27,8 @@ pub fn temporary(path: &Path, ending: &str) -> io::Result<NamedTempFile> {
     temporary_in(folder_of(&destination(path)?), ending)
 }
 
-/// A temporary file in this folder; it is removed unless it is placed.
+/// A temporary file in this folder; it is removed unless it is placed. Write through [`NamedTempFile::as_file`]: the
+/// errors of its own `Write` name the temporary file, which says nothing to a user.
 ///
 /// # Errors
 /// No file can be made there.
@@ -76,7 +77,7 @@ pub fn place_new(file: NamedTempFile, path: &Path) -> io::Result<Option<NamedTem
 /// It can't be written; nothing of it is left behind then.
 pub fn write_whole(path: &Path, contents: &[u8]) -> io::Result<()> {
     let mut file = temporary(path, ".tmp")?;
-    file.write_all(contents)?;
+    file.as_file_mut().write_all(contents)?;
     place(file, path)
 }
 

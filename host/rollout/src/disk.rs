@@ -101,7 +101,7 @@ impl Disk {
             self.step()?;
             let mut file = NamedTempFile::with_prefix_in(PART, folder)?;
             self.step()?;
-            file.write_all(bytes)?;
+            file.as_file_mut().write_all(bytes)?;
             self.step()?;
             file.as_file().sync_all()?;
             self.step()?;
@@ -154,7 +154,7 @@ impl Disk {
         let probe = || -> io::Result<()> {
             self.step()?;
             let mut file = NamedTempFile::with_prefix_in(PART, folder)?;
-            file.write_all(&[0; PROBE])?;
+            file.as_file_mut().write_all(&[0; PROBE])?;
             file.as_file().sync_all()
         };
         self.noted(folder, probe())

@@ -64,7 +64,7 @@ fn written(path: &Path, text: &str, mode: u32) -> Result<NamedTempFile> {
     let builder = builder.prefix(".tilewright-").permissions(Permissions::from_mode(mode));
     let written = || -> io::Result<NamedTempFile> {
         let mut file = builder.tempfile_in(folder_of(&destination(path)?))?;
-        file.write_all(text.as_bytes())?;
+        file.as_file_mut().write_all(text.as_bytes())?;
         Ok(file)
     };
     written().map_err(|source| Error::Unwritable { path: path.into(), source })

@@ -125,7 +125,12 @@ fn what_makes_no_sense_is_refused_with_a_line_and_nothing_is_kept() {
         (json!({ "model": "picture", "deadline_s": 0 }), &good, 422, "deadline_s: expected at least 1"),
         (json!({ "model": "picture", "deadline_s": 3601 }), &good, 422, "deadline_s: expected at most 3600"),
         (json!({ "model": "picture", "memory_limit_bytes": 1 }), &good, 422, "memory_limit_bytes: 1 B is too little"),
-        (json!({ "model": "clip", "memory_limit_bytes": 1 }), &latent(&[1, 16, 2, 4, 4], 0.0), 422, "the least is"),
+        (
+            json!({ "model": "clip", "format": "webp", "memory_limit_bytes": 1 }),
+            &latent(&[1, 16, 2, 4, 4], 0.0),
+            422,
+            "the least is",
+        ),
         (json!({ "model": "picture", "what": 1 }), &good, 422, "what: there is no such field: there are model"),
         (json!({ "model": "clip" }), &latent(&[1, 4, 4, 4], 0.0), 422, "channels"),
         (json!({ "model": "picture" }), b"rubbish", 422, "latent:"),

@@ -144,7 +144,7 @@ impl Work for Clips<'_> {
             None => job.run(planner, progress, &mut delivery, &done),
         };
         progress.finish();
-        let mut finished = finished.or_else(|unfinished| {
+        let mut finished = finished.map_err(|unfinished| {
             let mut told = || -> Outcome {
                 let Some(record) = &unfinished.record else { return Ok(()) };
                 // A run that the user ended says nothing about the plan.
@@ -155,7 +155,7 @@ impl Work for Clips<'_> {
                 if arguments.json { print_json(plan.shown, record, &[]) } else { Ok(()) }
             };
             let failure = told().err().unwrap_or_else(|| Failure::from(unfinished.error));
-            Err(delivery.left(failure, count))
+            delivery.left(failure, count)
         })?;
         // A resumed decode takes less time than its whole clip, so the history leaves it out.
         finished.record.resumed_frames = begun as u32;

@@ -103,7 +103,7 @@ fn keep(path: &Path, pulled: &Pulled) -> Outcome {
 /// The file that is to stand there, whole, under another name.
 fn written(path: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
     let mut file = tilewright_outputs::temporary(path, ".tmp")?;
-    file.write_all(bytes)?;
+    file.as_file_mut().write_all(bytes)?;
     file.as_file().sync_all()?;
     Ok(file)
 }

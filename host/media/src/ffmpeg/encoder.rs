@@ -122,8 +122,8 @@ fn write_tags(name: &Path, output: &Output, texts: &Texts) -> io::Result<Option<
         let _ = writeln!(lines, "{}={}", escaped(keyword), escaped(text));
     }
     let mut tags = output.temporary(name, ".txt")?;
-    tags.write_all(lines.as_bytes())?;
-    tags.flush()?;
+    tags.as_file_mut().write_all(lines.as_bytes())?;
+    tags.as_file_mut().flush()?;
     Ok(Some(tags))
 }
 
