@@ -18,6 +18,8 @@ mod decode;
 mod encode;
 #[path = "end_to_end/encode_clip.rs"]
 mod encode_clip;
+#[path = "end_to_end/formats.rs"]
+mod formats;
 #[path = "end_to_end/history.rs"]
 mod history;
 #[path = "end_to_end/hostile.rs"]
