@@ -420,8 +420,7 @@ mod tests {
     fn video_networks_are_read_and_decode_sanely() {
         use tch::{Device, Kind, Tensor};
         use tilewright_models::{
-            Checkpoint, Identity,
-            kl::Numeric,
+            Checkpoint, ComputeFormat, Identity,
             wan::{Clip, Config, Decoder, Spread},
         };
         use tilewright_plan::{Dtype, Layout, Precision};
@@ -435,8 +434,8 @@ mod tests {
             let config = Config::read(&file, &identity).unwrap();
             assert!(config.problems(&file, &identity).is_empty() && Config::left_over(&file, &identity).is_empty());
             assert_eq!((config.spatial_scale(), config.temporal_scale(), config.patch), (scale, 4, scale as usize / 8));
-            let numeric = Numeric::new(Precision::Uniform(Dtype::F32), Layout::ChannelsLast).unwrap();
-            let decoder = Decoder::load(&file, &identity, &config, numeric, Device::Cpu).unwrap();
+            let format = ComputeFormat::new(Precision::Uniform(Dtype::F32), Layout::ChannelsLast).unwrap();
+            let decoder = Decoder::load(&file, &identity, &config, format, Device::Cpu).unwrap();
             let latents = Latents { batch: 1, channels: 16, height: 6, width: 6, frames: Some(3), seed: 1 };
             let shape: Vec<i64> = latents.shape().into_iter().map(|extent| extent as i64).collect();
             let tensor = Tensor::from_slice(&latents.values()).view(&shape[..]);

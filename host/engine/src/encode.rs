@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tch::Tensor;
-use tilewright_models::kl::{EncoderConfig, Numeric};
+use tilewright_models::{ComputeFormat, kl::EncoderConfig};
 use tilewright_plan::{Candidate, Cost, Facts, Hint, Objective, Offer, Outcome, Plan, Planner, Record, Request};
 
 use crate::{
@@ -146,9 +146,9 @@ impl<'a> EncodeJob<'a> {
         turn: &mut Turn<'_>,
     ) -> std::result::Result<(Tensor, Outcome), Stopped> {
         let device = self.machine.device;
-        let numeric = Numeric::new(plan.precision, plan.layout)?;
+        let format = ComputeFormat::new(plan.precision, plan.layout)?;
         turn.observer.loading();
-        let (encoder, loaded_in) = self.vae.encoder(&self.config, numeric, device)?;
+        let (encoder, loaded_in) = self.vae.encoder(&self.config, format, device)?;
         turn.observer.loaded();
         *turn.load += loaded_in;
         let observer = &mut *turn.observer;

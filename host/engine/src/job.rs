@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tch::Tensor;
-use tilewright_models::kl::Numeric;
+use tilewright_models::ComputeFormat;
 use tilewright_plan::{
     Candidate, Cost, Decision, Facts, FailedAttempt, Hint, Objective, Offer, Outcome, Plan, Planner, Record, Request,
 };
@@ -183,9 +183,9 @@ impl<'a> Job<'a> {
         turn: &mut Turn<'_>,
     ) -> std::result::Result<(Tensor, Outcome), Stopped> {
         let device = self.machine.device;
-        let numeric = Numeric::new(plan.precision, plan.layout)?;
+        let format = ComputeFormat::new(plan.precision, plan.layout)?;
         turn.observer.loading();
-        let (decoder, loaded_in) = self.vae.decoder(numeric, device)?;
+        let (decoder, loaded_in) = self.vae.decoder(format, device)?;
         turn.observer.loaded();
         *turn.load += loaded_in;
         let observer = &mut *turn.observer;

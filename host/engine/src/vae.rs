@@ -8,8 +8,8 @@ use std::{
 
 use tch::Device;
 use tilewright_models::{
-    Checkpoint, Family, Identity, Latent, LatentFile, Scaling,
-    kl::{Config, Decoder, Encoder, EncoderConfig, Numeric},
+    Checkpoint, ComputeFormat, Family, Identity, Latent, LatentFile, Scaling,
+    kl::{Config, Decoder, Encoder, EncoderConfig},
 };
 use tilewright_plan::Model;
 use tilewright_torch::probe;
@@ -71,14 +71,14 @@ impl Vae {
 
     /// The weights in these types and this order on a device, and the time that loading them took: none for those of the last decode. Whoever
     /// takes them gives them back with [`Self::keep`].
-    pub(crate) fn decoder(&self, numeric: Numeric, device: Device) -> Result<(Decoder, Duration)> {
+    pub(crate) fn decoder(&self, format: ComputeFormat, device: Device) -> Result<(Decoder, Duration)> {
         // The old weights go first where they are others: both at once may not fit.
         let last = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match last.filter(|(place, decoder)| *place == device && decoder.numeric() == numeric) {
+        match last.filter(|(place, decoder)| *place == device && decoder.format() == format) {
             Some((_, decoder)) => Ok((decoder, Duration::ZERO)),
             None => {
                 let start = Instant::now();
-                let decoder = Decoder::load(&self.file, &self.identity, &self.config, numeric, device)?;
+                let decoder = Decoder::load(&self.file, &self.identity, &self.config, format, device)?;
                 probe::synchronize(device);
                 Ok((decoder, start.elapsed()))
             }
@@ -105,15 +105,15 @@ impl Vae {
     pub(crate) fn encoder(
         &self,
         config: &EncoderConfig,
-        numeric: Numeric,
+        format: ComputeFormat,
         device: Device,
     ) -> Result<(Encoder, Duration)> {
         let last = self.encoder.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match last.filter(|(place, encoder)| *place == device && encoder.numeric() == numeric) {
+        match last.filter(|(place, encoder)| *place == device && encoder.format() == format) {
             Some((_, encoder)) => Ok((encoder, Duration::ZERO)),
             None => {
                 let start = Instant::now();
-                let encoder = Encoder::load(&self.file, &self.identity, config, numeric, device)?;
+                let encoder = Encoder::load(&self.file, &self.identity, config, format, device)?;
                 probe::synchronize(device);
                 Ok((encoder, start.elapsed()))
             }

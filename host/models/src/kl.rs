@@ -12,6 +12,6 @@ mod loader;
 mod progress;
 
 pub use config::{Config, DownBlock, EncoderConfig};
-pub use decoder::{Decoder, Numeric};
+pub use decoder::Decoder;
 pub use encoder::Encoder;
 pub use footprint::{Extent, Footprint};

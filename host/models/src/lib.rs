@@ -13,7 +13,6 @@ mod known;
 mod latent;
 mod names;
 mod parts;
-mod reordered;
 pub mod wan;
 
 pub use checkpoint::{Checkpoint, Stored};
@@ -21,3 +20,4 @@ pub use error::{Error, Result};
 pub use identify::{Architecture, DecoderInspection, Family, FileLayout, Identity, Inspection, Kind};
 pub use latent::{Extents, Latent, LatentFile, Origin, Scaling};
 pub use parts::{Part, Role};
+pub use tilewright_nn::ComputeFormat;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
-    Checkpoint, Family, Identity, Latent, Scaling,
-    kl::{Config, Decoder, Numeric},
+    Checkpoint, ComputeFormat, Family, Identity, Latent, Scaling,
+    kl::{Config, Decoder},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
 
@@ -38,8 +38,8 @@ fn decode(case: &Value, precision: Precision, layout: Layout, band: Option<u32>)
     if case["scaled"].as_bool().unwrap() {
         latent.unscale(&Scaling::Factor { factor: config.scaling.unwrap(), shift: config.shift }).unwrap();
     }
-    let numeric = Numeric::new(precision, layout).unwrap();
-    let decoder = Decoder::load(&file, &identity, &config, numeric, Device::Cpu).unwrap();
+    let format = ComputeFormat::new(precision, layout).unwrap();
+    let decoder = Decoder::load(&file, &identity, &config, format, Device::Cpu).unwrap();
     let mut last = 0.0_f64;
     let output = decoder.forward(&latent.pictures().unwrap(), band, &mut |share| {
         assert!(share >= last, "progress goes forward");

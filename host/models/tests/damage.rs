@@ -8,8 +8,8 @@ use std::{
 use serde_json::{Value, json};
 use tch::Device;
 use tilewright_models::{
-    Checkpoint, Identity,
-    kl::{Config, Decoder, Numeric},
+    Checkpoint, ComputeFormat, Identity,
+    kl::{Config, Decoder},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
 
@@ -64,8 +64,8 @@ impl Draft {
             let file = Checkpoint::open(&path)?;
             let identity = Identity::of_decoder(&file)?;
             let config = Config::read(&file, &identity)?;
-            let numeric = Numeric::new(Precision::Uniform(Dtype::F32), Layout::ChannelsFirst)?;
-            Decoder::load(&file, &identity, &config, numeric, Device::Cpu)
+            let format = ComputeFormat::new(Precision::Uniform(Dtype::F32), Layout::ChannelsFirst)?;
+            Decoder::load(&file, &identity, &config, format, Device::Cpu)
         };
         let message: String = load().map(|_| ()).unwrap_err().to_string();
         assert!(!message.contains('\n') && message.contains(folder.path().to_str().unwrap()), "{message:?}");

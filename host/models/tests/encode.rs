@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
-    Checkpoint, Error, Identity,
-    kl::{Config, Encoder, EncoderConfig, Numeric},
+    Checkpoint, ComputeFormat, Error, Identity,
+    kl::{Config, Encoder, EncoderConfig},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
 
@@ -37,8 +37,8 @@ fn open(path: &Path) -> (Checkpoint, Identity) {
 fn encoder(vae: &str, precision: Precision, layout: Layout) -> Encoder {
     let (file, identity) = open(&fixtures().join(vae));
     let config = EncoderConfig::read(&file, &identity).unwrap();
-    let numeric = Numeric::new(precision, layout).unwrap();
-    Encoder::load(&file, &identity, &config, numeric, Device::Cpu).unwrap()
+    let format = ComputeFormat::new(precision, layout).unwrap();
+    Encoder::load(&file, &identity, &config, format, Device::Cpu).unwrap()
 }
 
 fn encode(case: &Value, precision: Precision, layout: Layout) -> Tensor {
@@ -122,11 +122,11 @@ fn the_bundled_model_gives_its_own_pictures_back() {
     let _no_grad = tch::no_grad_guard();
     let path = fixtures().join("../../examples/models/flux-tiny/ae.safetensors");
     let (file, identity) = open(&path);
-    let numeric = Numeric::new(Precision::Uniform(Dtype::F32), Layout::ChannelsLast).unwrap();
+    let format = ComputeFormat::new(Precision::Uniform(Dtype::F32), Layout::ChannelsLast).unwrap();
     let config = Config::read(&file, &identity).unwrap();
-    let decoder = tilewright_models::kl::Decoder::load(&file, &identity, &config, numeric, Device::Cpu).unwrap();
+    let decoder = tilewright_models::kl::Decoder::load(&file, &identity, &config, format, Device::Cpu).unwrap();
     let encoder = EncoderConfig::read(&file, &identity).unwrap();
-    let encoder = Encoder::load(&file, &identity, &encoder, numeric, Device::Cpu).unwrap();
+    let encoder = Encoder::load(&file, &identity, &encoder, format, Device::Cpu).unwrap();
     let latent = tilewright_models::Latent::read(&fixtures().join("../../examples/latents/astronaut.latent"), None);
     let latent = latent.unwrap().pictures().unwrap();
     let picture = decoder.forward(&latent, None, &mut |_| Ok(())).unwrap().clamp(-1.0, 1.0);
@@ -178,9 +178,9 @@ fn files_without_a_sound_encoder_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let refusal = |path: &Path| {
         let (file, identity) = open(path);
-        let numeric = Numeric::new(Precision::Uniform(Dtype::F32), Layout::ChannelsLast).unwrap();
+        let format = ComputeFormat::new(Precision::Uniform(Dtype::F32), Layout::ChannelsLast).unwrap();
         let loaded = EncoderConfig::read(&file, &identity)
-            .and_then(|config| Encoder::load(&file, &identity, &config, numeric, Device::Cpu).map(drop));
+            .and_then(|config| Encoder::load(&file, &identity, &config, format, Device::Cpu).map(drop));
         loaded.unwrap_err().to_string()
     };
     let alone = refusal(&fixtures().join("flux-bfl/ae.safetensors"));

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
-    Checkpoint, Identity, Latent,
-    kl::Numeric,
+    Checkpoint, ComputeFormat, Identity, Latent,
     wan::{Clip, Config, Decoder, Spread},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
@@ -40,8 +39,8 @@ impl Case {
         if case["scaled"].as_bool().unwrap() {
             latent.unscale(&config.scaling().unwrap()).unwrap();
         }
-        let numeric = Numeric::new(precision, layout).unwrap();
-        let decoder = Decoder::load(&file, &identity, &config, numeric, Device::Cpu).unwrap();
+        let format = ComputeFormat::new(precision, layout).unwrap();
+        let decoder = Decoder::load(&file, &identity, &config, format, Device::Cpu).unwrap();
         let reference = Checkpoint::open(&fixtures().join(case["reference"].as_str().unwrap())).unwrap();
         let shape = reference.shape("sample").unwrap().to_vec();
         let mut expected = reference.load("sample", &shape, Kind::Float, Device::Cpu).unwrap();

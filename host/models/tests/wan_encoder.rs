@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
-    Checkpoint, Identity,
-    kl::Numeric,
+    Checkpoint, ComputeFormat, Identity,
     wan::{Encoder, EncoderConfig},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
@@ -34,8 +33,8 @@ fn encoder(case: &Value, precision: Precision, layout: Layout) -> Encoder {
     let identity = Identity::of(&file);
     let config = EncoderConfig::read(&file, &identity).unwrap();
     assert_eq!(config.problems(&file, &identity), Vec::<String>::new());
-    let numeric = Numeric::new(precision, layout).unwrap();
-    Encoder::load(&file, &identity, &config, numeric, Device::Cpu).unwrap()
+    let format = ComputeFormat::new(precision, layout).unwrap();
+    Encoder::load(&file, &identity, &config, format, Device::Cpu).unwrap()
 }
 
 /// The means of every clip of a case, with pushes of so many latent frames after the first.

@@ -6,8 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use tilewright_models::{
-    Checkpoint, Error, Family, FileLayout, Identity, Inspection, Kind, Latent, Result,
-    kl::Numeric,
+    Checkpoint, ComputeFormat, Error, Family, FileLayout, Identity, Inspection, Kind, Latent, Result,
     wan::{Config, Encoder, EncoderConfig, UpBlock, Upsample},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
@@ -236,8 +235,8 @@ fn an_encoder_is_loaded_whole_or_not_at_all() {
         let file = header.open(folder.path())?;
         let identity = Identity::of(&file);
         let config = EncoderConfig::read(&file, &identity)?;
-        let numeric = Numeric::new(Precision::Uniform(Dtype::F32), Layout::ChannelsFirst)?;
-        Encoder::load(&file, &identity, &config, numeric, tch::Device::Cpu).map(|_| ())
+        let format = ComputeFormat::new(Precision::Uniform(Dtype::F32), Layout::ChannelsFirst)?;
+        Encoder::load(&file, &identity, &config, format, tch::Device::Cpu).map(|_| ())
     };
     let original = || Header::of(&SMALL_21, FileLayout::WanOriginal);
     let nested = || Header::of(&SMALL_22, FileLayout::WanOriginal);

@@ -4,8 +4,7 @@ use std::path::Path;
 
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
-    Checkpoint, Identity,
-    kl::Numeric,
+    Checkpoint, ComputeFormat, Identity,
     wan::{Clip, Config, Decoder, Extent, Spread},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
@@ -47,8 +46,8 @@ fn the_state_is_as_large_as_was_estimated() {
         let config = Config::read(&file, &identity).unwrap();
         for precision in precisions {
             for layout in [Layout::ChannelsLast, Layout::ChannelsFirst] {
-                let numeric = Numeric::new(precision, layout).unwrap();
-                let decoder = Decoder::load(&file, &identity, &config, numeric, Device::Cpu).unwrap();
+                let format = ComputeFormat::new(precision, layout).unwrap();
+                let decoder = Decoder::load(&file, &identity, &config, format, Device::Cpu).unwrap();
                 let footprint = config.footprint(precision, layout, &device(), true).unwrap();
                 for latent_frames in [1, 2, 5] {
                     let shape = [1, config.latent_channels as i64, i64::from(latent_frames), 4, 6];

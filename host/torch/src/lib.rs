@@ -8,13 +8,18 @@ pub mod crash;
 pub mod device;
 mod error;
 mod ffi;
+mod group_norm;
 pub mod memory;
+mod pointwise;
 mod pool;
 pub mod probe;
+pub mod reordered;
 mod tensors;
 mod unit_norm;
 pub mod winograd;
 
 pub use error::{Error, Result};
+pub use group_norm::{CPU_PIECE, GPU_PIECE, group_norm, group_norm_bytes};
+pub use pointwise::pointwise;
 pub use tensors::{channels_last, from_bytes, kind, non_finite, set_threads, to_layout};
 pub use unit_norm::unit_norm;

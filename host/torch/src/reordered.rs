@@ -1,7 +1,7 @@
 //! Copies of tensors in oneDNN's own order, which keeps channels in blocks as wide as the processor's registers.
 
 /// Channels of a block: 16 with AVX-512, 8 on other x86 processors (oneDNN, "Understanding Memory Formats", nChw16c and nChw8c).
-pub(crate) fn block() -> f64 {
+pub fn block() -> f64 {
     #[cfg(target_arch = "x86_64")]
     if !std::arch::is_x86_feature_detected!("avx512f") {
         return 8.0;
@@ -10,6 +10,6 @@ pub(crate) fn block() -> f64 {
 }
 
 /// Channels as such a copy holds them: whole blocks.
-pub(crate) fn padded(channels: f64) -> f64 {
+pub fn padded(channels: f64) -> f64 {
     (channels / block()).ceil() * block()
 }

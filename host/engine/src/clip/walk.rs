@@ -7,7 +7,7 @@ use std::{
 
 use tch::{Device, Kind, Tensor};
 use tilewright_models::{
-    kl::Numeric,
+    ComputeFormat,
     wan::{Clip, Decoder, Spread},
 };
 use tilewright_plan::{Dtype, Failure, Outcome, Plan, Release, Space};
@@ -43,7 +43,7 @@ pub(super) struct Walk<'a> {
 struct Live {
     sample: usize,
     plan: Plan,
-    numeric: Numeric,
+    format: ComputeFormat,
     tiles: Vec<Tile>,
     /// None where the area is not divided.
     grid: Option<Faded>,
@@ -57,7 +57,7 @@ struct Live {
 struct Tile {
     clip: Clip,
     /// Where it is another than the plan's: the tile alone is computed in a wider type.
-    numeric: Option<Numeric>,
+    format: Option<ComputeFormat>,
     /// Latent pixels: rows and columns, first and count.
     place: [(i64, i64); 2],
 }
@@ -97,10 +97,10 @@ impl<'a> Walk<'a> {
     }
 
     /// The plan's decoder, loaded where none is in its types.
-    fn load(&mut self, numeric: Numeric, load: &mut Duration) -> Result<()> {
-        if self.decoders.iter().all(|decoder| decoder.numeric() != numeric) {
+    fn load(&mut self, format: ComputeFormat, load: &mut Duration) -> Result<()> {
+        if self.decoders.iter().all(|decoder| decoder.format() != format) {
             let start = Instant::now();
-            let (decoder, took) = self.job.vae.decoder(numeric, self.job.machine.device)?;
+            let (decoder, took) = self.job.vae.decoder(format, self.job.machine.device)?;
             self.decoders.push(decoder);
             *load += took;
             self.aside += start.elapsed();
@@ -110,12 +110,12 @@ impl<'a> Walk<'a> {
 
     /// Makes the sample's state fit the plan: kept where only chunks, bands or precision differ, and else worked out again from the last frame that
     /// was delivered.
-    fn prepare(&mut self, sample: usize, plan: &Plan, numeric: Numeric) -> Result<()> {
+    fn prepare(&mut self, sample: usize, plan: &Plan, format: ComputeFormat) -> Result<()> {
         if let Some(live) = &mut self.live
             && live.sample == sample
             && live.divides_as(plan)
         {
-            if live.numeric == numeric {
+            if live.format == format {
                 live.plan = plan.clone();
                 return Ok(());
             }
@@ -123,7 +123,7 @@ impl<'a> Walk<'a> {
             if let Some(tile) = live.failed().filter(|_| self.not_finite) {
                 let done = self.delivered[sample];
                 let tile = &mut live.tiles[tile];
-                (tile.clip, tile.numeric) = (Clip::from_frame(&self.job.vae.config, done), Some(numeric));
+                (tile.clip, tile.format) = (Clip::from_frame(&self.job.vae.config, done), Some(format));
                 if let Some(round) = &mut live.round {
                     round.frames.clear();
                     round.left = 0;
@@ -134,17 +134,17 @@ impl<'a> Walk<'a> {
             }
         }
         self.live = None;
-        self.live = Some(Live::new(self.job, sample, self.delivered[sample], plan, numeric)?);
+        self.live = Some(Live::new(self.job, sample, self.delivered[sample], plan, format)?);
         Ok(())
     }
 
-    fn samples(&mut self, plan: &Plan, numeric: Numeric, turn: &mut Turn<'_>) -> std::result::Result<(), Stopped> {
+    fn samples(&mut self, plan: &Plan, format: ComputeFormat, turn: &mut Turn<'_>) -> std::result::Result<(), Stopped> {
         let all = self.job.request.frames;
         for sample in 0..self.delivered.len() {
             if self.delivered[sample] >= all {
                 continue;
             }
-            self.prepare(sample, plan, numeric)?;
+            self.prepare(sample, plan, format)?;
             while self.delivered[sample] < all {
                 let is_between = self.live.as_ref().is_some_and(|live| live.rounds > 1 && live.round.is_none());
                 if is_between && turn.observer.renew() {
@@ -234,13 +234,13 @@ impl<'a> Walk<'a> {
         turn: &mut Turn<'_>,
     ) -> std::result::Result<(), Stopped> {
         let (device, all) = (self.job.machine.device, self.latent_frames());
-        let Live { tiles, round: Some(round), ahead, grid, plan, numeric, .. } = live else { return Ok(()) };
+        let Live { tiles, round: Some(round), ahead, grid, plan, format, .. } = live else { return Ok(()) };
         let index = round.tile;
         let count = tiles.len();
         let tile = &mut tiles[index];
-        let wanted = tile.numeric.unwrap_or(*numeric);
+        let wanted = tile.format.unwrap_or(*format);
         let decoders = std::mem::take(&mut self.decoders);
-        let decoder = decoders.iter().find(|decoder| decoder.numeric() == wanted);
+        let decoder = decoders.iter().find(|decoder| decoder.format() == wanted);
         let outcome = (|| -> std::result::Result<(), Stopped> {
             let decoder = decoder.ok_or_else(|| tilewright_torch::Error::Torch("a decoder is not loaded".into()))?;
             let parks = plan.offload && device != Device::Cpu && count > 1;
@@ -395,9 +395,9 @@ impl Work for Walk<'_> {
 
     fn carry_out(&mut self, plan: &Plan, turn: &mut Turn<'_>) -> std::result::Result<((), Outcome), Stopped> {
         let device = self.job.machine.device;
-        let numeric = Numeric::new(plan.precision, plan.layout)?;
+        let format = ComputeFormat::new(plan.precision, plan.layout)?;
         turn.observer.loading();
-        self.load(numeric, turn.load)?;
+        self.load(format, turn.load)?;
         turn.observer.loaded();
         // What an earlier attempt left in the clip counts as this one's.
         let held = self.live.as_ref().map_or(0, Live::bytes);
@@ -405,7 +405,7 @@ impl Work for Walk<'_> {
         let aside = self.aside;
         let start = Instant::now();
         let outcome = self.job.attempts().measured(held, || {
-            let outcome = self.samples(plan, numeric, turn);
+            let outcome = self.samples(plan, format, turn);
             probe::synchronize(device);
             if outcome.is_err() || plan.release != Release::Keep {
                 // What failed or is released at the end must not stay in the way of what comes next.
@@ -432,13 +432,13 @@ impl Work for Walk<'_> {
 }
 
 impl Live {
-    fn new(job: &ClipJob<'_>, sample: usize, done: u32, plan: &Plan, numeric: Numeric) -> Result<Self> {
+    fn new(job: &ClipJob<'_>, sample: usize, done: u32, plan: &Plan, format: ComputeFormat) -> Result<Self> {
         let scale = job.vae.config.spatial_scale();
         let (_, _, _, height, width) = job.latents.size5()?;
         let clip = || Clip::from_frame(&job.vae.config, done);
         let (tiles, grid) = match plan.space {
             Space::Whole | Space::Exact(_) => {
-                (vec![Tile { clip: clip(), numeric: None, place: [(0, height), (0, width)] }], None)
+                (vec![Tile { clip: clip(), format: None, place: [(0, height), (0, width)] }], None)
             }
             Space::Blended(tile) => {
                 let grid = Grid::new(job.request.height, job.request.width, tile);
@@ -446,7 +446,7 @@ impl Live {
                 let places: Vec<_> = grid.tiles().collect();
                 let tiles = places.iter().map(|(row, column)| Tile {
                     clip: clip(),
-                    numeric: None,
+                    format: None,
                     place: [
                         (latent(grid.rows.starts[*row]), latent(grid.rows.tile)),
                         (latent(grid.columns.starts[*column]), latent(grid.columns.tile)),
@@ -456,7 +456,7 @@ impl Live {
             }
         };
         let (plan, ahead) = (plan.clone(), VecDeque::new());
-        Ok(Self { sample, plan, numeric, tiles, grid, round: None, rounds: 0, ahead })
+        Ok(Self { sample, plan, format, tiles, grid, round: None, rounds: 0, ahead })
     }
 
     /// Bytes of the state, and of what is under way.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tch::{Device, Tensor};
 use tilewright_models::{
-    kl::Numeric,
+    ComputeFormat,
     wan::{Encoder, EncoderState, Part, Place},
 };
 use tilewright_plan::{Failure, Outcome, Plan, Release};
@@ -266,12 +266,12 @@ impl<'a> Walk<'a> {
     }
 
     /// The plan's encoder, loaded where it is not there.
-    fn load(&mut self, numeric: Numeric, load: &mut Duration) -> Result<()> {
-        if self.encoder.as_ref().is_none_or(|encoder| encoder.numeric() != numeric) {
+    fn load(&mut self, format: ComputeFormat, load: &mut Duration) -> Result<()> {
+        if self.encoder.as_ref().is_none_or(|encoder| encoder.format() != format) {
             // The old weights go first: both at once may not fit.
             self.encoder = None;
             let start = Instant::now();
-            let (encoder, took) = self.job.vae.encoder(&self.job.config, numeric, self.job.machine.device)?;
+            let (encoder, took) = self.job.vae.encoder(&self.job.config, format, self.job.machine.device)?;
             self.encoder = Some(encoder);
             *load += took;
             self.aside += start.elapsed();
@@ -327,7 +327,7 @@ impl Work for Walk<'_> {
     fn carry_out(&mut self, plan: &Plan, turn: &mut Turn<'_>) -> std::result::Result<(Tensor, Outcome), Stopped> {
         let device = self.job.machine.device;
         turn.observer.loading();
-        self.load(Numeric::new(plan.precision, plan.layout)?, turn.load)?;
+        self.load(ComputeFormat::new(plan.precision, plan.layout)?, turn.load)?;
         turn.observer.loaded();
         // What an earlier attempt left in the clip counts as this one's.
         let held = self.bytes();

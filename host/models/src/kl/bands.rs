@@ -10,19 +10,18 @@ use tch::Tensor;
 use tilewright_torch::winograd::{Affine, Rows, Sums};
 
 use super::{
-    Numeric,
     decoder::Decoder,
     layers::{Attention, Conv, Downsample, Middle, Norm, Resnet, add_up, empty},
     progress::Progress,
 };
-use crate::Result;
+use crate::{ComputeFormat, Result};
 
 /// The fewest rows of a band: below this most of it would be its neighbours' rows.
 pub(super) const LEAST_ROWS: i64 = 8;
 
 /// One pass in bands.
 pub(super) struct Bands {
-    pub numeric: Numeric,
+    pub format: ComputeFormat,
     /// Rows of the picture in a band; none for the whole picture at once.
     pub band: Option<i64>,
     /// Rows of the picture.
@@ -154,7 +153,7 @@ impl Bands {
                 conv.convolve(input, before, rows, output.filter(|_| add), output, Some(sums))?;
             }
             Conv::Plain(conv) => {
-                let part = conv.rows(input, before, rows, &self.numeric)?;
+                let part = conv.rows(input, before, rows, &self.format)?;
                 let mut part = match output {
                     Some(output) if add => output.shallow_clone().f_add_(&part)?,
                     _ => part,
@@ -170,7 +169,7 @@ impl Bands {
     }
 
     fn empty(&self, shape: [i64; 4], like: &Tensor) -> Result<Tensor> {
-        empty(shape, &self.numeric, like.device())
+        empty(shape, &self.format, like.device())
     }
 
     pub fn convolved<'a>(&self, conv: &Conv, input: Tensor) -> Result<Picture<'a>> {
@@ -214,7 +213,7 @@ impl Bands {
     fn held(&self, picture: Picture<'_>) -> Result<Tensor> {
         match picture {
             Picture::Held { tensor, .. } => Ok(tensor),
-            Picture::Upsampled { from, by, .. } => by.forward(from, &self.numeric),
+            Picture::Upsampled { from, by, .. } => by.forward(from, &self.format),
         }
     }
 
@@ -265,7 +264,7 @@ impl Bands {
                 for sample in (0..batch).step_by(samples as usize) {
                     let only = only.f_narrow(0, sample, samples)?;
                     let beside = match &resnet.shortcut {
-                        Some(shortcut) => shortcut.forward(only, &self.numeric)?,
+                        Some(shortcut) => shortcut.forward(only, &self.format)?,
                         None => only,
                     };
                     if all && resnet.shortcut.is_some() {
@@ -302,7 +301,7 @@ impl Bands {
     /// Half the size. A picture that is held is needed once more only as long as this takes: there is no band of it to save.
     pub fn downsample<'a>(&self, down: &Downsample, picture: Picture<'_>) -> Result<Picture<'a>> {
         let [batch, ..] = picture.size();
-        let tensor = down.forward(self.held(picture)?, &self.numeric)?;
+        let tensor = down.forward(self.held(picture)?, &self.format)?;
         let mut sums = Sums::new(batch, tensor.size()[1]);
         add_up(&mut sums, &tensor)?;
         Ok(Picture::Held { tensor, sums })
@@ -310,7 +309,7 @@ impl Bands {
 
     fn attention<'a>(&self, attention: &Attention, picture: Picture<'a>) -> Result<Picture<'a>> {
         let [batch, channels, ..] = picture.size();
-        let tensor = attention.forward(self.held(picture)?, &self.numeric)?;
+        let tensor = attention.forward(self.held(picture)?, &self.format)?;
         let mut sums = Sums::new(batch, channels);
         add_up(&mut sums, &tensor)?;
         Ok(Picture::Held { tensor, sums })

@@ -1,8 +1,6 @@
 //! The decoder: latent in, picture out.
 
-use tch::{Device, Kind, Tensor};
-use tilewright_plan::{Layout, Precision};
-use tilewright_torch::winograd;
+use tch::{Device, Tensor};
 
 use super::{
     Config,
@@ -12,39 +10,7 @@ use super::{
     loader::Loader,
     progress::Progress,
 };
-use crate::{Checkpoint, Error, Identity, Result};
-
-/// The types and memory order that a network is loaded for.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Numeric {
-    /// Of convolutions and matrix products.
-    pub convolution: Kind,
-    /// Of norms and sums, and of what is handed from layer to layer.
-    pub rest: Kind,
-    /// Memory order between layers.
-    pub layout: Layout,
-}
-
-impl Numeric {
-    /// What a plan asks for.
-    ///
-    /// # Errors
-    /// For types that nothing is computed in.
-    pub fn new(precision: Precision, layout: Layout) -> Result<Self> {
-        let convolution = tilewright_torch::kind(precision.dtype())?;
-        let rest = match precision {
-            Precision::Uniform(_) => convolution,
-            Precision::Mixed(_) => Kind::Float,
-        };
-        Ok(Self { convolution, rest, layout })
-    }
-
-    /// Whether 3×3 convolutions run by Winograd's filtering.
-    pub fn winograd(&self, device: Device) -> bool {
-        let wanted = Self { convolution: Kind::Float, rest: Kind::Float, layout: Layout::ChannelsLast };
-        *self == wanted && device == Device::Cpu && winograd::available()
-    }
-}
+use crate::{Checkpoint, ComputeFormat, Error, Identity, Result};
 
 #[derive(Debug)]
 pub(super) struct Up {
@@ -56,7 +22,7 @@ pub(super) struct Up {
 #[derive(Debug)]
 pub struct Decoder {
     config: Config,
-    numeric: Numeric,
+    format: ComputeFormat,
     pub(super) post_quant: Option<Conv>,
     pub(super) conv_in: Conv,
     pub(super) middle: Middle,
@@ -75,11 +41,11 @@ impl Decoder {
         file: &Checkpoint,
         identity: &Identity,
         config: &Config,
-        numeric: Numeric,
+        format: ComputeFormat,
         device: Device,
     ) -> Result<Self> {
         Error::refuse_left_over(file.path(), "decoder", &Config::left_over(file, identity))?;
-        let loader = Loader::new(names(file, identity)?, config.needed(), numeric, device, config.norm_groups)?;
+        let loader = Loader::new(names(file, identity)?, config.needed(), format, device, config.norm_groups)?;
         let resnet = |name: String| loader.resnet(&name);
         let mut ups = Vec::new();
         for (index, block) in config.up_blocks.iter().enumerate() {
@@ -100,13 +66,13 @@ impl Decoder {
             norm_out: loader.norm("decoder.conv_norm_out")?,
             conv_out: loader.conv("decoder.conv_out", false)?,
             config: config.clone(),
-            numeric,
+            format,
         })
     }
 
     /// The types and memory order that it was loaded for.
-    pub fn numeric(&self) -> Numeric {
-        self.numeric
+    pub fn format(&self) -> ComputeFormat {
+        self.format
     }
 
     /// The architecture.
@@ -129,32 +95,32 @@ impl Decoder {
         step: &mut dyn FnMut(f64) -> Result<()>,
     ) -> Result<Tensor> {
         let mut progress = Progress::new(self.config.layer_shares(), step);
-        let numeric = &self.numeric;
-        let mut hidden = prepare(latents, numeric)?;
+        let format = &self.format;
+        let mut hidden = prepare(latents, format)?;
         if let Some(conv) = &self.post_quant {
-            hidden = conv.forward(hidden, numeric)?;
+            hidden = conv.forward(hidden, format)?;
         }
         if band.is_some() || matches!(self.conv_in, Conv::Winograd(_)) {
             let scale = i64::from(self.config.spatial_scale());
             let height = latents.size()[2] * scale;
-            let bands = Bands { numeric: *numeric, band: band.map(i64::from), height };
+            let bands = Bands { format: *format, band: band.map(i64::from), height };
             return finish(&bands.decode(self, hidden, &mut progress)?);
         }
-        hidden = self.conv_in.forward(hidden, numeric)?;
+        hidden = self.conv_in.forward(hidden, format)?;
         progress.layer()?;
-        hidden = self.middle.forward(hidden, numeric, &mut progress)?;
+        hidden = self.middle.forward(hidden, format, &mut progress)?;
         for up in &self.ups {
             for resnet in &up.resnets {
-                hidden = resnet.forward(hidden, numeric)?;
+                hidden = resnet.forward(hidden, format)?;
                 progress.layer()?;
             }
             if let Some(upsample) = &up.upsample {
-                hidden = upsample.forward(hidden, numeric)?;
+                hidden = upsample.forward(hidden, format)?;
                 progress.layer()?;
             }
         }
         hidden = self.norm_out.forward_silu(&hidden)?;
-        hidden = self.conv_out.forward(hidden, numeric)?;
+        hidden = self.conv_out.forward(hidden, format)?;
         progress.layer()?;
         finish(&hidden)
     }

@@ -3,14 +3,14 @@
 use tch::{Device, Tensor};
 
 use super::{
-    EncoderConfig, Numeric,
+    EncoderConfig,
     bands::Bands,
     config::names,
     layers::{Conv, Downsample, Middle, Norm, Resnet, finish, prepare},
     loader::Loader,
     progress::Progress,
 };
-use crate::{Checkpoint, Error, Identity, Result};
+use crate::{Checkpoint, ComputeFormat, Error, Identity, Result};
 
 #[derive(Debug)]
 struct Down {
@@ -22,7 +22,7 @@ struct Down {
 #[derive(Debug)]
 pub struct Encoder {
     config: EncoderConfig,
-    numeric: Numeric,
+    format: ComputeFormat,
     conv_in: Conv,
     downs: Vec<Down>,
     middle: Middle,
@@ -41,11 +41,11 @@ impl Encoder {
         file: &Checkpoint,
         identity: &Identity,
         config: &EncoderConfig,
-        numeric: Numeric,
+        format: ComputeFormat,
         device: Device,
     ) -> Result<Self> {
         Error::refuse_left_over(file.path(), "encoder", &EncoderConfig::left_over(file, identity))?;
-        let loader = Loader::new(names(file, identity)?, config.needed(), numeric, device, config.norm_groups)?;
+        let loader = Loader::new(names(file, identity)?, config.needed(), format, device, config.norm_groups)?;
         let mut downs = Vec::new();
         for (index, block) in config.down_blocks.iter().enumerate() {
             let name = format!("encoder.down_blocks.{index}");
@@ -66,13 +66,13 @@ impl Encoder {
             conv_out: loader.conv("encoder.conv_out", false)?,
             quant: if config.quant { Some(loader.conv("quant_conv", false)?) } else { None },
             config: config.clone(),
-            numeric,
+            format,
         })
     }
 
     /// The types and memory order that it was loaded for.
-    pub fn numeric(&self) -> Numeric {
-        self.numeric
+    pub fn format(&self) -> ComputeFormat {
+        self.format
     }
 
     /// The architecture.
@@ -90,14 +90,14 @@ impl Encoder {
     pub fn forward(&self, pictures: &Tensor, step: &mut dyn FnMut(f64) -> Result<()>) -> Result<Tensor> {
         self.config.check(pictures)?;
         let mut progress = Progress::new(self.config.layer_shares(), step);
-        let numeric = &self.numeric;
-        let hidden = prepare(pictures, numeric)?;
+        let format = &self.format;
+        let hidden = prepare(pictures, format)?;
         let mut moments = match &self.conv_in {
             Conv::Winograd(_) => self.fused(hidden, &mut progress)?,
             Conv::Plain(_) => self.layers(hidden, &mut progress)?,
         };
         if let Some(quant) = &self.quant {
-            moments = quant.forward(moments, numeric)?;
+            moments = quant.forward(moments, format)?;
         }
         // The other half is the variance's logarithm, which only sampling needs.
         finish(&moments.f_narrow(1, 0, self.config.latent_channels as i64)?.f_contiguous()?)
@@ -105,29 +105,29 @@ impl Encoder {
 
     /// Layer by layer, from what enters `conv_in` to what leaves `conv_out`.
     fn layers(&self, input: Tensor, progress: &mut Progress<'_>) -> Result<Tensor> {
-        let numeric = &self.numeric;
-        let mut hidden = self.conv_in.forward(input, numeric)?;
+        let format = &self.format;
+        let mut hidden = self.conv_in.forward(input, format)?;
         progress.layer()?;
         for down in &self.downs {
             for resnet in &down.resnets {
-                hidden = resnet.forward(hidden, numeric)?;
+                hidden = resnet.forward(hidden, format)?;
                 progress.layer()?;
             }
             if let Some(downsample) = &down.downsample {
-                hidden = downsample.forward(hidden, numeric)?;
+                hidden = downsample.forward(hidden, format)?;
                 progress.layer()?;
             }
         }
-        hidden = self.middle.forward(hidden, numeric, progress)?;
+        hidden = self.middle.forward(hidden, format, progress)?;
         hidden = self.norm_out.forward_silu(&hidden)?;
-        hidden = self.conv_out.forward(hidden, numeric)?;
+        hidden = self.conv_out.forward(hidden, format)?;
         progress.layer()?;
         Ok(hidden)
     }
 
     /// The same with norms and activations done inside the convolutions.
     fn fused(&self, input: Tensor, progress: &mut Progress<'_>) -> Result<Tensor> {
-        let whole = Bands { numeric: self.numeric, band: None, height: input.size()[2] };
+        let whole = Bands { format: self.format, band: None, height: input.size()[2] };
         let mut picture = whole.convolved(&self.conv_in, input)?;
         progress.layer()?;
         for down in &self.downs {

@@ -149,7 +149,7 @@ impl Network {
             Precision::Uniform(_) => convolution,
             Precision::Mixed(_) => 4.0,
         };
-        // Mixed f32 is uniform f32 by another name: see `Numeric::winograd`.
+        // Mixed f32 is uniform f32 by another name: see `ComputeFormat::winograd`.
         let rate = speed.winograd;
         let bytes = Bytes {
             convolution,

@@ -1,4 +1,4 @@
-//! The networks' layers. Tensors are [N, C, H, W] in the memory order of [`Numeric::layout`]; each layer takes its input by value
+//! The networks' layers. Tensors are [N, C, H, W] in the memory order of [`ComputeFormat::layout`]; each layer takes its input by value
 //! so that memory is given back as soon as nothing needs it. What is held at once is counted in `footprint.rs`: change both.
 
 use std::ops::Range;
@@ -6,19 +6,15 @@ use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::Layout;
 use tilewright_torch::{
-    attention, channels_last, to_layout,
+    CPU_PIECE, GPU_PIECE, attention, channels_last, group_norm, pointwise, to_layout,
     winograd::{Affine, Rows, Sums, Winograd},
 };
 
-use super::{decoder::Numeric, progress::Progress};
-use crate::Result;
+use super::progress::Progress;
+use crate::{ComputeFormat, Result};
 
 /// Of every norm in these networks (diffusers' `resnet_eps`).
 const EPSILON: f64 = 1e-6;
-
-/// Values whose squares a norm holds at once: what stays in a core's cache, and what keeps a GPU busy.
-pub(super) const CPU_PIECE: i64 = 1 << 17;
-const GPU_PIECE: i64 = 1 << 24;
 
 /// In another type; what it was in is given back. Costs nothing where the type is the same.
 pub(crate) fn converted(tensor: Tensor, kind: Kind) -> Result<Tensor> {
@@ -44,14 +40,14 @@ impl Conv {
     }
 
     /// The whole of a picture.
-    pub fn forward(&self, input: Tensor, numeric: &Numeric) -> Result<Tensor> {
+    pub fn forward(&self, input: Tensor, format: &ComputeFormat) -> Result<Tensor> {
         match self {
-            Conv::Plain(conv) => conv.forward(input, numeric),
+            Conv::Plain(conv) => conv.forward(input, format),
             Conv::Winograd(conv) => {
                 let (batch, _, height, width) = input.size4()?;
                 let scale = if conv.upsamples() { 2 } else { 1 };
                 let shape = [batch, conv.out(), scale * height, scale * width];
-                let output = empty(shape, numeric, input.device())?;
+                let output = empty(shape, format, input.device())?;
                 conv.convolve(Rows::all(&input), None, 0..scale * height, None, Some(&output), None)?;
                 Ok(output)
             }
@@ -60,9 +56,13 @@ impl Conv {
 }
 
 /// An uninitialised picture in the type and memory order that layers hand on.
-pub(crate) fn empty([batch, channels, height, width]: [i64; 4], numeric: &Numeric, device: Device) -> Result<Tensor> {
-    let options = (numeric.rest, device);
-    Ok(match numeric.layout {
+pub(crate) fn empty(
+    [batch, channels, height, width]: [i64; 4],
+    format: &ComputeFormat,
+    device: Device,
+) -> Result<Tensor> {
+    let options = (format.rest, device);
+    Ok(match format.layout {
         Layout::ChannelsFirst => Tensor::f_empty([batch, channels, height, width], options)?,
         Layout::ChannelsLast => Tensor::f_empty([batch, height, width, channels], options)?.f_permute([0, 3, 1, 2])?,
     })
@@ -79,19 +79,19 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    pub fn forward(&self, input: Tensor, numeric: &Numeric) -> Result<Tensor> {
+    pub fn forward(&self, input: Tensor, format: &ComputeFormat) -> Result<Tensor> {
         let side = [self.padding, self.padding];
         // A copy of pixels is the same in either type: converting first is a quarter of the work, and of the memory.
-        let mut input = converted(input, numeric.convolution)?;
+        let mut input = converted(input, format.convolution)?;
         if self.upsample {
             input = self.repeated(&input)?;
         }
-        let output = match numeric.layout {
-            Layout::ChannelsFirst if self.padding == 0 => self.product(&input)?,
+        let output = match format.layout {
+            Layout::ChannelsFirst if self.padding == 0 => pointwise(&input, &self.weight, &self.bias)?,
             _ => input.f_conv2d(&self.weight, Some(&self.bias), [1, 1], side, [1, 1], 1)?,
         };
         drop(input);
-        converted(output, numeric.rest)
+        converted(output, format.rest)
     }
 
     fn repeated(&self, input: &Tensor) -> Result<Tensor> {
@@ -105,7 +105,7 @@ impl Plain {
         input: Rows<'_>,
         before: Option<&Affine>,
         rows: Range<i64>,
-        numeric: &Numeric,
+        format: &ComputeFormat,
     ) -> Result<Tensor> {
         let scale = if self.upsample { 2 } else { 1 };
         let last = input.height * scale;
@@ -115,7 +115,7 @@ impl Plain {
         if let Some(affine) = before {
             part = affine_silu(&part, affine)?;
         }
-        part = converted(part, numeric.convolution)?;
+        part = converted(part, format.convolution)?;
         if self.upsample {
             part = self.repeated(&part)?;
             part = part.f_narrow(2, needed.start - stored.start * scale, needed.end - needed.start)?;
@@ -126,20 +126,9 @@ impl Plain {
         }
         // What is there, or was put there, is not padded again.
         let down = if top == bottom && top == self.padding { self.padding } else { 0 };
-        let part = to_layout(&part, numeric.layout)?;
+        let part = to_layout(&part, format.layout)?;
         let output = part.f_conv2d(&self.weight, Some(&self.bias), [1, 1], [down, self.padding], [1, 1], 1)?;
-        converted(output, numeric.rest)
-    }
-
-    /// A 1×1 convolution of channels-first values as the matrix product that it is. oneDNN's convolution would reorder input and output,
-    /// and in 16-bit types hold the output once more in f32 for every thread.
-    fn product(&self, input: &Tensor) -> Result<Tensor> {
-        let (batch, into, height, width) = input.size4()?;
-        let out = self.weight.size4()?.0;
-        let weight = self.weight.f_reshape([1, out, into])?.f_expand([batch, out, into], false)?;
-        let bias = self.bias.f_reshape([1, out, 1])?;
-        let output = bias.f_baddbmm(&weight, &input.f_reshape([batch, into, height * width])?, 1.0, 1.0)?;
-        Ok(output.f_reshape([batch, out, height, width])?)
+        converted(output, format.rest)
     }
 }
 
@@ -153,15 +142,15 @@ pub(super) struct Downsample {
 impl Downsample {
     /// Height and width halve. Libraries pad both sides alike: two rows above are one step of the stride, so that the output asked for begins at
     /// the second row of theirs, and no padded copy of the large picture is made.
-    pub fn forward(&self, input: Tensor, numeric: &Numeric) -> Result<Tensor> {
+    pub fn forward(&self, input: Tensor, format: &ComputeFormat) -> Result<Tensor> {
         let (_, _, height, width) = input.size4()?;
-        let input = converted(input, numeric.convolution)?;
+        let input = converted(input, format.convolution)?;
         let wider = input.f_conv2d(&self.weight, Some(&self.bias), [2, 2], [2, 2], [1, 1], 1)?;
         drop(input);
         let output = wider.f_narrow(2, 1, height / 2)?.f_narrow(3, 1, width / 2)?;
-        let output = to_layout(&output, numeric.layout)?;
+        let output = to_layout(&output, format.layout)?;
         drop(wider);
-        converted(output, numeric.rest)
+        converted(output, format.rest)
     }
 }
 
@@ -209,42 +198,7 @@ pub(super) struct Norm {
 
 impl Norm {
     pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        if input.f_kind()? == Kind::Float && !input.is_contiguous() {
-            return self.channels_last(input);
-        }
-        Ok(input.f_group_norm(self.groups, Some(&self.weight), Some(&self.bias), EPSILON, true)?)
-    }
-
-    /// libtorch's norm of channels-last values adds up squares one by one in f32: at 512×512 pixels the result is wrong by 5e-4
-    /// (pytorch v2.11.0, aten/src/ATen/native/cpu/group_norm_kernel.cpp, `GroupNormKernelImplChannelsLast`), and on a GPU it comes out
-    /// channels-first. Here squares are of values less their mean, and added up piece by piece.
-    fn channels_last(&self, input: &Tensor) -> Result<Tensor> {
-        let (batch, channels, height, width) = input.size4()?;
-        let pixels = height * width;
-        let values = input.f_permute([0, 2, 3, 1])?.f_reshape([batch, pixels, channels])?;
-        let mean = values.f_mean_dim(&[1_i64][..], true, None)?;
-        let most = if input.device() == Device::Cpu { CPU_PIECE } else { GPU_PIECE };
-        let piece = (most / (batch * channels)).clamp(1, pixels);
-        let mut squares = Tensor::f_zeros([batch, channels], (Kind::Double, input.device()))?;
-        for start in (0..pixels).step_by(piece as usize) {
-            let mut part = values.f_narrow(1, start, piece.min(pixels - start))?.f_sub(&mean)?;
-            squares = squares.f_add_(&part.f_square_()?.f_sum_dim_intlist(&[1_i64][..], false, None)?)?;
-        }
-        // From channels to groups: the variance within channels, and that of their means.
-        let grouped = [batch, self.groups, channels / self.groups];
-        let mean = mean.f_to_kind(Kind::Double)?.f_reshape(grouped)?;
-        let group_mean = mean.f_mean_dim(&[2_i64][..], true, None)?;
-        let spread = (squares.f_div_scalar(pixels as f64)?).f_reshape(grouped)?;
-        let variance = spread.f_add(&mean.f_sub(&group_mean)?.f_square()?)?.f_mean_dim(&[2_i64][..], true, None)?;
-        let per_channel = |tensor: &Tensor| -> Result<Tensor> {
-            Ok(tensor.f_to_kind(Kind::Double)?.f_reshape([1, self.groups, channels / self.groups])?)
-        };
-        let factor = variance.f_add_scalar(EPSILON)?.f_rsqrt()?.f_mul(&per_channel(&self.weight)?)?;
-        let shift = per_channel(&self.bias)?.f_sub(&group_mean.f_mul(&factor)?)?;
-        let broadcast = |tensor: Tensor| -> Result<Tensor> {
-            Ok(tensor.f_to_kind(Kind::Float)?.f_reshape([batch, channels, 1, 1])?)
-        };
-        Ok(broadcast(shift)?.f_addcmul(input, &broadcast(factor)?)?)
+        Ok(group_norm(input, &self.weight, &self.bias, self.groups, EPSILON)?)
     }
 
     /// The norm of a picture of which the sums are known, as one factor and one summand per channel.
@@ -290,14 +244,14 @@ pub(super) struct Resnet {
 }
 
 impl Resnet {
-    pub fn forward(&self, input: Tensor, numeric: &Numeric) -> Result<Tensor> {
+    pub fn forward(&self, input: Tensor, format: &ComputeFormat) -> Result<Tensor> {
         // Assigned rather than shadowed: a shadowed tensor would live on to the end.
         let mut hidden = self.norm1.forward_silu(&input)?;
-        hidden = self.conv1.forward(hidden, numeric)?;
+        hidden = self.conv1.forward(hidden, format)?;
         hidden = self.norm2.forward_silu(&hidden)?;
-        let mut output = self.conv2.forward(hidden, numeric)?;
+        let mut output = self.conv2.forward(hidden, format)?;
         let input = match &self.shortcut {
-            Some(shortcut) => shortcut.forward(input, numeric)?,
+            Some(shortcut) => shortcut.forward(input, format)?,
             None => input,
         };
         Ok(output.f_add_(&input)?)
@@ -330,10 +284,10 @@ pub(super) struct Attention {
 }
 
 impl Attention {
-    pub fn forward(&self, input: Tensor, numeric: &Numeric) -> Result<Tensor> {
+    pub fn forward(&self, input: Tensor, format: &ComputeFormat) -> Result<Tensor> {
         let (batch, channels, height, width) = input.size4()?;
         // [N, tokens, C]
-        let mut tokens = converted(self.norm.forward(&input)?, numeric.convolution)?;
+        let mut tokens = converted(self.norm.forward(&input)?, format.convolution)?;
         tokens = tokens.f_flatten(2, 3)?.f_transpose(1, 2)?.f_contiguous()?;
         let (query, key, value) =
             (self.query.forward(&tokens)?, self.key.forward(&tokens)?, self.value.forward(&tokens)?);
@@ -345,7 +299,7 @@ impl Attention {
         drop((key, value));
         let mut output = self.output.forward(&mixed)?;
         drop(mixed);
-        output = converted(output, numeric.rest)?.f_transpose(1, 2)?.f_reshape([batch, channels, height, width])?;
+        output = converted(output, format.rest)?.f_transpose(1, 2)?.f_reshape([batch, channels, height, width])?;
         let mut input = input;
         Ok(input.f_add_(&output)?)
     }
@@ -359,12 +313,12 @@ pub(super) struct Middle {
 }
 
 impl Middle {
-    pub fn forward(&self, mut hidden: Tensor, numeric: &Numeric, progress: &mut Progress<'_>) -> Result<Tensor> {
+    pub fn forward(&self, mut hidden: Tensor, format: &ComputeFormat, progress: &mut Progress<'_>) -> Result<Tensor> {
         for (index, resnet) in self.resnets.iter().enumerate() {
-            hidden = resnet.forward(hidden, numeric)?;
+            hidden = resnet.forward(hidden, format)?;
             progress.layer()?;
             if let (0, Some(attention)) = (index, &self.attention) {
-                hidden = attention.forward(hidden, numeric)?;
+                hidden = attention.forward(hidden, format)?;
                 progress.layer()?;
             }
         }
@@ -373,9 +327,9 @@ impl Middle {
 }
 
 /// `kind` and memory order for the first layer.
-pub(super) fn prepare(input: &Tensor, numeric: &Numeric) -> Result<Tensor> {
-    let input = input.f_to_kind(numeric.rest)?;
-    Ok(match numeric.layout {
+pub(super) fn prepare(input: &Tensor, format: &ComputeFormat) -> Result<Tensor> {
+    let input = input.f_to_kind(format.rest)?;
+    Ok(match format.layout {
         Layout::ChannelsFirst => input.f_contiguous()?,
         Layout::ChannelsLast => channels_last(&input)?,
     })
@@ -384,28 +338,4 @@ pub(super) fn prepare(input: &Tensor, numeric: &Numeric) -> Result<Tensor> {
 /// To f32 for what comes after the network.
 pub(super) fn finish(output: &Tensor) -> Result<Tensor> {
     Ok(output.f_to_kind(Kind::Float)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn norms_of_both_memory_orders_agree_on_large_pictures() {
-        let _no_grad = tch::no_grad_guard();
-        let float = (Kind::Float, Device::Cpu);
-        let (weight, bias) = (Tensor::rand([64], float), Tensor::rand([64], float));
-        let norm = Norm { weight, bias, groups: 16 };
-        for (batch, side) in [(2, 5), (1, 384)] {
-            let input = Tensor::randn([batch, 64, side, side], float) + 3.0;
-            let wide = |tensor: &Tensor| tensor.to_kind(Kind::Double);
-            let expected = wide(&input).group_norm(16, Some(wide(&norm.weight)), Some(wide(&norm.bias)), EPSILON, true);
-            for input in [input.copy(), channels_last(&input).unwrap()] {
-                let found = norm.forward(&input).unwrap();
-                assert_eq!(found.stride(), input.stride());
-                let difference = f64::try_from((wide(&found) - &expected).abs().max()).unwrap();
-                assert!(difference < 5e-6, "{batch}×{side}×{side}: {difference}");
-            }
-        }
-    }
 }

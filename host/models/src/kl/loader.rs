@@ -4,26 +4,31 @@ use tch::{Device, Kind, Tensor};
 use tilewright_torch::{attention, to_layout, winograd::Winograd};
 
 use super::{
-    Numeric,
     config::Names,
     layers::{Attention, Conv, Downsample, Linear, Middle, Norm, Plain, Resnet},
 };
-use crate::{Result, known::Needed};
+use crate::{ComputeFormat, Result, known::Needed};
 
 /// Loads layers by diffusers' names from a file of any layout.
 pub(super) struct Loader<'a> {
     names: Names<'a>,
     needed: Vec<Needed>,
-    numeric: Numeric,
+    format: ComputeFormat,
     device: Device,
     groups: usize,
 }
 
 impl<'a> Loader<'a> {
     /// Checks all shapes and types before any weight is copied.
-    pub fn new(names: Names<'a>, needed: Vec<Needed>, numeric: Numeric, device: Device, groups: usize) -> Result<Self> {
+    pub fn new(
+        names: Names<'a>,
+        needed: Vec<Needed>,
+        format: ComputeFormat,
+        device: Device,
+        groups: usize,
+    ) -> Result<Self> {
         names.all_loadable(&needed)?;
-        Ok(Self { names, needed, numeric, device, groups })
+        Ok(Self { names, needed, format, device, groups })
     }
 
     fn tensor(&self, name: &str, kind: Kind) -> Result<Tensor> {
@@ -35,17 +40,17 @@ impl<'a> Loader<'a> {
     }
 
     pub fn conv(&self, name: &str, upsample: bool) -> Result<Conv> {
-        let weight = self.tensor(&format!("{name}.weight"), self.numeric.convolution)?;
-        let bias = self.tensor(&format!("{name}.bias"), self.numeric.convolution)?;
+        let weight = self.tensor(&format!("{name}.weight"), self.format.convolution)?;
+        let bias = self.tensor(&format!("{name}.bias"), self.format.convolution)?;
         let padding = weight.size4()?.2 / 2;
-        if padding > 0 && self.numeric.winograd(self.device) {
+        if padding > 0 && self.format.winograd(self.device) {
             return Ok(Conv::Winograd(Winograd::new(&weight, &bias, upsample)?));
         }
-        Ok(Conv::Plain(Plain { weight: to_layout(&weight, self.numeric.layout)?, bias, padding, upsample }))
+        Ok(Conv::Plain(Plain { weight: to_layout(&weight, self.format.layout)?, bias, padding, upsample }))
     }
 
     pub fn norm(&self, name: &str) -> Result<Norm> {
-        let load = |part: &str| self.tensor(&format!("{name}.{part}"), self.numeric.rest);
+        let load = |part: &str| self.tensor(&format!("{name}.{part}"), self.format.rest);
         Ok(Norm { weight: load("weight")?, bias: load("bias")?, groups: self.groups as i64 })
     }
 
@@ -62,19 +67,19 @@ impl<'a> Loader<'a> {
     }
 
     fn linear(&self, name: &str, width: usize) -> Result<Linear> {
-        let weight = self.tensor(&format!("{name}.weight"), self.numeric.convolution)?;
+        let weight = self.tensor(&format!("{name}.weight"), self.format.convolution)?;
         let width = width as i64;
         Ok(Linear {
             weight: weight.f_reshape([width, width])?,
-            bias: self.tensor(&format!("{name}.bias"), self.numeric.convolution)?,
+            bias: self.tensor(&format!("{name}.bias"), self.format.convolution)?,
         })
     }
 
     /// A 3×3 convolution of stride 2.
     pub fn downsample(&self, name: &str) -> Result<Downsample> {
-        let weight = self.tensor(&format!("{name}.weight"), self.numeric.convolution)?;
-        let bias = self.tensor(&format!("{name}.bias"), self.numeric.convolution)?;
-        Ok(Downsample { weight: to_layout(&weight, self.numeric.layout)?, bias })
+        let weight = self.tensor(&format!("{name}.weight"), self.format.convolution)?;
+        let bias = self.tensor(&format!("{name}.bias"), self.format.convolution)?;
+        Ok(Downsample { weight: to_layout(&weight, self.format.layout)?, bias })
     }
 
     /// The middle block of the network `decoder` or `encoder`.
@@ -90,7 +95,7 @@ impl<'a> Loader<'a> {
         let norm = self.norm(&format!("{name}.group_norm"))?;
         let width = norm.weight.size()[0] as usize;
         let linear = |part: &str| self.linear(&format!("{name}.{part}"), width);
-        let dtype = match self.numeric.convolution {
+        let dtype = match self.format.convolution {
             Kind::BFloat16 => tilewright_plan::Dtype::Bf16,
             Kind::Half => tilewright_plan::Dtype::F16,
             _ => tilewright_plan::Dtype::F32,

@@ -10,7 +10,7 @@ use super::{
     decoder::{Decoder, Loaded},
     layers::{Origin, Past, prepare, unpatch},
 };
-use crate::{Result, kl::Numeric};
+use crate::{ComputeFormat, Result};
 
 /// How a clip is spread over time and memory. Nothing of it changes the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,12 +142,12 @@ impl Clip {
     ///
     /// # Errors
     /// Where memory is out.
-    pub fn convert(&mut self, numeric: &Numeric, device: tch::Device) -> Result<()> {
+    pub fn convert(&mut self, format: &ComputeFormat, device: tch::Device) -> Result<()> {
         for past in &mut self.pasts {
             for frame in &mut past.frames {
                 // The pasts of convolutions are in their type; where norms have another, that is as good for those of doublings.
-                let moved = frame.f_to_device(device)?.f_to_kind(numeric.convolution)?;
-                *frame = tilewright_torch::to_layout(&moved, numeric.layout)?;
+                let moved = frame.f_to_device(device)?.f_to_kind(format.convolution)?;
+                *frame = tilewright_torch::to_layout(&moved, format.layout)?;
             }
         }
         Ok(())
@@ -170,11 +170,11 @@ impl Decoder {
         step: &mut dyn FnMut(f64) -> Result<()>,
         emit: &mut dyn FnMut(Tensor) -> Result<()>,
     ) -> Result<()> {
-        let numeric = self.numeric();
+        let format = self.format();
         clip.pasts.resize_with(self.layers.len(), Past::default);
         if let Some(latents) = latents {
             // [1, C, T, h, w] → [T, C, h, w]
-            let frames = prepare(&latents.f_squeeze_dim(0)?.f_transpose(0, 1)?, &numeric)?;
+            let frames = prepare(&latents.f_squeeze_dim(0)?.f_transpose(0, 1)?, &format)?;
             let (count, _, height, width) = frames.size4()?;
             let (first, last) = (clip.pushed, clip.pushed + count);
             // The first latent frame becomes one frame, each later one `scale`.
@@ -222,7 +222,7 @@ impl Decoder {
             let past = &mut clip.pasts[piece.layer];
             // Where the clip was not decoded from its beginning, its first frame is no matter of this layer.
             past.begun |= piece.first > 0;
-            self.layers[piece.layer].run(piece, past, spread, &numeric)?;
+            self.layers[piece.layer].run(piece, past, spread, &format)?;
             clip.work.done += products;
             step((clip.work.done / clip.work.all.max(1.0)).min(1.0))?;
         }

@@ -14,11 +14,8 @@ use super::{
     weights::Weights,
 };
 use crate::{
-    Checkpoint, Identity, Result,
-    kl::{
-        Numeric,
-        layers::{Conv, Plain, empty},
-    },
+    Checkpoint, ComputeFormat, Identity, Result,
+    kl::layers::{Conv, Plain, empty},
 };
 
 /// One step of the network. A residual layer is two: up to its first convolution, and from there on.
@@ -63,7 +60,7 @@ pub(super) struct Loaded {
 #[derive(Debug)]
 pub struct Decoder {
     config: Config,
-    numeric: Numeric,
+    format: ComputeFormat,
     pub(super) layers: Vec<Loaded>,
 }
 
@@ -77,20 +74,20 @@ impl Decoder {
         file: &Checkpoint,
         identity: &Identity,
         config: &Config,
-        numeric: Numeric,
+        format: ComputeFormat,
         device: Device,
     ) -> Result<Self> {
         let weights = Weights::new(file, identity, config)?;
         weights.all_present()?;
-        let loader = Loader { weights, numeric, device };
+        let loader = Loader { weights, format, device };
         let load = |layer: Layer| Ok(Loaded { step: loader.step(&layer)?, layer });
         let layers = config.layers().into_iter().map(load).collect::<Result<_>>()?;
-        Ok(Self { config: config.clone(), numeric, layers })
+        Ok(Self { config: config.clone(), format, layers })
     }
 
     /// The types and memory order that it was loaded for.
-    pub fn numeric(&self) -> Numeric {
-        self.numeric
+    pub fn format(&self) -> ComputeFormat {
+        self.format
     }
 
     /// The architecture.
@@ -101,19 +98,19 @@ impl Decoder {
 
 impl Loaded {
     /// Takes a piece through the step. Where it ends early, the piece and the past are such that it may be called again.
-    pub fn run(&self, piece: &mut Piece, past: &mut Past, spread: &Spread, numeric: &Numeric) -> Result<()> {
+    pub fn run(&self, piece: &mut Piece, past: &mut Past, spread: &Spread, format: &ComputeFormat) -> Result<()> {
         let (count, _, height, width) = piece.frames.size4()?;
         let device = piece.frames.device();
-        let room = |channels: i64| empty([count, channels, height, width], numeric, device);
+        let room = |channels: i64| empty([count, channels, height, width], format, device);
         let band = spread.band_of(height);
         match &self.step {
-            Step::Pointwise(conv) => piece.frames = each(conv, &piece.frames, numeric)?,
+            Step::Pointwise(conv) => piece.frames = each(conv, &piece.frames, format)?,
             Step::Convolve { norm, conv } => {
                 let output = piece.hidden.take().map_or_else(|| room(conv.out()), Ok)?;
                 let output = piece.hidden.insert(output);
                 let (frames, done) = (&piece.frames, &mut piece.done);
                 let mut work = Work { frames, output, add: false, band, done };
-                conv.forward(norm.as_ref(), past, &mut work, numeric)?;
+                conv.forward(norm.as_ref(), past, &mut work, format)?;
                 if let Some(output) = piece.hidden.take() {
                     piece.frames = output;
                 }
@@ -134,28 +131,28 @@ impl Loaded {
                 if !piece.convolved {
                     let (frames, done) = (&piece.frames, &mut piece.done);
                     let mut work = Work { frames, output, add: false, band, done };
-                    conv.forward(Some(norm), past, &mut work, numeric)?;
+                    conv.forward(Some(norm), past, &mut work, format)?;
                     piece.convolved = true;
                 }
                 if let Some(shortcut) = shortcut {
-                    piece.frames = each(shortcut, &piece.frames, numeric)?;
+                    piece.frames = each(shortcut, &piece.frames, format)?;
                 }
             }
             Step::Sum { norm, conv } => {
                 if let Some(hidden) = &piece.hidden {
                     let mut work =
                         Work { frames: hidden, output: &piece.frames, add: true, band, done: &mut piece.done };
-                    conv.forward(Some(norm), past, &mut work, numeric)?;
+                    conv.forward(Some(norm), past, &mut work, format)?;
                 }
                 piece.hidden = None;
             }
-            Step::Attention(attention) => piece.frames = attention.forward(&piece.frames, numeric)?,
+            Step::Attention(attention) => piece.frames = attention.forward(&piece.frames, format)?,
             Step::Double(doubling) => {
-                piece.frames = doubling.forward(past, &piece.frames, numeric)?;
+                piece.frames = doubling.forward(past, &piece.frames, format)?;
                 piece.double();
             }
-            Step::Upsample(Conv::Plain(conv)) => piece.frames = each(conv, &piece.frames, numeric)?,
-            Step::Upsample(conv) => piece.frames = conv.forward(piece.frames.shallow_clone(), numeric)?,
+            Step::Upsample(Conv::Plain(conv)) => piece.frames = each(conv, &piece.frames, format)?,
+            Step::Upsample(conv) => piece.frames = conv.forward(piece.frames.shallow_clone(), format)?,
             Step::End(duplication) => {
                 duplication.add(&piece.origins, &piece.frames)?;
                 piece.origins.clear();
@@ -170,7 +167,7 @@ impl Loaded {
 /// Loads layers by diffusers' names from a file of any layout.
 struct Loader<'a> {
     weights: Weights<'a>,
-    numeric: Numeric,
+    format: ComputeFormat,
     device: Device,
 }
 
@@ -210,7 +207,7 @@ impl Loader<'_> {
 
     fn parameters(&self, name: &str, shape: &[usize]) -> Result<(Tensor, Tensor)> {
         let load = |part: &str, shape: &[usize]| {
-            self.weights.load(&format!("{name}.{part}"), shape, self.numeric.convolution, self.device)
+            self.weights.load(&format!("{name}.{part}"), shape, self.format.convolution, self.device)
         };
         Ok((load("weight", shape)?, load("bias", &shape[..1])?))
     }
@@ -218,19 +215,19 @@ impl Loader<'_> {
     fn norm(&self, name: &str, channels: usize, rank: usize) -> Result<UnitNorm> {
         let mut shape = vec![1; rank];
         shape[0] = channels;
-        let gamma = self.weights.load(&format!("{name}.gamma"), &shape, self.numeric.rest, self.device)?;
+        let gamma = self.weights.load(&format!("{name}.gamma"), &shape, self.format.rest, self.device)?;
         Ok(UnitNorm { gamma: gamma.f_reshape([channels as i64])? })
     }
 
     fn causal(&self, name: &str, into: usize, out: usize) -> Result<Causal> {
         let (weight, bias) = self.parameters(name, &[out, into, 3, 3, 3])?;
-        if self.numeric.winograd(self.device) {
+        if self.format.winograd(self.device) {
             return Ok(Causal::Winograd(Winograd::causal(&weight, &bias)?));
         }
         // [out, into, T, 3, 3] → [out, T · into, 3, 3]
         let (out, into) = (out as i64, into as i64);
         let weight = weight.f_permute([0, 2, 1, 3, 4])?.f_reshape([out, 3 * into, 3, 3])?;
-        Ok(Causal::Plain { weight: to_layout(&weight, self.numeric.layout)?, bias })
+        Ok(Causal::Plain { weight: to_layout(&weight, self.format.layout)?, bias })
     }
 
     fn scattered(&self, name: &str, into: usize, out: usize) -> Result<Causal> {
@@ -240,10 +237,10 @@ impl Loader<'_> {
         let weight = weight.f_permute([2, 0, 1, 3, 4])?.f_reshape([3 * out, into, 3, 3])?;
         let none = Tensor::f_zeros([2 * out], (bias.f_kind()?, bias.device()))?;
         let bias = Tensor::f_cat(&[none, bias], 0)?;
-        let conv = match self.numeric.winograd(self.device) {
+        let conv = match self.format.winograd(self.device) {
             true => Conv::Winograd(Winograd::new(&weight, &bias, false)?),
             false => {
-                let weight = to_layout(&weight, self.numeric.layout)?;
+                let weight = to_layout(&weight, self.format.layout)?;
                 Conv::Plain(Plain { weight, bias, padding: 1, upsample: false })
             }
         };
@@ -254,16 +251,16 @@ impl Loader<'_> {
     fn pointwise(&self, name: &str, into: usize, out: usize, taps: usize) -> Result<Plain> {
         let (weight, bias) = self.parameters(name, &[out, into, taps, 1, 1])?;
         let weight = weight.f_permute([0, 2, 1, 3, 4])?.f_reshape([out as i64, (taps * into) as i64, 1, 1])?;
-        Ok(Plain { weight: to_layout(&weight, self.numeric.layout)?, bias, padding: 0, upsample: false })
+        Ok(Plain { weight: to_layout(&weight, self.format.layout)?, bias, padding: 0, upsample: false })
     }
 
     /// A 3×3 convolution of each frame after an upsampling by repetition.
     fn spatial(&self, name: &str, into: usize, out: usize) -> Result<Conv> {
         let (weight, bias) = self.parameters(name, &[out, into, 3, 3])?;
-        if self.numeric.winograd(self.device) {
+        if self.format.winograd(self.device) {
             return Ok(Conv::Winograd(Winograd::new(&weight, &bias, true)?));
         }
-        Ok(Conv::Plain(Plain { weight: to_layout(&weight, self.numeric.layout)?, bias, padding: 1, upsample: true }))
+        Ok(Conv::Plain(Plain { weight: to_layout(&weight, self.format.layout)?, bias, padding: 1, upsample: true }))
     }
 
     fn attention(&self, name: &str, width: usize) -> Result<Attention> {
@@ -273,7 +270,7 @@ impl Loader<'_> {
         };
         let (query_key_value, query_key_value_bias) = linear("to_qkv", 3 * width)?;
         let (output, output_bias) = linear("proj", width)?;
-        let dtype = match self.numeric.convolution {
+        let dtype = match self.format.convolution {
             tch::Kind::BFloat16 => tilewright_plan::Dtype::Bf16,
             tch::Kind::Half => tilewright_plan::Dtype::F16,
             _ => tilewright_plan::Dtype::F32,

@@ -8,7 +8,7 @@ use super::{
     encoder_layers::{Attention, Average, Causal, Conv, Downsample, Norm, Past, Resnet, fused, patches},
     weights::Weights,
 };
-use crate::{Checkpoint, Error, Identity, Result, kl::Numeric};
+use crate::{Checkpoint, ComputeFormat, Error, Identity, Result};
 
 #[derive(Debug)]
 struct Down {
@@ -21,7 +21,7 @@ struct Down {
 #[derive(Debug)]
 pub struct Encoder {
     config: EncoderConfig,
-    numeric: Numeric,
+    format: ComputeFormat,
     device: Device,
     conv_in: Causal,
     downs: Vec<Down>,
@@ -44,12 +44,12 @@ impl Encoder {
         file: &Checkpoint,
         identity: &Identity,
         config: &EncoderConfig,
-        numeric: Numeric,
+        format: ComputeFormat,
         device: Device,
     ) -> Result<Self> {
         let weights = Weights::of_encoder(file, identity, config)?;
         weights.all_present()?;
-        let loader = Loader { weights, numeric, device };
+        let loader = Loader { weights, format, device };
         let mut downs = Vec::new();
         for (index, block) in config.down_blocks.iter().enumerate() {
             let name = format!("encoder.down_blocks.{index}");
@@ -86,14 +86,14 @@ impl Encoder {
                 norm: loader.norm(&format!("{attention}.norm"), middle)?,
                 mixed: loader.conv(&format!("{attention}.to_qkv"), 3 * middle, middle, 1, 1)?,
                 output: loader.conv(&format!("{attention}.proj"), middle, middle, 1, 1)?,
-                fused: fused(device, middle, &numeric),
+                fused: fused(device, middle, &format),
             },
             after: loader.resnet("encoder.mid_block.resnets.1", middle, middle)?,
             norm_out: loader.norm("encoder.norm_out", middle)?,
             conv_out: loader.causal("encoder.conv_out", 2 * latent, middle, 3)?,
             quant: loader.means("quant_conv", latent)?,
             config: config.clone(),
-            numeric,
+            format,
             device,
         })
     }
@@ -104,8 +104,8 @@ impl Encoder {
     }
 
     /// The types and memory order that it was loaded for.
-    pub fn numeric(&self) -> Numeric {
-        self.numeric
+    pub fn format(&self) -> ComputeFormat {
+        self.format
     }
 
     /// Before the first frame of a clip.
@@ -167,7 +167,7 @@ impl Encoder {
 
     /// Some frames [T, C, H, W] through all layers.
     fn forward(&self, past: &mut Past, frames: &Tensor, step: &mut dyn FnMut(f64) -> Result<()>) -> Result<Tensor> {
-        let numeric = &self.numeric;
+        let format = &self.format;
         past.rewind();
         let shares = self.config.layer_shares();
         let (mut layer, mut done) = (0, 0.0);
@@ -176,31 +176,31 @@ impl Encoder {
             layer += 1;
             step(f64::min(done, 1.0))
         };
-        let frames = patches(&frames.f_to_kind(numeric.rest)?, self.config.patch as i64)?;
-        let mut hidden = self.conv_in.forward(frames, past, numeric)?;
+        let frames = patches(&frames.f_to_kind(format.rest)?, self.config.patch as i64)?;
+        let mut hidden = self.conv_in.forward(frames, past, format)?;
         finished()?;
         for down in &self.downs {
             let shortcut = down.average.map(|average| average.forward(&hidden)).transpose()?;
             for resnet in &down.resnets {
-                hidden = resnet.forward(hidden, past, numeric)?;
+                hidden = resnet.forward(hidden, past, format)?;
                 finished()?;
             }
             if let Some(downsample) = &down.downsample {
-                hidden = downsample.forward(hidden, past, numeric)?;
+                hidden = downsample.forward(hidden, past, format)?;
                 finished()?;
             }
             if let Some(shortcut) = shortcut {
                 hidden = hidden.f_add(&shortcut)?;
             }
         }
-        hidden = self.before.forward(hidden, past, numeric)?;
+        hidden = self.before.forward(hidden, past, format)?;
         finished()?;
-        hidden = self.attention.forward(hidden, numeric)?;
-        hidden = self.after.forward(hidden, past, numeric)?;
+        hidden = self.attention.forward(hidden, format)?;
+        hidden = self.after.forward(hidden, past, format)?;
         finished()?;
-        hidden = self.norm_out.forward_silu(&hidden, numeric)?;
-        hidden = self.conv_out.forward(hidden, past, numeric)?;
-        let means = self.quant.forward(&hidden, numeric)?.f_to_kind(Kind::Float)?;
+        hidden = self.norm_out.forward_silu(&hidden, format)?;
+        hidden = self.conv_out.forward(hidden, past, format)?;
+        let means = self.quant.forward(&hidden, format)?.f_to_kind(Kind::Float)?;
         finished()?;
         Ok(means)
     }
@@ -209,14 +209,14 @@ impl Encoder {
 /// Loads layers by diffusers' names.
 struct Loader<'a> {
     weights: Weights<'a>,
-    numeric: Numeric,
+    format: ComputeFormat,
     device: Device,
 }
 
 impl Loader<'_> {
     fn tensors(&self, name: &str, shape: &[usize]) -> Result<(Tensor, Tensor)> {
         let load = |part: &str, shape| {
-            self.weights.load(&format!("{name}.{part}"), shape, self.numeric.convolution, self.device)
+            self.weights.load(&format!("{name}.{part}"), shape, self.format.convolution, self.device)
         };
         Ok((load("weight", shape)?, load("bias", &shape[..1])?))
     }
@@ -226,12 +226,12 @@ impl Loader<'_> {
         let (weight, bias) = self.tensors(name, &[out, into, side, side])?;
         // Where it halves, the rim is put there before.
         let padding = if stride == 1 { side as i64 / 2 } else { 0 };
-        Ok(Conv { weight: to_layout(&weight, self.numeric.layout)?, bias, stride, padding })
+        Ok(Conv { weight: to_layout(&weight, self.format.layout)?, bias, stride, padding })
     }
 
     fn causal(&self, name: &str, out: usize, into: usize, side: usize) -> Result<Causal> {
         let (weight, bias) = self.tensors(name, &[out, into, 3, side, side])?;
-        let tap = |time| -> Result<Tensor> { Ok(to_layout(&weight.f_select(2, time)?, self.numeric.layout)?) };
+        let tap = |time| -> Result<Tensor> { Ok(to_layout(&weight.f_select(2, time)?, self.format.layout)?) };
         let taps = [tap(0)?, tap(1)?, tap(2)?];
         let conv = Conv { weight: taps[2].shallow_clone(), bias, stride: 1, padding: side as i64 / 2 };
         Ok(Causal { taps, conv })
@@ -241,7 +241,7 @@ impl Loader<'_> {
     fn means(&self, name: &str, latent: usize) -> Result<Conv> {
         let (weight, bias) = self.tensors(name, &[2 * latent, 2 * latent, 1, 1])?;
         let half = |tensor: &Tensor| tensor.f_narrow(0, 0, latent as i64);
-        let weight = to_layout(&half(&weight)?, self.numeric.layout)?;
+        let weight = to_layout(&half(&weight)?, self.format.layout)?;
         Ok(Conv { weight, bias: half(&bias)?, stride: 1, padding: 0 })
     }
 

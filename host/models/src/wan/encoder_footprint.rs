@@ -8,7 +8,7 @@ use tilewright_torch::{
 };
 
 use super::EncoderConfig;
-use crate::reordered::padded;
+use tilewright_torch::reordered::padded;
 
 /// What is encoded.
 #[derive(Clone, Copy, Debug, PartialEq)]

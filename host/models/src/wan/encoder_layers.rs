@@ -5,7 +5,7 @@ use tch::{Device, Kind, Tensor};
 use tilewright_torch::{attention, to_layout};
 
 use super::encoder_state::layout_of;
-use crate::{Result, kl::Numeric};
+use crate::{ComputeFormat, Result};
 
 /// What diffusers' `F.normalize` never divides by less than.
 const LEAST_LENGTH: f64 = 1e-12;
@@ -65,14 +65,20 @@ pub(super) struct Conv {
 }
 
 impl Conv {
-    pub fn forward(&self, input: &Tensor, numeric: &Numeric) -> Result<Tensor> {
-        self.convolve(input, numeric, &self.weight, Some(&self.bias))
+    pub fn forward(&self, input: &Tensor, format: &ComputeFormat) -> Result<Tensor> {
+        self.convolve(input, format, &self.weight, Some(&self.bias))
     }
 
-    fn convolve(&self, input: &Tensor, numeric: &Numeric, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-        let input = to_layout(&input.f_to_kind(numeric.convolution)?, numeric.layout)?;
+    fn convolve(
+        &self,
+        input: &Tensor,
+        format: &ComputeFormat,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let input = to_layout(&input.f_to_kind(format.convolution)?, format.layout)?;
         let (stride, padding) = ([self.stride; 2], [self.padding; 2]);
-        Ok(input.f_conv2d(weight, bias, stride, padding, [1, 1], 1)?.f_to_kind(numeric.rest)?)
+        Ok(input.f_conv2d(weight, bias, stride, padding, [1, 1], 1)?.f_to_kind(format.rest)?)
     }
 }
 
@@ -86,17 +92,17 @@ pub(super) struct Causal {
 }
 
 impl Causal {
-    pub fn forward(&self, input: Tensor, past: &mut Past, numeric: &Numeric) -> Result<Tensor> {
+    pub fn forward(&self, input: Tensor, past: &mut Past, format: &ComputeFormat) -> Result<Tensor> {
         let frames = input.size()[0];
-        let (all, before) = past.joined(input.f_to_kind(numeric.convolution)?, 2)?;
+        let (all, before) = past.joined(input.f_to_kind(format.convolution)?, 2)?;
         drop(input);
         let now = all.f_narrow(0, before, frames)?;
-        let output = self.conv.convolve(&now, numeric, &self.taps[2], Some(&self.conv.bias))?;
+        let output = self.conv.convolve(&now, format, &self.taps[2], Some(&self.conv.bias))?;
         for (tap, back) in [(&self.taps[1], 1), (&self.taps[0], 2)] {
             let first = (back - before).max(0);
             if first < frames {
                 let earlier = all.f_narrow(0, before + first - back, frames - first)?;
-                let added = self.conv.convolve(&earlier, numeric, tap, None)?;
+                let added = self.conv.convolve(&earlier, format, tap, None)?;
                 let _ = output.f_narrow(0, first, frames - first)?.f_add_(&added)?;
             }
         }
@@ -112,14 +118,14 @@ pub(super) struct Norm {
 }
 
 impl Norm {
-    pub fn forward(&self, input: &Tensor, numeric: &Numeric) -> Result<Tensor> {
+    pub fn forward(&self, input: &Tensor, format: &ComputeFormat) -> Result<Tensor> {
         let length = input.f_norm_scalaropt_dim_dtype(2, [1], true, Kind::Float)?.f_clamp_min_(LEAST_LENGTH)?;
         // In f32, whatever the input's type.
-        Ok(input.f_div(&length)?.f_mul_(&self.gamma)?.f_to_kind(numeric.rest)?)
+        Ok(input.f_div(&length)?.f_mul_(&self.gamma)?.f_to_kind(format.rest)?)
     }
 
-    pub fn forward_silu(&self, input: &Tensor, numeric: &Numeric) -> Result<Tensor> {
-        Ok(self.forward(input, numeric)?.f_silu_()?)
+    pub fn forward_silu(&self, input: &Tensor, format: &ComputeFormat) -> Result<Tensor> {
+        Ok(self.forward(input, format)?.f_silu_()?)
     }
 }
 
@@ -133,13 +139,13 @@ pub(super) struct Resnet {
 }
 
 impl Resnet {
-    pub fn forward(&self, input: Tensor, past: &mut Past, numeric: &Numeric) -> Result<Tensor> {
-        let mut hidden = self.norm1.forward_silu(&input, numeric)?;
-        hidden = self.conv1.forward(hidden, past, numeric)?;
-        hidden = self.norm2.forward_silu(&hidden, numeric)?;
-        hidden = self.conv2.forward(hidden, past, numeric)?;
+    pub fn forward(&self, input: Tensor, past: &mut Past, format: &ComputeFormat) -> Result<Tensor> {
+        let mut hidden = self.norm1.forward_silu(&input, format)?;
+        hidden = self.conv1.forward(hidden, past, format)?;
+        hidden = self.norm2.forward_silu(&hidden, format)?;
+        hidden = self.conv2.forward(hidden, past, format)?;
         Ok(match &self.shortcut {
-            Some(conv) => hidden.f_add_(&conv.forward(&input, numeric)?)?,
+            Some(conv) => hidden.f_add_(&conv.forward(&input, format)?)?,
             None => hidden.f_add_(&input)?,
         })
     }
@@ -156,10 +162,10 @@ pub(super) struct Attention {
 }
 
 impl Attention {
-    pub fn forward(&self, input: Tensor, numeric: &Numeric) -> Result<Tensor> {
+    pub fn forward(&self, input: Tensor, format: &ComputeFormat) -> Result<Tensor> {
         let (frames, channels, height, width) = input.size4()?;
-        let mixed = self.mixed.forward(&self.norm.forward(&input, numeric)?, numeric)?;
-        let tokens = mixed.f_to_kind(numeric.convolution)?.f_flatten(2, 3)?.f_transpose(1, 2)?;
+        let mixed = self.mixed.forward(&self.norm.forward(&input, format)?, format)?;
+        let tokens = mixed.f_to_kind(format.convolution)?.f_flatten(2, 3)?.f_transpose(1, 2)?;
         let part = |index| tokens.f_narrow(2, index * channels, channels)?.f_contiguous();
         let (query, key, value) = (part(0)?, part(1)?, part(2)?);
         let attended = match self.fused {
@@ -167,7 +173,7 @@ impl Attention {
             false => attention::plain(&query, &key, &value)?,
         };
         let attended = attended.f_transpose(1, 2)?.f_reshape([frames, channels, height, width])?;
-        Ok(self.output.forward(&attended, numeric)?.f_add_(&input)?)
+        Ok(self.output.forward(&attended, format)?.f_add_(&input)?)
     }
 }
 
@@ -180,10 +186,10 @@ pub(super) struct Downsample {
 }
 
 impl Downsample {
-    pub fn forward(&self, input: Tensor, past: &mut Past, numeric: &Numeric) -> Result<Tensor> {
+    pub fn forward(&self, input: Tensor, past: &mut Past, format: &ComputeFormat) -> Result<Tensor> {
         // A column and a row of zeros, at the far sides only.
         let input = input.f_constant_pad_nd([0, 1, 0, 1])?;
-        let output = self.space.forward(&input, numeric)?;
+        let output = self.space.forward(&input, format)?;
         drop(input);
         let Some(time) = &self.time else { return Ok(output) };
         let frames = output.size()[0];
@@ -193,9 +199,9 @@ impl Downsample {
             return Ok(all);
         }
         let every_other = |first: i64| all.f_slice(0, first, first + frames - 1, 2);
-        let sum = time.conv.convolve(&every_other(0)?, numeric, &time.taps[0], Some(&time.conv.bias))?;
-        let sum = sum.f_add(&time.conv.convolve(&every_other(1)?, numeric, &time.taps[1], None)?)?;
-        Ok(sum.f_add(&time.conv.convolve(&every_other(2)?, numeric, &time.taps[2], None)?)?)
+        let sum = time.conv.convolve(&every_other(0)?, format, &time.taps[0], Some(&time.conv.bias))?;
+        let sum = sum.f_add(&time.conv.convolve(&every_other(1)?, format, &time.taps[1], None)?)?;
+        Ok(sum.f_add(&time.conv.convolve(&every_other(2)?, format, &time.taps[2], None)?)?)
     }
 }
 
@@ -235,8 +241,8 @@ pub(super) fn patches(frames: &Tensor, side: i64) -> Result<Tensor> {
 }
 
 /// Whether fused attention is right on this device.
-pub(super) fn fused(device: Device, channels: usize, numeric: &Numeric) -> bool {
-    let dtype = match numeric.convolution {
+pub(super) fn fused(device: Device, channels: usize, format: &ComputeFormat) -> bool {
+    let dtype = match format.convolution {
         Kind::BFloat16 => tilewright_plan::Dtype::Bf16,
         Kind::Half => tilewright_plan::Dtype::F16,
         _ => tilewright_plan::Dtype::F32,

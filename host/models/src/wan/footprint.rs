@@ -14,8 +14,8 @@ use super::{
     Config,
     architecture::{Kind, Layer},
 };
-use crate::reordered::padded;
 use held::{Ledger, Pass};
+use tilewright_torch::reordered::padded;
 
 /// What is decoded.
 #[derive(Clone, Copy, Debug, PartialEq)]

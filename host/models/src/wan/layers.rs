@@ -1,5 +1,5 @@
-//! The video networks' layers. Frames are [T, C, H, W], one clip's, in the memory order of [`Numeric::layout`] and the type of
-//! [`Numeric::rest`]. A causal layer keeps what it needs of the frames before in a [`Past`]. What is held at once is counted in
+//! The video networks' layers. Frames are [T, C, H, W], one clip's, in the memory order of [`ComputeFormat::layout`] and the type of
+//! [`ComputeFormat::rest`]. A causal layer keeps what it needs of the frames before in a [`Past`]. What is held at once is counted in
 //! `footprint.rs`: change both.
 
 use tch::{Device, Kind, Tensor};
@@ -10,11 +10,8 @@ use tilewright_torch::{
 };
 
 use crate::{
-    Result,
-    kl::{
-        Numeric,
-        layers::{Conv, Plain, converted, empty},
-    },
+    ComputeFormat, Result,
+    kl::layers::{Conv, Plain, converted, empty},
 };
 
 /// As in torch.nn.functional.normalize: a pixel of zeros stays one.
@@ -39,13 +36,13 @@ impl Past {
     }
 
     /// The frames before and these as one tensor, with zeros for those that never were.
-    fn window(&self, frames: &Tensor, numeric: &Numeric) -> Result<Tensor> {
+    fn window(&self, frames: &Tensor, format: &ComputeFormat) -> Result<Tensor> {
         let missing = TAPS - 1 - self.frames.len();
         let (_, channels, height, width) = frames.size4()?;
         let mut parts: Vec<Tensor> = Vec::new();
         if missing > 0 {
             let zeros = [missing as i64, channels, height, width];
-            parts.push(to_layout(&Tensor::f_zeros(zeros, (frames.f_kind()?, frames.device()))?, numeric.layout)?);
+            parts.push(to_layout(&Tensor::f_zeros(zeros, (frames.f_kind()?, frames.device()))?, format.layout)?);
         }
         parts.extend(self.frames.iter().map(Tensor::shallow_clone));
         parts.push(frames.shallow_clone());
@@ -78,16 +75,16 @@ fn copies_of_last(frames: &Tensor) -> Result<Vec<Tensor>> {
 /// Scales each pixel's channels to length √C, then by `gamma` (diffusers' `WanRMS_norm`).
 #[derive(Debug)]
 pub(super) struct UnitNorm {
-    /// [C], f32 where [`Numeric::winograd`] holds, else in [`Numeric::rest`].
+    /// [C], f32 where [`ComputeFormat::winograd`] holds, else in [`ComputeFormat::rest`].
     pub gamma: Tensor,
 }
 
 impl UnitNorm {
     /// The norm of frames in f32 and back, a frame at a time: nothing more than one is ever held in f32.
-    pub fn forward(&self, frames: &Tensor, silu: bool, numeric: &Numeric) -> Result<Tensor> {
+    pub fn forward(&self, frames: &Tensor, silu: bool, format: &ComputeFormat) -> Result<Tensor> {
         let (count, channels, height, width) = frames.size4()?;
-        let output = empty([count, channels, height, width], numeric, frames.device())?;
-        if numeric.winograd(frames.device()) {
+        let output = empty([count, channels, height, width], format, frames.device())?;
+        if format.winograd(frames.device()) {
             unit_norm(frames, &self.gamma, silu, &output)?;
             return Ok(output);
         }
@@ -107,19 +104,19 @@ impl UnitNorm {
 
 /// A convolution of each frame. On a CPU libtorch is given one at a time: it picks its algorithm by the size of the whole, and a clip has to
 /// come out the same in chunks of any length.
-pub(super) fn each(conv: &Plain, frames: &Tensor, numeric: &Numeric) -> Result<Tensor> {
+pub(super) fn each(conv: &Plain, frames: &Tensor, format: &ComputeFormat) -> Result<Tensor> {
     let count = frames.size()[0];
     if count == 1 || frames.device() != Device::Cpu {
-        return conv.forward(frames.shallow_clone(), numeric);
+        return conv.forward(frames.shallow_clone(), format);
     }
     let mut output: Option<Tensor> = None;
     for index in 0..count {
-        let part = conv.forward(frames.f_narrow(0, index, 1)?, numeric)?;
+        let part = conv.forward(frames.f_narrow(0, index, 1)?, format)?;
         let output = match &output {
             Some(output) => output,
             None => {
                 let (_, channels, height, width) = part.size4()?;
-                output.insert(empty([count, channels, height, width], numeric, frames.device())?)
+                output.insert(empty([count, channels, height, width], format, frames.device())?)
             }
         };
         output.f_narrow(0, index, 1)?.f_copy_(&part)?;
@@ -156,7 +153,7 @@ impl Causal {
         norm: Option<&UnitNorm>,
         past: &mut Past,
         work: &mut Work<'_>,
-        numeric: &Numeric,
+        format: &ComputeFormat,
     ) -> Result<()> {
         let (count, _, height, _) = work.frames.size4()?;
         match self {
@@ -164,7 +161,7 @@ impl Causal {
                 while *work.done < count {
                     let frame = work.frames.f_narrow(0, *work.done, 1)?;
                     let input = match norm {
-                        Some(norm) => norm.forward(&frame, true, numeric)?,
+                        Some(norm) => norm.forward(&frame, true, format)?,
                         None => copies_of_last(&frame)?.remove(0),
                     };
                     let mut rows: Vec<Rows<'_>> = past.frames.iter().map(Rows::all).collect();
@@ -179,10 +176,10 @@ impl Causal {
                 while *work.done < count {
                     let frame = work.frames.f_narrow(0, *work.done, 1)?;
                     let input = match norm {
-                        Some(norm) => norm.forward(&frame, true, numeric)?,
+                        Some(norm) => norm.forward(&frame, true, format)?,
                         None => frame,
                     };
-                    let parts = conv.forward(input, numeric)?;
+                    let parts = conv.forward(input, format)?;
                     let part = |tap: i64| -> Result<Tensor> { Ok(parts.f_narrow(1, tap * out, *out)?) };
                     let sum = |part: Tensor, from: Option<&Tensor>| -> Result<Tensor> {
                         Ok(match from {
@@ -212,13 +209,13 @@ impl Causal {
                     let together = if alone { 1 } else { count - first };
                     let frames = work.frames.f_narrow(0, first, together)?;
                     let normed = match norm {
-                        Some(norm) => norm.forward(&frames, true, numeric)?,
+                        Some(norm) => norm.forward(&frames, true, format)?,
                         None => frames,
                     };
-                    let normed = converted(normed, numeric.convolution)?;
+                    let normed = converted(normed, format.convolution)?;
                     let window = match past.frames.is_empty() {
                         true => normed.shallow_clone(),
-                        false => past.window(&normed, numeric)?,
+                        false => past.window(&normed, format)?,
                     };
                     // Before anything is written, so that nothing can fail between the output and the past.
                     let kept = copies_of_last(&normed)?;
@@ -227,8 +224,8 @@ impl Causal {
                     while *work.done < (first + 1) * height {
                         let start = *work.done - first * height;
                         let end = (start + rows).min(height);
-                        let part = Self::rows(&window, weight, bias, together, start..end, height, numeric)?;
-                        let part = converted(part, numeric.rest)?;
+                        let part = Self::rows(&window, weight, bias, together, start..end, height, format)?;
+                        let part = converted(part, format.rest)?;
                         let mut onto = output.f_narrow(2, start, end - start)?;
                         if work.add {
                             let _ = onto.f_add_(&part)?;
@@ -253,7 +250,7 @@ impl Causal {
         count: i64,
         rows: std::ops::Range<i64>,
         height: i64,
-        numeric: &Numeric,
+        format: &ComputeFormat,
     ) -> Result<Tensor> {
         let needed = (rows.start - 1).max(0)..(rows.end + 1).min(height);
         let all = needed == (0..height);
@@ -273,7 +270,7 @@ impl Causal {
         let narrowed;
         let weight = match alone {
             true => {
-                narrowed = to_layout(&weight.f_narrow(1, (TAPS as i64 - 1) * into, into)?, numeric.layout)?;
+                narrowed = to_layout(&weight.f_narrow(1, (TAPS as i64 - 1) * into, into)?, format.layout)?;
                 &narrowed
             }
             false => weight,
@@ -283,7 +280,7 @@ impl Causal {
         if top != bottom {
             stacked = stacked.f_constant_pad_nd([0, 0, top, bottom])?;
         }
-        let stacked = to_layout(&stacked, numeric.layout)?;
+        let stacked = to_layout(&stacked, format.layout)?;
         Ok(stacked.f_conv2d(weight, Some(bias), [1, 1], [down, 1], [1, 1], 1)?)
     }
 }
@@ -310,7 +307,7 @@ pub(super) struct Doubling {
 }
 
 impl Doubling {
-    pub fn forward(&self, past: &mut Past, frames: &Tensor, numeric: &Numeric) -> Result<Tensor> {
+    pub fn forward(&self, past: &mut Past, frames: &Tensor, format: &ComputeFormat) -> Result<Tensor> {
         let mut count = frames.size()[0];
         let mut rest = frames.shallow_clone();
         let (mut output, mut kept): (Vec<Tensor>, Vec<Tensor>) = (Vec::new(), Vec::new());
@@ -321,16 +318,16 @@ impl Doubling {
         }
         if count > 0 {
             let (_, channels, height, width) = rest.size4()?;
-            let window = past.window(&rest, numeric)?;
+            let window = past.window(&rest, format)?;
             let taps = (0..TAPS as i64)
                 .map(|tap| window.f_narrow(0, tap, count))
                 .collect::<std::result::Result<Vec<_>, _>>()?;
-            let stacked = to_layout(&Tensor::f_cat(&taps, 1)?, numeric.layout)?;
+            let stacked = to_layout(&Tensor::f_cat(&taps, 1)?, format.layout)?;
             drop((taps, window));
-            let doubled = each(&self.conv, &stacked, numeric)?;
+            let doubled = each(&self.conv, &stacked, format)?;
             drop(stacked);
             // [T, 2, C, H, W] → [2T, C, H, W], whatever the order in memory.
-            let both = empty([2 * count, channels, height, width], numeric, rest.device())?;
+            let both = empty([2 * count, channels, height, width], format, rest.device())?;
             for half in 0..2 {
                 let from = doubled.f_narrow(1, half * channels, channels)?;
                 both.f_slice(0, half, None, 2)?.f_copy_(&from)?;
@@ -340,7 +337,7 @@ impl Doubling {
         }
         let output = match output.len() {
             1 => output.remove(0),
-            _ => to_layout(&Tensor::f_cat(&output, 0)?, numeric.layout)?,
+            _ => to_layout(&Tensor::f_cat(&output, 0)?, format.layout)?,
         };
         past.keep(kept);
         past.begun = true;
@@ -364,12 +361,12 @@ pub(super) struct Attention {
 
 impl Attention {
     /// A frame at a time; the input is replaced.
-    pub fn forward(&self, frames: &Tensor, numeric: &Numeric) -> Result<Tensor> {
+    pub fn forward(&self, frames: &Tensor, format: &ComputeFormat) -> Result<Tensor> {
         let (count, channels, height, width) = frames.size4()?;
-        let output = empty([count, channels, height, width], numeric, frames.device())?;
+        let output = empty([count, channels, height, width], format, frames.device())?;
         for index in 0..count {
             let frame = frames.f_narrow(0, index, 1)?;
-            let mut tokens = converted(self.norm.forward(&frame, false, numeric)?, numeric.convolution)?;
+            let mut tokens = converted(self.norm.forward(&frame, false, format)?, format.convolution)?;
             tokens = tokens.f_flatten(2, 3)?.f_transpose(1, 2)?.f_contiguous()?;
             let all = tokens.f_linear(&self.query_key_value, Some(&self.query_key_value_bias))?;
             drop(tokens);
@@ -382,7 +379,7 @@ impl Attention {
                 false => attention::plain(&query, &key, &value)?,
             };
             drop((key, value));
-            let added = converted(mixed.f_linear(&self.output, Some(&self.output_bias))?, numeric.rest)?;
+            let added = converted(mixed.f_linear(&self.output, Some(&self.output_bias))?, format.rest)?;
             let added = added.f_transpose(1, 2)?.f_reshape([1, channels, height, width])?;
             output.f_narrow(0, index, 1)?.f_copy_(&frame.f_add(&added)?)?;
         }
@@ -442,9 +439,9 @@ pub(super) fn unpatch(frames: Tensor, patch: i64) -> Result<Tensor> {
 }
 
 /// Frames in the type and memory order for the first layer.
-pub(super) fn prepare(frames: &Tensor, numeric: &Numeric) -> Result<Tensor> {
-    let frames = frames.f_to_kind(numeric.rest)?;
-    Ok(match numeric.layout {
+pub(super) fn prepare(frames: &Tensor, format: &ComputeFormat) -> Result<Tensor> {
+    let frames = frames.f_to_kind(format.rest)?;
+    Ok(match format.layout {
         Layout::ChannelsFirst => frames.f_contiguous()?,
         Layout::ChannelsLast => tilewright_torch::channels_last(&frames)?,
     })

@@ -3,15 +3,13 @@
 
 use tilewright_plan::Layout;
 use tilewright_torch::{
+    CPU_PIECE,
     probe::{Scratch, convolution_bytes},
+    reordered::{block, padded},
     winograd,
 };
 
-use super::{
-    super::layers::CPU_PIECE,
-    layer::{Layer, LayerKind},
-};
-use crate::reordered::{block, padded};
+use super::layer::{Layer, LayerKind};
 
 /// What is held at one moment of a decode, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -6,6 +6,7 @@ use std::{cell::Cell, collections::VecDeque, rc::Rc};
 use tilewright_plan::Layout;
 use tilewright_torch::{
     probe::convolution_bytes,
+    reordered::{block, padded},
     winograd::{self, TAPS},
 };
 
@@ -16,7 +17,6 @@ use super::{
     },
     Extent, Footprint,
 };
-use crate::reordered::{block, padded};
 
 /// Bytes held, and the most so far.
 #[derive(Debug, Default)]

@@ -1,0 +1,34 @@
+//! Errors of running and of building a network.
+
+/// A `Result` with this crate's [`enum@Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error of a network.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A failure in libtorch, out of memory included.
+    #[error(transparent)]
+    Torch(#[from] tilewright_torch::Error),
+    /// A weight can't be had, or has another shape than its layer needs.
+    #[error("{name}: {detail}")]
+    Weight {
+        /// The weight.
+        name: String,
+        /// The reason.
+        detail: String,
+    },
+    /// Shapes that an operation can't take.
+    #[error("{operation} of {shapes}: the shapes don't go together")]
+    Shapes {
+        /// The operation.
+        operation: &'static str,
+        /// The shapes of its operands.
+        shapes: String,
+    },
+}
+
+impl From<tch::TchError> for Error {
+    fn from(error: tch::TchError) -> Self {
+        Error::Torch(error.into())
+    }
+}

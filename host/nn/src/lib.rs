@@ -1,0 +1,20 @@
+//! Networks are written once. Layers are generic over [`Ops`]: with [`Torch`] a `forward` computes, with [`Meter`] the same
+//! `forward` runs on shapes alone and counts the bytes that it holds.
+//!
+//! A layer takes a tensor by value if it is the last to need it, so that memory is given back at the same moment with
+//! either back end.
+
+mod error;
+mod format;
+pub mod layers;
+mod meter;
+mod ops;
+mod scope;
+mod torch;
+
+pub use error::{Error, Result};
+pub use format::ComputeFormat;
+pub use meter::{Costs, Meter, MeterTensor};
+pub use ops::{GroupNorm, Ops, Window};
+pub use scope::{Scope, Source};
+pub use torch::Torch;

@@ -1,0 +1,312 @@
+//! The back end that counts: tensors without values, in a ledger of the bytes that they hold.
+
+mod ledger;
+mod strides;
+
+use std::rc::Rc;
+
+use tch::Kind;
+use tilewright_plan::{Dtype, Layout};
+use tilewright_torch::{
+    attention, group_norm_bytes,
+    probe::{Scratch, Speed, convolution_bytes},
+    reordered, winograd,
+};
+
+use crate::{ComputeFormat, Error, GroupNorm, Ops, Result, Window};
+use ledger::{Ledger, Storage};
+use strides::Axes;
+
+/// What the operations of a format hold on a device beside their results, as far as it is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Costs {
+    /// Of convolutions.
+    pub scratch: Scratch,
+}
+
+impl From<&Speed> for Costs {
+    fn from(speed: &Speed) -> Self {
+        Self { scratch: speed.scratch }
+    }
+}
+
+/// A back end on which a network holds bytes and computes nothing. It counts what libtorch and this project's own kernels
+/// hold on a CPU.
+#[derive(Clone, Debug)]
+pub struct Meter {
+    format: ComputeFormat,
+    costs: Costs,
+    ledger: Rc<Ledger>,
+}
+
+/// A tensor of extents, strides and a type. Its memory is counted until it is dropped with all of its views.
+#[derive(Clone, Debug)]
+pub struct MeterTensor {
+    axes: Axes,
+    kind: Kind,
+    storage: Rc<Storage>,
+}
+
+impl MeterTensor {
+    fn bytes(&self) -> u64 {
+        bytes(&self.axes, self.kind)
+    }
+
+    fn viewed(&self, axes: Axes) -> Self {
+        Self { axes, kind: self.kind, storage: self.storage.clone() }
+    }
+}
+
+fn bytes(axes: &Axes, kind: Kind) -> u64 {
+    axes.count().saturating_mul(kind.elt_size_in_bytes() as u64)
+}
+
+impl Meter {
+    /// A meter that has counted nothing.
+    pub fn new(format: ComputeFormat, costs: Costs) -> Self {
+        Self { format, costs, ledger: Rc::new(Ledger::default()) }
+    }
+
+    /// An input that somebody else holds, so that its bytes are not counted. A picture is in the format's memory order.
+    ///
+    /// # Errors
+    /// The extents are negative, or too many.
+    pub fn given(&self, shape: &[i64], kind: Kind) -> Result<MeterTensor> {
+        let mut axes = Axes::contiguous(shape).ok_or_else(|| refused("an input", &[shape]))?;
+        if let Ok(picture) = shape.try_into() {
+            axes = self.convolved(picture);
+        }
+        Ok(MeterTensor { axes, kind, storage: Rc::new(Storage::new(&self.ledger, 0)) })
+    }
+
+    /// The bytes that are held now.
+    pub fn held_bytes(&self) -> u64 {
+        self.ledger.held()
+    }
+
+    /// The most bytes that were held at once.
+    pub fn peak_bytes(&self) -> u64 {
+        self.ledger.peak()
+    }
+
+    fn made(&self, axes: Axes, kind: Kind) -> MeterTensor {
+        MeterTensor { axes, kind, storage: Rc::new(self.hold(bytes(&axes, kind))) }
+    }
+
+    /// Holds bytes until the result is dropped.
+    fn hold(&self, bytes: u64) -> Storage {
+        Storage::new(&self.ledger, bytes)
+    }
+
+    /// Holds bytes for a moment.
+    fn touch(&self, bytes: u64) {
+        drop(self.hold(bytes));
+    }
+
+    /// Whether a kernel of this project's own computes attention.
+    fn has_own_attention(&self, kind: Kind) -> bool {
+        kind == Kind::Float && winograd::available()
+    }
+
+    fn scratch(&self, values: f64) -> u64 {
+        (values * self.format.convolution.elt_size_in_bytes() as f64) as u64
+    }
+
+    /// The order in which libtorch's convolutions give their result.
+    fn convolved(&self, shape: [i64; 4]) -> Axes {
+        match self.format.layout {
+            Layout::ChannelsFirst => Axes::four(shape),
+            Layout::ChannelsLast => Axes::channels_last(shape),
+        }
+    }
+}
+
+/// The extents of a picture.
+fn four(operation: &'static str, picture: &MeterTensor) -> Result<[i64; 4]> {
+    picture.axes.extents().try_into().map_err(|_| refused(operation, &[picture.axes.extents()]))
+}
+
+fn refused(operation: &'static str, shapes: &[&[i64]]) -> Error {
+    let shapes: Vec<String> = shapes.iter().map(|shape| format!("{shape:?}")).collect();
+    Error::Shapes { operation, shapes: shapes.join(" and ") }
+}
+
+impl Ops for Meter {
+    type Tensor = MeterTensor;
+    type Weight = Vec<i64>;
+
+    fn format(&self) -> ComputeFormat {
+        self.format
+    }
+
+    fn shape(&self, tensor: &MeterTensor) -> Vec<i64> {
+        tensor.axes.extents().to_vec()
+    }
+
+    fn narrow(&self, tensor: &MeterTensor, axis: usize, start: i64, length: i64) -> Result<MeterTensor> {
+        let axes = tensor.axes.narrow(axis, start, length);
+        Ok(tensor.viewed(axes.ok_or_else(|| refused("a part", &[tensor.axes.extents()]))?))
+    }
+
+    fn transpose(&self, tensor: &MeterTensor, one: usize, other: usize) -> Result<MeterTensor> {
+        let axes = tensor.axes.transpose(one, other);
+        Ok(tensor.viewed(axes.ok_or_else(|| refused("an exchange of axes", &[tensor.axes.extents()]))?))
+    }
+
+    fn reshape(&self, tensor: &MeterTensor, shape: &[i64]) -> Result<MeterTensor> {
+        let plain = Axes::contiguous(shape).filter(|plain| plain.count() == tensor.axes.count());
+        let plain = plain.ok_or_else(|| refused("a reshape", &[tensor.axes.extents(), shape]))?;
+        Ok(match tensor.axes.view(shape) {
+            Some(axes) => tensor.viewed(axes),
+            None => self.made(plain, tensor.kind),
+        })
+    }
+
+    fn contiguous(&self, tensor: &MeterTensor) -> Result<MeterTensor> {
+        match tensor.axes.is_contiguous() {
+            true => Ok(tensor.clone()),
+            false => Ok(self.made(tensor.axes.made_contiguous(), tensor.kind)),
+        }
+    }
+
+    fn ordered(&self, tensor: &MeterTensor) -> Result<MeterTensor> {
+        let shape = four("memory order", tensor)?;
+        let is_there = match self.format.layout {
+            Layout::ChannelsFirst => tensor.axes.is_contiguous(),
+            Layout::ChannelsLast => tensor.axes.is_dense_channels_last(),
+        };
+        Ok(if is_there { tensor.clone() } else { self.made(self.convolved(shape), tensor.kind) })
+    }
+
+    fn converted(&self, tensor: MeterTensor, kind: Kind) -> Result<MeterTensor> {
+        Ok(if tensor.kind == kind { tensor } else { self.made(tensor.axes.dense(), kind) })
+    }
+
+    fn repeated(&self, picture: &MeterTensor) -> Result<MeterTensor> {
+        let [batch, channels, height, width] = four("an upsampling", picture)?;
+        let shape = [batch, channels, height.saturating_mul(2), width.saturating_mul(2)];
+        let is_last = picture.axes.suggests_channels_last();
+        let is_dense = if is_last { picture.axes.is_dense_channels_last() } else { picture.axes.is_contiguous() };
+        let _copy = (!is_dense).then(|| self.hold(picture.bytes()));
+        Ok(self.made(if is_last { Axes::channels_last(shape) } else { Axes::four(shape) }, picture.kind))
+    }
+
+    fn add_onto(&self, tensor: &MeterTensor, other: &MeterTensor) -> Result<()> {
+        match tensor.axes.extents() == other.axes.extents() {
+            true => Ok(()),
+            false => Err(refused("a sum", &[tensor.axes.extents(), other.axes.extents()])),
+        }
+    }
+
+    fn silu(&self, tensor: MeterTensor) -> Result<MeterTensor> {
+        Ok(tensor)
+    }
+
+    fn group_norm(&self, picture: &MeterTensor, norm: GroupNorm<'_, Vec<i64>>) -> Result<MeterTensor> {
+        let GroupNorm { weight, bias, groups, .. } = norm;
+        let shape = four("a group norm", picture)?;
+        if *weight != [shape[1]] || weight != bias || groups < 1 || shape[1] % groups != 0 {
+            return Err(refused("a group norm", &[&shape, weight, bias, &[groups]]));
+        }
+        if picture.kind == Kind::Float && !picture.axes.is_contiguous() {
+            self.touch(group_norm_bytes(shape));
+            return Ok(self.made(picture.axes.dense(), picture.kind));
+        }
+        let is_last = picture.axes.suggests_channels_last();
+        let is_dense = if is_last { picture.axes.is_dense_channels_last() } else { picture.axes.is_contiguous() };
+        let _copy = (!is_dense).then(|| self.hold(picture.bytes()));
+        Ok(self.made(if is_last { Axes::channels_last(shape) } else { Axes::four(shape) }, picture.kind))
+    }
+
+    fn convolution(
+        &self,
+        picture: &MeterTensor,
+        weight: &Vec<i64>,
+        bias: &Vec<i64>,
+        window: Window,
+    ) -> Result<MeterTensor> {
+        let [batch, into, height, width] = four("a convolution", picture)?;
+        let &[out, channels, side, _] = &weight[..] else {
+            return Err(refused("a convolution", &[picture.axes.extents(), weight]));
+        };
+        let extent = |pixels: i64| (pixels + 2 * window.padding - side) / window.stride + 1;
+        let (rows, columns) = (extent(height), extent(width));
+        if channels != into || *bias != [out] || rows < 1 || columns < 1 {
+            return Err(refused("a convolution", &[picture.axes.extents(), weight, bias]));
+        }
+        let output = self.convolved([batch, out, rows, columns]);
+        let is_pointwise = side == 1 && window == Window { stride: 1, padding: 0 };
+        if is_pointwise && self.format.layout == Layout::ChannelsFirst {
+            let _copy = self.reshape(picture, &[batch, into, height * width])?;
+            return Ok(self.made(output, picture.kind));
+        }
+        // The input is brought into the weights' order first.
+        let _ordered = self.ordered(picture)?;
+        let (taps, scratch) = ((side * side) as f64, &self.costs.scratch);
+        let (input_pixels, output_pixels) = ((batch * height * width) as f64, (batch * rows * columns) as f64);
+        let is_small = batch == 1 && into * height * width <= scratch.small as i64;
+        let (into, out) = (into as f64, out as f64);
+        if scratch.small > 0 && (is_small || side == 1 && tch::get_num_threads() == 1) {
+            // libtorch's own, laid out tap by tap.
+            let output = self.made(output, picture.kind);
+            if side > 1 {
+                self.touch(self.scratch(taps * into * output_pixels));
+            }
+            return Ok(output);
+        }
+        let _threads = self.hold(convolution_bytes() as u64);
+        let weights = self.scratch(scratch.weights * taps * reordered::padded(into) * reordered::padded(out));
+        if scratch.inputs > 1.0 {
+            let output = self.made(output, picture.kind);
+            let columns = if side > 1 { scratch.inputs * into * output_pixels } else { 0.0 };
+            self.touch(self.scratch(columns) + weights);
+            return Ok(output);
+        }
+        // Input and output are put into another order, the output when the input's copy is gone. Less than a block of
+        // channels stays as it is.
+        let copied = if into < reordered::block() { 0.0 } else { reordered::padded(into) };
+        let other = self.hold(self.scratch(scratch.inputs * reordered::padded(out) * output_pixels));
+        if scratch.inputs == 0.0 {
+            let output = self.made(output, picture.kind);
+            self.touch(weights);
+            return Ok(output);
+        }
+        self.touch(self.scratch(scratch.inputs * copied * input_pixels) + weights);
+        let output = self.made(output, picture.kind);
+        drop(other);
+        Ok(output)
+    }
+
+    fn linear(&self, tokens: &MeterTensor, weight: &Vec<i64>, bias: &Vec<i64>) -> Result<MeterTensor> {
+        let mut shape = tokens.axes.extents().to_vec();
+        match (&weight[..], shape.last_mut()) {
+            (&[out, into], Some(width)) if into == *width && *bias == [out] => *width = out,
+            _ => return Err(refused("a linear layer", &[tokens.axes.extents(), weight, bias])),
+        }
+        let _copy = self.contiguous(tokens)?;
+        let axes = Axes::contiguous(&shape).ok_or_else(|| refused("a linear layer", &[&shape]))?;
+        Ok(self.made(axes, tokens.kind))
+    }
+
+    fn attention(&self, query: MeterTensor, key: &MeterTensor, value: &MeterTensor) -> Result<MeterTensor> {
+        let shapes = [query.axes.extents(), key.axes.extents(), value.axes.extents()];
+        if shapes[0].len() != 3 || shapes[1] != shapes[0] || shapes[2] != shapes[0] {
+            return Err(refused("attention", &shapes));
+        }
+        let dtype = match query.kind {
+            Kind::BFloat16 => Dtype::Bf16,
+            Kind::Half => Dtype::F16,
+            _ => Dtype::F32,
+        };
+        let scratch = attention::fused_bytes(shapes[0][2] as f64, dtype) as u64;
+        if self.has_own_attention(query.kind) {
+            let query = self.contiguous(&query)?;
+            let _copies = (self.contiguous(key)?, self.contiguous(value)?);
+            self.touch(scratch);
+            return Ok(query);
+        }
+        let output = self.made(query.axes.made_contiguous(), query.kind);
+        self.touch(scratch);
+        Ok(output)
+    }
+}
