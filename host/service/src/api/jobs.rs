@@ -244,7 +244,7 @@ pub struct Listed {
     #[param(minimum = 1, maximum = 500, default = 50)]
     limit: u32,
     /// Accepted before this one: `next` of the page before.
-    #[param(max_length = 64)]
+    #[param(pattern = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
     before: Option<String>,
 }
 
