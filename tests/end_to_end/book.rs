@@ -75,8 +75,9 @@ fn commands(block: &[&str]) -> Vec<Step> {
     steps
 }
 
-/// One script for the page, so that `cd` and variables hold from one command to the next. The Rust projects that it begins get a
-/// `target` that lasts: the crates which the SDK needs are compiled once for all pages and test runs.
+/// One script for the page, so that `cd` and variables hold from one command to the next. The Rust
+/// projects that it begins get a `target` that lasts: the crates which the SDK needs are compiled
+/// once for all pages and test runs.
 fn script(page: &Page, place: &Path) -> String {
     let program = Path::new(env!("CARGO_BIN_EXE_tilewright")).parent().unwrap().display();
     let mut script = format!("set -uo pipefail\nexport PATH='{program}':\"$PATH\"\n");

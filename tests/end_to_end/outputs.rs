@@ -1,4 +1,5 @@
-//! Outputs: files that they never replace, their names, standard input and output, several files in one call, and failures.
+//! Outputs: files that they never replace, their names, standard input and output, several files in
+//! one call, and failures.
 
 use std::{
     collections::BTreeMap,

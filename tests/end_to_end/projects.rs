@@ -51,8 +51,9 @@ pub fn with_tools(command: &mut Command) {
     command.env("CARGO_TARGET_DIR", kept_target("projects-rust")).env("ZIG_GLOBAL_CACHE_DIR", zig);
 }
 
-/// A `target` for Rust projects that lasts: the crates which the SDK needs are compiled once for all test runs. Projects
-/// have outputs of one name, so two that are built side by side need one each.
+/// A `target` for Rust projects that lasts: the crates which the SDK needs are compiled once for
+/// all test runs. Projects have outputs of one name, so two that are built side by side need one
+/// each.
 pub fn kept_target(name: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&target).unwrap();
@@ -197,12 +198,12 @@ fn projects_that_share_cargos_folder_are_built_each_for_itself() {
     let place = Place::new();
     for name in ["one", "two"] {
         place.run(&["policy", "new", name]).succeeded();
-        keep_target(&place.path(name), &format!("projects-rust-{name}"));
     }
     // The third time, cargo finds nothing to do.
     for name in ["one", "two", "one"] {
         let built = run(&place, &["policy", "build", name, "--json"]).json();
         assert_eq!(built["policy"]["name"], name, "{built}");
+        assert!(place.path(name).join("target").is_dir());
     }
 }
 

@@ -72,7 +72,7 @@ fn check(path: &str) -> Outcome {
     Ok(writeln!(printer::stdout(), "{}", table::facts(rows))?)
 }
 
-/// What `tilewright serve` makes of it.
+/// The server that `tilewright serve` makes of a configuration.
 fn served(config: &Config) -> Outcome<Vec<(&'static str, String)>> {
     let server = &config.server;
     let access = match (&server.tls, server.has_tokens()) {

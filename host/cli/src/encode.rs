@@ -114,8 +114,9 @@ impl<'a> Plan<'a> {
         Ok(self.roles.borrow().clone().occupies("-o", path).check()?)
     }
 
-    /// Keeps the name of a file that was written, so that no later input's output replaces it: two names lead to one file through links, and
-    /// where a folder does not tell upper case from lower case.
+    /// Keeps the name of a file that was written, so that no later input's output replaces it: two
+    /// names lead to one file through links, and where a folder does not tell upper case from lower
+    /// case.
     fn keep_name(&self, path: &Path) {
         if path.as_os_str() != STANDARD {
             let roles = self.roles.borrow().clone().occupies("-o", path);

@@ -55,8 +55,9 @@ pub fn run(arguments: &Serve, verbose: u8) -> Outcome {
     })
 }
 
-/// The failure of a service that did not start, with the configuration's line if that is the cause. The cause is looked for only now: what the
-/// configuration names may be missing, and a policy that was in force before goes on without its file.
+/// The failure of a service that did not start, with the configuration's line if that is the cause.
+/// The cause is looked for only now: what the configuration names may be missing, and a policy that
+/// was in force before goes on without its file.
 fn explained(config: &Config, is_listening_elsewhere: bool, error: Error) -> Failure {
     let is_folder =
         matches!(&error, Error::File { verb: "made", source, .. } if source.kind() != ErrorKind::StorageFull);

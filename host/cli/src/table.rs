@@ -11,7 +11,8 @@ use crate::printer;
 /// The columns of a table in a file or a pipe.
 const USUAL_WIDTH: u16 = 100;
 
-/// The fewest columns, however narrow the terminal: the cells of a narrower table would be torn to single words.
+/// The fewest columns, however narrow the terminal: the cells of a narrower table would be torn to
+/// single words.
 const LEAST_WIDTH: u16 = 60;
 
 /// A table of two columns: names and values. Each value is one line, here and in lists: a line break in one can't forge

@@ -139,8 +139,9 @@ impl Config {
         tokens::check(self).map_err(|fault| self.origin.fault(fault))
     }
 
-    /// The error of a value that turned out to be wrong, with the line of its key: keys, and places within lists from 0, joined by `/`, as in
-    /// `server/tls/key`. For a key that is not written, the line of what it would be in.
+    /// The error of a value that turned out to be wrong, with the line of its key: keys, and places
+    /// within lists from 0, joined by `/`, as in `server/tls/key`. For a key that is not written,
+    /// the line of what it would be in.
     pub fn wrong_at(&self, key: &str, detail: impl Into<String>) -> Error {
         self.origin.fault(Fault { at: key.into(), detail: detail.into() })
     }

@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::Error;
 
-/// What the parser calls otherwise than TOML does.
+/// Words of the parser, and TOML's words for the same.
 const WORDS: [(&str, &str); 5] = [
     ("expected a sequence", "expected a list"),
     ("expected a map", "expected a table"),

@@ -17,7 +17,8 @@ const LONGEST_KEPT: u64 = 31_557_600_000;
 /// The smallest and the largest limit on uploaded latents, in bytes.
 const LEAST_UPLOAD: u64 = 1 << 10;
 const MOST_UPLOAD: u64 = 64 << 30;
-/// The names that the audit's lines give callers without a token of `[[server.tokens]]`, and who those are.
+/// The names that the audit's lines give callers without a token of `[[server.tokens]]`, and who
+/// those are.
 const RESERVED: [(&str, &str); 2] =
     [("token-file", "who brings the token in token-file"), ("anybody", "every caller if no token is asked for")];
 

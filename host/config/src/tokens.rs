@@ -30,7 +30,7 @@ pub(crate) fn check(config: &Config) -> Result<(), Fault> {
 /// Reads a token.
 ///
 /// # Errors
-/// What is wrong with the file, and what is expected.
+/// The fault of the file, and the value that is expected.
 fn read(path: &Path) -> Result<String, String> {
     let text = tilewright_files::read_text(path, LONGEST_FILE).map_err(|error| match error.kind() {
         ErrorKind::NotFound | ErrorKind::PermissionDenied => format!("can't be read: {error}"),

@@ -46,8 +46,8 @@ impl Vae {
     /// Opens a file and reads the architecture off its tensors' names and shapes.
     ///
     /// # Errors
-    /// The file is unsound, holds no decoder that can be run, lacks tensors that tell the architecture, or is of another family than `overrides`
-    /// says.
+    /// The file is unsound, holds no decoder that can be run, lacks tensors that tell the
+    /// architecture, or is of another family than `overrides` says.
     pub fn open(path: &Path, overrides: Overrides) -> Result<Self> {
         let file = Checkpoint::open(path)?;
         let identity = Identity::of_decoder(&file)?;

@@ -265,7 +265,8 @@ fn of_text(start: &[u8]) -> Option<Format> {
     Some(TEXTS.iter().find(|(begin, _)| small.starts_with(begin)).map_or(Text, |row| row.1))
 }
 
-/// True for a text that begins with the heading of a table in TOML, which begins as a list in JSON does.
+/// True for a text that begins with the heading of a table in TOML, which begins as a list in JSON
+/// does.
 fn is_heading(text: &str) -> bool {
     let line = text.lines().next().unwrap_or_default();
     let line = line.split('#').next().unwrap_or_default().trim_end();

@@ -24,8 +24,8 @@ const OTHERS: [(Is, &str); 4] = [
 /// between two checks.
 ///
 /// # Errors
-/// [`ErrorKind::IsADirectory`] for a folder, [`ErrorKind::InvalidInput`] for pipes, sockets, devices and what is below `/proc`; the system's
-/// own.
+/// [`ErrorKind::IsADirectory`] for a folder, [`ErrorKind::InvalidInput`] for pipes, sockets,
+/// devices and what is below `/proc`; the system's own.
 pub fn open(path: &Path) -> io::Result<File> {
     // Checked before opening: to open a device may rewind a tape or start a watchdog.
     regular(&fs::metadata(path)?)?;
@@ -93,8 +93,8 @@ pub fn regular(facts: &Metadata) -> io::Result<()> {
     Err(io::Error::new(ErrorKind::InvalidInput, format!("{name}, not a file")))
 }
 
-/// Refuses what the kernel shows as files below `/proc`. They pass for plain ones, and reading them may wait for ever or take away what is
-/// read, as with `/proc/kmsg`.
+/// Refuses what the kernel shows as files below `/proc`. They pass for plain ones, and reading them
+/// may wait for ever or take away what is read, as with `/proc/kmsg`.
 #[cfg(target_os = "linux")]
 fn stored(file: &File) -> io::Result<()> {
     // A file system that does not say what it is holds files.

@@ -194,7 +194,8 @@ impl Journal {
         self.done.iter().zip(&self.job.done).map(|(done, committed)| done.min(committed)).sum()
     }
 
-    /// Removes the journal; for when the output is whole, or nothing is kept. What is not the journal's own is left.
+    /// Removes the journal; for when the output is whole, or nothing is kept. What is not the
+    /// journal's own is left.
     ///
     /// # Errors
     /// [`Error::Write`].
@@ -209,7 +210,8 @@ impl Journal {
         folder.join(JOB).is_file()
     }
 
-    /// Removes a journal that has none, as [`Journal::remove`] does. For a program that ends in the middle of its decode.
+    /// Removes a journal that has none, as [`Journal::remove`] does. For a program that ends in the
+    /// middle of its decode.
     ///
     /// # Errors
     /// [`Error::Write`].
@@ -243,7 +245,8 @@ impl Drop for Journal {
     }
 }
 
-/// The job of a journal, its files, and how many frames of each sample are whole; for an empty folder, those of a new one.
+/// The job of a journal, its files, and how many frames of each sample are whole; for an empty
+/// folder, those of a new one.
 fn found(folder: &OwnFolder, fingerprint: &str, shape: Shape) -> Result<(Job, Vec<File>, Vec<usize>)> {
     let job = match folder.read(JOB, MOST_JOB) {
         Ok(text) => known(folder.path(), &text, fingerprint, &shape)?,
@@ -267,7 +270,8 @@ fn found(folder: &OwnFolder, fingerprint: &str, shape: Shape) -> Result<(Job, Ve
     Ok((job, files, done))
 }
 
-/// Removes what a journal without a job has in its folder, and the folder if nothing else is in it. If there is a job, all is left.
+/// Removes what a journal without a job has in its folder, and the folder if nothing else is in it.
+/// If there is a job, all is left.
 fn sweep(folder: &OwnFolder) -> Result<()> {
     if !folder.file(JOB, false).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
         return Ok(());

@@ -99,7 +99,7 @@ pub(crate) fn sniff(path: &Path, file: &mut BufReader<File>) -> Result<ImageForm
     }
 }
 
-/// What codecs say of a file that ends before its picture does, in lower case.
+/// Phrases of codecs for a file that ends before its picture does, in lower case.
 const CUT_SHORT: [&str; 3] = ["unexpected end of file", "failed to fill whole buffer", "not enough bytes"];
 
 /// An error of a codec in one line.

@@ -309,7 +309,8 @@ impl Identity {
         Err(Error::Unknown { path: file.path().to_owned(), reason })
     }
 
-    /// Checks the family that somebody says the file is of; names and shapes that fit none may be of any with the same kind of autoencoder.
+    /// Checks the family that somebody says the file is of; names and shapes that fit none may be
+    /// of any with the same kind of autoencoder.
     ///
     /// # Errors
     /// [`Error::Unknown`] if the file is certainly of another family.

@@ -1,11 +1,13 @@
-//! Layers of autoencoders. Each is built from a [`Scope`], where its weights' names stand, and runs over any [`Ops`].
+//! Layers of autoencoders. Each is built from a [`Scope`], where its weights' names stand, and runs
+//! over any [`Ops`].
 
 use crate::{GroupNorm, Ops, Result, Scope, Window};
 
 /// The epsilon of every norm in these networks (`resnet_eps` of diffusers' autoencoders).
 const EPSILON: f64 = 1e-6;
 
-/// A convolution of stride 1 that keeps height and width, or doubles them first by repeating pixels.
+/// A convolution of stride 1 that keeps height and width, or doubles them first by repeating
+/// pixels.
 #[derive(Debug)]
 pub struct Conv<W> {
     weight: W,
@@ -35,7 +37,8 @@ impl<W> Conv<W> {
     /// # Errors
     /// libtorch's failures, out of memory included.
     pub fn forward<O: Ops<Weight = W>>(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
-        // A copy of pixels is the same in either type: converting first is a quarter of the work, and of the memory.
+        // A copy of pixels is the same in either type: converting first is a quarter of the work,
+        // and of the memory.
         let mut input = ops.converted(input, ops.format().convolution)?;
         if self.upsamples {
             input = ops.repeated(&input)?;
@@ -47,7 +50,8 @@ impl<W> Conv<W> {
     }
 }
 
-/// A 3×3 convolution of stride 2, with a row and a column of zeros below and to the right and none above and to the left.
+/// A 3×3 convolution of stride 2, with a row and a column of zeros below and to the right and none
+/// above and to the left.
 #[derive(Debug)]
 pub struct Downsample<W> {
     weight: W,
@@ -64,8 +68,9 @@ impl<W> Downsample<W> {
         Ok(Self { weight, bias: scope.product("bias", &[channels])? })
     }
 
-    /// Runs the layer. Libraries pad both sides alike: two rows above are one step of the stride, so the output begins at
-    /// the second row of theirs, and no padded copy of the large picture is made.
+    /// Runs the layer. Libraries pad both sides alike: two rows above are one step of the stride,
+    /// so the output begins at the second row of theirs, and no padded copy of the large picture is
+    /// made.
     ///
     /// # Errors
     /// libtorch's failures, out of memory included.

@@ -1,8 +1,8 @@
-//! Networks are written once. Layers are generic over [`Ops`]: with [`Torch`] a `forward` computes, with [`Meter`] the same
-//! `forward` runs on shapes alone and counts the bytes that it holds.
+//! Networks are written once. Layers are generic over [`Ops`]: with [`Torch`] a `forward` computes,
+//! with [`Meter`] the same `forward` runs on shapes alone and counts the bytes that it holds.
 //!
-//! A layer takes a tensor by value if it is the last to need it, so that memory is given back at the same moment with
-//! either back end.
+//! A layer takes a tensor by value if it is the last to need it, so that memory is given back at
+//! the same moment with either back end.
 
 mod error;
 mod format;

@@ -17,7 +17,8 @@ use crate::{ComputeFormat, Error, GroupNorm, Ops, Result, Window};
 use ledger::{Ledger, Storage};
 use strides::Axes;
 
-/// What the operations of a format hold on a device beside their results, as far as it is measured.
+/// Bytes that the operations of a format hold on a device beside their results, as far as they are
+/// measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// Of convolutions.
@@ -30,8 +31,8 @@ impl From<&Speed> for Costs {
     }
 }
 
-/// A back end on which a network holds bytes and computes nothing. It counts what libtorch and this project's own kernels
-/// hold on a CPU.
+/// A back end on which a network holds bytes and computes nothing. It counts what libtorch and this
+/// project's own kernels hold on a CPU.
 #[derive(Clone, Debug)]
 pub struct Meter {
     format: ComputeFormat,
@@ -39,7 +40,8 @@ pub struct Meter {
     ledger: Rc<Ledger>,
 }
 
-/// A tensor of extents, strides and a type. Its memory is counted until it is dropped with all of its views.
+/// A tensor of extents, strides and a type. Its memory is counted until it is dropped with all of
+/// its views.
 #[derive(Clone, Debug)]
 pub struct MeterTensor {
     axes: Axes,
@@ -67,7 +69,8 @@ impl Meter {
         Self { format, costs, ledger: Rc::new(Ledger::default()) }
     }
 
-    /// An input that somebody else holds, so that its bytes are not counted. A picture is in the format's memory order.
+    /// An input that somebody else holds, so that its bytes are not counted. A picture is in the
+    /// format's memory order.
     ///
     /// # Errors
     /// The extents are negative, or too many.
@@ -103,7 +106,7 @@ impl Meter {
         drop(self.hold(bytes));
     }
 
-    /// Whether a kernel of this project's own computes attention.
+    /// True if a kernel of this project's own computes attention.
     fn has_own_attention(&self, kind: Kind) -> bool {
         kind == Kind::Float && winograd::available()
     }
@@ -262,8 +265,8 @@ impl Ops for Meter {
             self.touch(self.scratch(columns) + weights);
             return Ok(output);
         }
-        // Input and output are put into another order, the output when the input's copy is gone. Less than a block of
-        // channels stays as it is.
+        // Input and output are put into another order, the output when the input's copy is gone.
+        // Less than a block of channels stays as it is.
         let copied = if into < reordered::block() { 0.0 } else { reordered::padded(into) };
         let other = self.hold(self.scratch(scratch.inputs * reordered::padded(out) * output_pixels));
         if scratch.inputs == 0.0 {

@@ -11,7 +11,7 @@ pub struct Window {
     pub padding: i64,
 }
 
-/// What a group norm takes beside its picture.
+/// The weights and constants of a group norm.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupNorm<'a, W> {
     /// One value per channel.
@@ -26,8 +26,8 @@ pub struct GroupNorm<'a, W> {
 
 /// Operations on the tensors of a back end. Pictures are [N, C, H, W], tokens [N, tokens, width].
 ///
-/// A tensor that is passed by value is freed by the operation, after the result exists; one that is passed by reference
-/// is still held by the caller. A view shares its tensor's memory and keeps it.
+/// A tensor that is passed by value is freed by the operation, after the result exists; one that is
+/// passed by reference is still held by the caller. A view shares its tensor's memory and keeps it.
 ///
 /// # Errors
 /// Every operation fails for shapes that it can't take, and if memory is out.

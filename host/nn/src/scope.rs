@@ -13,7 +13,8 @@ pub trait Source<O: Ops> {
     fn weight(&self, name: &str, shape: &[i64], kind: tch::Kind) -> Result<O::Weight>;
 }
 
-/// A place in a network's tree of names: layers under it ask for their weights by the last part alone.
+/// A place in a network's tree of names: layers under it ask for their weights by the last part
+/// alone.
 pub struct Scope<'a, O: Ops> {
     source: &'a dyn Source<O>,
     ops: &'a O,

@@ -15,8 +15,8 @@ pub struct Torch {
 }
 
 impl Torch {
-    /// Runs networks in a format on a device. `width` is that of their attention, if they have one: fused attention is
-    /// tried there first, because some devices get it wrong.
+    /// Runs networks in a format on a device. `width` is that of their attention, if they have one:
+    /// fused attention is tried there first, because some devices get it wrong.
     pub fn new(format: ComputeFormat, device: Device, width: Option<i64>) -> Self {
         let dtype = match format.convolution {
             Kind::BFloat16 => Dtype::Bf16,

@@ -1,5 +1,5 @@
-//! A small network, written once: a residual block, attention and an upsampling. The meter's peak is held against the
-//! memory that libtorch takes for the same `forward`.
+//! A small network, written once: a residual block, attention and an upsampling. The meter's peak
+//! is held against the memory that libtorch takes for the same `forward`.
 
 use std::cell::RefCell;
 
@@ -153,5 +153,5 @@ fn the_metered_peak_is_the_measured_one() {
             }
         }
     }
-    assert!(compared >= 4, "{compared} passes were compared");
+    assert!(compared >= 8, "{compared} passes were compared");
 }

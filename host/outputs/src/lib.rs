@@ -1,6 +1,7 @@
-//! Safe output files. Outputs are complete or absent ([`temporary`], [`place`]), and replace neither an input nor
-//! another output of their command ([`Roles`]), nor a protected file or another user's ([`destination`]). Folders with
-//! guessable names are entered without following links ([`OwnFolder`]). [`terminal_width`] is for those that go to a terminal.
+//! Safe output files. Outputs are complete or absent ([`temporary`], [`place`]), and replace
+//! neither an input nor another output of their command ([`Roles`]), nor a protected file or
+//! another user's ([`destination`]). Folders with guessable names are entered without following
+//! links ([`OwnFolder`]). [`terminal_width`] is for those that go to a terminal.
 //!
 //! ```
 //! use tilewright_outputs::Roles;

@@ -202,7 +202,8 @@ mod tests {
         let later = |one: &str, other: &str| Roles::new().occupies("-o", &at(one)).occupies("-o", &at(other)).check();
         assert!(later("new/a", "here/new/a").is_err(), "their folder is to be made");
         assert_eq!((later("new/a", "new/b"), later("new/a", "other/a")), (Ok(()), Ok(())));
-        // As in a folder that does not tell upper case from lower case: two names, and one file once it is written.
+        // As in a folder that does not tell upper case from lower case: two names, and one file
+        // once it is written.
         fs::write(at("written"), "").unwrap();
         fs::hard_link(at("written"), at("other-name")).unwrap();
         assert!(later("written", "other-name").unwrap_err().reason.starts_with("is written twice by -o"));

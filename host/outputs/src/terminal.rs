@@ -4,7 +4,8 @@ use std::os::fd::AsFd;
 
 use rustix::termios::tcgetwinsize;
 
-/// The columns of the terminal behind a stream; none for a file or a pipe, or for a terminal that does not say.
+/// The columns of the terminal behind a stream; none for a file or a pipe, or for a terminal that
+/// does not say.
 pub fn terminal_width(stream: impl AsFd) -> Option<u16> {
     tcgetwinsize(stream).ok().map(|size| size.ws_col).filter(|columns| *columns > 0)
 }

@@ -27,8 +27,9 @@ pub fn temporary(path: &Path, ending: &str) -> io::Result<NamedTempFile> {
     temporary_in(folder_of(&destination(path)?), ending)
 }
 
-/// A temporary file in this folder; it is removed unless it is placed. Write through [`NamedTempFile::as_file`]: the
-/// errors of its own `Write` name the temporary file, which says nothing to a user.
+/// A temporary file in this folder; it is removed unless it is placed. Write through
+/// [`NamedTempFile::as_file`]: the errors of its own `Write` name the temporary file, which says
+/// nothing to a user.
 ///
 /// # Errors
 /// No file can be made there.

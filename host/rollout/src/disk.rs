@@ -172,8 +172,8 @@ impl Disk {
     }
 }
 
-/// True if a write failed for lack of room on the disk or in a quota, and so may succeed later. A file that is larger
-/// than files may be is not waited for: it never gets smaller.
+/// True if a write failed for lack of room on the disk or in a quota, and so may succeed later. A
+/// file that is larger than files may be is not waited for: it never gets smaller.
 pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -48,7 +48,7 @@ pub enum Error {
     /// The text that came as a module's signature is none.
     #[error("the signature: {detail}: give the module's whole .minisig file, as minisign writes it")]
     Garbled {
-        /// What is wrong with it.
+        /// The fault.
         detail: String,
     },
     /// It is another module than the one that was asked for.
@@ -147,8 +147,8 @@ impl Error {
         without_error_numbers(&line)
     }
 
-    /// True if the details are for the log alone: those from a registry, or from the way to it, would tell a stranger
-    /// which services listen where.
+    /// True if the details are for the log alone: those from a registry, or from the way to it,
+    /// would tell a stranger which services listen where.
     pub(crate) fn is_for_the_log(&self) -> bool {
         matches!(self, Error::Registry(error) if !matches!(error, tilewright_registry::Error::Reference { .. }))
     }
@@ -171,7 +171,8 @@ impl Error {
     }
 }
 
-/// The end of a policy's failure to load that names the command line's option, and the same for callers.
+/// The end of a policy's failure to load that names the command line's option, and the same for
+/// callers.
 const MORE_MEMORY: (&str, &str) = (
     "--policy-memory SIZE grants a policy more",
     "one that the configuration names as a file may be given more, as `memory` beside it",

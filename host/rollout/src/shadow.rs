@@ -37,7 +37,8 @@ pub struct Regret {
 pub struct ShadowFacts {
     /// The policy.
     pub policy: String,
-    /// The revision that is compared; the counts begin anew with each. None before the first question.
+    /// The revision that is compared; the counts begin anew with each. None before the first
+    /// question.
     pub revision: Option<u64>,
     /// Decisions that it was asked for.
     pub asked: u64,

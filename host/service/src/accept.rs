@@ -356,7 +356,8 @@ fn check_words(request: &JobRequest, longest_s: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Refuses a job that could hold nothing but more than it may, instead of letting it fail when its turn comes.
+/// Refuses a job that could hold nothing but more than it may, instead of letting it fail when its
+/// turn comes.
 fn check_memory(whose: &str, limit: Option<u64>, least_bytes: u64) -> Result<(), Refusal> {
     let Some(limit) = limit.filter(|limit| *limit < least_bytes) else { return Ok(()) };
     let (limit, least) = (bytes::display(limit), bytes::display(least_bytes));

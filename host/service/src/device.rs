@@ -26,7 +26,7 @@ pub struct Device {
     pub fingerprint: String,
     /// The most that a job may hold, in bytes, weights aside.
     pub memory_limit: u64,
-    /// What it can do. Only its own thread computes on it; everybody may ask what a plan would cost there.
+    /// The machine. Its own thread alone computes on it; any thread may ask for the cost of a plan.
     pub machine: Machine,
     /// The last look at its memory, kept by its thread: libtorch answers there.
     pub memory: Mutex<Held>,

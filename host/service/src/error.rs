@@ -104,7 +104,8 @@ impl Error {
     }
 }
 
-/// The error of a decode in one line, in terms of the API: the engine's own advice is for the command line.
+/// The error of a decode in one line, in terms of the API: the engine's own advice is for the
+/// command line.
 pub(crate) fn decode_line(error: &tilewright_engine::Error) -> String {
     let tilewright_engine::Error::Exhausted { attempts, last, .. } = error else { return one_line(error) };
     let advice = match last {

@@ -117,8 +117,8 @@ impl House {
         }
     }
 
-    /// A line without the paths of the server's own folder, which are nobody's business, and without the system's
-    /// numbers of errors.
+    /// A line without the paths of the server's own folder, which are nobody's business, and
+    /// without the system's numbers of errors.
     pub fn plain(&self, line: &str) -> String {
         let data = format!("{}/", self.files.data().display());
         without_error_numbers(&line.replace(&data, ""))

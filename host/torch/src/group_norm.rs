@@ -4,7 +4,8 @@ use tch::{Device, Kind, Tensor};
 
 use crate::Result;
 
-/// Values that a pass over a picture in pieces takes at once on a CPU: a piece stays in a core's cache.
+/// Values that a pass over a picture in pieces takes at once on a CPU: a piece stays in a core's
+/// cache.
 pub const CPU_PIECE: i64 = 1 << 17;
 
 /// The same on a GPU: a piece keeps it busy.
@@ -21,16 +22,18 @@ pub fn group_norm(input: &Tensor, weight: &Tensor, bias: &Tensor, groups: i64, e
     Ok(input.f_group_norm(groups, Some(weight), Some(bias), epsilon, true)?)
 }
 
-/// The bytes that a norm of a picture in f32 and channels-last order holds on a CPU beside its input, before there is an output.
+/// The bytes that a norm of a picture in f32 and channels-last order holds on a CPU beside its
+/// input, before there is an output.
 pub fn group_norm_bytes([batch, channels, height, width]: [i64; 4]) -> u64 {
     let pixel = batch.saturating_mul(channels).max(1);
     let pixels = (CPU_PIECE / pixel).clamp(1, height.saturating_mul(width).max(1));
     pixels.saturating_mul(pixel).saturating_mul(4) as u64
 }
 
-/// libtorch's norm of channels-last values adds up squares one by one in f32: at 512×512 pixels the result is wrong by 5e-4
-/// (pytorch v2.11.0, aten/src/ATen/native/cpu/group_norm_kernel.cpp, `GroupNormKernelImplChannelsLast`), and on a GPU it comes out
-/// channels-first. Here squares are of values less their mean, and added up piece by piece.
+/// libtorch's norm of channels-last values adds up squares one by one in f32: at 512×512 pixels the
+/// result is wrong by 5e-4 (pytorch v2.11.0, aten/src/ATen/native/cpu/group_norm_kernel.cpp,
+/// `GroupNormKernelImplChannelsLast`), and on a GPU it comes out channels-first. Here squares are
+/// of values less their mean, and added up piece by piece.
 fn channels_last(input: &Tensor, weight: &Tensor, bias: &Tensor, groups: i64, epsilon: f64) -> Result<Tensor> {
     let (batch, channels, height, width) = input.size4()?;
     let pixels = height * width;

@@ -4,9 +4,9 @@ use tch::Tensor;
 
 use crate::Result;
 
-/// A 1×1 convolution of channels-first values [N, C, H, W] as the matrix product that it is; the weight is [out, C, 1, 1].
-/// oneDNN's convolution would reorder input and output, and in 16-bit types hold the output once more in f32 for every
-/// thread.
+/// A 1×1 convolution of channels-first values [N, C, H, W] as the matrix product that it is; the
+/// weight is [out, C, 1, 1]. oneDNN's convolution would reorder input and output, and in 16-bit
+/// types hold the output once more in f32 for every thread.
 ///
 /// # Errors
 /// The shapes don't go together, or memory is out.

@@ -20,7 +20,7 @@ struct Unfit<'a> {
     /// The key that names it.
     key: &'static str,
     file: &'a Path,
-    /// What is wrong, and what is expected.
+    /// The fault, and the value that is expected.
     reason: String,
 }
 

@@ -1,5 +1,5 @@
-//! What keeps a service from starting, as far as the configuration is the cause: `config check` looks for all of it, and `serve` names the
-//! line of what it found.
+//! Faults of a configuration that keep a service from starting: `config check` looks for all of it,
+//! and `serve` names the line of what it found.
 
 use std::{net::TcpListener, path::Path};
 
@@ -19,8 +19,8 @@ use crate::{
     policy::admission,
 };
 
-/// Reports the first thing that keeps a service from starting. What belongs to the moment is left to the start: a port in use, another
-/// server in the data folder, a registry that does not answer.
+/// Reports the first thing that keeps a service from starting. Faults of the moment are left to the
+/// start: a port in use, another server in the data folder, a registry that does not answer.
 pub fn check(config: &Config) -> Outcome {
     checked(config, &CacheDir::User)
 }
@@ -34,7 +34,7 @@ fn checked(config: &Config, cache: &CacheDir) -> Outcome {
     certificates::check(config)?;
     collector(config)?;
     devices(config)?;
-    // Who only says which keys are trusted needs neither an address nor a folder.
+    // A configuration that only names trusted keys needs neither an address nor a folder.
     if !config.models.is_empty() || config.server != Server::default() {
         address(config)?;
         data(config)?;
@@ -86,7 +86,8 @@ fn collector(config: &Config) -> Outcome {
     })
 }
 
-/// The data folder can be written, or the folder that it is going to be made in. Nothing is left there.
+/// The data folder can be written, or the folder that it is going to be made in. Nothing is left
+/// there.
 fn data(config: &Config) -> Outcome {
     let wrong = |detail: String| Failure::from(config.wrong_at("server/data", detail));
     let data = config.server.data_folder();
@@ -108,7 +109,8 @@ fn devices(config: &Config) -> Outcome {
     Ok(())
 }
 
-/// A policy can be put in force: it is what the configuration says, signed where that is asked for, has its settings, and passes its gate.
+/// A policy can be put in force: it is what the configuration says, signed where that is asked for,
+/// has its settings, and passes its gate.
 fn policy(config: &Config, name: &str, configured: &Policy, cache: &CacheDir) -> Outcome {
     let wrong = |key: &str, detail: String| Failure::from(config.wrong_at(&format!("policies/{name}/{key}"), detail));
     let refused = |error: PolicyError| match error {
@@ -145,7 +147,7 @@ fn policy(config: &Config, name: &str, configured: &Policy, cache: &CacheDir) ->
     host.admit(&loaded, &configured.set, Admission { require_checked: true }).map(drop).map_err(refused)
 }
 
-/// What a policy may use with what it is granted.
+/// The limits of a policy with its grants.
 fn limits(configured: &Policy) -> Limits {
     let wasi = match configured.wasi {
         Wasi::None => tilewright_policy::Wasi::None,

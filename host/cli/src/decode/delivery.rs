@@ -18,7 +18,7 @@ use crate::{
     tell::tell,
 };
 
-/// What to do about frames that are kept.
+/// Advice about frames that are kept.
 const GOING_ON: &str = "--resume goes on from them, and deleting the folder gives them up";
 
 /// The output being written; taken away by whoever ends the program in the middle of it, so that nothing half-written stays behind.
@@ -63,7 +63,7 @@ impl Writing {
             if Journal::is_begun(&folder) {
                 tell!("note: finished frames are kept in {}: {GOING_ON}", folder.display());
             } else {
-                // What can't be removed is told of by the next decode.
+                // A journal that can't be removed is told of by the next decode.
                 let _ = Pinned::forget(&folder);
                 let _ = Journal::sweep(&folder);
             }
@@ -101,8 +101,9 @@ impl Delivery {
         Ok(())
     }
 
-    /// The failure of a decode that has not come to its end, with what is kept of it: a half-written output is removed, and so is a journal
-    /// without a frame to go on from. `frames` are those of the whole clip.
+    /// The failure of a decode that has not come to its end, with what is kept of it: a
+    /// half-written output is removed, and so is a journal without a frame to go on from. `frames`
+    /// are those of the whole clip.
     pub fn left(&mut self, failure: Failure, frames: usize) -> Failure {
         drop(self.writing.take());
         let Some(journal) = self.journal.take() else { return failure };

@@ -1,5 +1,6 @@
-//! The networks' layers. Tensors are [N, C, H, W] in the memory order of [`ComputeFormat::layout`]; each layer takes its input by value
-//! so that memory is given back as soon as nothing needs it. What is held at once is counted in `footprint.rs`: change both.
+//! The networks' layers. Tensors are [N, C, H, W] in the memory order of [`ComputeFormat::layout`];
+//! each layer takes its input by value so that memory is given back as soon as nothing needs it.
+//! What is held at once is counted in `footprint.rs`: change both.
 
 use std::ops::Range;
 

@@ -1,6 +1,7 @@
-//! The video networks' layers. Frames are [T, C, H, W], one clip's, in the memory order of [`ComputeFormat::layout`] and the type of
-//! [`ComputeFormat::rest`]. A causal layer keeps what it needs of the frames before in a [`Past`]. What is held at once is counted in
-//! `footprint.rs`: change both.
+//! The video networks' layers. Frames are [T, C, H, W], one clip's, in the memory order of
+//! [`ComputeFormat::layout`] and the type of [`ComputeFormat::rest`]. A causal layer keeps what it
+//! needs of the frames before in a [`Past`]. What is held at once is counted in `footprint.rs`:
+//! change both.
 
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::Layout;

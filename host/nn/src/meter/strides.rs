@@ -1,4 +1,5 @@
-//! Extents and strides as libtorch keeps them: they decide which operations are views and which copy.
+//! Extents and strides as libtorch keeps them: they decide which operations are views and which
+//! copy.
 
 use std::array;
 
@@ -17,7 +18,8 @@ pub(super) struct Axes {
 const CHANNELS_LAST: [usize; 4] = [1, 3, 2, 0];
 
 impl Axes {
-    /// Values one after another, the last axis innermost. None for negative extents and for too many axes.
+    /// Values one after another, the last axis innermost. None for negative extents and for too
+    /// many axes.
     pub fn contiguous(extents: &[i64]) -> Option<Self> {
         let is_possible = extents.len() <= MOST && extents.iter().all(|&extent| extent >= 0);
         is_possible.then(|| Self::dense_in(extents, (0..extents.len()).rev()))
@@ -64,7 +66,8 @@ impl Axes {
         Self::dense_in(self.extents(), (0..self.length).rev())
     }
 
-    /// The axes of a result that keeps the order in memory: without gaps, with the outer axes where they are (`empty_like`).
+    /// The axes of a result that keeps the order in memory: without gaps, with the outer axes where
+    /// they are (`empty_like`).
     pub fn dense(&self) -> Self {
         let mut order: [usize; MOST] = array::from_fn(|axis| axis);
         let order = &mut order[..self.length];
@@ -73,7 +76,8 @@ impl Axes {
         Self::dense_in(self.extents(), order.iter().copied())
     }
 
-    /// True if values lie one after another, the last axis innermost. Axes of one index don't count.
+    /// True if values lie one after another, the last axis innermost. Axes of one index don't
+    /// count.
     pub fn is_contiguous(&self) -> bool {
         self.is_dense_in((0..self.length).rev())
     }
@@ -94,8 +98,8 @@ impl Axes {
         true
     }
 
-    /// True if libtorch takes a picture for one in channels-last order, gaps or not (pytorch v2.11.0,
-    /// c10/core/MemoryFormat.h, `is_channels_last_strides_2d_s4`).
+    /// True if libtorch takes a picture for one in channels-last order, gaps or not (pytorch
+    /// v2.11.0, c10/core/MemoryFormat.h, `is_channels_last_strides_2d_s4`).
     pub fn suggests_channels_last(&self) -> bool {
         if self.length != 4 || self.strides[1] == 0 {
             return false;
@@ -131,8 +135,8 @@ impl Axes {
         })
     }
 
-    /// Other extents of as many values over the same memory; none if no strides give them (pytorch v2.11.0,
-    /// aten/src/ATen/TensorUtils.cpp, `computeStride_impl`).
+    /// Other extents of as many values over the same memory; none if no strides give them (pytorch
+    /// v2.11.0, aten/src/ATen/TensorUtils.cpp, `computeStride_impl`).
     pub fn view(&self, extents: &[i64]) -> Option<Self> {
         let mut axes = Self::contiguous(extents)?;
         if self.count() == 0 || self.length == 0 {

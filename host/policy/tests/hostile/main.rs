@@ -71,9 +71,6 @@ fn takes_too_long() {
     assert_right(&decide(&mut policy, &request()));
 }
 
-/// Near enough to the 250 ms that a call may take.
-const NEAR: Duration = Duration::from_millis(500);
-
 #[test]
 fn the_clock_holds_on_a_machine_that_is_busy_and_blames_nobody_for_it() {
     let _alone = alone();
@@ -92,21 +89,20 @@ fn the_clock_holds_on_a_machine_that_is_busy_and_blames_nobody_for_it() {
                 }
             });
         }
-        // Other work on the machine may hold up some of them.
-        let mut took: Vec<Duration> = Vec::new();
-        while took.len() < 3 || took.len() < 12 && took.iter().all(|took| *took > NEAR) {
+        let took = (0..3).map(|_| {
             let started = Instant::now();
             let fallback = decide(&mut policy, &hostile_request()).fallback.unwrap();
             assert_eq!(fallback.reason, FallbackReason::Timeout);
             assert!(fallback.detail.starts_with("no answer within 250 ms"), "{}", fallback.detail);
-            took.push(started.elapsed());
-        }
+            started.elapsed()
+        });
+        let took: Vec<Duration> = took.collect();
         is_over.store(true, Ordering::Relaxed);
         took
     });
     // Ticks are not late by much: the clock's thread sleeps most of the time, so it is woken before those that count.
     assert!(took.iter().all(|took| *took >= Duration::from_millis(250)), "{took:?}");
-    assert!(took.iter().any(|took| *took <= NEAR), "{took:?}");
+    assert!(took.iter().min().unwrap() <= &Duration::from_millis(500), "{took:?}");
 }
 
 #[test]

@@ -305,8 +305,8 @@ impl Rollout {
     /// is for. If signatures are required, the signature is verified before the module is looked at.
     ///
     /// # Errors
-    /// [`Error::Garbled`], [`Error::Unsigned`], [`Error::UnknownPolicy`], or the error of a module that can't be loaded
-    /// or stored at all.
+    /// [`Error::Garbled`], [`Error::Unsigned`], [`Error::UnknownPolicy`], or the error of a module
+    /// that can't be loaded or stored at all.
     pub fn upload(&self, bytes: Vec<u8>, signature: Option<String>, policy: Option<&str>) -> Result<Checked> {
         let grants = policy.map(|name| Ok::<_, Error>(self.find(name)?.changing().wanted.grants)).transpose()?;
         let digest = crate::module::digest(&bytes);

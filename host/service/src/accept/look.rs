@@ -1,4 +1,5 @@
-//! A look at a latent before its job is accepted: the size and format of what comes out, and the least memory for it.
+//! A look at a latent before its job is accepted: the size and format of what comes out, and the
+//! least memory for it.
 
 use std::path::Path;
 
@@ -27,7 +28,7 @@ const ADVICE: [(&str, &str); 8] = [
     (", a folder or .safetensors", " or .safetensors"),
 ];
 
-/// What a latent comes to.
+/// The facts of a latent that decide whether its job is accepted.
 pub struct Look {
     /// Of the output.
     pub size: Size,
@@ -51,7 +52,7 @@ pub fn looked_at(
     let latent = Latent::read(path, request.tensor.as_deref()).map_err(|error| refused(&error))?;
     model.model.check(&latent).map_err(|error| refused(&error))?;
     if request.scaled {
-        // Where the model's file is on the server is nobody's business.
+        // The path of the model's file on the server stays on the server.
         model.model.can_unscale(&latent, Path::new(&model.name)).map_err(|error| refused(&error))?;
     }
     let size = model.model.size(&latent);

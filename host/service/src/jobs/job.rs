@@ -31,7 +31,8 @@ pub struct JobRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<ObjectiveName>)]
     pub objective: Option<Objective>,
-    /// The most to hold at once, in bytes, weights aside; no more than the route's or the device's. What not even the leanest plan for the latent fits in is refused.
+    /// The most to hold at once, in bytes, weights aside; no more than the route's or the device's.
+    /// A limit below the leanest plan for the latent is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub memory_limit_bytes: Option<u64>,
@@ -42,7 +43,9 @@ pub struct JobRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 256)]
     pub tensor: Option<String>,
-    /// Seconds from being accepted within which the job has to end; the server's limit where it is left out. More than that limit, `deadline` in its configuration and 3600 by default, is refused.
+    /// Seconds from being accepted within which the job has to end; the server's limit where it is
+    /// left out. More than that limit, `deadline` in its configuration and 3600 by default, is
+    /// refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub deadline_s: Option<u64>,
@@ -208,9 +211,11 @@ pub struct Job {
     pub finished: Option<String>,
     /// Jobs before it on its device, while it waits.
     pub position: Option<u32>,
-    /// The share that is done, 0 to 1, while it runs: it begins anew with each attempt, and goes back within none.
+    /// The share that is done, 0 to 1, while it runs: it begins anew with each attempt, and goes
+    /// back within none.
     pub progress: Option<f64>,
-    /// The attempt that `progress` is of, counted from 1 since `started`, while it runs; null before the first.
+    /// The attempt that `progress` is of, counted from 1 since `started`, while it runs; null
+    /// before the first.
     pub attempt: Option<u32>,
     /// Why there is no result, in a line.
     pub error: Option<String>,

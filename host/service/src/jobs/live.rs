@@ -181,8 +181,8 @@ impl Seen {
         self.lock().started_ms = Some(at_ms);
     }
 
-    /// A plan is about to be carried out: in another attempt or, where it `goes_on`, in the one under way, from where
-    /// that is.
+    /// A plan is about to be carried out: in another attempt or, where it `goes_on`, in the one
+    /// under way, from where that is.
     pub fn planned(&self, request: &Request, decision: &Decision, policy: &str, revision: u64, goes_on: bool) {
         let grid = GridFacts::of(request, &decision.plan);
         self.begun(&decision.plan, grid, (policy, revision), goes_on);

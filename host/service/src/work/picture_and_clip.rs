@@ -113,8 +113,8 @@ impl Work<'_> {
         Outcome { record: unfinished.record, output: None, end: Err(end) }
     }
 
-    /// The end of a job whose result could not be written; the job is done again if there was no room. Whatever else is
-    /// the cause would be there again at the next try.
+    /// The end of a job whose result could not be written; the job is done again if there was no
+    /// room. Whatever else is the cause would be there again at the next try.
     fn unwritten(&self, error: &(dyn std::error::Error + 'static)) -> End {
         let mut line = one_line(error);
         if error.is::<io::Error>() {
