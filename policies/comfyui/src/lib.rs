@@ -100,8 +100,10 @@ impl Policy for ComfyUi {
             Failure::OutOfMemory(_) | Failure::OverLimit(_) => {
                 let is_clip = request.frames > 1;
                 let fallback = if is_clip { FALLBACK_VIDEO } else { FALLBACK };
-                // A picture that one tile covers would be decoded as it was.
-                let side = last.plan.tile().map_or(request.longest(), |tile| tile.height.min(tile.width));
+                // A picture that one tile covers would be decoded as it was. A clip under way in one piece goes on in
+                // bands of the tile's height, so that its width gives no smaller parts.
+                let untiled = if request.delivered() > 0 { request.height } else { request.longest() };
+                let side = last.plan.tile().map_or(untiled, |tile| tile.height.min(tile.width));
                 if side <= fallback.height {
                     return Err("ComfyUI has no smaller tiles to fall back to".into());
                 }
@@ -244,6 +246,8 @@ mod tests {
         let mut under_way = clip(81, 0);
         under_way.hints.push(Hint { name: "clip.done".into(), value: "13".into() });
         assert_eq!(policy.recover(&under_way, &failed(&plan)).unwrap().time, plan.time);
+        let low = Request { height: 80, width: 1296, ..under_way.clone() };
+        assert!(policy.recover(&low, &failed(&plan)).is_err(), "bands of a tile's height cover it");
         assert!(policy.recover(&clip(81, 0), &failed(&tiled)).is_err());
         // The node, with its defaults and with an overlap that is more than half of the chunk.
         let node = |settings: tilewright_sdk::Settings| {
