@@ -2,10 +2,10 @@
 
 use std::{io::BufReader, path::Path};
 
+use tilewright_gate::golden;
 use tilewright_plan::{
     Attempt, Cost, Device, Offer, Plan, Record, Request, Trial, exchange::Question, records, records::Damage,
 };
-use tilewright_policy::gate::golden;
 
 use super::{CompareError, facts::Priced};
 

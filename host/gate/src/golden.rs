@@ -12,7 +12,7 @@ use tilewright_plan::{
     Tile, Time,
 };
 
-use super::{
+use crate::{
     machines::{Machine, Weights},
     prices::Prices,
 };
