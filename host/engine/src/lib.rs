@@ -27,4 +27,4 @@ pub use job::{Finished, Job, Observer, Unfinished};
 pub use machine::{Announcer, Found, Machine, Probe, announce_probe};
 pub use vae::{Overrides, Vae};
 pub use video::VideoVae;
-pub use weights::{Budget, Lease, Part, Usage, WeightKey, WeightStore, Weights};
+pub use weights::{Budget, Lease, Part, Usage, WeightKey, WeightStore};

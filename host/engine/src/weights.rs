@@ -14,12 +14,6 @@ use tilewright_models::{ComputeFormat, FileId};
 
 use crate::Result;
 
-/// A network with its weights, as a store keeps it.
-pub trait Weights: Any + Send {
-    /// The bytes that the weights take on their device.
-    fn bytes(&self) -> u64;
-}
-
 /// A part of a model that is loaded by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
@@ -150,22 +144,24 @@ impl WeightStore {
     }
 
     /// Takes the weights of a key, or loads them with `load` if no idle ones are there. Room is made
-    /// for `bytes` before: idle weights on the device go, the least recently used first, until the
-    /// budget holds them. Weights of the same part of the same file in another format go in any case
-    /// if only the last ones are kept.
+    /// before for the `bytes` that they take: idle weights on the device go, the least recently used
+    /// first, until the budget holds all.
     ///
     /// The second value is the time that loading took; zero for weights that were there.
     ///
     /// # Errors
     /// Those of `load`; the room that was made stays free.
-    pub fn lease<W: Weights>(
+    pub fn lease<W: Any + Send>(
         &self,
         key: &WeightKey,
         bytes: u64,
         load: impl FnOnce() -> Result<W>,
     ) -> Result<(Lease<W>, Duration)> {
         if let Some((weights, bytes)) = self.find(key) {
-            return Ok((Lease { weights: Some(weights), key: key.clone(), bytes, store: self.clone() }, Duration::ZERO));
+            return Ok((
+                Lease { weights: Some(weights), key: key.clone(), bytes, store: self.clone() },
+                Duration::ZERO,
+            ));
         }
         let evicted = {
             let mut state = self.state();
@@ -179,16 +175,12 @@ impl WeightStore {
             evicted
         };
         drop(evicted);
-        // The announced bytes are given back whether loading fails or panics.
-        let mut announced = Announced { store: self, device: key.device, bytes };
+        // An empty lease gives the room back if loading fails or panics.
+        let mut lease = Lease { weights: None, key: key.clone(), bytes, store: self.clone() };
         let start = Instant::now();
-        let weights = load()?;
-        let elapsed = start.elapsed();
-        announced.becomes(weights.bytes());
-        let bytes = announced.bytes;
-        std::mem::forget(announced);
+        lease.weights = Some(load()?);
         self.state().usage(key.device).loads += 1;
-        Ok((Lease { weights: Some(weights), key: key.clone(), bytes, store: self.clone() }, elapsed))
+        Ok((lease, start.elapsed()))
     }
 
     /// Frees all idle weights on a device, and returns their bytes.
@@ -207,10 +199,9 @@ impl WeightStore {
         drop(state);
     }
 
-    fn find<W: Weights>(&self, key: &WeightKey) -> Option<(W, u64)> {
+    fn find<W: Any + Send>(&self, key: &WeightKey) -> Option<(W, u64)> {
         let mut state = self.state();
-        let index =
-            state.idle.iter().rposition(|idle| idle.key == *key && (*idle.weights).is::<W>())?;
+        let index = state.idle.iter().rposition(|idle| idle.key == *key && (*idle.weights).is::<W>())?;
         let Idle { bytes, weights, .. } = state.take(index);
         let usage = state.usage(key.device);
         usage.leased_bytes += bytes;
@@ -220,7 +211,7 @@ impl WeightStore {
     }
 
     /// Puts weights back among the idle ones, within the budget.
-    fn give_back<W: Weights>(&self, key: WeightKey, bytes: u64, weights: W) {
+    fn give_back<W: Any + Send>(&self, key: WeightKey, bytes: u64, weights: W) {
         let device = key.device;
         let budget = self.budget(device);
         let mut state = self.state();
@@ -253,38 +244,16 @@ impl fmt::Debug for WeightStore {
     }
 }
 
-/// Bytes that a load announced.
-struct Announced<'a> {
-    store: &'a WeightStore,
-    device: Device,
-    bytes: u64,
-}
-
-impl Announced<'_> {
-    fn becomes(&mut self, bytes: u64) {
-        let mut state = self.store.state();
-        let usage = state.usage(self.device);
-        usage.leased_bytes = usage.leased_bytes - self.bytes + bytes;
-        self.bytes = bytes;
-    }
-}
-
-impl Drop for Announced<'_> {
-    fn drop(&mut self) {
-        self.becomes(0);
-    }
-}
-
 /// Weights in use. They go back to their store when the lease is dropped, after a failed task as
 /// after a finished one; a panic frees them.
-pub struct Lease<W: Weights> {
+pub struct Lease<W: Any + Send> {
     weights: Option<W>,
     key: WeightKey,
     bytes: u64,
     store: WeightStore,
 }
 
-impl<W: Weights> Lease<W> {
+impl<W: Any + Send> Lease<W> {
     /// The bytes that the weights take on their device.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -296,7 +265,7 @@ impl<W: Weights> Lease<W> {
     }
 }
 
-impl<W: Weights> Deref for Lease<W> {
+impl<W: Any + Send> Deref for Lease<W> {
     type Target = W;
 
     fn deref(&self) -> &W {
@@ -305,14 +274,12 @@ impl<W: Weights> Deref for Lease<W> {
     }
 }
 
-impl<W: Weights> Drop for Lease<W> {
+impl<W: Any + Send> Drop for Lease<W> {
     fn drop(&mut self) {
-        let Some(weights) = self.weights.take() else { return };
-        if thread::panicking() {
-            self.store.state().usage(self.key.device).leased_bytes -= self.bytes;
-            return;
+        match self.weights.take() {
+            Some(weights) if !thread::panicking() => self.store.give_back(self.key.clone(), self.bytes, weights),
+            _ => self.store.state().usage(self.key.device).leased_bytes -= self.bytes,
         }
-        self.store.give_back(self.key.clone(), self.bytes, weights);
     }
 }
 
@@ -326,21 +293,9 @@ mod tests {
 
     static ALIVE: AtomicU32 = AtomicU32::new(0);
 
-    struct Sized(u64);
-
-    impl Weights for Sized {
-        fn bytes(&self) -> u64 {
-            self.0
-        }
-    }
+    struct Loaded;
 
     struct Counted(&'static AtomicU32);
-
-    impl Weights for Counted {
-        fn bytes(&self) -> u64 {
-            10
-        }
-    }
 
     impl Drop for Counted {
         fn drop(&mut self) {
@@ -353,8 +308,8 @@ mod tests {
         WeightKey { file: FileId::for_tests(file), part: Part::Decoder, device: Device::Cpu, format }
     }
 
-    fn lease(store: &WeightStore, file: u64, bytes: u64) -> Lease<Sized> {
-        store.lease(&key(file, Dtype::F32), bytes, || Ok(Sized(bytes))).unwrap().0
+    fn lease(store: &WeightStore, file: u64, bytes: u64) -> Lease<Loaded> {
+        store.lease(&key(file, Dtype::F32), bytes, || Ok(Loaded)).unwrap().0
     }
 
     #[test]
@@ -402,7 +357,7 @@ mod tests {
         drop(lease(&store, 1, 40));
         let wider = store.lease(&key(1, Dtype::Bf16), 20, || {
             assert_eq!(store.usage(Device::Cpu).idle_bytes, 0, "the others are gone before the load");
-            Ok(Sized(20))
+            Ok(Loaded)
         });
         drop(wider.unwrap());
         assert_eq!(store.usage(Device::Cpu).idle_bytes, 20);
@@ -411,10 +366,10 @@ mod tests {
     #[test]
     fn a_load_that_fails_or_panics_leaves_nothing_behind() {
         let store = WeightStore::new(Budget::Bytes(100));
-        let failed = store.lease::<Sized>(&key(1, Dtype::F32), 50, || Err(crate::Error::Interrupted));
+        let failed = store.lease::<Loaded>(&key(1, Dtype::F32), 50, || Err(crate::Error::Interrupted));
         assert!(failed.is_err());
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            store.lease::<Sized>(&key(1, Dtype::F32), 50, || panic!("a test")).map(drop)
+            store.lease::<Loaded>(&key(1, Dtype::F32), 50, || panic!("a test")).map(drop)
         }));
         assert!(panicked.is_err());
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
