@@ -5,7 +5,7 @@
 
 use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use tilewright_plan::{Dtype, Layout, Model, Objective, Offer, Plan, Precision, Release, Request, Space, Tile, Time};
+use tilewright_plan::{Dtype, Layout, Model, Objective, Capabilities, Plan, Precision, Release, Request, Space, Tile, Time, UnderWay};
 use tilewright_policy::oracle;
 
 #[derive(Arbitrary, Debug)]
@@ -51,7 +51,8 @@ impl Answered {
 #[derive(Debug)]
 struct Case {
     request: Request,
-    offer: Offer,
+    capabilities: Capabilities,
+    under_way: Option<UnderWay>,
     answer: Plan,
 }
 
@@ -77,7 +78,7 @@ impl<'a> Arbitrary<'a> for Case {
             objective: Objective::Balanced,
             hints: Vec::new(),
         };
-        let mut offer = Offer {
+        let capabilities = Capabilities {
             dtypes: Vec::<u8>::arbitrary(u)?.into_iter().take(7).map(named).collect(),
             // As large as no device's: beyond it rounding up would leave the numbers.
             tile_unit: u.arbitrary::<u32>()? % (1 << 20),
@@ -87,14 +88,16 @@ impl<'a> Arbitrary<'a> for Case {
             carried: u.arbitrary()?,
             offload: u.arbitrary()?,
             prefetch_most: u.arbitrary()?,
-            running: None,
         };
-        // What is under way was checked, and only a clip is left in the middle.
+        // A plan under way was checked, and only a clip is left in the middle.
+        let mut under_way = None;
         if let Some(running) = Option::<Answered>::arbitrary(u)?.filter(|_| request.frames > 1) {
             let mut running = running.plan();
-            offer.running = oracle::checked(&mut running, &request, &offer).ok().map(|_| running);
+            under_way = oracle::checked(&mut running, &request, &capabilities, None)
+                .ok()
+                .map(|_| UnderWay { frames_done: 1, plan: running });
         }
-        Ok(Self { request, offer, answer: Answered::arbitrary(u)?.plan() })
+        Ok(Self { request, capabilities, under_way, answer: Answered::arbitrary(u)?.plan() })
     }
 }
 
@@ -103,13 +106,14 @@ fn named(number: u8) -> Dtype {
 }
 
 fuzz_target!(|case: Case| {
-    let Case { request, offer, mut answer } = case;
-    if oracle::checked(&mut answer, &request, &offer).is_err() {
+    let Case { request, capabilities, under_way, mut answer } = case;
+    let under_way = under_way.as_ref();
+    if oracle::checked(&mut answer, &request, &capabilities, under_way).is_err() {
         return;
     }
-    let breaches = oracle::illegal(&answer, &request, &offer);
+    let breaches = oracle::illegal(&answer, &request, &capabilities, under_way);
     assert!(breaches.is_empty(), "{breaches:?}: {answer:?}");
     let once = answer.clone();
-    assert_eq!(oracle::checked(&mut answer, &request, &offer), Ok(Vec::new()), "{once:?}");
+    assert_eq!(oracle::checked(&mut answer, &request, &capabilities, under_way), Ok(Vec::new()), "{once:?}");
     assert_eq!(answer, once);
 });

@@ -5,7 +5,7 @@
 use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
-use tilewright_plan::{Backend, Cost, Device, Dtype, Facts, Model, Objective, Offer, Plan, Planner, Request, Trial};
+use tilewright_plan::{Question, Stage, Backend, Cost, Device, Dtype, CostModel, Model, Objective, Capabilities, Plan, Planner, Request, Trial};
 use tilewright_policy::{CacheDir, Limits, PolicyHost, oracle};
 
 static HOST: LazyLock<PolicyHost> = LazyLock::new(|| {
@@ -13,7 +13,7 @@ static HOST: LazyLock<PolicyHost> = LazyLock::new(|| {
     PolicyHost::new(limits, &CacheDir::Off).expect("the sandbox can be set up")
 });
 
-static REQUEST: LazyLock<(Request, Device, Offer)> = LazyLock::new(|| {
+static REQUEST: LazyLock<(Request, Device, Capabilities)> = LazyLock::new(|| {
     let model = Model {
         family: "flux".into(),
         stored: Dtype::Bf16,
@@ -42,7 +42,7 @@ static REQUEST: LazyLock<(Request, Device, Offer)> = LazyLock::new(|| {
         unified: true,
         fast_dtypes: vec![Dtype::F32],
     };
-    let offer = Offer {
+    let offer = Capabilities {
         dtypes: vec![Dtype::F32, Dtype::Bf16],
         tile_unit: 8,
         tile_least: 64,
@@ -51,15 +51,18 @@ static REQUEST: LazyLock<(Request, Device, Offer)> = LazyLock::new(|| {
         carried: true,
         offload: false,
         prefetch_most: 1,
-        running: None,
     };
     (request, device, offer)
 });
 
 struct Nothing;
 
-impl Facts for Nothing {
-    fn estimate(&self, _: &Plan) -> Result<Cost, String> {
+impl CostModel for Nothing {
+    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+        plans.iter().map(|plan| self.estimate_one(plan)).collect()
+    }
+
+    fn estimate_one(&self, _: &Plan) -> Result<Cost, String> {
         Err("nothing is known".into())
     }
 
@@ -72,7 +75,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(policy) = HOST.load("fuzzed", bytes) else { return };
     let Ok(mut policy) = policy.configure(&[]) else { return };
     let (request, device, offer) = &*REQUEST;
-    let decision = policy.decide(request, device, offer, Arc::new(Nothing));
-    let breaches = oracle::illegal(&decision.plan, request, offer);
+    let decision = policy.decide(&Question::new(Stage::Decode, request, device, offer), Arc::new(Nothing));
+    let breaches = oracle::illegal(&decision.plan, request, offer, None);
     assert!(breaches.is_empty(), "{breaches:?}: {:?}", decision.plan);
 });

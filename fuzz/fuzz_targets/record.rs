@@ -7,8 +7,8 @@ use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
 use tilewright_plan::{
-    Cost, Facts, Plan, Planner, Record, Trial,
-    exchange::{Call, Question},
+    Cost, CostModel, Plan, Planner, Question, Record, Trial,
+    exchange::{Call, RecordedQuestion},
     records,
 };
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, PolicyHost};
@@ -20,8 +20,12 @@ static FIXED: LazyLock<LoadedPolicy> = LazyLock::new(|| {
 
 struct Nothing;
 
-impl Facts for Nothing {
-    fn estimate(&self, _: &Plan) -> Result<Cost, String> {
+impl CostModel for Nothing {
+    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+        plans.iter().map(|plan| self.estimate_one(plan)).collect()
+    }
+
+    fn estimate_one(&self, _: &Plan) -> Result<Cost, String> {
         Err("nothing is known".into())
     }
 
@@ -32,13 +36,18 @@ impl Facts for Nothing {
 
 fn make_again(calls: &[Call]) {
     let mut policy = FIXED.configure(&[]).expect("its defaults");
-    for Call { request, device, question, .. } in calls {
-        match question {
-            Question::Decide { offer } => drop(policy.decide(request, device, offer, Arc::new(Nothing))),
-            Question::Recover { offer, attempts } => {
-                drop(policy.recover(request, device, offer, Arc::new(Nothing), attempts));
+    for call in calls {
+        let (Some(offer), under_way) = (call.question.offer(), call.under_way()) else { continue };
+        let question = Question::new(call.stage(), &call.request, &call.device, &offer.capabilities)
+            .going_on(under_way.as_ref())
+            .after(call.question.attempts());
+        match &call.question {
+            RecordedQuestion::Learn { plan, measured, .. } => {
+                policy.learn(&question, plan, &(*measured).into());
             }
-            Question::Learn { .. } => {}
+            RecordedQuestion::Decide { .. } | RecordedQuestion::Recover { .. } => {
+                policy.decide(&question, Arc::new(Nothing));
+            }
         }
     }
 }

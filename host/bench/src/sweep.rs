@@ -19,7 +19,7 @@ use crate::{
 };
 
 pub use judge::{Accuracy, Honesty};
-pub use rows::{CaseRow, Choice, PlanRow, SweepReport};
+pub use rows::{CaseRow, Choice, PlanRow, SweepReport, SweptRequest};
 
 /// The most that a choice may be worse than the best.
 const WITHIN: f64 = 1.10;
@@ -139,8 +139,12 @@ impl Sweep<'_> {
         report: &mut SweepReport,
     ) -> std::result::Result<(), Stop> {
         let job = Job::new(self.machine, self.vae, latents, self.ample(), Objective::Fastest)?;
-        report.requests.push(job.request().clone());
-        let mut plans = plans::list(job.request(), job.offer());
+        report.requests.push(SweptRequest {
+            request: job.request().clone(),
+            stage: job.stage(),
+            capabilities: job.capabilities().clone(),
+        });
+        let mut plans = plans::list(job.request(), job.capabilities());
         plans.truncate(self.plans.unwrap_or(usize::MAX));
         watch.say(&format!("{}×{}: {}", job.request().width, job.request().height, counted(plans.len(), "plan")));
         let (mut rows, ended) = self.measure(&job, &plans, planners, watch);

@@ -11,8 +11,8 @@ use tch::{Kind, Tensor};
 use tilewright_bench::{Contest, Entry, Latents, Rounds, Spelling, Subject, Watch, sweep};
 use tilewright_engine::{Machine, Overrides, Probe, Vae, VideoVae};
 use tilewright_plan::{
-    Attempt, Decision, Device, Dtype, Facts, Layout, Objective, Offer, Outcome, Plan, Planner, PolicyIdentity,
-    Precision, Release, Request, Space, Tile, Time,
+    CostModel, Decision, Dtype, Layout, LearnReport, Objective, Outcome, Plan, Planner, PolicyIdentity, Precision,
+    Question, Release, Space, Tile, Time,
 };
 use tilewright_torch::device::Choice;
 
@@ -42,15 +42,13 @@ impl Planner for Stubborn {
         &self.identity
     }
 
-    fn decide(&mut self, _: &Request, _: &Device, _: &Offer, _: Arc<dyn Facts>) -> Decision {
+    fn decide(&mut self, _: &Question<'_>, _: Arc<dyn CostModel>) -> Decision {
         self.decision()
     }
 
-    fn recover(&mut self, _: &Request, _: &Device, _: &Offer, _: Arc<dyn Facts>, _: &[Attempt]) -> Decision {
-        self.decision()
+    fn learn(&mut self, _: &Question<'_>, _: &Plan, _: &Outcome) -> LearnReport {
+        LearnReport::default()
     }
-
-    fn learn(&mut self, _: &Request, _: &Device, _: &Plan, _: &Outcome) {}
 }
 
 /// `whole`, `f16` (which overflows on large latents), `fixed:space=…` as the sweep spells it, or nobody.

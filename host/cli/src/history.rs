@@ -8,7 +8,7 @@ use std::{
 
 use tilewright_engine::Machine;
 use tilewright_history::{Entry, Error, Exported, Filter, History, Query, json_line, model_fingerprint, user_path};
-use tilewright_plan::{Record, Request, bytes, terminal::shortened, words::counted};
+use tilewright_plan::{Record, Request, Stage, bytes, terminal::shortened, words::counted};
 
 use crate::{
     args::{self, HistoryCommand, HistoryFilters, HistoryList},
@@ -63,10 +63,10 @@ impl Trials {
     }
 
     /// What was measured before on this machine for this model at about this size, newest first.
-    pub fn before(&mut self, request: &Request) -> Vec<Record> {
+    pub fn before(&mut self, stage: Stage, request: &Request) -> Vec<Record> {
         let device = self.device.clone();
         let model = model_fingerprint(&request.model);
-        let query = Query { device: &device, model: &model, request };
+        let query = Query { device: &device, model: &model, stage, request };
         self.with(|history| history.trials(&query, MOST_TRIALS)).unwrap_or_default()
     }
 

@@ -1,6 +1,7 @@
 //! What a route asks of a job.
 
 use serde::{Deserialize, Serialize};
+use tilewright_plan::Stage;
 
 use crate::values;
 
@@ -40,16 +41,6 @@ pub struct Conditions {
     /// Frames of the output; 1 for pictures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frames: Option<Between>,
-}
-
-/// What a job is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Stage {
-    /// From a latent to pictures.
-    Decode,
-    /// From pictures to a latent.
-    Encode,
 }
 
 /// A range whose ends both count; one that is left out is open. It is never empty, and one end is given.

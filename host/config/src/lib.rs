@@ -35,7 +35,7 @@ use std::{collections::BTreeMap, path::Path};
 
 use serde::Deserialize;
 
-pub use conditions::{Between, Case, Conditions, Stage};
+pub use conditions::{Between, Case, Conditions};
 pub use devices::{Choice, Device};
 pub use error::{Error, Result};
 pub use models::Model;
@@ -44,6 +44,7 @@ pub use policies::Policies;
 pub use policy::{Policy, Source, Wasi};
 pub use routes::{Canary, Route, TakeOver};
 pub use server::{LogFormat, Role, Server, ServerLimits, Telemetry, Tls, Token};
+pub use tilewright_plan::Stage;
 
 use origin::{Fault, Origin};
 

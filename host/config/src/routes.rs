@@ -1,10 +1,10 @@
 //! `[[routes]]`: which policy decides for which jobs. The first that matches does.
 
 use serde::{Deserialize, Deserializer, Serialize};
-use tilewright_plan::Objective;
+use tilewright_plan::{Objective, Stage};
 
 use crate::{
-    conditions::{Between, Conditions, Stage},
+    conditions::{Between, Conditions},
     values::{self, Name, Word},
 };
 
@@ -186,7 +186,11 @@ mod tests {
             ("policy = \"fixed\"\nshadow = \"wide\"", 3, "unknown policy 'wide'"),
             ("policy = \"fixed\"\nshadow = \"fixed\"", 3, "'fixed' decides for the route 'route-1' already"),
             ("policy = \"fixed\"\nname = \"Video\"", 3, "'Video' is no name"),
-            ("policy = \"fixed\"\nstage = \"train\"", 3, "unknown variant `train`, expected `decode` or `encode`"),
+            (
+                "policy = \"fixed\"\nstage = \"train\"",
+                3,
+                "unknown variant `train`, expected one of `text`, `denoise`, `decode`, `encode`",
+            ),
             ("policy = \"fixed\"\nstage = \"encode\"", 3, "a service only decodes: no job would come to this route"),
             ("policy = \"fixed\"\nmemory-limit = \"1KiB\"", 3, "allowed is 1MiB or more"),
             ("policy = \"fixed\"\nstage = []", 3, "an empty list: name at least one"),

@@ -8,8 +8,8 @@ use std::{
 
 use tch::Tensor;
 use tilewright_plan::{
-    Attempt, Candidate, Cost, Decision, Dtype, Facts, FailedAttempt, Failure, Hint, Layout, Offer, Outcome, Plan,
-    Planner, PoolStatistics, Precision, Record, Release, Request, Space, Tile, Time,
+    Attempt, Candidate, Capabilities, Cost, CostModel, Decision, Dtype, FailedAttempt, Failure, Layout, Outcome, Plan,
+    Planner, PoolStatistics, Precision, Question, Record, Release, Request, Space, Stage, Tile, Time, UnderWay,
 };
 use tilewright_torch::memory;
 
@@ -23,24 +23,16 @@ const ASKED: usize = 3;
 const MOST_ATTEMPTS: usize = 4;
 const MOST_WITH_OWN: usize = 6;
 
-/// The smallest tile in latent pixels: below this a tile is mostly border.
-pub(crate) const LEAST_TILE: u32 = 8;
-
 /// How far a peak may lie above its estimate: what is called enough has to be enough.
 const ESTIMATE_MARGIN: f64 = 1.05;
-
-/// Tiles or samples that may run together.
-pub(crate) const MOST_BATCH: u32 = 64;
-
-/// The hint that tells policies and the history what is done: `decode` or `encode`.
-pub(crate) const STAGE: &str = "stage";
 
 /// What attempts are made for, and on what.
 pub(crate) struct Attempts<'a> {
     pub machine: &'a Machine,
+    pub stage: Stage,
     pub request: &'a Request,
-    pub offer: &'a Offer,
-    pub facts: Arc<dyn Facts>,
+    pub capabilities: &'a Capabilities,
+    pub costs: Arc<dyn CostModel>,
 }
 
 /// What is carried out, one attempt after the other.
@@ -51,7 +43,7 @@ pub(crate) trait Work {
     fn carry_out(&mut self, plan: &Plan, turn: &mut Turn<'_>) -> std::result::Result<(Self::Output, Outcome), Stopped>;
 
     /// Output frames that are delivered and the plan that they were made by, where the next attempt has to go on from there.
-    fn under_way(&self) -> Option<(u32, Plan)> {
+    fn under_way(&self) -> Option<UnderWay> {
         None
     }
 }
@@ -79,9 +71,6 @@ where
     }
 }
 
-/// The hint that tells policies how many output frames of a clip are delivered.
-const DONE: &str = "clip.done";
-
 /// Attempts of which the last one succeeded.
 pub(crate) struct Succeeded<T> {
     pub output: T,
@@ -102,7 +91,7 @@ fn one_line(error: &Error) -> String {
 impl Attempts<'_> {
     /// Decides without carrying anything out.
     pub fn decide(&self, planner: &mut dyn Planner) -> (Record, Vec<Candidate>) {
-        let decision = planner.decide(self.request, &self.machine.facts, self.offer, self.facts.clone());
+        let decision = planner.decide(&self.question(), self.costs.clone());
         let candidates = decision.candidates.clone();
         (self.record(planner, &decision, Vec::new(), None), candidates)
     }
@@ -114,24 +103,24 @@ impl Attempts<'_> {
         observer: &mut dyn Observer,
         work: &mut W,
     ) -> std::result::Result<Succeeded<W::Output>, Unfinished> {
-        let mut decision = planner.decide(self.request, &self.machine.facts, self.offer, self.facts.clone());
+        let mut decision = planner.decide(&self.question(), self.costs.clone());
         let mut attempts: Vec<Attempt> = Vec::new();
         let mut failed: Vec<FailedAttempt> = Vec::new();
         let mut load = Duration::ZERO;
         let mut has_broken = false;
         loop {
             observer.decided(&decision);
-            if let Ok(cost) = self.facts.estimate(&decision.plan) {
+            if let Ok(cost) = self.costs.estimate_one(&decision.plan) {
                 observer.expected(&cost);
             }
             let mut learn = |outcome: &Outcome| {
-                planner.learn(self.request, &self.machine.facts, &decision.plan, outcome);
+                planner.learn(&self.question(), &decision.plan, outcome);
             };
             let mut turn = Turn { observer, load: &mut load, learn: &mut learn };
             let failure = match work.carry_out(&decision.plan, &mut turn) {
                 Ok((output, outcome)) => {
                     let outcome = Outcome { attempts: attempts.len() as u32 + 1, load, ..outcome };
-                    planner.learn(self.request, &self.machine.facts, &decision.plan, &outcome);
+                    planner.learn(&self.question(), &decision.plan, &outcome);
                     let record = self.record(planner, &decision, failed, Some(outcome));
                     return Ok(Succeeded { output, record, candidates: decision.candidates });
                 }
@@ -139,8 +128,9 @@ impl Attempts<'_> {
                 Err(Stopped::Broken(error)) if is_torch(&error) && decision.answer.is_some() && !has_broken => {
                     has_broken = true;
                     tracing::warn!(%error, space = %decision.plan.space, precision = %decision.plan.precision, "the plan can't be carried out");
-                    let (request, offer) = self.under_way(work);
-                    let own = planner.stand_in(&request, &self.machine.facts, &offer, self.facts.clone(), &attempts);
+                    let under_way = work.under_way();
+                    let question = self.question().going_on(under_way.as_ref()).after(&attempts);
+                    let own = planner.fallback(&question, &*self.costs);
                     let Some(mut own) = own.filter(|own| own.plan != decision.plan) else {
                         let record = self.record(planner, &decision, failed, None);
                         return Err(Unfinished { error, record: Some(Box::new(record)) });
@@ -159,8 +149,10 @@ impl Attempts<'_> {
                 // The host's own plan is the last resort: no policy changes it.
                 Err(Stopped::Renewed) if attempts.len() >= ASKED => continue,
                 Err(Stopped::Renewed) => {
-                    let (request, offer) = self.under_way(work);
-                    decision = planner.decide(&request, &self.machine.facts, &offer, self.facts.clone());
+                    // A policy that takes over knows nothing of the other's failures.
+                    let under_way = work.under_way();
+                    let question = self.question().going_on(under_way.as_ref());
+                    decision = planner.decide(&question, self.costs.clone());
                     continue;
                 }
                 Err(Stopped::Failed(failure)) => failure,
@@ -189,14 +181,14 @@ impl Attempts<'_> {
 
     /// The decision to try after these attempts; none if it is time to give up.
     fn next<W: Work>(&self, planner: &mut dyn Planner, work: &W, attempts: &[Attempt]) -> Option<Decision> {
-        let (request, offer) = self.under_way(work);
-        let device = &self.machine.facts;
+        let under_way = work.under_way();
+        let question = self.question().going_on(under_way.as_ref()).after(attempts);
         let mut own = None;
         if (ASKED..MOST_WITH_OWN).contains(&attempts.len()) {
-            own = planner.stand_in(&request, device, &offer, self.facts.clone(), attempts);
+            own = planner.fallback(&question, &*self.costs);
         }
         let asks = own.is_none() && attempts.len() < MOST_ATTEMPTS;
-        own.or_else(|| asks.then(|| planner.recover(&request, device, &offer, self.facts.clone(), attempts)))
+        own.or_else(|| asks.then(|| planner.decide(&question, self.costs.clone())))
     }
 
     /// The same of a tensor, which is brought to host memory.
@@ -254,7 +246,7 @@ impl Attempts<'_> {
     /// The plan that holds least, and its price.
     fn leanest(&self) -> (Plan, Cost) {
         let Request { height, width, frames, .. } = *self.request;
-        let side = self.offer.tile_least.min(height.max(width));
+        let side = self.capabilities.tile_least.min(height.max(width));
         let plan = |precision, layout, (space, time)| Plan {
             space,
             time,
@@ -271,7 +263,7 @@ impl Attempts<'_> {
             (Space::Blended(Tile { height: side, width: side, overlap: 0 }), Time::Whole),
             (Space::Whole, Time::Whole),
         ];
-        if frames > 1 && self.offer.carried {
+        if frames > 1 && self.capabilities.carried {
             let bands = Space::Exact(Tile { height: side, width, overlap: 0 });
             ways.extend([Space::Whole, bands].map(|space| (space, Time::Carried { frames: 1 })));
         }
@@ -279,11 +271,11 @@ impl Attempts<'_> {
             plan(Precision::Uniform(Dtype::F32), Layout::ChannelsFirst, ways[0]),
             Cost { peak_bytes: u64::MAX, elapsed: Duration::ZERO, tiles: 0, shapes: 0, rework: 1.0 },
         );
-        for dtype in &self.offer.dtypes {
+        for dtype in &self.capabilities.dtypes {
             for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
                 for way in &ways {
                     let plan = plan(Precision::Uniform(*dtype), layout, *way);
-                    match self.facts.estimate(&plan) {
+                    match self.costs.estimate_one(&plan) {
                         Ok(cost) if cost.peak_bytes < least.1.peak_bytes => least = (plan, cost),
                         _ => {}
                     }
@@ -294,14 +286,9 @@ impl Attempts<'_> {
         least
     }
 
-    /// The request and the offer as they are now, with what is delivered already.
-    fn under_way<W: Work>(&self, work: &W) -> (Request, Offer) {
-        let (mut request, mut offer) = (self.request.clone(), self.offer.clone());
-        if let Some((done, plan)) = work.under_way() {
-            request.hints.push(Hint { name: DONE.into(), value: done.to_string() });
-            offer.running = Some(plan);
-        }
-        (request, offer)
+    /// The question before anything was carried out.
+    fn question(&self) -> Question<'_> {
+        Question::new(self.stage, self.request, &self.machine.facts, self.capabilities)
     }
 
     fn advice(&self, last: Failure, hopeless: bool) -> String {
@@ -338,7 +325,9 @@ impl Attempts<'_> {
         Record {
             tilewright: env!("CARGO_PKG_VERSION").into(),
             time: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+            stage: Some(self.stage),
             request: self.request.clone(),
+            capabilities: Some(self.capabilities.clone()),
             device: self.machine.facts.clone(),
             policy: planner.identity().clone(),
             answer: decision.answer.clone(),
@@ -347,8 +336,8 @@ impl Attempts<'_> {
             fallback: decision.fallback.clone(),
             decision: decision.elapsed,
             fuel: decision.fuel,
-            estimate: self.facts.estimate(&decision.plan).ok(),
-            expected: tilewright_plan::expected(&*self.facts, &decision.plan),
+            estimate: self.costs.estimate_one(&decision.plan).ok(),
+            expected: tilewright_plan::expected(&*self.costs, &decision.plan),
             attempts,
             outcome,
             resumed_frames: 0,

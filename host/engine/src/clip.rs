@@ -6,19 +6,18 @@ mod walk;
 use std::sync::Arc;
 
 use tch::{Device, Tensor};
-use tilewright_plan::{Candidate, Cost, Facts, Hint, Objective, Offer, Plan, Planner, Record, Request};
+use tilewright_plan::{
+    Candidate, Capabilities, Cost, CostModel, LEAST_TILE, MOST_AHEAD, Objective, Plan, Planner, Record, Request, Stage,
+};
 
 use crate::{
     Machine, Observer, Result, Unfinished, VideoVae,
-    attempts::{Attempts, LEAST_TILE, STAGE, Succeeded},
+    attempts::{Attempts, Succeeded},
     estimate::trial,
 };
 
 pub use price::ClipEstimator;
 use walk::Walk;
-
-/// Chunks of latents that may be copied ahead to a GPU.
-const MOST_AHEAD: u32 = 8;
 
 /// Takes frames as they are decoded.
 pub trait Sink {
@@ -50,7 +49,7 @@ pub struct ClipJob<'a> {
     vae: &'a VideoVae,
     latents: &'a Tensor,
     request: Request,
-    offer: Offer,
+    capabilities: Capabilities,
     estimator: Arc<ClipEstimator>,
 }
 
@@ -68,7 +67,7 @@ impl<'a> ClipJob<'a> {
     ) -> Result<Self> {
         let (batch, _, latent_frames, height, width) = latents.size5()?;
         let scale = vae.config.spatial_scale();
-        let mut request = Request {
+        let request = Request {
             model: vae.model.clone(),
             batch: batch as u32,
             frames: vae.config.frames(latent_frames as u32),
@@ -80,7 +79,7 @@ impl<'a> ClipJob<'a> {
         };
         let on_cpu = machine.device == Device::Cpu;
         let estimator = ClipEstimator::new(&vae.config, &request, latent_frames as u32, &machine.measured, on_cpu);
-        let offer = Offer {
+        let capabilities = Capabilities {
             dtypes: estimator.dtypes(),
             tile_unit: scale,
             tile_least: scale * LEAST_TILE,
@@ -89,19 +88,15 @@ impl<'a> ClipJob<'a> {
             carried: true,
             offload: !on_cpu,
             prefetch_most: if on_cpu { 0 } else { MOST_AHEAD },
-            running: None,
         };
-        // In the request, and so in the record: a decision can be made again from what it was made from.
-        request.hints = offer.hints();
-        request.hints.push(Hint { name: STAGE.into(), value: "decode".into() });
-        let job = Self { machine, vae, latents, request, offer, estimator: Arc::new(estimator) };
+        let job = Self { machine, vae, latents, request, capabilities, estimator: Arc::new(estimator) };
         job.attempts().check()?;
         Ok(job)
     }
 
     fn attempts(&self) -> Attempts<'_> {
-        let Self { machine, request, offer, estimator, .. } = self;
-        Attempts { machine, request, offer, facts: estimator.clone() }
+        let Self { machine, request, capabilities, estimator, .. } = self;
+        Attempts { machine, stage: self.stage(), request, capabilities, costs: estimator.clone() }
     }
 
     /// Tells policies what was measured before, as [`crate::Job::with_history`] does.
@@ -112,14 +107,19 @@ impl<'a> ClipJob<'a> {
         self
     }
 
+    /// The kind of work.
+    pub const fn stage(&self) -> Stage {
+        Stage::Decode
+    }
+
     /// What is asked for, as policies see it.
     pub fn request(&self) -> &Request {
         &self.request
     }
 
     /// What can be carried out.
-    pub fn offer(&self) -> &Offer {
-        &self.offer
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
     }
 
     /// The price of a plan for this job.
@@ -127,7 +127,7 @@ impl<'a> ClipJob<'a> {
     /// # Errors
     /// One line, where it can't be carried out.
     pub fn estimate(&self, plan: &Plan) -> std::result::Result<Cost, String> {
-        self.estimator.estimate(plan)
+        self.estimator.estimate_one(plan)
     }
 
     /// Decides without decoding anything.

@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use tch::Tensor;
 use tilewright_models::{ComputeFormat, kl::EncoderConfig};
-use tilewright_plan::{Candidate, Cost, Facts, Hint, Objective, Offer, Outcome, Plan, Planner, Record, Request};
+use tilewright_plan::{
+    Candidate, Capabilities, Cost, CostModel, Hint, LEAST_TILE, MOST_BATCH, Objective, Outcome, Plan, Planner, Record,
+    Request, Stage,
+};
 
 use crate::{
     Estimator, Machine, Observer, Result, Unfinished, Vae,
-    attempts::{Attempts, LEAST_TILE, MOST_BATCH, STAGE, Single, Succeeded, Turn},
+    attempts::{Attempts, Single, Succeeded, Turn},
     estimate::trial,
     run::{Run, Stopped},
 };
@@ -32,7 +35,7 @@ pub struct EncodeJob<'a> {
     config: EncoderConfig,
     pictures: &'a Tensor,
     request: Request,
-    offer: Offer,
+    capabilities: Capabilities,
     estimator: Arc<Estimator>,
 }
 
@@ -64,7 +67,7 @@ impl<'a> EncodeJob<'a> {
             hints: Vec::new(),
         };
         let estimator = Arc::new(Estimator::encoding(&config, &request, &machine.measured));
-        let offer = Offer {
+        let capabilities = Capabilities {
             dtypes: estimator.dtypes(),
             tile_unit: scale,
             tile_least: scale * LEAST_TILE,
@@ -73,20 +76,17 @@ impl<'a> EncodeJob<'a> {
             carried: false,
             offload: false,
             prefetch_most: 0,
-            running: None,
         };
-        request.hints = offer.hints();
         let trained = vae.config.sample_size.map(|size| Hint { name: "sample-size".into(), value: size.to_string() });
         request.hints.extend(trained);
-        request.hints.push(Hint { name: STAGE.into(), value: "encode".into() });
-        let job = Self { machine, vae, config, pictures, request, offer, estimator };
+        let job = Self { machine, vae, config, pictures, request, capabilities, estimator };
         job.attempts().check()?;
         Ok(job)
     }
 
     fn attempts(&self) -> Attempts<'_> {
-        let Self { machine, request, offer, estimator, .. } = self;
-        Attempts { machine, request, offer, facts: estimator.clone() }
+        let Self { machine, request, capabilities, estimator, .. } = self;
+        Attempts { machine, stage: self.stage(), request, capabilities, costs: estimator.clone() }
     }
 
     /// Tells policies what was measured before, as [`crate::Job::with_history`] does.
@@ -97,14 +97,19 @@ impl<'a> EncodeJob<'a> {
         self
     }
 
+    /// The kind of work.
+    pub const fn stage(&self) -> Stage {
+        Stage::Encode
+    }
+
     /// What is asked for, as policies see it.
     pub fn request(&self) -> &Request {
         &self.request
     }
 
     /// What can be carried out.
-    pub fn offer(&self) -> &Offer {
-        &self.offer
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
     }
 
     /// The price of a plan for this job.
@@ -112,7 +117,7 @@ impl<'a> EncodeJob<'a> {
     /// # Errors
     /// One line, where it can't be carried out.
     pub fn estimate(&self, plan: &Plan) -> std::result::Result<Cost, String> {
-        self.estimator.estimate(plan)
+        self.estimator.estimate_one(plan)
     }
 
     /// Decides without encoding anything.

@@ -9,11 +9,13 @@ use std::sync::Arc;
 
 use tch::{Device, Tensor};
 use tilewright_models::wan::EncoderConfig;
-use tilewright_plan::{Candidate, Cost, Facts, Hint, Objective, Offer, Plan, Planner, Record, Request};
+use tilewright_plan::{
+    Candidate, Capabilities, Cost, CostModel, LEAST_TILE, Objective, Plan, Planner, Record, Request, Stage,
+};
 
 use crate::{
     Machine, Observer, Result, Unfinished, VideoVae,
-    attempts::{Attempts, LEAST_TILE, STAGE, Succeeded},
+    attempts::{Attempts, Succeeded},
     estimate::trial,
 };
 
@@ -55,7 +57,7 @@ pub struct ClipEncodeJob<'a> {
     vae: &'a VideoVae,
     config: EncoderConfig,
     request: Request,
-    offer: Offer,
+    capabilities: Capabilities,
     estimator: Arc<ClipEncodeEstimator>,
 }
 
@@ -81,11 +83,10 @@ impl<'a> ClipEncodeJob<'a> {
             );
             return Err(tilewright_models::Error::Clip { reason }.into());
         }
-        let mut request =
-            Request { model, batch: 1, frames, height, width, memory_limit, objective, hints: Vec::new() };
+        let request = Request { model, batch: 1, frames, height, width, memory_limit, objective, hints: Vec::new() };
         let on_cpu = machine.device == Device::Cpu;
         let estimator = ClipEncodeEstimator::new(&config, &request, &machine.measured, on_cpu);
-        let offer = Offer {
+        let capabilities = Capabilities {
             dtypes: estimator.dtypes(),
             tile_unit: scale,
             tile_least: scale * LEAST_TILE,
@@ -94,18 +95,15 @@ impl<'a> ClipEncodeJob<'a> {
             carried: true,
             offload: !on_cpu,
             prefetch_most: 0,
-            running: None,
         };
-        request.hints = offer.hints();
-        request.hints.push(Hint { name: STAGE.into(), value: "encode".into() });
-        let job = Self { machine, vae, config, request, offer, estimator: Arc::new(estimator) };
+        let job = Self { machine, vae, config, request, capabilities, estimator: Arc::new(estimator) };
         job.attempts().check()?;
         Ok(job)
     }
 
     fn attempts(&self) -> Attempts<'_> {
-        let Self { machine, request, offer, estimator, .. } = self;
-        Attempts { machine, request, offer, facts: estimator.clone() }
+        let Self { machine, request, capabilities, estimator, .. } = self;
+        Attempts { machine, stage: self.stage(), request, capabilities, costs: estimator.clone() }
     }
 
     /// Tells policies what was measured before, as [`crate::Job::with_history`] does.
@@ -116,14 +114,19 @@ impl<'a> ClipEncodeJob<'a> {
         self
     }
 
+    /// The kind of work.
+    pub const fn stage(&self) -> Stage {
+        Stage::Encode
+    }
+
     /// What is asked for, as policies see it.
     pub fn request(&self) -> &Request {
         &self.request
     }
 
     /// What can be carried out.
-    pub fn offer(&self) -> &Offer {
-        &self.offer
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
     }
 
     /// The price of a plan for this job.
@@ -131,7 +134,7 @@ impl<'a> ClipEncodeJob<'a> {
     /// # Errors
     /// One line, where it can't be carried out.
     pub fn estimate(&self, plan: &Plan) -> std::result::Result<Cost, String> {
-        self.estimator.estimate(plan)
+        self.estimator.estimate_one(plan)
     }
 
     /// Decides without encoding anything.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tilewright_models::kl::{Config, EncoderConfig, Extent, Footprint};
-use tilewright_plan::{Cost, Dtype, Facts, Layout, Outcome, Plan, Precision, Record, Request, Space, Time, Trial};
+use tilewright_plan::{Cost, CostModel, Dtype, Layout, Outcome, Plan, Precision, Record, Request, Space, Time, Trial};
 use tilewright_torch::probe::Measured;
 
 use crate::grid::Axis;
@@ -91,9 +91,9 @@ impl Estimator {
 }
 
 /// What a record of earlier work says about its plan for the request at hand: the price for now, times measured over estimated then.
-pub(crate) fn trial(facts: &dyn Facts, record: &Record) -> Option<Trial> {
+pub(crate) fn trial(costs: &dyn CostModel, record: &Record) -> Option<Trial> {
     let (then, outcome) = (record.estimate.as_ref()?, record.outcome?);
-    let now = facts.estimate(&record.plan).ok()?;
+    let now = costs.estimate_one(&record.plan).ok()?;
     let ratio = |measured: f64, estimated: f64| (estimated > 0.0).then(|| measured / estimated);
     let time = ratio(outcome.elapsed.as_secs_f64(), then.elapsed.as_secs_f64())?;
     let memory = ratio(outcome.peak_bytes as f64, then.peak_bytes as f64)?;
@@ -105,8 +105,12 @@ pub(crate) fn trial(facts: &dyn Facts, record: &Record) -> Option<Trial> {
     Some(Trial { plan: record.plan.clone(), outcome })
 }
 
-impl Facts for Estimator {
-    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+impl CostModel for Estimator {
+    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+        plans.iter().map(|plan| self.estimate_one(plan)).collect()
+    }
+
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         if plan.time != Time::Whole {
             return Err("a picture has one frame: time can't be divided".into());
         }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use tch::Tensor;
 use tilewright_models::ComputeFormat;
 use tilewright_plan::{
-    Candidate, Cost, Decision, Facts, FailedAttempt, Hint, Objective, Offer, Outcome, Plan, Planner, Record, Request,
+    Candidate, Capabilities, Cost, CostModel, Decision, FailedAttempt, Hint, LEAST_TILE, MOST_BATCH, Objective,
+    Outcome, Plan, Planner, Record, Request, Stage,
 };
 
 use crate::{
     Error, Estimator, Machine, Result, Vae,
-    attempts::{Attempts, LEAST_TILE, MOST_BATCH, STAGE, Single, Succeeded, Turn},
+    attempts::{Attempts, Single, Succeeded, Turn},
     estimate::trial,
     run::{Run, Stopped},
 };
@@ -31,7 +32,7 @@ pub trait Observer {
     fn progress(&mut self, _share: f64) -> bool {
         true
     }
-    /// Asked between the chunks of a clip. True asks the planner again, which then knows what is under way ([`Offer::running`]): another one may have taken over.
+    /// Asked between the chunks of a clip. True asks the planner again, which then knows what is under way ([`Capabilities::running`]): another one may have taken over.
     fn renew(&mut self) -> bool {
         false
     }
@@ -70,7 +71,7 @@ pub struct Job<'a> {
     vae: &'a Vae,
     latents: &'a Tensor,
     request: Request,
-    offer: Offer,
+    capabilities: Capabilities,
     estimator: Arc<Estimator>,
 }
 
@@ -99,7 +100,7 @@ impl<'a> Job<'a> {
             hints: Vec::new(),
         };
         let estimator = Arc::new(Estimator::new(&vae.config, &request, &machine.measured));
-        let offer = Offer {
+        let capabilities = Capabilities {
             dtypes: estimator.dtypes(),
             tile_unit: scale,
             tile_least: scale * LEAST_TILE,
@@ -108,21 +109,17 @@ impl<'a> Job<'a> {
             carried: false,
             offload: false,
             prefetch_most: 0,
-            running: None,
         };
-        // In the request, and so in the record: a decision can be made again from what it was made from.
-        request.hints = offer.hints();
         let trained = vae.config.sample_size.map(|size| Hint { name: "sample-size".into(), value: size.to_string() });
         request.hints.extend(trained);
-        request.hints.push(Hint { name: STAGE.into(), value: "decode".into() });
-        let job = Self { machine, vae, latents, request, offer, estimator };
+        let job = Self { machine, vae, latents, request, capabilities, estimator };
         job.attempts().check()?;
         Ok(job)
     }
 
     fn attempts(&self) -> Attempts<'_> {
-        let Self { machine, request, offer, estimator, .. } = self;
-        Attempts { machine, request, offer, facts: estimator.clone() }
+        let Self { machine, request, capabilities, estimator, .. } = self;
+        Attempts { machine, stage: self.stage(), request, capabilities, costs: estimator.clone() }
     }
 
     /// Tells policies what was measured before on this device for this model, newest first. What was measured at another size is told as
@@ -134,14 +131,19 @@ impl<'a> Job<'a> {
         self
     }
 
+    /// The kind of work.
+    pub const fn stage(&self) -> Stage {
+        Stage::Decode
+    }
+
     /// What is asked for, as policies see it.
     pub fn request(&self) -> &Request {
         &self.request
     }
 
     /// What can be carried out.
-    pub fn offer(&self) -> &Offer {
-        &self.offer
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
     }
 
     /// The price of a plan for this job.
@@ -149,7 +151,7 @@ impl<'a> Job<'a> {
     /// # Errors
     /// One line, where it can't be carried out.
     pub fn estimate(&self, plan: &Plan) -> std::result::Result<Cost, String> {
-        self.estimator.estimate(plan)
+        self.estimator.estimate_one(plan)
     }
 
     /// Decides without decoding anything.

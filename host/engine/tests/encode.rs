@@ -6,7 +6,7 @@ use scripted::{Quiet, Scripted, alone, cases, fixtures, flux, is_spared, largest
 use tch::{Kind, Tensor};
 use tilewright_engine::{EncodeJob, Error, Grid, Job, Observer, Vae};
 use tilewright_models::Checkpoint;
-use tilewright_plan::{Dtype, Failure, Layout, Objective, Plan, Precision, Space, Tile};
+use tilewright_plan::{Dtype, Failure, Layout, Objective, Plan, Precision, Space, Stage, Tile};
 use tilewright_torch::memory;
 
 /// A picture that is the same in every run.
@@ -245,13 +245,10 @@ fn requests_say_which_stage_they_are_for() {
     let vae = bundled();
     let pictures = picture([2, 3, 96, 128]);
     let encode = job(&vae, &pictures, 1 << 30);
-    let hint = |request: &tilewright_plan::Request, name: &str| {
-        request.hints.iter().find(|hint| hint.name == name).map(|hint| hint.value.clone()).unwrap()
-    };
     let request = encode.request();
     assert_eq!((request.batch, request.frames, request.height, request.width), (2, 1, 96, 128));
-    assert_eq!((hint(request, "stage"), hint(request, "offer.exact")), ("encode".into(), "false".into()));
-    assert_eq!((encode.offer().tile_unit, encode.offer().tile_least), (8, 64));
+    assert_eq!((encode.stage(), encode.capabilities().exact), (Stage::Encode, false));
+    assert_eq!((encode.capabilities().tile_unit, encode.capabilities().tile_least), (8, 64));
     let bands = single(Space::Exact(Tile { height: 64, width: 128, overlap: 0 }));
     assert!(encode.estimate(&bands).unwrap_err().contains("exact"));
     let (record, candidates) = encode.decide(&mut Scripted::new([single(Space::Whole)]));
@@ -260,7 +257,10 @@ fn requests_say_which_stage_they_are_for() {
 
     let latents = Tensor::zeros([1, 16, 8, 8], (Kind::Float, tch::Device::Cpu));
     let decode = Job::new(machine(), &vae, &latents, 1 << 30, Objective::Balanced).unwrap();
-    assert_eq!(hint(decode.request(), "stage"), "decode");
+    assert_eq!(
+        (decode.stage(), record.stage, record.capabilities.as_ref()),
+        (Stage::Decode, Some(Stage::Encode), Some(encode.capabilities()))
+    );
     assert_ne!(decode.request().model.parameter_bytes, request.model.parameter_bytes);
 }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tch::{Kind, Tensor};
 use tilewright_engine::{ClipEncodeJob, ClipExtents, EncodedClip, Error, Observer, Unfinished, VideoVae};
 use tilewright_models::Checkpoint;
-use tilewright_plan::{Dtype, FailedAttempt, Failure, Layout, Objective, Plan, Precision, Space, Tile, Time};
+use tilewright_plan::{Dtype, FailedAttempt, Failure, Layout, Objective, Plan, Precision, Space, Stage, Tile, Time};
 use tilewright_torch::memory;
 
 const F32: Precision = Precision::Uniform(Dtype::F32);
@@ -304,12 +304,9 @@ fn requests_say_what_can_be_done() {
     let clip = clip(9, 64, 72);
     let encode = job(&vae, &clip, 1 << 30);
     let request = encode.request();
-    let hint = |name: &str| request.hints.iter().find(|hint| hint.name == name).map(|hint| hint.value.as_str());
     assert_eq!((request.batch, request.frames, request.height, request.width), (1, 9, 64, 72));
-    assert_eq!(
-        (hint("stage"), hint("offer.exact"), hint("offer.carried")),
-        (Some("encode"), Some("false"), Some("true"))
-    );
+    let can = encode.capabilities();
+    assert_eq!((encode.stage(), can.exact, can.carried), (Stage::Encode, false, true));
     assert_ne!(request.model.parameter_bytes, vae.model.parameter_bytes);
     let bands = Space::Exact(Tile { height: 64, width: 72, overlap: 0 });
     assert!(encode.estimate(&through(bands, Time::Whole)).unwrap_err().contains("exact"));

@@ -133,7 +133,7 @@ fn a_limit_that_nothing_fits_in_says_the_least_that_does() {
         assert!(Job::new(machine(), &vae, &latents, least - 1, Objective::Leanest).is_err());
 
         let job = Job::new(machine(), &vae, &latents, least, Objective::Leanest).unwrap();
-        let candidates = job.offer().dtypes.iter().flat_map(|dtype| {
+        let candidates = job.capabilities().dtypes.iter().flat_map(|dtype| {
             [Layout::ChannelsFirst, Layout::ChannelsLast].into_iter().flat_map(|layout| {
                 [Space::Whole, square(tile, 0)].map(|space| plan(space, 1, Precision::Uniform(*dtype), layout))
             })

@@ -41,7 +41,7 @@ fn a_record_has_the_names_of_the_design() {
     assert_eq!(
         keys(&record),
         sorted(
-            "tilewright time request device policy answer plan adjusted fallback decision_ms fuel estimate attempts outcome"
+            "tilewright time stage request capabilities device policy answer plan adjusted fallback decision_ms fuel estimate attempts outcome"
         )
     );
     assert_eq!(record["tilewright"], env!("CARGO_PKG_VERSION"));

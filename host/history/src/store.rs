@@ -115,7 +115,7 @@ impl History {
             ":device_name": record.device.name,
             ":model": model_fingerprint(&request.model),
             ":family": request.model.family,
-            ":stage": trials::stage(request),
+            ":stage": record.stage().name(),
             ":height": request.height,
             ":width": request.width,
             ":frames": request.frames,

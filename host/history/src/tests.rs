@@ -15,7 +15,7 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 use tilewright_plan::{
     Backend, Device, Dtype, Hint, Layout, Model, Objective, Outcome, Plan, PolicyIdentity, PoolStatistics, Precision,
-    Record, Release, Request, Space, Tile, Time,
+    Record, Release, Request, Space, Stage, Tile, Time,
 };
 
 use super::*;
@@ -33,6 +33,8 @@ fn record(second: u32, size: [u32; 4], tile: u32) -> Record {
     Record {
         tilewright: "0.1.0".into(),
         time: humantime::format_rfc3339(SystemTime::UNIX_EPOCH + Duration::from_secs(second.into())).to_string(),
+        stage: None,
+        capabilities: None,
         request: Request {
             model: Model {
                 family: "flux".into(),
@@ -125,7 +127,7 @@ impl Place {
 /// The seconds of what a policy is told, which tell the records apart.
 fn told(history: &mut History, record: &Record, most: u32) -> Vec<u128> {
     let model = model_fingerprint(&record.request.model);
-    let query = Query { device: DEVICE, model: &model, request: &record.request };
+    let query = Query { device: DEVICE, model: &model, stage: record.stage(), request: &record.request };
     let trials = history.trials(&query, most).unwrap();
     trials.iter().map(|trial| trial.outcome.unwrap().elapsed.as_millis()).collect()
 }
@@ -185,7 +187,7 @@ fn a_plan_is_told_of_by_its_newest_runs_and_few_of_long_ago() {
     }
     // At one time the later-added comes first; reasons don't make plans differ.
     let model = model_fingerprint(&picture(0, 0).request.model);
-    let query = Query { device: DEVICE, model: &model, request: &picture(0, 0).request };
+    let query = Query { device: DEVICE, model: &model, stage: Stage::Decode, request: &picture(0, 0).request };
     let trials = history.trials(&query, 100).unwrap();
     let found: Vec<_> =
         trials.iter().map(|trial| (trial.outcome.unwrap().elapsed.as_millis(), trial.plan.space.tile())).collect();
@@ -393,7 +395,7 @@ proptest! {
         prop_assert_eq!(&listing.entries[0].record, &record);
         prop_assert_eq!(&listing.entries[0].device, &texts[5]);
         let model = model_fingerprint(&record.request.model);
-        let query = Query { device: &texts[5], model: &model, request: &record.request };
+        let query = Query { device: &texts[5], model: &model, stage: record.stage(), request: &record.request };
         prop_assert_eq!(history.trials(&query, 1).unwrap().len(), 1);
         let line = json_line(&record).unwrap();
         prop_assert!(!line.chars().any(char::is_control));

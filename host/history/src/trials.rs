@@ -3,12 +3,9 @@
 use std::{collections::HashMap, ops::RangeInclusive};
 
 use rusqlite::params;
-use tilewright_plan::{Plan, Record, Request};
+use tilewright_plan::{Plan, Record, Request, Stage};
 
 use crate::{Error, History, Result};
-
-/// The stage of records that name none.
-const STAGE: &str = "decode";
 
 /// "About this size": at most this many times the output, and at least one in this many.
 const ABOUT: u128 = 4;
@@ -35,6 +32,8 @@ pub struct Query<'a> {
     pub device: &'a str,
     /// The model's, from [`crate::model_fingerprint`]. Matched exactly.
     pub model: &'a str,
+    /// The kind of work.
+    pub stage: Stage,
     /// For the size.
     pub request: &'a Request,
 }
@@ -57,7 +56,7 @@ impl History {
         let mut newest = self.connection.prepare(NEWEST).map_err(sqlite)?;
         let mut record = self.connection.prepare("SELECT record FROM trial WHERE id = ?1").map_err(sqlite)?;
         let mut rows =
-            newest.query(params![stage(query.request), query.device, query.model, self.most_rows]).map_err(sqlite)?;
+            newest.query(params![query.stage.name(), query.device, query.model, self.most_rows]).map_err(sqlite)?;
         let mut seen: HashMap<i64, u32> = HashMap::new();
         let mut trials: Vec<Record> = Vec::new();
         let mut looked_at = 0;
@@ -83,11 +82,6 @@ impl History {
         }
         Ok(trials)
     }
-}
-
-/// What kind of work a request is for, `decode` or `encode`: its hint, since the contract has no field for it.
-pub(crate) fn stage(request: &Request) -> &str {
-    request.hints.iter().find(|hint| hint.name == "stage").map_or(STAGE, |hint| &hint.value)
 }
 
 fn columns(row: &rusqlite::Row<'_>) -> rusqlite::Result<[i64; 3]> {

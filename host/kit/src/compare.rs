@@ -182,7 +182,7 @@ pub fn on_golden(a: Contender<'_>, b: Contender<'_>) -> Result<Comparison, Compa
             golden.play(&mut policy, |_, turn| heard.push(turn));
             Ok::<_, PolicyError>(heard)
         });
-        let facts = Priced::by_formula(golden.facts());
+        let facts = Priced::by_formula(golden.costs());
         let mut told_alike = true;
         for (one, other) in first?.into_iter().zip(second?) {
             // From here on they were told different things: what failed, or what came of another plan.
@@ -215,19 +215,16 @@ pub fn on_records(
     let mut comparison = Comparison::new(a, b, from.into())?;
     for recorded in requests {
         comparison.requests += 1;
-        let RecordedRequest { request, device, offer, attempts, .. } = recorded;
-        let facts = Arc::new(recorded.facts());
+        let RecordedRequest { request, attempts, .. } = recorded;
+        let costs = Arc::new(recorded.costs());
         let decide = |contender: Contender<'_>| -> Result<Decision, PolicyError> {
             let mut policy = contender.policy.configure(contender.settings)?;
-            Ok(match attempts.is_empty() {
-                true => policy.decide(request, device, offer, facts.clone()),
-                false => policy.recover(request, device, offer, facts.clone(), attempts),
-            })
+            Ok(policy.decide(&recorded.question(), costs.clone()))
         };
         let call = if attempts.is_empty() { Call::Decide } else { Call::Recover };
         let (one, other) = (decide(a)?, decide(b)?);
         both.iter().try_for_each(LoadedPolicy::check_patience)?;
-        comparison.add(&recorded.name, call, request.memory_limit, &facts, one, other);
+        comparison.add(&recorded.name, call, request.memory_limit, &costs, one, other);
     }
     Ok(comparison.summed())
 }

@@ -17,7 +17,7 @@ use std::{
 };
 
 use tilewright_plan::{
-    Attempt, Cost, Facts, Failure, FallbackReason, Learnt, Outcome, Plan, Planner, PoolStatistics, Trial,
+    Attempt, Cost, CostModel, Failure, FallbackReason, LearnReport, Outcome, Plan, Planner, PoolStatistics, Trial,
 };
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyError, PolicyHost};
 
@@ -279,9 +279,9 @@ impl Bench<'_> {
             self.in_service(policy)?;
             let place = index % self.asked.len();
             let attempts = [Attempt { plan: plans.at(place)?, failure: Failure::OutOfMemory { bytes: 256 << 20 } }];
-            let Asked { request, device, offer, facts, .. } = &self.asked[place];
+            let asked = &self.asked[place];
             let started = Instant::now();
-            let decision = black_box(policy.recover(request, device, offer, facts.clone(), &attempts));
+            let decision = black_box(policy.decide(&asked.question().after(&attempts), asked.costs.clone()));
             let elapsed = started.elapsed();
             Ok(Run { elapsed, fuel: decision.fuel, fallback: decision.fallback.map(|fallback| fallback.reason) })
         })
@@ -302,11 +302,10 @@ impl Bench<'_> {
             self.in_service(policy)?;
             let place = index % self.asked.len();
             let plan = plans.at(place)?;
-            let Asked { request, device, .. } = &self.asked[place];
+            let question = self.asked[place].question();
             let started = Instant::now();
-            policy.learn(request, device, &plan, &outcome);
+            let LearnReport { fuel, failure } = policy.learn(&question, &plan, &outcome);
             let elapsed = started.elapsed();
-            let Learnt { fuel, failure, .. } = policy.learnt();
             Ok(Run { elapsed, fuel, fallback: failure.map(|failure| failure.reason) })
         })
     }
@@ -334,9 +333,9 @@ impl Bench<'_> {
                     break;
                 }
                 self.in_service(policy).ok()?;
-                let facts = asked.facts.clone();
-                let timed = Arc::new(Timed { facts, count: AtomicU64::new(0), elapsed_ns: AtomicU64::new(0) });
-                let decision = policy.decide(&asked.request, &asked.device, &asked.offer, timed.clone());
+                let costs = asked.costs.clone();
+                let timed = Arc::new(Timed { costs, count: AtomicU64::new(0), elapsed_ns: AtomicU64::new(0) });
+                let decision = policy.decide(&asked.question(), timed.clone());
                 if decision.fallback.is_some() {
                     // The prices may be those that the host's own plan was chosen by.
                     continue;
@@ -383,23 +382,27 @@ impl<'a> Plans<'a> {
     }
 }
 
-/// Facts with a stop-watch.
+/// A cost model with a stop-watch.
 struct Timed {
-    facts: Arc<dyn Facts>,
+    costs: Arc<dyn CostModel>,
     count: AtomicU64,
     elapsed_ns: AtomicU64,
 }
 
-impl Facts for Timed {
-    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+impl CostModel for Timed {
+    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+        plans.iter().map(|plan| self.estimate_one(plan)).collect()
+    }
+
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let started = Instant::now();
-        let cost = self.facts.estimate(plan);
+        let cost = self.costs.estimate_one(plan);
         self.elapsed_ns.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
         self.count.fetch_add(1, Ordering::Relaxed);
         cost
     }
 
     fn trials(&self, most: u32) -> Vec<Trial> {
-        self.facts.trials(most)
+        self.costs.trials(most)
     }
 }

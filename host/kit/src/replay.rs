@@ -16,7 +16,7 @@ pub use again::{Again, AgainRow, AgainTotals, Difference, Verdict, again};
 pub use gather::{Recorded, ReplayError, Session, Spoken, gather};
 pub use other::{Basis, Other, OtherRow, OtherTotals, OtherVerdict, Worth, other};
 
-use tilewright_plan::{Device, Model, Plan, Planner, PolicyIdentity, Request};
+use tilewright_plan::{Device, Model, Plan, Planner, PolicyIdentity, Request, Stage};
 
 /// Puts the policy of a session to work, anew each time; its error ends the replay.
 pub type Makes<'a> = dyn FnMut(&PolicyIdentity) -> Result<Box<dyn Planner>, String> + 'a;
@@ -40,25 +40,20 @@ pub(crate) fn median(mut numbers: Vec<f64>) -> Option<f64> {
 pub(crate) struct Work {
     model: Model,
     device: Device,
-    stage: String,
+    stage: Stage,
     extents: [u32; 4],
 }
 
 impl Work {
-    pub fn of(request: &Request, device: &Device) -> Self {
+    pub fn of(stage: Stage, request: &Request, device: &Device) -> Self {
         Self {
             model: request.model.clone(),
             // What is free differs from hour to hour.
             device: Device { free_bytes: 0, ..device.clone() },
-            stage: stage(request).to_owned(),
+            stage,
             extents: [request.batch, request.frames, request.height, request.width],
         }
     }
-}
-
-/// `decode` or `encode`.
-pub(crate) fn stage(request: &Request) -> &str {
-    request.hints.iter().find(|hint| hint.name == "stage").map_or("decode", |hint| &hint.value)
 }
 
 /// A plan in a few words.

@@ -1,12 +1,12 @@
-//! The meeting point of engine and policies: who decides ([`Planner`]), what it may ask ([`Facts`]),
-//! what it may choose from ([`Offer`]) and what it decided ([`Decision`]).
+//! The meeting point of engine and policies: the planner that decides ([`Planner`]), the prices that it may ask for
+//! ([`CostModel`]), and its answer ([`Decision`]).
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Attempt, Cost, Device, Dtype, Hint, Outcome, Plan, Request, Trial};
+use crate::{Cost, Outcome, Plan, Question, Trial};
 
 /// The value of a policy's setting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -46,72 +46,23 @@ pub struct PolicyIdentity {
     pub settings: BTreeMap<String, Value>,
 }
 
-/// What the engine can carry out for the request at hand; answers are checked against it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Offer {
-    /// The types that convolutions can run in on this device.
-    pub dtypes: Vec<Dtype>,
-    /// Tiles and overlaps are multiples of this many pixels.
-    pub tile_unit: u32,
-    /// The smallest side of a tile, in pixels.
-    pub tile_least: u32,
-    /// The most samples or tiles that run together.
-    pub batch_most: u32,
-    /// `exact` tiles can be run.
-    pub exact: bool,
-    /// Chunks with the causal state carried across can be run.
-    pub carried: bool,
-    /// Activations can wait in host memory.
-    pub offload: bool,
-    /// The most inputs that can be copied ahead.
-    pub prefetch_most: u32,
-    /// What a clip is under way with, some of its frames delivered; none before that, and for pictures. Its state goes on: in one piece or
-    /// bands, or in the same tiles; carried on or whole in time as it was begun; in the same memory order and no narrower type.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub running: Option<Plan>,
-}
+/// Prices and measurements that a planner may ask for while it decides. Answers must not change between calls of one
+/// decision.
+pub trait CostModel: Send + Sync {
+    /// The prices of plans for the request at hand, in the plans' order, one for each. A plan that can't be carried out
+    /// has an error instead, one line for the policy.
+    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>>;
 
-impl Offer {
-    /// The offer as hints, since the contract's request has no fields for it: `offer.exact` is `true` or `false`, `offer.dtypes` is
-    /// `f32,bf16`, and so on.
-    pub fn hints(&self) -> Vec<Hint> {
-        self.hints_beyond(&[])
-    }
-
-    /// The offer as hints, without those whose name is among the ones told already. Costs little where all are, as in a request that
-    /// began with [`Offer::hints`].
-    pub fn hints_beyond(&self, told: &[Hint]) -> Vec<Hint> {
-        let is_told = |place: usize, name: &str| {
-            told.get(place).is_some_and(|hint| hint.name == name) || told.iter().any(|hint| hint.name == name)
-        };
-        let beyond = HINTS.iter().enumerate().filter(|(place, (name, _))| !is_told(*place, name));
-        beyond.map(|(_, (name, value))| Hint { name: (*name).into(), value: value(self) }).collect()
-    }
-}
-
-/// What of an offer is told as hints, and how.
-type Told = (&'static str, fn(&Offer) -> String);
-
-const HINTS: [Told; 8] = [
-    ("offer.dtypes", |offer| offer.dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(",")),
-    ("offer.tile-unit", |offer| offer.tile_unit.to_string()),
-    ("offer.tile-least", |offer| offer.tile_least.to_string()),
-    ("offer.batch-most", |offer| offer.batch_most.to_string()),
-    ("offer.exact", |offer| offer.exact.to_string()),
-    ("offer.carried", |offer| offer.carried.to_string()),
-    ("offer.offload", |offer| offer.offload.to_string()),
-    ("offer.prefetch-most", |offer| offer.prefetch_most.to_string()),
-];
-
-/// What a policy may ask of the host while it decides. Answers must not change between calls of one decision.
-pub trait Facts: Send + Sync {
-    /// What a plan would cost for the request at hand.
+    /// The price of one plan.
     ///
     /// # Errors
-    /// One line, for the policy, where the plan can't be carried out at all.
-    fn estimate(&self, plan: &Plan) -> Result<Cost, String>;
+    /// One line, for the policy, if the plan can't be carried out at all.
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
+        let cost = self.estimate(std::slice::from_ref(plan)).pop();
+        cost.unwrap_or_else(|| Err("no price was given".into()))
+    }
 
-    /// What was measured on this device for this model at about this size, newest first, at most `most`.
+    /// Measurements on this device for this model at about this size, newest first, at most `most`.
     fn trials(&self, most: u32) -> Vec<Trial>;
 }
 
@@ -211,51 +162,29 @@ pub struct Decision {
     pub log: Vec<LogLine>,
 }
 
-/// What became of a call of `learn`.
+/// The end of a call of `learn`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Learnt {
+pub struct LearnReport {
     /// Fuel that the guest used.
     pub fuel: u64,
-    /// Why it failed, where it did.
+    /// The reason of the failure, if it failed.
     pub failure: Option<Fallback>,
 }
 
-/// Decides how work is run. Never fails: where there is no usable answer, it falls back to a default of its own and says so.
+/// Decides how work is run. Never fails: if there is no usable answer, it falls back to a default of its own and says so.
 pub trait Planner {
-    /// Who decides.
+    /// The policy in whose name it decides.
     fn identity(&self) -> &PolicyIdentity;
 
-    /// Decides how a request is run.
-    fn decide(&mut self, request: &Request, device: &Device, offer: &Offer, facts: Arc<dyn Facts>) -> Decision;
-
-    /// Decides again after a failure; `attempts` are in order, the latest last, and never empty.
-    fn recover(
-        &mut self,
-        request: &Request,
-        device: &Device,
-        offer: &Offer,
-        facts: Arc<dyn Facts>,
-        attempts: &[Attempt],
-    ) -> Decision;
+    /// Decides how a request is run; after failures, which are the question's attempts, decides again.
+    fn decide(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision;
 
     /// The host's own plan, for the attempts that are left after the planner's are used up; nothing that has failed is
     /// tried again. `None` if no such plan is left, or if the host has no plans of its own for this planner.
-    fn stand_in(
-        &mut self,
-        _request: &Request,
-        _device: &Device,
-        _offer: &Offer,
-        _facts: Arc<dyn Facts>,
-        _attempts: &[Attempt],
-    ) -> Option<Decision> {
+    fn fallback(&mut self, _question: &Question<'_>, _costs: &dyn CostModel) -> Option<Decision> {
         None
     }
 
-    /// Hears what became of a plan.
-    fn learn(&mut self, request: &Request, device: &Device, plan: &Plan, outcome: &Outcome);
-
-    /// What became of the last `learn`, for records; planners that can't fail to learn have nothing to say.
-    fn learnt(&self) -> Learnt {
-        Learnt::default()
-    }
+    /// Learns from the outcome of a plan. Planners that can't fail at that report nothing.
+    fn learn(&mut self, question: &Question<'_>, plan: &Plan, outcome: &Outcome) -> LearnReport;
 }

@@ -6,7 +6,10 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Attempt, Cost, Device, Fallback, Offer, Outcome, Plan, PoolStatistics, Request, Trial, exact};
+use crate::{
+    Attempt, Capabilities, Cost, Device, Fallback, Outcome, Plan, PoolStatistics, Question, Request, Stage, Trial,
+    UnderWay, exact,
+};
 
 /// The calls of one policy at work that belong to one record.
 ///
@@ -25,15 +28,18 @@ pub struct Exchange {
 pub struct Call {
     /// Counted over the session, from 0.
     pub sequence: u64,
-    /// What was asked for, as the host put it. The guest gets the offer's hints as well, where the request lacks them.
+    /// The kind of work; records of earlier programs name it in the request's hints only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<Stage>,
+    /// What was asked for, as the host put it. A guest of contract 0.1 gets the offer's hints as well, where the request lacks them.
     pub request: Request,
     /// What it runs on.
     pub device: Device,
     /// What the policy was called for.
-    pub question: Question,
+    pub question: RecordedQuestion,
     /// What the host answered while the policy thought.
-    #[serde(default, skip_serializing_if = "Heard::is_empty")]
-    pub heard: Heard,
+    #[serde(default, skip_serializing_if = "HostAnswers::is_empty")]
+    pub heard: HostAnswers,
     /// What came of it.
     pub reply: Reply,
 }
@@ -41,7 +47,8 @@ pub struct Call {
 /// What a policy is called for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum Question {
+#[schemars(rename = "Question")]
+pub enum RecordedQuestion {
     /// How the request is run.
     Decide {
         /// What can be carried out.
@@ -56,6 +63,9 @@ pub enum Question {
     },
     /// Nothing: it is told what became of a plan.
     Learn {
+        /// What could be carried out; records of earlier programs lack it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        offer: Option<Offer>,
         /// How it was run.
         plan: Plan,
         /// What was measured.
@@ -63,9 +73,35 @@ pub enum Question {
     },
 }
 
+/// What can be carried out, and the clip that is under way.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Offer {
+    /// What can be carried out.
+    #[serde(flatten)]
+    pub capabilities: Capabilities,
+    /// What a clip is under way with, some of its frames delivered; none before that, and for pictures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<Plan>,
+    /// How many; records of earlier programs have the number in the request's hints.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frames_done: Option<u32>,
+}
+
+impl Offer {
+    /// The part of a question that is recorded so.
+    pub fn new(question: &Question<'_>) -> Self {
+        Self {
+            capabilities: question.capabilities.clone(),
+            running: question.under_way.map(|under_way| under_way.plan.clone()),
+            frames_done: question.under_way.map(|under_way| under_way.frames_done),
+        }
+    }
+}
+
 /// What the host said when it was asked. Answers don't change within a call, so that each stands here once, in the order of first asking.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Heard {
+#[schemars(rename = "Heard")]
+pub struct HostAnswers {
     /// What plans would cost. The plans are as they were priced: after checking, and without those that make no sense.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub estimates: Vec<Estimate>,
@@ -74,7 +110,7 @@ pub struct Heard {
     pub trials: Vec<Trials>,
 }
 
-impl Heard {
+impl HostAnswers {
     /// Nothing was asked.
     pub const fn is_empty(&self) -> bool {
         self.estimates.is_empty() && self.trials.is_empty()
@@ -163,6 +199,9 @@ pub struct Reply {
     pub fuel: u64,
 }
 
+/// The hint that had the number of delivered frames before it was recorded; contract 0.1 still tells it so.
+const FRAMES_DONE: &str = "clip.done";
+
 /// Saturates after 584 years, as the contract does.
 pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
@@ -227,21 +266,44 @@ impl From<&ExactTrial> for Trial {
     }
 }
 
-impl Question {
+impl Call {
+    /// The kind of work.
+    pub fn stage(&self) -> Stage {
+        self.stage.unwrap_or_else(|| Stage::of_hints(&self.request.hints))
+    }
+
+    /// The clip that was under way.
+    pub fn under_way(&self) -> Option<UnderWay> {
+        let offer = self.question.offer()?;
+        let told = || self.request.hints.iter().find(|hint| hint.name == FRAMES_DONE)?.value.parse().ok();
+        let frames_done = offer.frames_done.or_else(told).unwrap_or(0);
+        offer.running.clone().map(|plan| UnderWay { frames_done, plan })
+    }
+}
+
+impl RecordedQuestion {
     /// The name of the function that was called.
     pub const fn name(&self) -> &'static str {
         match self {
-            Question::Decide { .. } => "decide",
-            Question::Recover { .. } => "recover",
-            Question::Learn { .. } => "learn",
+            RecordedQuestion::Decide { .. } => "decide",
+            RecordedQuestion::Recover { .. } => "recover",
+            RecordedQuestion::Learn { .. } => "learn",
         }
     }
 
-    /// What could be carried out; nothing is carried out for `learn`.
+    /// What could be carried out. Nothing is carried out for `learn`, and so calls of it may lack this.
     pub const fn offer(&self) -> Option<&Offer> {
         match self {
-            Question::Decide { offer } | Question::Recover { offer, .. } => Some(offer),
-            Question::Learn { .. } => None,
+            RecordedQuestion::Decide { offer } | RecordedQuestion::Recover { offer, .. } => Some(offer),
+            RecordedQuestion::Learn { offer, .. } => offer.as_ref(),
+        }
+    }
+
+    /// The attempts that had failed.
+    pub fn attempts(&self) -> &[Attempt] {
+        match self {
+            RecordedQuestion::Recover { attempts, .. } => attempts,
+            RecordedQuestion::Decide { .. } | RecordedQuestion::Learn { .. } => &[],
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Cost, Facts, Plan};
+use crate::{Cost, CostModel, Plan};
 
 /// The most trials that are looked at, newest first, and the most of the plan itself.
 const LOOKED_AT: u32 = 64;
@@ -13,13 +13,13 @@ const OF_PLAN: usize = 5;
 /// The time is multiplied by the median of measured over priced time, from the newest runs of the same plan; for a plan
 /// that never ran, from all runs, which have the machine in common. The memory is multiplied by the highest such ratio
 /// of the same plan, if it ran.
-pub fn expected(facts: &dyn Facts, plan: &Plan) -> Option<Cost> {
-    let cost = facts.estimate(plan).ok()?;
+pub fn expected(costs: &dyn CostModel, plan: &Plan) -> Option<Cost> {
+    let cost = costs.estimate_one(plan).ok()?;
     let bare = |plan: &Plan| Plan { reason: String::new(), ..plan.clone() };
     let asked = bare(plan);
     let (mut own, mut all, mut memory) = (Vec::new(), Vec::new(), None::<f64>);
-    for trial in facts.trials(LOOKED_AT) {
-        let Ok(price) = facts.estimate(&trial.plan) else { continue };
+    for trial in costs.trials(LOOKED_AT) {
+        let Ok(price) = costs.estimate_one(&trial.plan) else { continue };
         let time = ratio(trial.outcome.elapsed.as_secs_f64(), price.elapsed.as_secs_f64());
         all.extend(time);
         if bare(&trial.plan) == asked {
@@ -66,8 +66,12 @@ mod tests {
         }
     }
 
-    impl Facts for History {
-        fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+    impl CostModel for History {
+        fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+            plans.iter().map(|plan| self.estimate_one(plan)).collect()
+        }
+
+        fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
             let seconds = if plan.layout == Layout::ChannelsFirst { 1 } else { 2 };
             let elapsed = Duration::from_secs(seconds);
             Ok(Cost { peak_bytes: 1000, elapsed, tiles: 1, shapes: 1, rework: 1.0 })

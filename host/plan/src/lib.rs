@@ -2,7 +2,7 @@
 //! what that is expected to cost ([`Cost`]), what was measured ([`Outcome`]), and the [`Record`] of it all.
 //!
 //! Nothing here runs anything: the engine carries plans out, the policy runtime makes them, and both
-//! meet in the [`Planner`] and [`Facts`] traits.
+//! meet in the [`Planner`] and [`CostModel`] traits.
 
 #![forbid(unsafe_code)]
 
@@ -14,21 +14,25 @@ mod expectation;
 mod milliseconds;
 mod outcome;
 mod plan;
+mod question;
 mod record;
 mod recorder;
 pub mod records;
 mod request;
+mod stage;
 pub mod terminal;
 pub mod words;
 
 pub use decision::{
-    Candidate, Decision, Facts, Fallback, FallbackReason, Learnt, LogLevel, LogLine, Offer, Planner, PolicyIdentity,
+    Candidate, CostModel, Decision, Fallback, FallbackReason, LearnReport, LogLevel, LogLine, Planner, PolicyIdentity,
     Value,
 };
 pub use exchange::Exchange;
 pub use expectation::expected;
 pub use outcome::{Attempt, Cost, Failure, Outcome, PoolStatistics, Trial};
 pub use plan::{Layout, Plan, Precision, Release, Space, Tile, Time};
+pub use question::{Capabilities, LEAST_TILE, MOST_AHEAD, MOST_BATCH, Question, UnderWay};
 pub use record::{FailedAttempt, Record, record_schema};
 pub use recorder::Recorder;
 pub use request::{Backend, Device, Dtype, Hint, Model, Objective, Request};
+pub use stage::Stage;

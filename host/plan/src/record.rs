@@ -6,7 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Cost, Decision, Device, Exchange, Failure, Fallback, Outcome, Plan, PolicyIdentity, Request, milliseconds,
+    Capabilities, Cost, Decision, Device, Exchange, Failure, Fallback, Outcome, Plan, PolicyIdentity, Request, Stage,
+    milliseconds,
 };
 
 /// A decision, what it led to, and everything needed to make it again. Sizes are bytes, times milliseconds.
@@ -17,8 +18,14 @@ pub struct Record {
     pub tilewright: String,
     /// When the decision was made, RFC 3339 in UTC.
     pub time: String,
+    /// The kind of work; records of earlier programs name it in the request's hints only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<Stage>,
     /// What was asked for.
     pub request: Request,
+    /// What could be carried out; records of earlier programs tell it in the request's hints only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capabilities: Option<Capabilities>,
     /// What it runs on.
     pub device: Device,
     /// Who decided.
@@ -55,6 +62,16 @@ pub struct Record {
 }
 
 impl Record {
+    /// The kind of work.
+    pub fn stage(&self) -> Stage {
+        self.stage.unwrap_or_else(|| Stage::of_hints(&self.request.hints))
+    }
+
+    /// What could be carried out, if the record tells all of it.
+    pub fn capabilities(&self) -> Option<Capabilities> {
+        self.capabilities.clone().or_else(|| Capabilities::of_hints(&self.request.hints))
+    }
+
     /// The expected cost of the plan: corrected by earlier measurements if there were any, else its price.
     pub fn expectation(&self) -> Option<&Cost> {
         self.expected.as_ref().or(self.estimate.as_ref())

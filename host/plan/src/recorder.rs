@@ -11,9 +11,8 @@ use std::{
 };
 
 use crate::{
-    Attempt, Cost, Decision, Device, Exchange, Facts, Learnt, Offer, Outcome, Plan, Planner, PolicyIdentity, Request,
-    Trial,
-    exchange::{Call, Estimate, Heard, Question, Reply, Trials},
+    Cost, CostModel, Decision, Exchange, LearnReport, Outcome, Plan, Planner, PolicyIdentity, Question, Trial,
+    exchange::{Call, Estimate, HostAnswers, Offer, RecordedQuestion, Reply, Trials},
 };
 
 /// A planner that is listened to.
@@ -37,9 +36,9 @@ impl Recorder {
         Some(Exchange { session, calls: mem::take(&mut self.calls) })
     }
 
-    fn note(&mut self, request: &Request, device: &Device, question: Question, heard: Heard, reply: Reply) {
-        let (request, device) = (request.clone(), device.clone());
-        self.calls.push(Call { sequence: self.next, request, device, question, heard, reply });
+    fn note(&mut self, question: &Question<'_>, recorded: RecordedQuestion, heard: HostAnswers, reply: Reply) {
+        let (stage, request, device) = (Some(question.stage), question.request.clone(), question.device.clone());
+        self.calls.push(Call { sequence: self.next, stage, request, device, question: recorded, heard, reply });
         self.next += 1;
     }
 }
@@ -51,38 +50,40 @@ fn session() -> String {
     format!("{:x}-{:x}-{:x}", now.as_nanos(), process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Facts that note what was asked.
-struct Overheard {
-    facts: Arc<dyn Facts>,
-    heard: Mutex<(Heard, HashSet<Plan>)>,
+/// A cost model that notes what was asked.
+struct RecordingCostModel {
+    costs: Arc<dyn CostModel>,
+    heard: Mutex<(HostAnswers, HashSet<Plan>)>,
 }
 
-impl Overheard {
-    fn new(facts: Arc<dyn Facts>) -> Arc<Self> {
-        Arc::new(Self { facts, heard: Mutex::default() })
+impl RecordingCostModel {
+    fn new(costs: Arc<dyn CostModel>) -> Arc<Self> {
+        Arc::new(Self { costs, heard: Mutex::default() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, (Heard, HashSet<Plan>)> {
+    fn lock(&self) -> MutexGuard<'_, (HostAnswers, HashSet<Plan>)> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self) -> Heard {
+    fn take(&self) -> HostAnswers {
         mem::take(&mut self.lock().0)
     }
 }
 
-impl Facts for Overheard {
-    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
-        let cost = self.facts.estimate(plan);
+impl CostModel for RecordingCostModel {
+    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+        let costs = self.costs.estimate(plans);
         let (heard, known) = &mut *self.lock();
-        if known.insert(plan.clone()) {
-            heard.estimates.push(Estimate { plan: plan.clone(), price: cost.clone().into() });
+        for (plan, cost) in plans.iter().zip(&costs) {
+            if known.insert(plan.clone()) {
+                heard.estimates.push(Estimate { plan: plan.clone(), price: cost.clone().into() });
+            }
         }
-        cost
+        costs
     }
 
     fn trials(&self, most: u32) -> Vec<Trial> {
-        let trials = self.facts.trials(most);
+        let trials = self.costs.trials(most);
         let heard = &mut self.lock().0;
         if heard.trials.iter().all(|known| known.most != most) {
             heard.trials.push(Trials { most, trials: trials.iter().map(Into::into).collect() });
@@ -98,9 +99,9 @@ impl From<&Decision> for Reply {
     }
 }
 
-impl From<Learnt> for Reply {
-    fn from(learnt: Learnt) -> Self {
-        Self { answer: None, plan: None, adjusted: Vec::new(), fallback: learnt.failure, fuel: learnt.fuel }
+impl From<LearnReport> for Reply {
+    fn from(report: LearnReport) -> Self {
+        Self { answer: None, plan: None, adjusted: Vec::new(), fallback: report.failure, fuel: report.fuel }
     }
 }
 
@@ -109,56 +110,33 @@ impl Planner for Recorder {
         self.planner.identity()
     }
 
-    fn decide(&mut self, request: &Request, device: &Device, offer: &Offer, facts: Arc<dyn Facts>) -> Decision {
+    fn decide(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision {
         if self.session.is_none() {
-            return self.planner.decide(request, device, offer, facts);
+            return self.planner.decide(question, costs);
         }
-        let facts = Overheard::new(facts);
-        let decision = self.planner.decide(request, device, offer, facts.clone());
-        self.note(request, device, Question::Decide { offer: offer.clone() }, facts.take(), (&decision).into());
+        let costs = RecordingCostModel::new(costs);
+        let decision = self.planner.decide(question, costs.clone());
+        let offer = Offer::new(question);
+        let recorded = match question.attempts {
+            [] => RecordedQuestion::Decide { offer },
+            attempts => RecordedQuestion::Recover { offer, attempts: attempts.to_vec() },
+        };
+        self.note(question, recorded, costs.take(), (&decision).into());
         decision
     }
 
-    fn recover(
-        &mut self,
-        request: &Request,
-        device: &Device,
-        offer: &Offer,
-        facts: Arc<dyn Facts>,
-        attempts: &[Attempt],
-    ) -> Decision {
-        if self.session.is_none() {
-            return self.planner.recover(request, device, offer, facts, attempts);
-        }
-        let facts = Overheard::new(facts);
-        let decision = self.planner.recover(request, device, offer, facts.clone(), attempts);
-        let question = Question::Recover { offer: offer.clone(), attempts: attempts.to_vec() };
-        self.note(request, device, question, facts.take(), (&decision).into());
-        decision
-    }
-
-    fn stand_in(
-        &mut self,
-        request: &Request,
-        device: &Device,
-        offer: &Offer,
-        facts: Arc<dyn Facts>,
-        attempts: &[Attempt],
-    ) -> Option<Decision> {
+    fn fallback(&mut self, question: &Question<'_>, costs: &dyn CostModel) -> Option<Decision> {
         // No policy is asked, so there is nothing to replay.
-        self.planner.stand_in(request, device, offer, facts, attempts)
+        self.planner.fallback(question, costs)
     }
 
-    fn learn(&mut self, request: &Request, device: &Device, plan: &Plan, outcome: &Outcome) {
-        self.planner.learn(request, device, plan, outcome);
+    fn learn(&mut self, question: &Question<'_>, plan: &Plan, outcome: &Outcome) -> LearnReport {
+        let report = self.planner.learn(question, plan, outcome);
         if self.session.is_some() {
-            let question = Question::Learn { plan: plan.clone(), measured: outcome.into() };
-            let learnt = self.planner.learnt();
-            self.note(request, device, question, Heard::default(), learnt.into());
+            let offer = Some(Offer::new(question));
+            let recorded = RecordedQuestion::Learn { offer, plan: plan.clone(), measured: outcome.into() };
+            self.note(question, recorded, HostAnswers::default(), report.clone().into());
         }
-    }
-
-    fn learnt(&self) -> Learnt {
-        self.planner.learnt()
+        report
     }
 }

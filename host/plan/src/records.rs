@@ -5,7 +5,7 @@ use std::{io, io::BufRead};
 
 use thiserror::Error;
 
-use crate::{Device, Offer, Record, Request, exchange::Question};
+use crate::{Capabilities, Device, Record, Request, exchange::RecordedQuestion};
 
 /// The longest line that is read, in bytes: a full record of a decode after long use has a few hundred thousand.
 pub const MOST_LINE_BYTES: usize = 16 << 20;
@@ -152,19 +152,21 @@ fn senseless(record: &Record) -> Option<String> {
             before = Some(call.sequence);
             let order = (!after).then(|| format!("call {} after a later one", call.sequence));
             let attempts = match &call.question {
-                Question::Recover { attempts, .. } if attempts.is_empty() => Some("a recovery from nothing".to_owned()),
-                Question::Recover { attempts, .. } if attempts.len() > MOST_ATTEMPTS => {
+                RecordedQuestion::Recover { attempts, .. } if attempts.is_empty() => {
+                    Some("a recovery from nothing".to_owned())
+                }
+                RecordedQuestion::Recover { attempts, .. } if attempts.len() > MOST_ATTEMPTS => {
                     Some(format!("{} attempts", attempts.len()))
                 }
                 _ => None,
             };
-            let learns = matches!(call.question, Question::Learn { .. });
+            let learns = matches!(call.question, RecordedQuestion::Learn { .. });
             let reply =
                 (learns == call.reply.plan.is_some()).then(|| format!("a {} and its plan", call.question.name()));
             (order.or(attempts).or(reply))
                 .or_else(|| sense_of_request(&call.request))
                 .or_else(|| sense_of_device(&call.device))
-                .or_else(|| call.question.offer().and_then(sense_of_offer))
+                .or_else(|| call.question.offer().and_then(|offer| sense_of_capabilities(&offer.capabilities)))
         })
     })
 }
@@ -191,11 +193,11 @@ fn sense_of_device(device: &Device) -> Option<String> {
 }
 
 /// What makes no sense in an offer, where something does.
-pub fn sense_of_offer(offer: &Offer) -> Option<String> {
-    let extents = [("tile_unit", offer.tile_unit), ("tile_least", offer.tile_least)];
+pub fn sense_of_capabilities(capabilities: &Capabilities) -> Option<String> {
+    let extents = [("tile_unit", capabilities.tile_unit), ("tile_least", capabilities.tile_least)];
     let odd = extents.into_iter().find(|(_, extent)| !(1..=MOST_EXTENT).contains(extent));
     odd.map(|(what, extent)| format!("{what} {extent}"))
-        .or_else(|| (offer.dtypes.len() > MOST_HINTS).then(|| format!("{} types", offer.dtypes.len())))
+        .or_else(|| (capabilities.dtypes.len() > MOST_HINTS).then(|| format!("{} types", capabilities.dtypes.len())))
 }
 
 #[cfg(test)]

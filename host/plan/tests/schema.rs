@@ -4,10 +4,13 @@ use std::{env, fs, time::Duration};
 
 use serde_json::{Value as Json, json};
 use tilewright_plan::{
-    Attempt, Backend, Cost, Device, Dtype, FailedAttempt, Failure, Fallback, FallbackReason, Hint, Layout, Model,
-    Objective, Offer, Outcome, Plan, PolicyIdentity, PoolStatistics, Precision, Record, Release, Request, Space, Tile,
-    Time, Value,
-    exchange::{Call, Estimate, ExactCost, ExactTrial, Exchange, Heard, Measured, Price, Question, Reply, Trials},
+    Attempt, Backend, Capabilities, Cost, Device, Dtype, FailedAttempt, Failure, Fallback, FallbackReason, Hint,
+    Layout, Model, Objective, Outcome, Plan, PolicyIdentity, PoolStatistics, Precision, Record, Release, Request,
+    Space, Stage, Tile, Time, Value,
+    exchange::{
+        Call, Estimate, ExactCost, ExactTrial, Exchange, HostAnswers, Measured, Offer, Price, RecordedQuestion, Reply,
+        Trials,
+    },
     record_schema, records,
 };
 
@@ -41,6 +44,8 @@ fn record() -> Record {
     Record {
         tilewright: "0.1.0".into(),
         time: "2026-11-21T09:00:00Z".into(),
+        stage: None,
+        capabilities: None,
         request: Request {
             model: Model {
                 family: "flux".into(),
@@ -121,7 +126,7 @@ fn record() -> Record {
 fn full() -> Record {
     let ordinary = record();
     let whole = plan(Space::Whole, Time::Whole, Precision::Uniform(Dtype::Bf16));
-    let offer = Offer {
+    let capabilities = Capabilities {
         dtypes: vec![Dtype::F32],
         tile_unit: 8,
         tile_least: 64,
@@ -130,11 +135,11 @@ fn full() -> Record {
         carried: true,
         offload: false,
         prefetch_most: 0,
-        running: Some(whole.clone()),
     };
+    let offer = Offer { capabilities: capabilities.clone(), running: Some(whole.clone()), frames_done: Some(13) };
     let measured = Measured { elapsed_ns: 1_234_567_891, peak_bytes: 1 << 20, attempts: 2 };
     let cost = ExactCost { peak_bytes: 5, elapsed_ns: u64::MAX, tiles: 1, shapes: 1, rework: 1.0 / 3.0 };
-    let heard = Heard {
+    let heard = HostAnswers {
         estimates: vec![
             Estimate { plan: whole.clone(), price: Price::Cost(cost) },
             Estimate { plan: whole.clone(), price: Price::Error("not on this device".into()) },
@@ -143,14 +148,19 @@ fn full() -> Record {
     };
     let reply = Reply { answer: None, plan: Some(whole.clone()), adjusted: Vec::new(), fallback: None, fuel: 7 };
     let attempts = vec![Attempt { plan: whole.clone(), failure: Failure::OverLimit { bytes: 3 } }];
-    let asked = Question::Recover { offer: Offer { running: None, ..offer.clone() }, attempts };
+    let asked = RecordedQuestion::Recover { offer: Offer { capabilities, running: None, frames_done: None }, attempts };
     let calls = [
-        (Question::Decide { offer }, heard, reply.clone()),
-        (asked, Heard::default(), reply.clone()),
-        (Question::Learn { plan: whole, measured }, Heard::default(), Reply { plan: None, ..reply }),
+        (RecordedQuestion::Decide { offer }, heard, reply.clone()),
+        (asked, HostAnswers::default(), reply.clone()),
+        (
+            RecordedQuestion::Learn { offer: None, plan: whole, measured },
+            HostAnswers::default(),
+            Reply { plan: None, ..reply },
+        ),
     ];
     let call = |(sequence, (question, heard, reply))| Call {
         sequence: sequence as u64 + 3,
+        stage: Some(Stage::Encode),
         request: ordinary.request.clone(),
         device: ordinary.device.clone(),
         question,
@@ -228,11 +238,11 @@ fn records_that_make_no_sense_are_refused() {
             call(record, 2).reply.plan = Some(plan);
         }),
         ("line 1: a recovery from nothing", |record| match &mut call(record, 1).question {
-            Question::Recover { attempts, .. } => attempts.clear(),
+            RecordedQuestion::Recover { attempts, .. } => attempts.clear(),
             _ => unreachable!("it is one"),
         }),
         ("line 1: tile_unit 0", |record| match &mut call(record, 0).question {
-            Question::Decide { offer } => offer.tile_unit = 0,
+            RecordedQuestion::Decide { offer } => offer.capabilities.tile_unit = 0,
             _ => unreachable!("it is one"),
         }),
     ];

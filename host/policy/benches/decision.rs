@@ -11,13 +11,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tilewright_plan::{Backend, Cost, Device, Dtype, Facts, Model, Objective, Offer, Plan, Planner, Request, Trial};
+use tilewright_plan::{
+    Backend, Capabilities, Cost, CostModel, Device, Dtype, Model, Objective, Plan, Planner, Question, Request, Stage,
+    Trial,
+};
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, PolicyHost, shipped_names};
 
 struct Prices;
 
-impl Facts for Prices {
-    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+impl CostModel for Prices {
+    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+        plans.iter().map(|plan| self.estimate_one(plan)).collect()
+    }
+
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let pixels = plan.space.tile().map_or(2048 * 2048, |tile| u64::from(tile.height) * u64::from(tile.width));
         let elapsed = Duration::from_nanos(pixels * u64::from(plan.precision.dtype().bits()));
         Ok(Cost { peak_bytes: pixels * 1000, elapsed, tiles: 1, shapes: 1, rework: 1.0 })
@@ -45,19 +52,19 @@ fn main() {
     }
     let floor = warm.load("floor", &guest::HEALTHY.build()).expect("a healthy guest");
     let offered = offer(false);
-    let (request, device) = (request(1, &offered), device(Backend::Cuda, vec![Dtype::Bf16, Dtype::F16]));
+    let (request, device) = (request(1), device(Backend::Cuda, vec![Dtype::Bf16, Dtype::F16]));
     let shipped = shipped_names().map(|name| (name, warm.load_shipped(name).expect("a policy that ships")));
     let all = [("floor", floor)].into_iter().chain(shipped);
     for (name, loaded) in all.filter(|(name, _)| only.as_ref().is_none_or(|only| only == name)) {
         let mut policy = loaded.configure(&[]).expect("its defaults");
-        let facts: Arc<dyn Facts> = Arc::new(Prices);
+        let facts: Arc<dyn CostModel> = Arc::new(Prices);
         let mut fuel = 0;
         per_call(&format!("decide {name}, a picture"), || {
-            let decision = policy.decide(&request, &device, &offered, facts.clone());
+            let decision = policy.decide(&Question::new(Stage::Decode, &request, &device, &offered), facts.clone());
             assert_eq!(decision.fallback, None);
             fuel = decision.fuel;
         });
-        println!("    {} hints, fuel {fuel}", request.hints.len());
+        println!("    fuel {fuel}");
     }
     if only.is_none_or(|only| only == "adaptive") {
         each_case(&adaptive);
@@ -70,11 +77,12 @@ fn each_case(adaptive: &LoadedPolicy) {
         for (what, frames) in [("a picture", 1), ("a clip", 81)] {
             let mut policy = adaptive.configure(&[]).expect("its defaults");
             let offer = offer(frames > 1);
-            let (request, device) = (request(frames, &offer), device(backend, fast.clone()));
+            let (request, device) = (request(frames), device(backend, fast.clone()));
             let mut fuel = Vec::new();
             let mut candidates = 0;
             report(&format!("decide adaptive, {what}, {backend:?}"), 1000, || {
-                let decision = policy.decide(&request, &device, &offer, Arc::new(Prices));
+                let decision =
+                    policy.decide(&Question::new(Stage::Decode, &request, &device, &offer), Arc::new(Prices));
                 assert_eq!(decision.fallback, None);
                 candidates = decision.candidates.len();
                 fuel.push(decision.fuel);
@@ -121,7 +129,7 @@ fn report(what: &str, runs: usize, mut run: impl FnMut()) {
     );
 }
 
-fn request(frames: u32, offer: &Offer) -> Request {
+fn request(frames: u32) -> Request {
     Request {
         model: Model {
             family: "flux".into(),
@@ -137,7 +145,7 @@ fn request(frames: u32, offer: &Offer) -> Request {
         width: 2048,
         memory_limit: 1 << 31,
         objective: Objective::Balanced,
-        hints: offer.hints(),
+        hints: Vec::new(),
     }
 }
 
@@ -154,8 +162,8 @@ fn device(backend: Backend, fast_dtypes: Vec<Dtype>) -> Device {
     }
 }
 
-fn offer(is_clip: bool) -> Offer {
-    Offer {
+fn offer(is_clip: bool) -> Capabilities {
+    Capabilities {
         dtypes: vec![Dtype::F32, Dtype::Bf16, Dtype::F16],
         tile_unit: 8,
         tile_least: 64,
@@ -164,6 +172,5 @@ fn offer(is_clip: bool) -> Offer {
         carried: is_clip,
         offload: false,
         prefetch_most: 0,
-        running: None,
     }
 }

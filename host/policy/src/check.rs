@@ -65,12 +65,12 @@ pub(crate) struct Note<'a> {
 
 impl fmt::Display for Note<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let offer = &self.bounds.offer;
+        let capabilities = &self.bounds.capabilities;
         let because = (self.rule.because)
             .replace("{unit}", &self.bounds.unit().to_string())
-            .replace("{least}", &offer.tile_least.to_string())
-            .replace("{batch}", &offer.batch_most.to_string())
-            .replace("{prefetch}", &offer.prefetch_most.to_string())
+            .replace("{least}", &capabilities.tile_least.to_string())
+            .replace("{batch}", &capabilities.batch_most.to_string())
+            .replace("{prefetch}", &capabilities.prefetch_most.to_string())
             .replace("{scale}", &self.bounds.scale.to_string());
         match self.rule.subject {
             "" => f.write_str(&because),

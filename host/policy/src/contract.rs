@@ -3,7 +3,7 @@
 //!
 //! A new version is a folder in `wit/released/`, a module here and a row in [`WORLDS`].
 
-use tilewright_plan::{Attempt, Device, Offer, Outcome, Plan, Request, Value};
+use tilewright_plan::{Outcome, Plan, Question, Value};
 use wasmtime::{
     Engine, Result, Store,
     component::{Component, Linker},
@@ -66,28 +66,11 @@ pub(crate) trait Instance: Send + Sync {
         settings: &[(String, Value)],
     ) -> Result<std::result::Result<(), String>>;
 
-    /// Asks for a plan.
-    fn decide(&self, store: &mut Store<Guest>, case: Case<'_>) -> Result<std::result::Result<Plan, String>>;
+    /// Asks for a plan, or for another one after attempts failed.
+    fn decide(&self, store: &mut Store<Guest>, question: &Question<'_>) -> Result<std::result::Result<Plan, String>>;
 
-    /// Asks for another plan after these failed.
-    fn recover(
-        &self,
-        store: &mut Store<Guest>,
-        case: Case<'_>,
-        attempts: &[Attempt],
-    ) -> Result<std::result::Result<Plan, String>>;
-
-    /// Tells what came of a plan.
-    fn learn(&self, store: &mut Store<Guest>, case: Case<'_>, plan: &Plan, outcome: &Outcome) -> Result<()>;
-}
-
-/// What a policy is told with every question.
-#[derive(Clone, Copy)]
-pub(crate) struct Case<'a> {
-    pub request: &'a Request,
-    pub device: &'a Device,
-    /// What the host can carry out, where that matters.
-    pub offer: Option<&'a Offer>,
+    /// Tells the outcome of a plan.
+    fn learn(&self, store: &mut Store<Guest>, question: &Question<'_>, plan: &Plan, outcome: &Outcome) -> Result<()>;
 }
 
 impl World {

@@ -7,7 +7,7 @@ use std::{
 };
 
 pub(crate) use tilewright_plan::terminal::blanked as clean;
-use tilewright_plan::{Candidate, Cost, Facts, LogLevel, LogLine, Plan, Trial};
+use tilewright_plan::{Candidate, Cost, CostModel, LogLevel, LogLine, Plan, Trial};
 use wasmtime::{ResourceLimiter, Result};
 
 use crate::{
@@ -104,9 +104,9 @@ impl ResourceLimiter for Usage {
     }
 }
 
-/// What a decision at hand lets the guest ask.
-pub(crate) struct Question {
-    pub facts: Arc<dyn Facts>,
+/// Prices that the guest may ask for while a decision is at hand.
+pub(crate) struct Prices {
+    pub costs: Arc<dyn CostModel>,
     pub bounds: Bounds,
 }
 
@@ -114,7 +114,7 @@ pub(crate) struct Question {
 pub(crate) struct Guest {
     pub usage: Usage,
     /// Set while a decision is at hand; without it there is nothing to ask.
-    pub question: Option<Arc<Question>>,
+    pub prices: Option<Arc<Prices>>,
     pub candidates: Vec<Candidate>,
     pub log: Vec<LogLine>,
     copied_bytes: usize,
@@ -144,7 +144,7 @@ impl Guest {
         let usage = Usage { limits, memory_bytes: 0, table_elements: 0, granted: (0, 0) };
         Self {
             usage,
-            question: None,
+            prices: None,
             candidates: Vec::new(),
             log: Vec::new(),
             copied_bytes: 0,
@@ -262,7 +262,7 @@ impl Guest {
     /// What a guest's plan would cost, once it is legal.
     pub fn estimate(&mut self, mut plan: Plan) -> Result<std::result::Result<Cost, String>> {
         self.asked(plan.reason.len())?;
-        let Some(question) = &self.question else {
+        let Some(prices) = &self.prices else {
             return Ok(Err("there is no request at hand to price a plan for".into()));
         };
         if self.candidates.len() >= self.limits.candidates {
@@ -270,8 +270,8 @@ impl Guest {
         }
         plan.reason = clean(plan.reason, self.limits.text_chars);
         let mut legal = plan.clone();
-        let cost = match check::fit(&mut legal, &question.bounds, &mut |_| {}) {
-            Ok(()) => question.facts.estimate(&legal),
+        let cost = match check::fit(&mut legal, &prices.bounds, &mut |_| {}) {
+            Ok(()) => prices.costs.estimate_one(&legal),
             Err(nonsense) => Err(nonsense.to_string()),
         };
         if self.candidates.is_empty() {
@@ -285,8 +285,7 @@ impl Guest {
     /// What was measured before, newest first, `most` at most.
     pub fn trials(&mut self, most: u32) -> Result<Vec<Trial>> {
         self.asked(0)?;
-        let mut trials =
-            self.question.as_ref().map(|question| question.facts.trials(most.min(TRIALS))).unwrap_or_default();
+        let mut trials = self.prices.as_ref().map(|prices| prices.costs.trials(most.min(TRIALS))).unwrap_or_default();
         trials.truncate(most as usize);
         Ok(trials)
     }

@@ -2,9 +2,9 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use tilewright_plan::{Cost, Device, Facts, Outcome, Plan, Request, Trial};
+use tilewright_plan::{Capabilities, Cost, CostModel, Device, Outcome, Plan, Question, Request, Stage, Trial};
 
-use crate::guest::Question;
+use crate::guest::Prices;
 
 /// The most outcomes that are told again, and the most of one plan for one request.
 const MOST: usize = 64;
@@ -12,14 +12,23 @@ const PER_PLAN: usize = 16;
 
 /// An outcome, as the policy was told it.
 pub(crate) struct Lesson {
+    pub stage: Stage,
     pub request: Request,
     pub device: Device,
+    pub capabilities: Capabilities,
     pub plan: Plan,
     pub outcome: Outcome,
     /// The price that may be asked for meanwhile: this plan's, if it was decided on.
-    pub question: Option<Arc<Question>>,
+    pub prices: Option<Arc<Prices>>,
     /// Units of fuel that telling it took.
     pub fuel: u64,
+}
+
+impl Lesson {
+    /// The work that the outcome is of.
+    pub fn question(&self) -> Question<'_> {
+        Question::new(self.stage, &self.request, &self.device, &self.capabilities)
+    }
 }
 
 /// The newest outcomes, oldest first.
@@ -67,8 +76,12 @@ impl Decided {
     }
 }
 
-impl Facts for Decided {
-    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+impl CostModel for Decided {
+    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+        plans.iter().map(|plan| self.estimate_one(plan)).collect()
+    }
+
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         if self.is(plan) {
             return Ok(self.cost);
         }
@@ -110,7 +123,16 @@ mod tests {
             pool: PoolStatistics::default(),
         };
         let request = Request { height, ..golden.request };
-        Lesson { request, device: golden.device, plan, outcome, question: None, fuel }
+        Lesson {
+            stage: golden.stage,
+            request,
+            device: golden.device,
+            capabilities: golden.capabilities,
+            plan,
+            outcome,
+            prices: None,
+            fuel,
+        }
     }
 
     #[test]

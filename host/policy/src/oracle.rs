@@ -2,7 +2,7 @@
 
 use std::mem::discriminant;
 
-use tilewright_plan::{Dtype, Offer, Plan, Precision, Request, Space, Time};
+use tilewright_plan::{Capabilities, Dtype, Plan, Precision, Request, Space, Time, UnderWay};
 
 use crate::check::{self, Bounds, kept};
 
@@ -10,19 +10,29 @@ use crate::check::{self, Bounds, kept};
 ///
 /// # Errors
 /// What makes no sense about the plan.
-pub fn checked(plan: &mut Plan, request: &Request, offer: &Offer) -> Result<Vec<String>, &'static str> {
+pub fn checked(
+    plan: &mut Plan,
+    request: &Request,
+    capabilities: &Capabilities,
+    under_way: Option<&UnderWay>,
+) -> Result<Vec<String>, &'static str> {
     let mut notes = Vec::new();
-    check::fit(plan, &Bounds::new(request, offer), &mut |note| notes.push(note.to_string()))?;
+    check::fit(plan, &Bounds::new(request, capabilities, under_way), &mut |note| notes.push(note.to_string()))?;
     Ok(notes)
 }
 
 /// What is not legal about a plan that was checked; nothing, if the checker is right.
-pub fn illegal(plan: &Plan, request: &Request, offer: &Offer) -> Vec<&'static str> {
-    breaches(plan, &Bounds::new(request, offer))
+pub fn illegal(
+    plan: &Plan,
+    request: &Request,
+    capabilities: &Capabilities,
+    under_way: Option<&UnderWay>,
+) -> Vec<&'static str> {
+    breaches(plan, &Bounds::new(request, capabilities, under_way))
 }
 
 pub(crate) fn breaches(plan: &Plan, bounds: &Bounds) -> Vec<&'static str> {
-    let offer = &bounds.offer;
+    let capabilities = &bounds.capabilities;
     let mut breaches = Vec::new();
     let mut holds = |what: &'static str, does: bool| {
         if !does {
@@ -32,19 +42,19 @@ pub(crate) fn breaches(plan: &Plan, bounds: &Bounds) -> Vec<&'static str> {
     if let Some(tile) = plan.space.tile() {
         for (side, extent) in [(tile.height, bounds.height), (tile.width, bounds.width)] {
             holds("a tile lies within the picture", side > 0 && side <= extent);
-            holds("a tile ends on a unit", side == extent || side % offer.tile_unit.max(1) == 0);
-            holds("a tile is not too small", side >= offer.tile_least.min(extent));
+            holds("a tile ends on a unit", side == extent || side % capabilities.tile_unit.max(1) == 0);
+            holds("a tile is not too small", side >= capabilities.tile_least.min(extent));
             holds("tiles overlap by a quarter at most", tile.overlap <= side / 4);
         }
         holds("tiles don't cover the picture", tile.height < bounds.height || tile.width < bounds.width);
-        holds("exact tiles are offered", offer.exact || matches!(plan.space, Space::Blended(_)));
+        holds("exact tiles are offered", capabilities.exact || matches!(plan.space, Space::Blended(_)));
     }
-    holds("a batch is within the offer", (1..=offer.batch_most.max(1)).contains(&plan.batch));
+    holds("a batch is within the offer", (1..=capabilities.batch_most.max(1)).contains(&plan.batch));
     let dtype = plan.precision.dtype();
-    holds("the type is offered", dtype == Dtype::F32 || offer.dtypes.contains(&dtype));
+    holds("the type is offered", dtype == Dtype::F32 || capabilities.dtypes.contains(&dtype));
     holds("there is something to mix", plan.precision != Precision::Mixed(Dtype::F32));
-    holds("waiting in host memory is offered", offer.offload || !plan.offload);
-    holds("no more is copied ahead than offered", plan.prefetch <= offer.prefetch_most);
+    holds("waiting in host memory is offered", capabilities.offload || !plan.offload);
+    holds("no more is copied ahead than offered", plan.prefetch <= capabilities.prefetch_most);
     match plan.time {
         Time::Whole => {}
         Time::Carried { frames } => {
@@ -54,12 +64,12 @@ pub(crate) fn breaches(plan: &Plan, bounds: &Bounds) -> Vec<&'static str> {
             holds("a chunk can be run", frames == bounds.frames || (frames < bounds.frames && is_natural));
         }
         Time::Blended { frames, overlap } => {
-            let is_within = !offer.carried && frames < bounds.frames && overlap <= frames / 2;
+            let is_within = !capabilities.carried && frames < bounds.frames && overlap <= frames / 2;
             holds("chunks that fade are within the clip", is_within);
         }
     }
     holds("a clip runs one after the other", bounds.frames <= 1 || plan.batch == 1);
-    if let Some(running) = &offer.running {
+    if let Some(running) = &bounds.running {
         let is_tiled = |plan: &Plan| matches!(plan.space, Space::Blended(_));
         holds("tiles stay tiles", is_tiled(running) == is_tiled(plan));
         holds("tiles stay as they were cut", !is_tiled(running) || running.space == plan.space);

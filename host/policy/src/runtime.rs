@@ -14,22 +14,22 @@
 use std::{sync::Arc, time::Instant};
 
 use tilewright_plan::{
-    Attempt, Candidate, Cost, Decision, Device, Facts, Fallback, FallbackReason, Learnt, LogLine, Model, Offer,
-    Outcome, Plan, Planner, PolicyIdentity, Request, Value,
+    Candidate, Cost, CostModel, Decision, Fallback, FallbackReason, LearnReport, LogLine, Model, Outcome, Plan,
+    Planner, PolicyIdentity, Question, Request, Value,
 };
 use wasmtime::{Store, Trap};
 
 use crate::{
     PolicyError,
     check::{self, Bounds},
-    contract::{Case, Instance},
-    guest::{Exceeded, Guest, Question, clean},
+    contract::Instance,
+    fallback,
+    fallback_planner::fallback_decision,
+    guest::{Exceeded, Guest, Prices, clean},
     host::Loaded,
     lessons::{Decided, Lesson, Lessons},
     load::one_line,
-    native,
     patience::Patience,
-    standby::stood_in,
 };
 
 /// An instance with its store. After a failed call it is thrown away: wasmtime promises nothing about what is left in it.
@@ -90,12 +90,12 @@ impl Live {
 
     /// Tells the guest an outcome; also returns the fuel that it took.
     fn told(&mut self, loaded: &Loaded, lesson: &Lesson) -> (Result<(), CallFailure>, u64) {
-        let Lesson { request, device, plan, outcome, question, .. } = lesson;
-        self.store.data_mut().question = question.clone();
-        let case = Case { request, device, offer: None };
-        let learnt = self.call(loaded, |guest, store| guest.learn(store, case, plan, outcome));
-        self.store.data_mut().question = None;
-        learnt
+        let Lesson { plan, outcome, prices, .. } = lesson;
+        self.store.data_mut().prices = prices.clone();
+        let question = lesson.question();
+        let report = self.call(loaded, |guest, store| guest.learn(store, &question, plan, outcome));
+        self.store.data_mut().prices = None;
+        report
     }
 
     /// One call under a fresh allowance; the fuel that it used comes along.
@@ -168,7 +168,6 @@ pub struct Policy {
     /// The last decision and its expected cost.
     decided: Option<Expected>,
     failures: Failures,
-    learnt: Learnt,
     patience: Option<Arc<Patience>>,
 }
 
@@ -185,13 +184,13 @@ impl Expected {
         Self { model: request.model.clone(), decided: Arc::new(Decided { plan, cost }), bounds: bounds.clone() }
     }
 
-    /// The facts to ask for while this outcome is told; `None` if it belongs to another decision.
-    fn question(&self, request: &Request, plan: &Plan) -> Option<Arc<Question>> {
+    /// The prices to ask for while this outcome is told; `None` if it belongs to another decision.
+    fn prices(&self, request: &Request, plan: &Plan) -> Option<Arc<Prices>> {
         let Request { model, batch, frames, height, width, .. } = request;
         let Bounds { batch: samples, frames: all, height: tall, width: wide, .. } = &self.bounds;
         let is_same = *model == self.model && (batch, frames, height, width) == (samples, all, tall, wide);
-        let facts: Arc<dyn Facts> = self.decided.clone();
-        (is_same && self.decided.is(plan)).then(|| Arc::new(Question { facts, bounds: self.bounds.clone() }))
+        let costs: Arc<dyn CostModel> = self.decided.clone();
+        (is_same && self.decided.is(plan)).then(|| Arc::new(Prices { costs, bounds: self.bounds.clone() }))
     }
 }
 
@@ -261,7 +260,6 @@ impl Policy {
             lessons: Lessons::default(),
             decided: None,
             failures: Failures::default(),
-            learnt: Learnt::default(),
             patience,
         };
         let configured = Patience::count(policy.patience.as_deref(), || {
@@ -299,19 +297,16 @@ impl Policy {
         self.memory_bytes
     }
 
-    fn ask(&mut self, case: Case<'_>, question: &Arc<Question>, attempts: Option<&[Attempt]>) -> Asked {
+    fn ask(&mut self, question: &Question<'_>, prices: &Arc<Prices>) -> Asked {
         self.memory_bytes = 0;
         let live = match Live::ready(&mut self.live, &self.loaded, &self.settings, &mut self.lessons) {
             Ok(live) => live,
             Err(failure) => return Asked::not(failure),
         };
-        live.store.data_mut().question = Some(question.clone());
-        let (answer, fuel) = live.call(&self.loaded, |guest, store| match attempts {
-            None => guest.decide(store, case),
-            Some(attempts) => guest.recover(store, case, attempts),
-        });
+        live.store.data_mut().prices = Some(prices.clone());
+        let (answer, fuel) = live.call(&self.loaded, |guest, store| guest.decide(store, question));
         let state = live.store.data_mut();
-        state.question = None;
+        state.prices = None;
         let (candidates, log) = (std::mem::take(&mut state.candidates), std::mem::take(&mut state.log));
         let text_chars = self.loaded.limits.text_chars;
         if answer.is_ok() {
@@ -332,29 +327,11 @@ impl Policy {
         Asked { answer, fuel, candidates, log }
     }
 
-    fn plan(
-        &mut self,
-        request: &Request,
-        device: &Device,
-        offer: &Offer,
-        facts: Arc<dyn Facts>,
-        attempts: Option<&[Attempt]>,
-    ) -> Decision {
-        let patience = self.patience.clone();
-        Patience::count(patience.as_deref(), || self.decided_on(request, device, offer, facts, attempts))
-    }
-
-    fn decided_on(
-        &mut self,
-        request: &Request,
-        device: &Device,
-        offer: &Offer,
-        facts: Arc<dyn Facts>,
-        attempts: Option<&[Attempt]>,
-    ) -> Decision {
+    fn answer(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision {
         let started = Instant::now();
-        let question = Arc::new(Question { facts, bounds: Bounds::new(request, offer) });
-        let Question { facts, bounds } = &*question;
+        let &Question { request, capabilities, under_way, attempts, .. } = question;
+        let prices = Arc::new(Prices { costs, bounds: Bounds::new(request, capabilities, under_way) });
+        let Prices { costs, bounds } = &*prices;
         let Asked { answer, fuel, candidates, log } = if self.is_out_of_service() {
             let detail = self.failures.words(self.loaded.limits.failures);
             Asked::not(CallFailure { reason: FallbackReason::OutOfService, detail, is_starved: false })
@@ -362,7 +339,7 @@ impl Policy {
             let detail = "all the processor time is taken that its answers may take here".to_owned();
             Asked::not(CallFailure { reason: FallbackReason::OutOfService, detail, is_starved: false })
         } else {
-            self.ask(Case { request, device, offer: Some(offer) }, &question, attempts)
+            self.ask(question, &prices)
         };
         let mut adjusted = Vec::new();
         let mut answered = None;
@@ -375,7 +352,7 @@ impl Policy {
                 is_starved: false,
             };
             check::fit(&mut plan, bounds, &mut |note| adjusted.push(note.to_string())).map_err(nonsense)?;
-            if attempts.is_some_and(|attempts| attempts.iter().any(|attempt| check::repeats(&plan, attempt))) {
+            if attempts.iter().any(|attempt| check::repeats(&plan, attempt)) {
                 return Err(nonsense(check::REPEATED));
             }
             Ok(plan)
@@ -395,15 +372,12 @@ impl Policy {
                     self.failures.count(true, self.loaded.limits.failures);
                 }
                 adjusted.clear();
-                let plan = match attempts {
-                    None => native::decide(request, device, offer, &**facts),
-                    Some(attempts) => native::recover(request, device, offer, &**facts, attempts),
-                };
+                let plan = fallback::decide(question, &**costs);
                 (plan, Some(Fallback { reason, detail }))
             }
         };
         // The price is asked for here, so that it is recorded: nothing is priced while the outcome is told.
-        let cost = facts.estimate(&plan).ok();
+        let cost = costs.estimate_one(&plan).ok();
         self.decided = cost.map(|cost| Expected::new(request, &plan, cost, bounds));
         Decision { answer: answered, plan, adjusted, fallback, elapsed: started.elapsed(), fuel, candidates, log }
     }
@@ -414,77 +388,59 @@ impl Planner for Policy {
         &self.identity
     }
 
-    fn decide(&mut self, request: &Request, device: &Device, offer: &Offer, facts: Arc<dyn Facts>) -> Decision {
-        self.plan(request, device, offer, facts, None)
+    fn decide(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision {
+        let patience = self.patience.clone();
+        Patience::count(patience.as_deref(), || self.answer(question, costs))
     }
 
-    fn recover(
-        &mut self,
-        request: &Request,
-        device: &Device,
-        offer: &Offer,
-        facts: Arc<dyn Facts>,
-        attempts: &[Attempt],
-    ) -> Decision {
-        self.plan(request, device, offer, facts, Some(attempts))
-    }
-
-    fn stand_in(
-        &mut self,
-        request: &Request,
-        device: &Device,
-        offer: &Offer,
-        facts: Arc<dyn Facts>,
-        attempts: &[Attempt],
-    ) -> Option<Decision> {
+    fn fallback(&mut self, question: &Question<'_>, costs: &dyn CostModel) -> Option<Decision> {
         let started = Instant::now();
-        let plan = native::own(request, device, offer, &*facts, attempts)?;
-        let detail = format!("after {} failed attempts the host's own plan is the last resort", attempts.len());
-        Some(stood_in(started, plan, FallbackReason::Exhausted, detail))
+        let plan = fallback::last_resort(question, costs)?;
+        let detail =
+            format!("after {} failed attempts the host's own plan is the last resort", question.attempts.len());
+        Some(fallback_decision(started, plan, FallbackReason::Exhausted, detail))
     }
 
-    fn learn(&mut self, request: &Request, device: &Device, plan: &Plan, outcome: &Outcome) {
-        self.learnt = Learnt::default();
+    fn learn(&mut self, question: &Question<'_>, plan: &Plan, outcome: &Outcome) -> LearnReport {
+        let mut report = LearnReport::default();
         if self.is_out_of_service() || self.is_out_of_patience() {
-            return;
+            return report;
         }
+        let &Question { stage, request, device, capabilities, .. } = question;
         let mut lesson = Lesson {
+            stage,
             request: request.clone(),
             device: device.clone(),
+            capabilities: capabilities.clone(),
             plan: plan.clone(),
             outcome: *outcome,
-            question: self.decided.as_ref().and_then(|decided| decided.question(request, plan)),
+            prices: self.decided.as_ref().and_then(|decided| decided.prices(request, plan)),
             fuel: 0,
         };
         self.memory_bytes = 0;
         let patience = self.patience.clone();
-        let learnt = Patience::count(patience.as_deref(), || {
+        let told = Patience::count(patience.as_deref(), || {
             let live = Live::ready(&mut self.live, &self.loaded, &self.settings, &mut self.lessons)?;
-            let learnt = live.told(&self.loaded, &lesson);
-            (self.learnt.fuel, lesson.fuel) = (learnt.1, learnt.1);
+            let (told, fuel) = live.told(&self.loaded, &lesson);
+            (report.fuel, lesson.fuel) = (fuel, fuel);
             self.memory_bytes = live.store.data().usage.memory_bytes();
-            learnt.0
+            told
         });
         let limits = self.loaded.limits;
-        let Err(CallFailure { reason, detail, is_starved }) = learnt else {
+        let Err(CallFailure { reason, detail, is_starved }) = told else {
             self.failures.count(false, limits.failures);
             // The instance has heard only outcomes, so it is ready for the next question.
             self.lessons.add(lesson, limits.fuel);
-            return;
+            return report;
         };
-        {
-            self.live = None;
-            self.memory_bytes = 0;
-            if !is_starved {
-                self.failures.count(true, limits.failures);
-            }
-            tracing::warn!("policy {} failed to learn: {reason}: {detail}", self.identity.name);
-            self.learnt.failure = Some(Fallback { reason, detail });
+        self.live = None;
+        self.memory_bytes = 0;
+        if !is_starved {
+            self.failures.count(true, limits.failures);
         }
-    }
-
-    fn learnt(&self) -> Learnt {
-        self.learnt.clone()
+        tracing::warn!("policy {} failed to learn: {reason}: {detail}", self.identity.name);
+        report.failure = Some(Fallback { reason, detail });
+        report
     }
 }
 

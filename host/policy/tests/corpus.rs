@@ -7,8 +7,9 @@ use std::{env, fs, path::Path, path::PathBuf, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use tilewright_plan::{
-    Attempt, Backend, Candidate, Cost, Decision, Device, Dtype, Facts, Failure, Layout, Model, Objective, Offer,
-    Outcome, Plan, Planner, PoolStatistics, Precision, Release, Request, Space, Time, Trial,
+    Attempt, Backend, Candidate, Capabilities, Cost, CostModel, Decision, Device, Dtype, Failure, Layout, Model,
+    Objective, Outcome, Plan, Planner, PoolStatistics, Precision, Question, Release, Request, Space, Stage, Time,
+    Trial,
 };
 use tilewright_policy::{CacheDir, Limits, PolicyHost, key_value};
 
@@ -24,8 +25,12 @@ struct Prices {
     trials: Vec<Trial>,
 }
 
-impl Facts for Prices {
-    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+impl CostModel for Prices {
+    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+        plans.iter().map(|plan| self.estimate_one(plan)).collect()
+    }
+
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let Request { height, width, frames, .. } = self.request;
         let tile = plan.space.tile();
         let (high, wide) = tile.map_or((height, width), |tile| (tile.height, tile.width));
@@ -57,7 +62,7 @@ struct Case {
     name: &'static str,
     request: Request,
     device: Device,
-    offer: Offer,
+    offer: Capabilities,
 }
 
 fn cases() -> Vec<Case> {
@@ -89,7 +94,7 @@ fn cases() -> Vec<Case> {
         unified: backend == Backend::Rocm,
         fast_dtypes: fast.to_vec(),
     };
-    let offer = |carried| Offer {
+    let offer = |carried| Capabilities {
         dtypes: vec![Dtype::F32, Dtype::Bf16, Dtype::F16],
         tile_unit: 8,
         tile_least: 64,
@@ -98,7 +103,6 @@ fn cases() -> Vec<Case> {
         carried,
         offload: carried,
         prefetch_most: 2,
-        running: None,
     };
     let strix = || device(Backend::Rocm, "gfx1151", &[Dtype::Bf16, Dtype::F16]);
     let mut quantized = request(1664, 928, 8 << 30);
@@ -200,14 +204,16 @@ fn answers(path: &Path) -> Vec<Value> {
         };
         for Case { name, request, device, offer } in cases() {
             let facts = |trials| Arc::new(Prices { request: request.clone(), trials });
-            let first = policy.decide(&request, &device, &offer, facts(vec![]));
+            let first = policy.decide(&Question::new(Stage::Decode, &request, &device, &offer), facts(vec![]));
             let plan = first.answer.clone().unwrap_or_else(whole);
             let attempts = [
                 Attempt { plan: plan.clone(), failure: Failure::NonFinite { values: 7 } },
                 Attempt { plan: plan.clone(), failure: Failure::OutOfMemory { bytes: 1 << 30 } },
             ];
-            let wider = policy.recover(&request, &device, &offer, facts(vec![]), &attempts[..1]);
-            let smaller = policy.recover(&request, &device, &offer, facts(vec![]), &attempts);
+            let wider = policy
+                .decide(&Question::new(Stage::Decode, &request, &device, &offer).after(&attempts[..1]), facts(vec![]));
+            let smaller =
+                policy.decide(&Question::new(Stage::Decode, &request, &device, &offer).after(&attempts), facts(vec![]));
             let outcome = Outcome {
                 elapsed: Duration::from_secs(3),
                 load: Duration::ZERO,
@@ -215,12 +221,12 @@ fn answers(path: &Path) -> Vec<Value> {
                 attempts: 2,
                 pool: PoolStatistics::default(),
             };
-            policy.learn(&request, &device, &plan, &outcome);
+            policy.learn(&Question::new(Stage::Decode, &request, &device, &offer), &plan, &outcome);
             let trial = Trial {
                 plan: smaller.answer.clone().unwrap_or(plan),
                 outcome: Outcome { peak_bytes: 1 << 20, ..outcome },
             };
-            let again = policy.decide(&request, &device, &offer, facts(vec![trial]));
+            let again = policy.decide(&Question::new(Stage::Decode, &request, &device, &offer), facts(vec![trial]));
             lines.push(json!({
                 "configured": configured,
                 "request": name,

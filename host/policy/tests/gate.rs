@@ -300,7 +300,7 @@ fn state_that_leaks_between_decisions_is_an_error_and_at_work_there_is_none() {
     let (_place, path) = Place::with(&leaks);
     let mut policy = host().find(&path).unwrap().configure(&[]).unwrap();
     let golden = golden::set().remove(0);
-    let mut ask = || policy.decide(&golden.request, &golden.device, &golden.offer, golden.facts());
+    let mut ask = || policy.decide(&golden.question(), golden.costs());
     let first = ask();
     for _ in 0..10 {
         let again = ask();
@@ -339,13 +339,13 @@ fn what_is_learnt_outlives_the_instance_and_nothing_else_does() {
     let mut layouts = Vec::new();
     for _ in 0..5 {
         for _ in 0..3 {
-            let decision = policy.decide(&golden.request, &golden.device, &golden.offer, golden.facts());
+            let decision = policy.decide(&golden.question(), golden.costs());
             assert_eq!(decision.fallback, None);
             layouts.push(decision.plan.layout == tilewright_plan::Layout::ChannelsLast);
         }
-        let plan = policy.decide(&golden.request, &golden.device, &golden.offer, golden.facts()).plan;
-        policy.learn(&golden.request, &golden.device, &plan, &outcome);
-        assert_eq!(policy.learnt().failure, None);
+        let plan = policy.decide(&golden.question(), golden.costs()).plan;
+        let report = policy.learn(&golden.question(), &plan, &outcome);
+        assert_eq!(report.failure, None);
     }
     assert_eq!(layouts, [[false; 9].as_slice(), &[true; 6]].concat());
 }

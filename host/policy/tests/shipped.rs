@@ -4,16 +4,21 @@
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
 
 use tilewright_plan::{
-    Attempt, Backend, Cost, Device, Dtype, Facts, Failure, FallbackReason, Hint, Model, Objective, Offer, Outcome,
-    Plan, Planner, PoolStatistics, Precision, Request, Space, Tile, Time, Trial, Value,
+    Attempt, Backend, Capabilities, Cost, CostModel, Device, Dtype, Failure, FallbackReason, Hint, Model, Objective,
+    Outcome, Plan, Planner, PoolStatistics, Precision, Question, Request, Space, Stage, Tile, Time, Trial, UnderWay,
+    Value,
 };
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, PolicyHost, key_value, shipped_names};
 
 /// 1000 bytes per pixel at once in f32, 10 ns per pixel; exact bands take 40 % of whole's memory and 3 % more time.
 struct Prices(Request);
 
-impl Facts for Prices {
-    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+impl CostModel for Prices {
+    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+        plans.iter().map(|plan| self.estimate_one(plan)).collect()
+    }
+
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let (height, width) = plan.space.tile().map_or((self.0.height, self.0.width), |tile| (tile.height, tile.width));
         let mut pixels = u64::from(height) * u64::from(width);
         let mut tiles = self.0.height.div_ceil(height) * self.0.width.div_ceil(width);
@@ -44,8 +49,12 @@ impl Facts for Prices {
 /// halving of the chunk below 16.
 struct WanPrices(Request);
 
-impl Facts for WanPrices {
-    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+impl CostModel for WanPrices {
+    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+        plans.iter().map(|plan| self.estimate_one(plan)).collect()
+    }
+
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let request = &self.0;
         let area = |height: u32, width: u32| u64::from(height) * u64::from(width);
         let picture = area(request.height, request.width);
@@ -83,21 +92,19 @@ impl Facts for WanPrices {
     }
 }
 
-/// So many frames of 832×480 from WAN 2.1, or of 1280×704 from WAN 2.2, with the hints that the host gives.
-fn clip(family: &str, frames: u32, memory_limit: u64, offer: &Offer) -> Request {
+/// So many frames of 832×480 from WAN 2.1, or of 1280×704 from WAN 2.2.
+fn clip(family: &str, frames: u32, memory_limit: u64) -> Request {
     let (width, height, spatial_scale) = if family == "wan-2.2" { (1280, 704, 16) } else { (832, 480, 8) };
     let mut request = Request { batch: 1, frames, height, width, ..request(0, memory_limit) };
     request.model.family = family.into();
     (request.model.spatial_scale, request.model.temporal_scale) = (spatial_scale, 4);
-    request.hints = offer.hints();
-    request.hints.push(Hint { name: "stage".into(), value: "decode".into() });
     request
 }
 
 /// What is offered for a WAN model.
-fn wan_offer(backend: Backend, running: Option<Plan>) -> Offer {
+fn wan_offer(backend: Backend) -> Capabilities {
     let on_gpu = backend != Backend::Cpu;
-    Offer { exact: true, carried: true, offload: on_gpu, prefetch_most: if on_gpu { 2 } else { 0 }, running, ..offer() }
+    Capabilities { exact: true, carried: true, offload: on_gpu, prefetch_most: if on_gpu { 2 } else { 0 }, ..offer() }
 }
 
 fn request(side: u32, memory_limit: u64) -> Request {
@@ -133,8 +140,8 @@ fn device(backend: Backend) -> Device {
     }
 }
 
-fn offer() -> Offer {
-    Offer {
+fn offer() -> Capabilities {
+    Capabilities {
         dtypes: vec![Dtype::F32, Dtype::Bf16, Dtype::F16],
         tile_unit: 8,
         tile_least: 64,
@@ -143,7 +150,6 @@ fn offer() -> Offer {
         carried: false,
         offload: false,
         prefetch_most: 0,
-        running: None,
     }
 }
 
@@ -189,7 +195,8 @@ fn each_decides_and_recovers() {
             for (side, limit) in [(256, 1 << 34), (1024, 1 << 34), (2048, 1 << 34), (2048, 1 << 29)] {
                 let request = request(side, limit);
                 let facts = Arc::new(Prices(request.clone()));
-                let decision = policy.decide(&request, &device(backend), &offer(), facts.clone());
+                let decision =
+                    policy.decide(&Question::new(Stage::Decode, &request, &device(backend), &offer()), facts.clone());
                 assert_eq!(decision.fallback, None, "{name} {backend:?} {side}");
                 let failures = [
                     Failure::OutOfMemory { bytes: 1 },
@@ -198,7 +205,10 @@ fn each_decides_and_recovers() {
                 ];
                 for failure in failures {
                     let attempts = [Attempt { plan: decision.plan.clone(), failure }];
-                    let again = policy.recover(&request, &device(backend), &offer(), facts.clone(), &attempts);
+                    let again = policy.decide(
+                        &Question::new(Stage::Decode, &request, &device(backend), &offer()).after(&attempts),
+                        facts.clone(),
+                    );
                     // A rule of thumb may have no answer left; none of them traps or answers nonsense.
                     let reason = again.fallback.map_or(FallbackReason::Error, |fallback| fallback.reason);
                     assert_eq!(reason, FallbackReason::Error, "{name} {backend:?} {side} {failure}");
@@ -228,10 +238,11 @@ fn each_decides_about_clips() {
         let mut policy = host.load_shipped(name).unwrap().configure(&[]).unwrap();
         for (family, frames, limit, backend) in clips() {
             let case = format!("{name}, {family}, {frames} frames, {limit} bytes, {backend:?}");
-            let offer = wan_offer(backend, None);
-            let request = clip(family, frames, limit, &offer);
+            let offer = wan_offer(backend);
+            let request = clip(family, frames, limit);
             let facts = Arc::new(WanPrices(request.clone()));
-            let decision = policy.decide(&request, &device(backend), &offer, facts.clone());
+            let decision =
+                policy.decide(&Question::new(Stage::Decode, &request, &device(backend), &offer), facts.clone());
             assert_eq!(decision.fallback, None, "{case}");
             assert!(decision.candidates.len() <= 64, "{case}: {} estimates", decision.candidates.len());
             // What is answered of a clip is legal as it is.
@@ -239,7 +250,7 @@ fn each_decides_about_clips() {
             assert!(decision.plan.time == Time::Whole || frames > 1, "{case}: {:?}", decision.plan);
             // Those that ask for prices keep to the limit.
             if ["adaptive", "gfx1151"].contains(&name) {
-                assert!(facts.estimate(&decision.plan).unwrap().peak_bytes <= limit, "{case}: {:?}", decision.plan);
+                assert!(facts.estimate_one(&decision.plan).unwrap().peak_bytes <= limit, "{case}: {:?}", decision.plan);
             }
         }
         assert!(!policy.is_out_of_service());
@@ -252,12 +263,12 @@ fn each_goes_on_with_a_clip_under_way() {
     for name in shipped_names() {
         let mut policy = host.load_shipped(name).unwrap().configure(&[]).unwrap();
         for (family, frames, limit, backend) in clips().filter(|(_, frames, ..)| *frames > 1) {
-            let offer = wan_offer(backend, None);
-            let mut request = clip(family, frames, limit, &offer);
+            let offer = wan_offer(backend);
+            let request = clip(family, frames, limit);
             let facts = Arc::new(WanPrices(request.clone()));
-            let begun = policy.decide(&request, &device(backend), &offer, facts.clone()).plan;
-            request.hints.push(Hint { name: "clip.done".into(), value: "13".into() });
-            let offer = wan_offer(backend, Some(begun.clone()));
+            let begun =
+                policy.decide(&Question::new(Stage::Decode, &request, &device(backend), &offer), facts.clone()).plan;
+            let under_way = UnderWay { frames_done: 13, plan: begun.clone() };
             let failures = [
                 Failure::OutOfMemory { bytes: 1 },
                 Failure::OverLimit { bytes: limit + 1 },
@@ -266,7 +277,12 @@ fn each_goes_on_with_a_clip_under_way() {
             for failure in failures {
                 let case = format!("{name}, {family}, {frames} frames, {limit} bytes, {backend:?}, {failure}");
                 let attempts = [Attempt { plan: begun.clone(), failure }];
-                let again = policy.recover(&request, &device(backend), &offer, facts.clone(), &attempts);
+                let again = policy.decide(
+                    &Question::new(Stage::Decode, &request, &device(backend), &offer)
+                        .going_on(Some(&under_way))
+                        .after(&attempts),
+                    facts.clone(),
+                );
                 // A rule of thumb may have no answer left, or one that can't go on and comes out as what has failed.
                 let is_rule = !["adaptive", "gfx1151"].contains(&name);
                 let reason = again.fallback.clone().map_or(FallbackReason::Error, |fallback| fallback.reason);
@@ -292,10 +308,13 @@ fn each_goes_on_with_a_clip_under_way() {
 fn adaptive_streams_a_clip_where_it_can() {
     let loaded = host().load_shipped("adaptive").unwrap();
     let decide = |settings: &[&str], limit: u64| {
-        let offer = wan_offer(Backend::Cpu, None);
-        let request = Request { objective: Objective::Fastest, ..clip("wan-2.1", 81, limit, &offer) };
+        let offer = wan_offer(Backend::Cpu);
+        let request = Request { objective: Objective::Fastest, ..clip("wan-2.1", 81, limit) };
         let mut policy = loaded.configure(&set(settings)).unwrap();
-        let decision = policy.decide(&request, &device(Backend::Cpu), &offer, Arc::new(WanPrices(request.clone())));
+        let decision = policy.decide(
+            &Question::new(Stage::Decode, &request, &device(Backend::Cpu), &offer),
+            Arc::new(WanPrices(request.clone())),
+        );
         (decision.plan.space, decision.plan.time)
     };
     // Longer chunks save more than 2 % with each doubling up to 16; all at once saves nothing more.
@@ -315,7 +334,8 @@ fn adaptive_spends_the_same_fuel_every_time() {
     let request = request(2048, 1 << 30);
     let facts = Arc::new(Prices(request.clone()));
     let decide = |policy: &mut tilewright_policy::Policy| {
-        let decision = policy.decide(&request, &device(Backend::Cuda), &offer(), facts.clone());
+        let decision =
+            policy.decide(&Question::new(Stage::Decode, &request, &device(Backend::Cuda), &offer()), facts.clone());
         (decision.fuel, decision.plan, decision.candidates.len())
     };
     let mut warm = loaded.configure(&[]).unwrap();
@@ -333,8 +353,10 @@ fn adaptive_stays_within_the_limit() {
     for limit in [1u64 << 33, 1 << 31, 1 << 29, 1 << 27, 1 << 26] {
         let request = request(2048, limit);
         let facts = Arc::new(Prices(request.clone()));
-        let plan = policy.decide(&request, &device(Backend::Cuda), &offer(), facts.clone()).plan;
-        assert!(facts.estimate(&plan).unwrap().peak_bytes <= limit, "{plan:?}");
+        let plan = policy
+            .decide(&Question::new(Stage::Decode, &request, &device(Backend::Cuda), &offer()), facts.clone())
+            .plan;
+        assert!(facts.estimate_one(&plan).unwrap().peak_bytes <= limit, "{plan:?}");
     }
 }
 
@@ -343,16 +365,17 @@ fn adaptive_takes_exact_bands_where_they_are_offered() {
     let mut policy = host().load_shipped("adaptive").unwrap().configure(&[]).unwrap();
     let request = Request { objective: Objective::Fastest, ..request(2048, 3 << 30) };
     let facts = Arc::new(Prices(request.clone()));
-    let offer = Offer { exact: true, ..offer() };
-    let first = policy.decide(&request, &device(Backend::Cpu), &offer, facts.clone());
+    let offer = Capabilities { exact: true, ..offer() };
+    let first = policy.decide(&Question::new(Stage::Decode, &request, &device(Backend::Cpu), &offer), facts.clone());
     let Space::Exact(band) = first.plan.space else { panic!("{:?}", first.plan) };
     // What is answered is legal as it is: nothing of it had to be adjusted.
     assert_eq!((band.width, band.overlap, first.adjusted), (request.width, 0, vec![]));
     assert!(first.plan.reason.starts_with("exact bands of "), "{}", first.plan.reason);
     let attempts = [Attempt { plan: first.plan.clone(), failure: Failure::OutOfMemory { bytes: 1 } }];
-    let again = policy.recover(&request, &device(Backend::Cpu), &offer, facts.clone(), &attempts);
+    let again = policy
+        .decide(&Question::new(Stage::Decode, &request, &device(Backend::Cpu), &offer).after(&attempts), facts.clone());
     assert_eq!(again.fallback, None);
-    let peak = |plan: &Plan| facts.estimate(plan).unwrap().peak_bytes;
+    let peak = |plan: &Plan| facts.estimate_one(plan).unwrap().peak_bytes;
     assert!(peak(&again.plan) * 10 <= peak(&first.plan) * 7, "{:?}", again.plan);
 }
 
@@ -363,13 +386,15 @@ fn adaptive_learns_from_outcomes() {
     let request = Request { objective: Objective::Fastest, ..request(1024, 1_300_000_000) };
     let facts = Arc::new(Prices(request.clone()));
     let cpu = device(Backend::Cpu);
-    let decide = |policy: &mut tilewright_policy::Policy| policy.decide(&request, &cpu, &offer(), facts.clone()).plan;
+    let decide = |policy: &mut tilewright_policy::Policy| {
+        policy.decide(&Question::new(Stage::Decode, &request, &cpu, &offer()), facts.clone()).plan
+    };
     let first = decide(&mut policy);
     assert_eq!(first.space, Space::Whole);
     // In either memory order whole turns out to need half as much again, which does not fit.
     for _ in 0..2 {
         let plan = decide(&mut policy);
-        let cost = facts.estimate(&plan).unwrap();
+        let cost = facts.estimate_one(&plan).unwrap();
         let outcome = Outcome {
             elapsed: cost.elapsed,
             load: Duration::ZERO,
@@ -377,7 +402,7 @@ fn adaptive_learns_from_outcomes() {
             attempts: 1,
             pool: PoolStatistics::default(),
         };
-        policy.learn(&request, &cpu, &plan, &outcome);
+        policy.learn(&Question::new(Stage::Decode, &request, &cpu, &offer()), &plan, &outcome);
     }
     assert_ne!(decide(&mut policy).space, Space::Whole);
     assert_eq!(decide(&mut loaded.configure(&[]).unwrap()), first);
@@ -398,22 +423,31 @@ fn fixed_does_what_it_is_set_to() {
     assert_eq!(policy.identity().settings["overlap"], Value::Integer(300));
     assert_eq!(policy.identity().settings.len(), loaded.description().settings.len());
     let request = request(2048, 1 << 33);
-    let decision = policy.decide(&request, &device(Backend::Cpu), &offer(), Arc::new(Prices(request.clone())));
+    let decision = policy.decide(
+        &Question::new(Stage::Decode, &request, &device(Backend::Cpu), &offer()),
+        Arc::new(Prices(request.clone())),
+    );
     assert_eq!(decision.plan.space, Space::Blended(Tile { height: 512, width: 768, overlap: 128 }));
     assert_eq!(decision.plan.precision, Precision::Mixed(Dtype::Bf16));
     assert_eq!(decision.adjusted, ["overlap 300 → 128: at most a quarter of the tile"]);
     let clip_of = |settings: &[&str]| {
-        let offer = wan_offer(Backend::Cpu, None);
-        let request = clip("wan-2.1", 81, 1 << 40, &offer);
+        let offer = wan_offer(Backend::Cpu);
+        let request = clip("wan-2.1", 81, 1 << 40);
         let mut policy = loaded.configure(&set(settings)).unwrap();
-        let decision = policy.decide(&request, &device(Backend::Cpu), &offer, Arc::new(WanPrices(request.clone())));
+        let decision = policy.decide(
+            &Question::new(Stage::Decode, &request, &device(Backend::Cpu), &offer),
+            Arc::new(WanPrices(request.clone())),
+        );
         (decision.plan.time, decision.adjusted)
     };
     assert_eq!(clip_of(&["time=carried", "chunk=8"]), (Time::Carried { frames: 8 }, vec![]));
     let said = "time blended 16/2 → carried 16: this model carries its causal state, which needs no overlap";
     assert_eq!(clip_of(&["time=blended"]), (Time::Carried { frames: 16 }, vec![said.into()]));
     let mut exact = loaded.configure(&set(&["space=exact"])).unwrap();
-    let decision = exact.decide(&request, &device(Backend::Cpu), &offer(), Arc::new(Prices(request.clone())));
+    let decision = exact.decide(
+        &Question::new(Stage::Decode, &request, &device(Backend::Cpu), &offer()),
+        Arc::new(Prices(request.clone())),
+    );
     assert_eq!(decision.adjusted, ["exact is not offered yet: blended instead"]);
 }
 
@@ -441,7 +475,12 @@ fn published_rules_hold() {
     let host = host();
     let plan = |name: &str, backend, request: &Request| {
         let mut policy = host.load_shipped(name).unwrap().configure(&[]).unwrap();
-        policy.decide(request, &device(backend), &offer(), Arc::new(Prices(request.clone()))).plan
+        policy
+            .decide(
+                &Question::new(Stage::Decode, request, &device(backend), &offer()),
+                Arc::new(Prices(request.clone())),
+            )
+            .plan
     };
     // The published case: 1664×928 in bf16 tiles.
     let case = Request { width: 1664, height: 928, ..request(928, 1 << 36) };

@@ -14,8 +14,8 @@ use std::{
 
 use guest::{Guest, HEALTHY, HOSTILE_BATCH};
 use tilewright_plan::{
-    Attempt, Backend, Cost, Decision, Device, Dtype, Facts, Failure, FallbackReason, Hint, Layout, Model, Objective,
-    Offer, Plan, Planner, Precision, Release, Request, Space, Tile, Time, Trial,
+    Attempt, Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Failure, FallbackReason, Hint, Layout,
+    Model, Objective, Plan, Planner, Precision, Question, Release, Request, Space, Stage, Tile, Time, Trial,
 };
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyHost};
 
@@ -69,8 +69,12 @@ const OBEDIENT: Guest = Guest {
 
 struct Prices;
 
-impl Facts for Prices {
-    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+impl CostModel for Prices {
+    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+        plans.iter().map(|plan| self.estimate_one(plan)).collect()
+    }
+
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let pixels = plan.space.tile().map_or(1 << 20, |tile| u64::from(tile.height) * u64::from(tile.width));
         Ok(Cost { peak_bytes: pixels * 1000, elapsed: Duration::from_millis(5), tiles: 1, shapes: 1, rework: 1.0 })
     }
@@ -122,19 +126,20 @@ struct Case {
 }
 
 struct Soak {
-    offer: Offer,
-    facts: Arc<dyn Facts>,
+    offer: Capabilities,
+    facts: Arc<dyn CostModel>,
     cases: Vec<Case>,
 }
 
 impl Soak {
     fn ask(&self, policy: &mut Policy, request: &Request, device: &Device) -> Decision {
-        policy.decide(request, device, &self.offer, self.facts.clone())
+        policy.decide(&Question::new(Stage::Decode, request, device, &self.offer), self.facts.clone())
     }
 
     /// A command to the obedient guest.
     fn command(&self, digit: usize) -> Request {
-        let hint = Hint { name: "soak".into(), value: digit.to_string() };
+        // A request that names its stage in a hint is told as it is, so that this hint comes first.
+        let hint = Hint { name: Stage::HINT.into(), value: digit.to_string() };
         Request { batch: HOSTILE_BATCH, hints: vec![hint], ..self.cases[0].request.clone() }
     }
 
@@ -152,7 +157,7 @@ fn assert_taken(decision: &Decision, plan: &Plan) {
     assert_eq!(decision.plan, *plan);
 }
 
-fn request(frames: u32, height: u32, width: u32, hints: &[Hint]) -> Request {
+fn request(frames: u32, height: u32, width: u32) -> Request {
     Request {
         model: Model {
             family: "flux".into(),
@@ -168,7 +173,7 @@ fn request(frames: u32, height: u32, width: u32, hints: &[Hint]) -> Request {
         width,
         memory_limit: 3 << 29,
         objective: Objective::Balanced,
-        hints: hints.to_vec(),
+        hints: Vec::new(),
     }
 }
 
@@ -200,7 +205,7 @@ fn plan(space: Space, layout: Layout, reason: &str) -> Plan {
 }
 
 /// Pictures on three devices; `fixed` is set to tiles of 512, which a smaller picture has none of.
-fn cases(offer: &Offer) -> Vec<Case> {
+fn cases() -> Vec<Case> {
     let devices = [(Backend::Cpu, "x86-64-v4"), (Backend::Cuda, "sm_90"), (Backend::Rocm, "gfx1151")];
     let mut cases = Vec::new();
     for (backend, arch) in devices {
@@ -209,7 +214,7 @@ fn cases(offer: &Offer) -> Vec<Case> {
             let layout = if backend == Backend::Rocm { Layout::ChannelsFirst } else { Layout::ChannelsLast };
             let space = if height.max(width) <= 512 { Space::Whole } else { Space::Blended(tile) };
             let fixed = plan(space, layout, "as set");
-            let request = request(1, height, width, &offer.hints());
+            let request = request(1, height, width);
             cases.push(Case { request, device: device(backend, arch), adaptive: fixed.clone(), fixed });
         }
     }
@@ -246,7 +251,7 @@ fn a_million_decisions_with_failures_strewn_in() {
     let (obedient, looping) = (load(&host, &OBEDIENT), load(&impatient, &OBEDIENT));
     let put = |policy: &LoadedPolicy| policy.configure(&[]).unwrap();
 
-    let offer = Offer {
+    let offer = Capabilities {
         dtypes: vec![Dtype::F32, Dtype::Bf16],
         tile_unit: 8,
         tile_least: 64,
@@ -255,9 +260,8 @@ fn a_million_decisions_with_failures_strewn_in() {
         carried: false,
         offload: false,
         prefetch_most: 0,
-        running: None,
     };
-    let mut soak = Soak { cases: cases(&offer), offer, facts: Arc::new(Prices) };
+    let mut soak = Soak { cases: cases(), offer, facts: Arc::new(Prices) };
     let tiles = settings(&[("space", "blended"), ("tile", "512"), ("overlap", "64")]);
     let mut fixed = host.load_shipped("fixed").unwrap().configure(&tiles).unwrap();
     let adaptive = host.load_shipped("adaptive").unwrap();
@@ -338,7 +342,10 @@ fn a_million_decisions_with_failures_strewn_in() {
         if index % 1000 == 0 {
             let failure = Failure::OutOfMemory { bytes: 1 << 30 };
             let tried = [Attempt { plan: case.fixed.clone(), failure }];
-            let decision = fixed.recover(&case.request, &case.device, &soak.offer, soak.facts.clone(), &tried);
+            let decision = fixed.decide(
+                &Question::new(Stage::Decode, &case.request, &case.device, &soak.offer).after(&tried),
+                soak.facts.clone(),
+            );
             soak.assert_fails(&decision, FallbackReason::Error);
             assert_ne!(
                 Plan { reason: String::new(), ..decision.plan },

@@ -18,7 +18,9 @@ use std::{
 };
 
 use tilewright_config::{Case, Config, Source, Stage};
-use tilewright_plan::{Backend, Cost, Device, Dtype, Facts, Model, Objective, Offer, Plan, Planner, Request, Trial};
+use tilewright_plan::{
+    Backend, Capabilities, Cost, CostModel, Device, Dtype, Model, Objective, Plan, Planner, Question, Request, Trial,
+};
 use tilewright_policy::CacheDir;
 use tilewright_rollout::{Decider, Disk, Replacement, Rollout};
 
@@ -48,8 +50,12 @@ const CASE: Case<'static> = Case {
 
 struct Prices;
 
-impl Facts for Prices {
-    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+impl CostModel for Prices {
+    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+        plans.iter().map(|plan| self.estimate_one(plan)).collect()
+    }
+
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let pixels = plan.space.tile().map_or(2048 * 2048, |tile| u64::from(tile.height) * u64::from(tile.width));
         let elapsed = Duration::from_nanos(pixels);
         Ok(Cost { peak_bytes: pixels * 1000, elapsed, tiles: 1, shapes: 1, rework: 1.0 })
@@ -196,10 +202,10 @@ fn decide(rollout: &Arc<Rollout>) -> Decided {
     let revision = assignment.revision.number;
     let mut decider = Decider::new(rollout.clone(), assignment);
     let (offer, device) = (offer(), device());
-    let request = request(&offer);
+    let request = request();
     let before = switches();
     let started = Instant::now();
-    let decision = decider.decide(&request, &device, &offer, Arc::new(Prices));
+    let decision = decider.decide(&Question::new(Stage::Decode, &request, &device, &offer), Arc::new(Prices));
     let elapsed = started.elapsed();
     assert_eq!(decision.fallback, None);
     let after = switches();
@@ -232,7 +238,7 @@ fn report(what: &str, unit: &str, mut times: Vec<f64>) {
     );
 }
 
-fn request(offer: &Offer) -> Request {
+fn request() -> Request {
     let model = Model {
         family: "flux".into(),
         stored: Dtype::Bf16,
@@ -243,7 +249,7 @@ fn request(offer: &Offer) -> Request {
     };
     let (batch, frames, height, width) = (1, 1, 2048, 2048);
     let (memory_limit, objective) = (1 << 31, Objective::Balanced);
-    Request { model, batch, frames, height, width, memory_limit, objective, hints: offer.hints() }
+    Request { model, batch, frames, height, width, memory_limit, objective, hints: Vec::new() }
 }
 
 fn device() -> Device {
@@ -259,8 +265,8 @@ fn device() -> Device {
     }
 }
 
-fn offer() -> Offer {
-    Offer {
+fn offer() -> Capabilities {
+    Capabilities {
         dtypes: vec![Dtype::F32],
         tile_unit: 8,
         tile_least: 64,
@@ -269,6 +275,5 @@ fn offer() -> Offer {
         carried: false,
         offload: false,
         prefetch_most: 0,
-        running: None,
     }
 }

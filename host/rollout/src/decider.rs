@@ -7,10 +7,10 @@ use std::sync::{
 };
 
 use tilewright_plan::{
-    Attempt, Decision, Device, Exchange, Facts, Fallback, FallbackReason, Learnt, Offer, Outcome, Planner,
-    PolicyIdentity, Request,
+    CostModel, Decision, Exchange, Fallback, FallbackReason, LearnReport, Outcome, Plan, Planner, PolicyIdentity,
+    Question,
 };
-use tilewright_policy::Standby;
+use tilewright_policy::FallbackPlanner;
 
 use crate::{
     Rollout,
@@ -76,10 +76,10 @@ impl Decider {
         self.instance.planner().take()
     }
 
-    fn standby(&self) -> Option<Standby> {
+    fn paused(&self) -> Option<FallbackPlanner> {
         let paused = self.assignment.slot.is_paused();
         let name = &self.assignment.slot.name;
-        paused.then(|| Standby::new(self.identity.clone(), format!("policy {name} is paused")))
+        paused.then(|| FallbackPlanner::new(self.identity.clone(), format!("policy {name} is paused")))
     }
 
     fn decided(&self, decision: &Decision) {
@@ -98,124 +98,91 @@ impl Planner for Decider {
         &self.identity
     }
 
-    fn decide(&mut self, request: &Request, device: &Device, offer: &Offer, facts: Arc<dyn Facts>) -> Decision {
-        if let Some(mut standby) = self.standby() {
-            return standby.decide(request, device, offer, facts);
+    fn decide(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision {
+        if let Some(mut paused) = self.paused() {
+            return paused.decide(question, costs);
+        }
+        if !question.attempts.is_empty() {
+            let decision = self.instance.planner().decide(question, costs);
+            self.decided(&decision);
+            return decision;
         }
         let mut note = None;
-        self.is_mixed |= offer.running.is_some();
+        let is_under_way = question.under_way.is_some();
+        self.is_mixed |= is_under_way;
         let current = self.assignment.slot.forces.load().in_force.clone();
-        if offer.running.is_some() && self.assignment.takes_over && current.number != self.instance.revision.number {
+        if is_under_way && self.assignment.takes_over && current.number != self.instance.revision.number {
             let (old, new) = (self.instance.revision.number, current.number);
             note = Some(format!("revision {new} took over from {old} in the middle of the clip"));
             self.current.store(new, Ordering::Release);
             self.instance = current.instance();
             self.identity = current.identity.clone();
         }
-        let mut decision = self.instance.planner().decide(request, device, offer, facts.clone());
+        let mut decision = self.instance.planner().decide(question, costs.clone());
         decision.adjusted.extend(note);
         self.decided(&decision);
         if let Some((shadow, revision)) = &self.assignment.shadow {
             self.rollout.ask_shadow(Asked {
                 shadow: shadow.clone(),
                 revision: revision.clone(),
-                request: request.clone(),
-                device: device.clone(),
-                offer: offer.clone(),
-                facts,
+                stage: question.stage,
+                request: question.request.clone(),
+                device: question.device.clone(),
+                capabilities: question.capabilities.clone(),
+                under_way: question.under_way.cloned(),
+                costs,
                 plan: decision.plan.clone(),
             });
         }
         decision
     }
 
-    fn recover(
-        &mut self,
-        request: &Request,
-        device: &Device,
-        offer: &Offer,
-        facts: Arc<dyn Facts>,
-        attempts: &[Attempt],
-    ) -> Decision {
-        if let Some(mut standby) = self.standby() {
-            return standby.recover(request, device, offer, facts, attempts);
-        }
-        let decision = self.instance.planner().recover(request, device, offer, facts, attempts);
-        self.decided(&decision);
-        decision
-    }
-
-    fn stand_in(
-        &mut self,
-        request: &Request,
-        device: &Device,
-        offer: &Offer,
-        facts: Arc<dyn Facts>,
-        attempts: &[Attempt],
-    ) -> Option<Decision> {
-        match self.standby() {
-            Some(mut standby) => standby.stand_in(request, device, offer, facts, attempts),
+    fn fallback(&mut self, question: &Question<'_>, costs: &dyn CostModel) -> Option<Decision> {
+        match self.paused() {
+            Some(mut paused) => paused.fallback(question, costs),
             // No policy is asked, so there is nothing to count; that its attempts failed counts when the job has ended.
-            None => self.instance.planner().stand_in(request, device, offer, facts, attempts),
+            None => self.instance.planner().fallback(question, costs),
         }
     }
 
-    fn learn(&mut self, request: &Request, device: &Device, plan: &tilewright_plan::Plan, outcome: &Outcome) {
-        // What a clip took that several plans had a part in is none's.
-        if !self.assignment.slot.is_paused() && !self.is_mixed {
-            self.instance.planner().learn(request, device, plan, outcome);
-            // Learning is no decision, so it does not count; a failure to learn counts like a failure to decide.
-            if self.instance.planner().learnt().failure.is_some() {
-                self.rollout.decided(self.revision(), true);
-            }
+    fn learn(&mut self, question: &Question<'_>, plan: &Plan, outcome: &Outcome) -> LearnReport {
+        // The time of a clip that several plans had a part in is none's.
+        if self.assignment.slot.is_paused() || self.is_mixed {
+            return LearnReport::default();
         }
-    }
-
-    fn learnt(&self) -> Learnt {
-        Learnt::default()
+        let report = self.instance.planner().learn(question, plan, outcome);
+        // Learning is no decision, so it does not count; a failure to learn counts like a failure to decide.
+        if report.failure.is_some() {
+            self.rollout.decided(self.revision(), true);
+        }
+        report
     }
 }
 
 /// Asks a revision without that it counts: for decodes that are only compared.
-pub struct Unheard(Instance);
+pub struct UntrackedPlanner(Instance);
 
-impl Unheard {
+impl UntrackedPlanner {
     /// Takes an instance of the revision.
     pub fn new(revision: &Arc<Revision>) -> Self {
         Self(revision.instance())
     }
 }
 
-impl Planner for Unheard {
+impl Planner for UntrackedPlanner {
     fn identity(&self) -> &PolicyIdentity {
         &self.0.revision.identity
     }
 
-    fn decide(&mut self, request: &Request, device: &Device, offer: &Offer, facts: Arc<dyn Facts>) -> Decision {
-        self.0.planner().decide(request, device, offer, facts)
+    fn decide(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision {
+        self.0.planner().decide(question, costs)
     }
 
-    fn recover(
-        &mut self,
-        request: &Request,
-        device: &Device,
-        offer: &Offer,
-        facts: Arc<dyn Facts>,
-        attempts: &[Attempt],
-    ) -> Decision {
-        self.0.planner().recover(request, device, offer, facts, attempts)
+    fn fallback(&mut self, question: &Question<'_>, costs: &dyn CostModel) -> Option<Decision> {
+        self.0.planner().fallback(question, costs)
     }
 
-    fn stand_in(
-        &mut self,
-        request: &Request,
-        device: &Device,
-        offer: &Offer,
-        facts: Arc<dyn Facts>,
-        attempts: &[Attempt],
-    ) -> Option<Decision> {
-        self.0.planner().stand_in(request, device, offer, facts, attempts)
+    fn learn(&mut self, _: &Question<'_>, _: &Plan, _: &Outcome) -> LearnReport {
+        LearnReport::default()
     }
-
-    fn learn(&mut self, _: &Request, _: &Device, _: &tilewright_plan::Plan, _: &Outcome) {}
 }

@@ -29,7 +29,7 @@ mod watchdog;
 pub use assignment::{Assignment, Ended, Pinned};
 pub use canary::{CanaryFacts, CanaryState};
 pub use comparison::{LOOKS, Rule};
-pub use decider::{Decider, Unheard};
+pub use decider::{Decider, UntrackedPlanner};
 pub use disk::{Disk, Trouble, is_full};
 pub use error::{Error, Result, without_error_numbers};
 pub use event::{Event, What};

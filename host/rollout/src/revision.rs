@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tilewright_plan::{Planner, PolicyIdentity, Recorder};
-use tilewright_policy::{LoadedPolicy, Standby};
+use tilewright_policy::{FallbackPlanner, LoadedPolicy};
 
 use crate::{
     dump::Ring,
@@ -92,7 +92,7 @@ impl Revision {
             Ok(policy) => (Recorder::new(Box::new(policy), true), true),
             // It has been configured before: the machine is short of something.
             Err(error) => {
-                (Recorder::new(Box::new(Standby::new(self.identity.clone(), error.to_string())), true), false)
+                (Recorder::new(Box::new(FallbackPlanner::new(self.identity.clone(), error.to_string())), true), false)
             }
         };
         Instance { revision: self.clone(), recorder: Some(recorder), is_sound }
@@ -124,7 +124,7 @@ pub(crate) struct Instance {
 impl Instance {
     pub fn planner(&mut self) -> &mut Recorder {
         self.recorder.get_or_insert_with(|| {
-            let standby = Standby::new(self.revision.identity.clone(), "the instance is gone");
+            let standby = FallbackPlanner::new(self.revision.identity.clone(), "the instance is gone");
             Recorder::new(Box::new(standby), false)
         })
     }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use serde::Serialize;
-use tilewright_plan::{Device, Facts, Offer, Plan, Planner, Request};
+use tilewright_plan::{Capabilities, CostModel, Device, Plan, Planner, Question, Request, Stage, UnderWay};
 
 use crate::{Error, Result, revision::Revision};
 
@@ -72,10 +72,12 @@ pub(crate) struct Shadow(Mutex<ShadowFacts>);
 pub(crate) struct Asked {
     pub shadow: Arc<Shadow>,
     pub revision: Arc<Revision>,
+    pub stage: Stage,
     pub request: Request,
     pub device: Device,
-    pub offer: Offer,
-    pub facts: Arc<dyn Facts>,
+    pub capabilities: Capabilities,
+    pub under_way: Option<UnderWay>,
+    pub costs: Arc<dyn CostModel>,
     pub plan: Plan,
 }
 
@@ -122,10 +124,11 @@ impl Shadows {
 }
 
 fn think(questions: &Receiver<Asked>) {
-    for Asked { shadow, revision, request, device, offer, facts, plan } in questions {
-        let decision = revision.instance().planner().decide(&request, &device, &offer, facts.clone());
+    for Asked { shadow, revision, stage, request, device, capabilities, under_way, costs, plan } in questions {
+        let question = Question::new(stage, &request, &device, &capabilities).going_on(under_way.as_ref());
+        let decision = revision.instance().planner().decide(&question, costs.clone());
         let bare = |plan: &Plan| Plan { reason: String::new(), ..plan.clone() };
-        let seconds = |plan: &Plan| facts.estimate(plan).ok().map(|cost| cost.elapsed.as_secs_f64());
+        let seconds = |plan: &Plan| costs.estimate_one(plan).ok().map(|cost| cost.elapsed.as_secs_f64());
         let mut known = shadow.of(&revision);
         known.asked += 1;
         if decision.fallback.is_some() {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use tilewright_history::{History, Query, model_fingerprint};
-use tilewright_plan::{Record, Request};
+use tilewright_plan::{Record, Request, Stage};
 use tilewright_rollout::{Assignment, Decider, Ended};
 
 use self::observer::{Observing, Why};
@@ -274,9 +274,9 @@ impl Trials {
         Self { history, device: fingerprint.to_owned() }
     }
 
-    fn before(&mut self, request: &Request) -> Vec<Record> {
+    fn before(&mut self, stage: Stage, request: &Request) -> Vec<Record> {
         let model = model_fingerprint(&request.model);
-        let query = Query { device: &self.device, model: &model, request };
+        let query = Query { device: &self.device, model: &model, stage, request };
         let trials = self.history.as_mut().map(|history| history.trials(&query, MOST_TRIALS));
         match trials {
             None => Vec::new(),

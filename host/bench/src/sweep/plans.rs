@@ -1,6 +1,6 @@
 //! The exhaustive list, most telling plans first.
 
-use tilewright_plan::{Dtype, Layout, Offer, Plan, Precision, Release, Request, Space, Tile, Time};
+use tilewright_plan::{Capabilities, Dtype, Layout, Plan, Precision, Release, Request, Space, Tile, Time};
 
 /// Sides of tiles in pixels.
 const SIDES: [u32; 8] = [1024, 768, 512, 384, 256, 192, 128, 64];
@@ -18,25 +18,25 @@ const OVERLAP: u32 = 8;
 
 /// Every plan for a request that the engine offers: whole, exact and blended in f32 in both memory orders, then blended in batches,
 /// then bf16.
-pub fn list(request: &Request, offer: &Offer) -> Vec<Plan> {
+pub fn list(request: &Request, capabilities: &Capabilities) -> Vec<Plan> {
     let mut plans = Vec::new();
     let f32 = Precision::Uniform(Dtype::F32);
     let mut add = |space, precision, layout, batch| plans.push(plan(space, precision, layout, batch));
     for layout in LAYOUTS {
         add(Space::Whole, f32, layout, 1);
     }
-    for space in spaces(request, offer, &SIDES) {
+    for space in spaces(request, capabilities, &SIDES) {
         for layout in LAYOUTS {
             add(space, f32, layout, 1);
         }
     }
-    for space in spaces(request, offer, &FEWER_SIDES).filter(|space| matches!(space, Space::Blended(_))) {
-        for batch in BATCHES.into_iter().filter(|batch| *batch <= offer.batch_most) {
+    for space in spaces(request, capabilities, &FEWER_SIDES).filter(|space| matches!(space, Space::Blended(_))) {
+        for batch in BATCHES.into_iter().filter(|batch| *batch <= capabilities.batch_most) {
             add(space, f32, LAYOUTS[0], batch);
         }
     }
-    if offer.dtypes.contains(&Dtype::Bf16) {
-        for space in [Space::Whole].into_iter().chain(spaces(request, offer, &FEWER_SIDES)) {
+    if capabilities.dtypes.contains(&Dtype::Bf16) {
+        for space in [Space::Whole].into_iter().chain(spaces(request, capabilities, &FEWER_SIDES)) {
             for layout in LAYOUTS {
                 add(space, Precision::Uniform(Dtype::Bf16), layout, 1);
             }
@@ -46,15 +46,20 @@ pub fn list(request: &Request, offer: &Offer) -> Vec<Plan> {
 }
 
 /// Exact tiles where they are offered, and blended ones, smaller than the picture.
-fn spaces<'a>(request: &'a Request, offer: &'a Offer, sides: &'a [u32]) -> impl Iterator<Item = Space> + 'a {
+fn spaces<'a>(
+    request: &'a Request,
+    capabilities: &'a Capabilities,
+    sides: &'a [u32],
+) -> impl Iterator<Item = Space> + 'a {
     let longest = request.height.max(request.width);
-    let allowed =
-        move |side: &u32| *side < longest && *side >= offer.tile_least && side.is_multiple_of(offer.tile_unit);
+    let allowed = move |side: &u32| {
+        *side < longest && *side >= capabilities.tile_least && side.is_multiple_of(capabilities.tile_unit)
+    };
     sides.iter().copied().filter(move |side| allowed(side)).flat_map(move |side| {
         let (height, width) = (side.min(request.height), side.min(request.width));
-        let overlap = side / OVERLAP / offer.tile_unit.max(1) * offer.tile_unit;
+        let overlap = side / OVERLAP / capabilities.tile_unit.max(1) * capabilities.tile_unit;
         let bands = Tile { height, width: request.width, overlap: 0 };
-        let exact = (offer.exact && height < request.height).then_some(Space::Exact(bands));
+        let exact = (capabilities.exact && height < request.height).then_some(Space::Exact(bands));
         exact.into_iter().chain([Space::Blended(Tile { height, width, overlap })])
     })
 }
@@ -98,7 +103,7 @@ mod tests {
             objective: Objective::Fastest,
             hints: Vec::new(),
         };
-        let offer = Offer {
+        let capabilities = Capabilities {
             dtypes: vec![Dtype::F32, Dtype::Bf16],
             tile_unit: 8,
             tile_least: 64,
@@ -107,13 +112,12 @@ mod tests {
             carried: false,
             offload: false,
             prefetch_most: 0,
-            running: None,
         };
-        let plans = list(&request, &offer);
+        let plans = list(&request, &capabilities);
         assert!(plans.len() >= 24, "{}", plans.len());
         assert!(plans.iter().enumerate().all(|(index, plan)| !plans[..index].contains(plan)));
         assert!(plans.iter().any(|plan| matches!(plan.space, Space::Exact(_))));
-        let without = list(&request, &Offer { exact: false, dtypes: vec![Dtype::F32], ..offer });
+        let without = list(&request, &Capabilities { exact: false, dtypes: vec![Dtype::F32], ..capabilities });
         assert!(without.iter().all(|plan| !matches!(plan.space, Space::Exact(_))));
         assert!(without.iter().all(|plan| plan.precision == Precision::Uniform(Dtype::F32)));
         for plan in &plans {

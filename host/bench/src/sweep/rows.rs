@@ -1,7 +1,7 @@
 //! What a sweep found, as one JSON object. Sizes are bytes, times milliseconds.
 
 use serde::Serialize;
-use tilewright_plan::{Cost, Device, Objective, Plan, Request};
+use tilewright_plan::{Capabilities, Cost, Device, Objective, Plan, Request, Stage};
 
 use super::Honesty;
 
@@ -17,7 +17,7 @@ pub struct SweepReport {
     /// Runs of each plan.
     pub iterations: usize,
     /// What was asked for, per size; limits and objectives are the cases'.
-    pub requests: Vec<Request>,
+    pub requests: Vec<SweptRequest>,
     /// Every plan, per size.
     pub plans: Vec<PlanRow>,
     /// Every case.
@@ -26,6 +26,18 @@ pub struct SweepReport {
     pub honesty: Honesty,
     /// Ended from outside: what was measured until then.
     pub interrupted: bool,
+}
+
+/// A request of a sweep, and all else that a table needs of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct SweptRequest {
+    /// What was asked for.
+    #[serde(flatten)]
+    pub request: Request,
+    /// The kind of work.
+    pub stage: Stage,
+    /// What can be carried out.
+    pub capabilities: Capabilities,
 }
 
 /// A plan that was measured, or why not.

@@ -94,7 +94,7 @@ impl Work for Clips<'_> {
         plan.check(&output, &shape)?;
         let (machine, history) = workplace.ready()?;
         let job = ClipJob::new(machine, vae, &latent.values, limit(arguments, machine), arguments.objective.into())?;
-        let before = history.before(job.request());
+        let before = history.before(job.stage(), job.request());
         let job = job.with_history(&before);
         if arguments.dry_run {
             let (record, candidates) = job.decide(planner);

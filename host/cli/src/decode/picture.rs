@@ -67,7 +67,7 @@ impl Work for Pictures<'_> {
         plan.check(&output, &shape)?;
         let (machine, history) = workplace.ready()?;
         let job = Job::new(machine, vae, &latents, limit(arguments, machine), arguments.objective.into())?;
-        let before = history.before(job.request());
+        let before = history.before(job.stage(), job.request());
         let job = job.with_history(&before);
         if arguments.dry_run {
             let (record, candidates) = job.decide(planner);

@@ -4,9 +4,7 @@
 use std::{io, path::Path, sync::Arc, time::Duration};
 
 use tilewright_outputs::OwnFolder;
-use tilewright_plan::{
-    Attempt, Decision, Device, Facts, Offer, Outcome as Measured, Plan, Planner, PolicyIdentity, Request,
-};
+use tilewright_plan::{CostModel, Decision, LearnReport, Outcome as Measured, Plan, Planner, PolicyIdentity, Question};
 
 use crate::failure::{Failure, Outcome};
 
@@ -70,8 +68,8 @@ impl Planner for Pinned<'_> {
         self.planner.identity()
     }
 
-    fn decide(&mut self, request: &Request, device: &Device, offer: &Offer, facts: Arc<dyn Facts>) -> Decision {
-        if let Some(plan) = self.plan.take() {
+    fn decide(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision {
+        if let Some(plan) = self.plan.take_if(|_| question.attempts.is_empty()) {
             return Decision {
                 answer: None,
                 plan,
@@ -83,38 +81,18 @@ impl Planner for Pinned<'_> {
                 log: Vec::new(),
             };
         }
-        let decision = self.planner.decide(request, device, offer, facts);
+        let decision = self.planner.decide(question, costs);
         self.keep(&decision.plan);
         decision
     }
 
-    fn recover(
-        &mut self,
-        request: &Request,
-        device: &Device,
-        offer: &Offer,
-        facts: Arc<dyn Facts>,
-        attempts: &[Attempt],
-    ) -> Decision {
-        let decision = self.planner.recover(request, device, offer, facts, attempts);
-        self.keep(&decision.plan);
-        decision
-    }
-
-    fn stand_in(
-        &mut self,
-        request: &Request,
-        device: &Device,
-        offer: &Offer,
-        facts: Arc<dyn Facts>,
-        attempts: &[Attempt],
-    ) -> Option<Decision> {
-        let decision = self.planner.stand_in(request, device, offer, facts, attempts)?;
+    fn fallback(&mut self, question: &Question<'_>, costs: &dyn CostModel) -> Option<Decision> {
+        let decision = self.planner.fallback(question, costs)?;
         self.keep(&decision.plan);
         Some(decision)
     }
 
-    fn learn(&mut self, request: &Request, device: &Device, plan: &Plan, outcome: &Measured) {
-        self.planner.learn(request, device, plan, outcome);
+    fn learn(&mut self, question: &Question<'_>, plan: &Plan, outcome: &Measured) -> LearnReport {
+        self.planner.learn(question, plan, outcome)
     }
 }

@@ -74,7 +74,7 @@ impl Work for Clips<'_> {
         let (height, width) = source.size();
         let extents = ClipExtents { frames, height, width };
         let job = ClipEncodeJob::new(machine, vae, extents, limit(arguments, machine), arguments.objective.into())?;
-        let before = history.before(job.request());
+        let before = history.before(job.stage(), job.request());
         let job = job.with_history(&before);
         if arguments.dry_run {
             let (record, candidates) = job.decide(planner);

@@ -57,7 +57,7 @@ impl Work for Pictures<'_> {
         source.say_notes();
         let (machine, history) = workplace.ready()?;
         let job = EncodeJob::new(machine, vae, &pictures, limit(arguments, machine), arguments.objective.into())?;
-        let before = history.before(job.request());
+        let before = history.before(job.stage(), job.request());
         let job = job.with_history(&before);
         if arguments.dry_run {
             let (record, candidates) = job.decide(planner);

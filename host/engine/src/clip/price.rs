@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tilewright_models::wan::{Config, Extent, Footprint, Tiled};
-use tilewright_plan::{Cost, Dtype, Facts, Layout, Plan, Precision, Request, Space, Time, Trial};
+use tilewright_plan::{Cost, CostModel, Dtype, Layout, Plan, Precision, Request, Space, Time, Trial};
 use tilewright_torch::probe::Measured;
 
 use crate::grid::Axis;
@@ -95,8 +95,12 @@ impl ClipEstimator {
     }
 }
 
-impl Facts for ClipEstimator {
-    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+impl CostModel for ClipEstimator {
+    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+        plans.iter().map(|plan| self.estimate_one(plan)).collect()
+    }
+
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         if let Time::Blended { .. } = plan.time {
             return Err("this model carries its causal state: chunks decoded alone would only lose it".into());
         }

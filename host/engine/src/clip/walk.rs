@@ -10,7 +10,7 @@ use tilewright_models::{
     ComputeFormat,
     wan::{Clip, Decoder, Spread},
 };
-use tilewright_plan::{Dtype, Failure, Outcome, Plan, Release, Space};
+use tilewright_plan::{Dtype, Failure, Outcome, Plan, Release, Space, UnderWay};
 use tilewright_torch::{memory, non_finite, probe};
 
 use super::{ClipJob, Sink, price::Rounds};
@@ -424,10 +424,10 @@ impl Work for Walk<'_> {
         Ok(((), Outcome { elapsed: self.elapsed, ..outcome }))
     }
 
-    fn under_way(&self) -> Option<(u32, Plan)> {
+    fn under_way(&self) -> Option<UnderWay> {
         // The first rounds show what a plan takes: what fails there may begin anew in any way.
         let live = self.live.as_ref().filter(|live| live.rounds > 1)?;
-        Some((self.delivered[live.sample], live.plan.clone()))
+        Some(UnderWay { frames_done: self.delivered[live.sample], plan: live.plan.clone() })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tilewright_models::wan::{EncoderConfig, EncoderExtent, EncoderFootprint};
-use tilewright_plan::{Cost, Dtype, Facts, Layout, Plan, Precision, Request, Space, Time, Trial};
+use tilewright_plan::{Cost, CostModel, Dtype, Layout, Plan, Precision, Request, Space, Time, Trial};
 use tilewright_torch::probe::Measured;
 
 use crate::grid::Axis;
@@ -76,8 +76,12 @@ impl ClipEncodeEstimator {
     }
 }
 
-impl Facts for ClipEncodeEstimator {
-    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+impl CostModel for ClipEncodeEstimator {
+    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+        plans.iter().map(|plan| self.estimate_one(plan)).collect()
+    }
+
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         if let Time::Blended { .. } = plan.time {
             return Err("this model carries its causal state: chunks encoded alone would only lose it".into());
         }

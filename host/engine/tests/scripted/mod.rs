@@ -13,8 +13,8 @@ use tch::{Kind, Tensor};
 use tilewright_engine::{Machine, Observer, Overrides, Probe, Vae};
 use tilewright_models::{Checkpoint, Latent};
 use tilewright_plan::{
-    Attempt, Candidate, Decision, Device, Dtype, Facts, Fallback, FallbackReason, Layout, Offer, Outcome, Plan,
-    Planner, PolicyIdentity, Precision, Release, Request, Space, Tile, Time, Trial,
+    Attempt, Candidate, CostModel, Decision, Dtype, Fallback, FallbackReason, Layout, LearnReport, Outcome, Plan,
+    Planner, PolicyIdentity, Precision, Question, Release, Space, Tile, Time, Trial,
 };
 use tilewright_torch::device::Choice;
 
@@ -50,12 +50,12 @@ impl Scripted {
         }
     }
 
-    fn next(&mut self, facts: &dyn Facts) -> Decision {
+    fn next(&mut self, facts: &dyn CostModel) -> Decision {
         self.trials = facts.trials(9);
         let plan = if self.plans.len() > 1 { self.plans.pop_front() } else { self.plans.front().cloned() }.unwrap();
         Decision {
             answer: Some(plan.clone()),
-            candidates: vec![Candidate { plan: plan.clone(), cost: facts.estimate(&plan) }],
+            candidates: vec![Candidate { plan: plan.clone(), cost: facts.estimate_one(&plan) }],
             plan,
             adjusted: vec!["overlap 300 → 192: at most a quarter of the tile".into()],
             fallback: None,
@@ -71,25 +71,16 @@ impl Planner for Scripted {
         &self.identity
     }
 
-    fn decide(&mut self, _: &Request, _: &Device, _: &Offer, facts: Arc<dyn Facts>) -> Decision {
-        self.next(&*facts)
+    fn decide(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision {
+        if !question.attempts.is_empty() {
+            self.recovered.push(question.attempts.to_vec());
+        }
+        self.next(&*costs)
     }
 
-    fn recover(&mut self, _: &Request, _: &Device, _: &Offer, facts: Arc<dyn Facts>, attempts: &[Attempt]) -> Decision {
-        self.recovered.push(attempts.to_vec());
-        self.next(&*facts)
-    }
-
-    fn stand_in(
-        &mut self,
-        _: &Request,
-        _: &Device,
-        _: &Offer,
-        _: Arc<dyn Facts>,
-        attempts: &[Attempt],
-    ) -> Option<Decision> {
+    fn fallback(&mut self, question: &Question<'_>, _: &dyn CostModel) -> Option<Decision> {
         let plan = self.own.pop_front()?;
-        let detail = format!("after {} failed attempts", attempts.len());
+        let detail = format!("after {} failed attempts", question.attempts.len());
         Some(Decision {
             answer: None,
             plan,
@@ -102,8 +93,9 @@ impl Planner for Scripted {
         })
     }
 
-    fn learn(&mut self, _: &Request, _: &Device, plan: &Plan, outcome: &Outcome) {
+    fn learn(&mut self, _: &Question<'_>, plan: &Plan, outcome: &Outcome) -> LearnReport {
         self.learned.push((plan.clone(), *outcome));
+        LearnReport::default()
     }
 }
 

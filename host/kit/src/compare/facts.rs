@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use serde::Serialize;
-use tilewright_plan::{Cost, Facts, Plan, Trial};
+use tilewright_plan::{Cost, CostModel, Plan, Trial};
 
 /// Where a price comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -22,24 +22,28 @@ pub(super) struct Priced {
     /// Plans without reasons.
     recorded: Vec<(Plan, Result<Cost, String>)>,
     trials: Vec<Trial>,
-    formula: Arc<dyn Facts>,
+    formula: Arc<dyn CostModel>,
     /// Recorded over formula: time and memory.
     scale: Option<(f64, f64)>,
 }
 
 impl Priced {
-    pub fn by_formula(formula: Arc<dyn Facts>) -> Self {
+    pub fn by_formula(formula: Arc<dyn CostModel>) -> Self {
         Self { recorded: Vec::new(), trials: Vec::new(), formula, scale: None }
     }
 
     /// Recorded prices and measurements before the formula's. What the formula is off by is the geometric mean over those plans that both
     /// have a price for.
-    pub fn recorded(recorded: &[(Plan, Result<Cost, String>)], trials: Vec<Trial>, formula: Arc<dyn Facts>) -> Self {
+    pub fn recorded(
+        recorded: &[(Plan, Result<Cost, String>)],
+        trials: Vec<Trial>,
+        formula: Arc<dyn CostModel>,
+    ) -> Self {
         let bare = |plan: &Plan| Plan { reason: String::new(), ..plan.clone() };
         let recorded: Vec<_> = recorded.iter().map(|(plan, price)| (bare(plan), price.clone())).collect();
         let mut logs = (0.0, 0.0, 0u32);
         for (plan, price) in &recorded {
-            let (Ok(price), Ok(by_formula)) = (price, formula.estimate(plan)) else { continue };
+            let (Ok(price), Ok(by_formula)) = (price, formula.estimate_one(plan)) else { continue };
             let time = price.elapsed.as_secs_f64() / by_formula.elapsed.as_secs_f64();
             let memory = price.peak_bytes as f64 / by_formula.peak_bytes as f64;
             if time.is_normal() && memory.is_normal() {
@@ -62,7 +66,7 @@ impl Priced {
         if let Some((_, price)) = self.recorded.iter().find(|(known, _)| *known == bare) {
             return (price.clone(), Pricing::Recorded);
         }
-        let price = self.formula.estimate(plan);
+        let price = self.formula.estimate_one(plan);
         let Some((time, memory)) = self.scale else { return (price, Pricing::Formula) };
         let scaled = price.map(|cost| Cost {
             elapsed: Duration::try_from_secs_f64(cost.elapsed.as_secs_f64() * time).unwrap_or(Duration::MAX),
@@ -73,8 +77,12 @@ impl Priced {
     }
 }
 
-impl Facts for Priced {
-    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+impl CostModel for Priced {
+    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+        plans.iter().map(|plan| self.estimate_one(plan)).collect()
+    }
+
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         self.priced(plan).0
     }
 

@@ -3,7 +3,8 @@
 use std::{io::BufReader, path::Path};
 
 use tilewright_plan::{
-    Attempt, Cost, Device, Offer, Plan, Record, Request, Trial, exchange::Question, records, records::Damage,
+    Attempt, Capabilities, Cost, Device, Plan, Question, Record, Request, Stage, Trial, UnderWay,
+    exchange::RecordedQuestion, records, records::Damage,
 };
 use tilewright_policy::gate::golden;
 
@@ -14,12 +15,16 @@ use super::{CompareError, facts::Priced};
 pub struct RecordedRequest {
     /// Where it stands and what it is, in a few words.
     pub name: String,
+    /// The kind of work.
+    pub stage: Stage,
     /// What was asked for.
     pub request: Request,
     /// On what.
     pub device: Device,
     /// What could be carried out.
-    pub offer: Offer,
+    pub capabilities: Capabilities,
+    /// The clip that was under way.
+    pub under_way: Option<UnderWay>,
     /// The attempts that had failed before.
     pub attempts: Vec<Attempt>,
     /// Prices that the record has.
@@ -47,7 +52,8 @@ pub fn read(path: &Path) -> Result<Vec<RecordedRequest>, CompareError> {
 /// Each call of a full record; of any other the decision, and the recovery where attempts failed.
 fn of(record: &Record, line: u64) -> Result<Vec<RecordedRequest>, Damage> {
     let calls = record.exchange.iter().flat_map(|exchange| &exchange.calls);
-    let asked: Vec<_> = calls.filter_map(|call| Some((call, call.question.offer()?))).collect();
+    let asked = calls.filter(|call| !matches!(call.question, RecordedQuestion::Learn { .. }));
+    let asked: Vec<_> = asked.filter_map(|call| Some((call, call.question.offer()?))).collect();
     if asked.is_empty() {
         return of_ordinary(record, line);
     }
@@ -57,13 +63,12 @@ fn of(record: &Record, line: u64) -> Result<Vec<RecordedRequest>, Damage> {
         let most = call.heard.trials.iter().max_by_key(|trials| trials.trials.len());
         RecordedRequest {
             name: name(line, &call.request) + &nth,
+            stage: call.stage(),
             request: call.request.clone(),
             device: call.device.clone(),
-            offer: offer.clone(),
-            attempts: match &call.question {
-                Question::Recover { attempts, .. } => attempts.clone(),
-                Question::Decide { .. } | Question::Learn { .. } => Vec::new(),
-            },
+            capabilities: offer.capabilities.clone(),
+            under_way: call.under_way(),
+            attempts: call.question.attempts().to_vec(),
             prices: prices.collect(),
             trials: most.map_or(Vec::new(), |trials| trials.trials.iter().map(Into::into).collect()),
         }
@@ -72,15 +77,17 @@ fn of(record: &Record, line: u64) -> Result<Vec<RecordedRequest>, Damage> {
 }
 
 fn of_ordinary(record: &Record, line: u64) -> Result<Vec<RecordedRequest>, Damage> {
-    let offer = golden::offer_of(record);
-    if let Some(what) = records::sense_of_offer(&offer) {
+    let capabilities = golden::capabilities_of(record);
+    if let Some(what) = records::sense_of_capabilities(&capabilities) {
         return Err(Damage::Senseless { line, what });
     }
     let first = RecordedRequest {
         name: name(line, &record.request),
+        stage: record.stage(),
         request: record.request.clone(),
         device: record.device.clone(),
-        offer,
+        capabilities,
+        under_way: None,
         attempts: Vec::new(),
         prices: record.estimate.iter().map(|cost| (record.plan.clone(), Ok(*cost))).collect(),
         trials: Vec::new(),
@@ -110,8 +117,14 @@ fn name(line: u64, request: &Request) -> String {
 }
 
 impl RecordedRequest {
-    pub(super) fn facts(&self) -> Priced {
-        let formula = golden::prices(&self.request, &self.device, &self.offer);
+    pub(super) fn question(&self) -> Question<'_> {
+        Question::new(self.stage, &self.request, &self.device, &self.capabilities)
+            .going_on(self.under_way.as_ref())
+            .after(&self.attempts)
+    }
+
+    pub(super) fn costs(&self) -> Priced {
+        let formula = golden::prices(&self.request, &self.device, &self.capabilities);
         Priced::recorded(&self.prices, self.trials.clone(), formula)
     }
 }

@@ -118,7 +118,7 @@ fn a_record_s_own_price_stands_and_scales_the_others() {
     assert_eq!(difference.request, "line 1: flux 1024×1024");
     let set = golden::set();
     let golden = set.iter().find(|golden| golden.name == "x86_v4 flux-f32 1024×1024 plenty balanced").unwrap();
-    let formula = |plan: &Plan| golden.facts().estimate(plan).unwrap().elapsed.as_secs_f64();
+    let formula = |plan: &Plan| golden.costs().estimate_one(plan).unwrap().elapsed.as_secs_f64();
     let expected = formula(&difference.b.plan) * 9.0 / formula(&difference.a.plan);
     assert!((difference.b.estimate.unwrap().elapsed.as_secs_f64() / expected - 1.0).abs() < 1e-6);
 }
@@ -131,7 +131,7 @@ fn a_full_record_s_prices_are_taken() {
             "precision": {"kind": "uniform", "dtype": precision}, "layout": "channels-last", "release": "keep", "offload": false,
             "prefetch": 0, "reason": "priced"})
     };
-    let offer = golden::offer_of(&serde_json::from_value(full.clone()).unwrap());
+    let offer = golden::capabilities_of(&serde_json::from_value(full.clone()).unwrap());
     let reply = |plan: &Value| json!({"answer": plan, "plan": plan, "adjusted": [], "fallback": null, "fuel": 1});
     let measured = json!({"elapsed_ns": 1, "peak_bytes": 1, "attempts": 1});
     full["exchange"] = json!({"session": "s", "calls": [

@@ -2,25 +2,31 @@
 
 use std::sync::Arc;
 
-use tilewright_plan::{Decision, Device, Facts, Offer, Planner, Request};
+use tilewright_plan::{Capabilities, CostModel, Decision, Device, Planner, Question, Request, Stage};
 use tilewright_policy::{Policy, gate::golden};
 
 /// A request with all that a decision needs.
 #[derive(Clone)]
 pub struct Asked {
+    /// The kind of work.
+    pub stage: Stage,
     /// What is asked for.
     pub request: Request,
     /// What it runs on.
     pub device: Device,
     /// What can be carried out.
-    pub offer: Offer,
+    pub capabilities: Capabilities,
     /// What prices plans.
-    pub facts: Arc<dyn Facts>,
+    pub costs: Arc<dyn CostModel>,
 }
 
 impl Asked {
+    pub(super) fn question(&self) -> Question<'_> {
+        Question::new(self.stage, &self.request, &self.device, &self.capabilities)
+    }
+
     pub(super) fn decide(&self, policy: &mut Policy) -> Decision {
-        policy.decide(&self.request, &self.device, &self.offer, self.facts.clone())
+        policy.decide(&self.question(), self.costs.clone())
     }
 }
 
@@ -29,10 +35,11 @@ pub fn requests() -> Vec<Asked> {
     let golden = golden::set().into_iter();
     golden
         .map(|golden| Asked {
-            facts: golden.facts(),
+            costs: golden.costs(),
+            stage: golden.stage,
             request: golden.request,
             device: golden.device,
-            offer: golden.offer,
+            capabilities: golden.capabilities,
         })
         .collect()
 }

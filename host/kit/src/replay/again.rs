@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use tilewright_plan::{
-    FallbackReason, Plan, Planner,
-    exchange::{Call, Question, Reply},
+    FallbackReason, Plan, Planner, Question,
+    exchange::{Call, RecordedQuestion, Reply},
 };
 
 use super::{
@@ -180,24 +180,25 @@ fn replay(session: &Session, makes: &mut Makes<'_>, rows: &mut Vec<AgainRow>) ->
 
 /// One call, with the record in the host's place.
 pub(super) fn call_again(planner: &mut dyn Planner, call: &Call, elsewhere: Arc<Prices>) -> (Reply, Missing) {
-    let facts = Remembered::new(&call.heard, elsewhere);
-    let Call { request, device, .. } = call;
-    let reply = match &call.question {
-        Question::Decide { offer } => (&planner.decide(request, device, offer, facts.clone())).into(),
-        Question::Recover { offer, attempts } => {
-            (&planner.recover(request, device, offer, facts.clone(), attempts)).into()
-        }
-        Question::Learn { plan, measured } => {
-            planner.learn(request, device, plan, &(*measured).into());
-            planner.learnt().into()
+    let costs = Remembered::new(&call.heard, elsewhere);
+    let (Call { request, device, question: recorded, .. }, under_way) = (call, call.under_way());
+    // The default, for an outcome in an old record, adds nothing to what the request tells.
+    let capabilities = recorded.offer().map(|offer| offer.capabilities.clone()).unwrap_or_default();
+    let question = Question::new(call.stage(), request, device, &capabilities)
+        .going_on(under_way.as_ref())
+        .after(recorded.attempts());
+    let reply = match recorded {
+        RecordedQuestion::Learn { plan, measured, .. } => planner.learn(&question, plan, &(*measured).into()).into(),
+        RecordedQuestion::Decide { .. } | RecordedQuestion::Recover { .. } => {
+            (&planner.decide(&question, costs.clone())).into()
         }
     };
-    (reply, facts.missing())
+    (reply, costs.missing())
 }
 
 /// Whether this tells of something that a policy which was asked can't have learnt without fuel.
 fn is_unasked(call: &Call) -> bool {
-    matches!(call.question, Question::Learn { .. }) && call.reply.fuel == 0 && call.reply.fallback.is_none()
+    matches!(call.question, RecordedQuestion::Learn { .. }) && call.reply.fuel == 0 && call.reply.fallback.is_none()
 }
 
 pub(super) fn reason(reply: &Reply) -> Option<FallbackReason> {

@@ -6,8 +6,8 @@ use std::{
 };
 
 use tilewright_plan::{
-    Cost, Facts, Plan, Trial,
-    exchange::{Heard, Price},
+    Cost, CostModel, Plan, Trial,
+    exchange::{HostAnswers, Price},
 };
 
 use super::bare;
@@ -36,7 +36,7 @@ pub(crate) struct Missing {
 }
 
 impl Remembered {
-    pub fn new(heard: &Heard, elsewhere: Arc<Prices>) -> Arc<Self> {
+    pub fn new(heard: &HostAnswers, elsewhere: Arc<Prices>) -> Arc<Self> {
         let mut prices = HashMap::with_capacity(heard.estimates.len());
         for estimate in &heard.estimates {
             // A plan's reason changes nothing of its price.
@@ -51,8 +51,12 @@ impl Remembered {
     }
 }
 
-impl Facts for Remembered {
-    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+impl CostModel for Remembered {
+    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+        plans.iter().map(|plan| self.estimate_one(plan)).collect()
+    }
+
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let plan = bare(plan);
         if let Some(price) = self.prices.get(&plan) {
             return price.clone();

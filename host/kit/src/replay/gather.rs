@@ -116,7 +116,7 @@ pub fn gather(records: impl IntoIterator<Item = Result<(u64, Record), Damage>>) 
         recorded.records += 1;
         if let Some(outcome) = record.measured() {
             recorded.found.push(Found {
-                work: Work::of(&record.request, &record.device),
+                work: Work::of(record.stage(), &record.request, &record.device),
                 plan: super::bare(&record.plan),
                 elapsed_ns: u64::try_from(outcome.elapsed.as_nanos()).unwrap_or(u64::MAX),
                 peak_bytes: outcome.peak_bytes,

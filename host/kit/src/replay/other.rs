@@ -4,7 +4,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use serde::Serialize;
-use tilewright_plan::{Plan, exchange::Price, exchange::Question};
+use tilewright_plan::{Plan, exchange::Price, exchange::RecordedQuestion};
 
 use super::{
     Makes, Recorded, ReplayError, Spoken, Work,
@@ -134,13 +134,13 @@ pub fn other(recorded: &Recorded, makes: &mut Makes<'_>) -> Result<Other, Replay
     for session in &recorded.sessions {
         let mut planner = makes(&session.policy).map_err(ReplayError::Policy)?;
         for Spoken { line, call } in &session.calls {
-            let known = known.about(&Work::of(&call.request, &call.device));
+            let known = known.about(&Work::of(call.stage(), &call.request, &call.device));
             let (reply, missing) = call_again(planner.as_mut(), call, known.prices.clone());
             let (Some(now), Some(then)) = (reply.plan.clone(), call.reply.plan.clone()) else {
                 failed_to_learn += usize::from(reply.fallback.is_some());
                 continue;
             };
-            debug_assert!(!matches!(call.question, Question::Learn { .. }));
+            debug_assert!(!matches!(call.question, RecordedQuestion::Learn { .. }));
             let prices = |plan: &Plan| known.price(plan, &call.heard.estimates);
             let worth = known.measured(&then).zip(known.measured(&now)).map(|pair| (Basis::Measured, pair));
             let worth = worth.or_else(|| Some((Basis::Estimated, prices(&then).zip(prices(&now))?)));
@@ -211,7 +211,7 @@ impl Library {
             known.measured.entry(found.plan.clone()).or_default().push((found.elapsed_ns, found.peak_bytes));
         }
         for Spoken { call, .. } in recorded.sessions.iter().flat_map(|session| &session.calls) {
-            let known = library.entry(&Work::of(&call.request, &call.device));
+            let known = library.entry(&Work::of(call.stage(), &call.request, &call.device));
             let prices = Arc::make_mut(&mut known.prices);
             // A device that was measured anew has new prices: the latest hold.
             prices.extend(call.heard.estimates.iter().map(|heard| (bare(&heard.plan), heard.price.clone())));

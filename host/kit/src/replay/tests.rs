@@ -1,9 +1,9 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tilewright_plan::{
-    Attempt, Backend, Cost, Decision, Device, Dtype, Facts, Fallback, FallbackReason, Hint, Layout, Learnt, Model,
-    Objective, Offer, Outcome, Plan, Planner, PolicyIdentity, PoolStatistics, Precision, Record, Recorder, Release,
-    Request, Space, Tile, Time, Trial, exchange::Exchange,
+    Attempt, Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Fallback, FallbackReason, Hint, Layout,
+    LearnReport, Model, Objective, Outcome, Plan, Planner, PolicyIdentity, PoolStatistics, Precision, Question, Record,
+    Recorder, Release, Request, Space, Stage, Tile, Time, Trial, UnderWay, exchange::Exchange,
 };
 
 use tilewright_policy::CacheDir;
@@ -13,8 +13,12 @@ use super::*;
 /// Prices by the tile's side; those of odd plans are refused.
 struct Prices;
 
-impl Facts for Prices {
-    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+impl CostModel for Prices {
+    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+        plans.iter().map(|plan| self.estimate_one(plan)).collect()
+    }
+
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let side = plan.space.tile().map_or(1024, |tile| tile.height);
         if side % 2 == 1 {
             return Err("odd".into());
@@ -77,16 +81,12 @@ impl Planner for Stub {
         &self.identity
     }
 
-    fn decide(&mut self, request: &Request, device: &Device, offer: &Offer, facts: Arc<dyn Facts>) -> Decision {
-        self.recover(request, device, offer, facts, &[])
-    }
-
-    fn recover(&mut self, _: &Request, _: &Device, _: &Offer, facts: Arc<dyn Facts>, attempts: &[Attempt]) -> Decision {
+    fn decide(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision {
         let fails = self.fails.or_else(|| (self.late == Some(self.asked)).then_some(FallbackReason::Timeout));
         self.asked += 1;
-        let seen = facts.trials(self.most).len() as u64;
-        let mut priced = self.sides.iter().map(|side| plan(*side)).filter(|plan| facts.estimate(plan).is_ok());
-        let chosen = priced.nth(self.learnt as usize + attempts.len()).unwrap_or(plan(8));
+        let seen = costs.trials(self.most).len() as u64;
+        let mut priced = self.sides.iter().map(|side| plan(*side)).filter(|plan| costs.estimate_one(plan).is_ok());
+        let chosen = priced.nth(self.learnt as usize + question.attempts.len()).unwrap_or(plan(8));
         Decision {
             answer: fails.is_none().then(|| chosen.clone()),
             plan: chosen,
@@ -99,12 +99,9 @@ impl Planner for Stub {
         }
     }
 
-    fn learn(&mut self, _: &Request, _: &Device, _: &Plan, _: &Outcome) {
+    fn learn(&mut self, _: &Question<'_>, _: &Plan, _: &Outcome) -> LearnReport {
         self.learnt += 1;
-    }
-
-    fn learnt(&self) -> Learnt {
-        Learnt { fuel: u64::from(self.learnt), failure: None }
+        LearnReport { fuel: u64::from(self.learnt), failure: None }
     }
 }
 
@@ -141,8 +138,8 @@ fn device() -> Device {
     }
 }
 
-fn offer() -> Offer {
-    Offer {
+fn offer() -> Capabilities {
+    Capabilities {
         dtypes: vec![Dtype::F32],
         tile_unit: 8,
         tile_least: 64,
@@ -151,7 +148,6 @@ fn offer() -> Offer {
         carried: false,
         offload: false,
         prefetch_most: 0,
-        running: None,
     }
 }
 
@@ -165,12 +161,17 @@ fn recorded(planner: Stub, decodes: usize) -> Vec<Record> {
     let identity = planner.identity.clone();
     let mut recorder = Recorder::new(Box::new(planner), true);
     let decode = |index| {
-        let facts: Arc<dyn Facts> = Arc::new(Prices);
-        let first = recorder.decide(&request(), &device(), &offer(), facts.clone());
+        let facts: Arc<dyn CostModel> = Arc::new(Prices);
+        let first = recorder.decide(&Question::new(Stage::Decode, &request(), &device(), &offer()), facts.clone());
         let failure = tilewright_plan::Failure::OverLimit { bytes: 1 };
         let attempts = [Attempt { plan: first.plan, failure }];
-        let decision = recorder.recover(&request(), &device(), &offer(), facts, &attempts);
-        recorder.learn(&request(), &device(), &decision.plan, &outcome(10 + index));
+        let decision =
+            recorder.decide(&Question::new(Stage::Decode, &request(), &device(), &offer()).after(&attempts), facts);
+        recorder.learn(
+            &Question::new(Stage::Decode, &request(), &device(), &offer()),
+            &decision.plan,
+            &outcome(10 + index),
+        );
         record(identity.clone(), decision, outcome(10 + index), recorder.take())
     };
     (0..decodes as u64).map(decode).collect()
@@ -180,6 +181,8 @@ fn record(policy: PolicyIdentity, decision: Decision, outcome: Outcome, exchange
     Record {
         tilewright: "0.1.0".into(),
         time: "2026-11-21T00:00:00Z".into(),
+        stage: None,
+        capabilities: None,
         request: request(),
         device: device(),
         policy,
@@ -383,13 +386,15 @@ fn no_number_in_a_record_ends_the_program() {
 fn recorded_of(planner: Box<dyn Planner + Send>) -> Record {
     let identity = planner.identity().clone();
     let mut recorder = Recorder::new(planner, true);
-    let facts: Arc<dyn Facts> = Arc::new(Prices);
-    let first = recorder.decide(&request(), &device(), &offer(), facts.clone());
+    let facts: Arc<dyn CostModel> = Arc::new(Prices);
+    let first = recorder.decide(&Question::new(Stage::Decode, &request(), &device(), &offer()), facts.clone());
     let attempts = [Attempt { plan: first.plan, failure: tilewright_plan::Failure::OutOfMemory { bytes: 1 } }];
-    let running = Offer { running: Some(plan(256)), ..offer() };
+    let under_way = UnderWay { frames_done: 13, plan: plan(256) };
     let clip = Request { frames: 17, ..request() };
-    let decision = recorder.recover(&clip, &device(), &running, facts, &attempts);
-    recorder.learn(&request(), &device(), &decision.plan, &outcome(10));
+    let (device, capabilities) = (device(), offer());
+    let question = Question::new(Stage::Decode, &clip, &device, &capabilities).going_on(Some(&under_way));
+    let decision = recorder.decide(&question.after(&attempts), facts);
+    recorder.learn(&Question::new(Stage::Decode, &request(), &device, &capabilities), &decision.plan, &outcome(10));
     let exchange = recorder.take();
     record(identity, decision, outcome(10), exchange)
 }

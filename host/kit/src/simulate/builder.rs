@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 use tilewright_plan::{
-    Cost, Device, Dtype, Failure, Hint, Objective, Offer, Plan, Precision, Record, Request, records,
+    Capabilities, Cost, Device, Dtype, Failure, Objective, Plan, Precision, Record, Request, Stage, records,
 };
 
 use super::table::{Case, Entry, FORMAT, Table, TableError};
@@ -38,8 +38,9 @@ pub struct Builder {
 struct Group {
     work: Work,
     device: Device,
+    stage: Stage,
     request: Request,
-    offer: Offer,
+    capabilities: Capabilities,
     plans: Vec<Gathered>,
     places: HashMap<Plan, usize>,
 }
@@ -56,8 +57,17 @@ struct Gathered {
 #[derive(Debug, Deserialize)]
 struct Sweep {
     device: Device,
-    requests: Vec<Request>,
+    requests: Vec<SweptRequest>,
     plans: Vec<SweptPlan>,
+}
+
+/// A size of a sweep. Earlier programs wrote the request alone, and all else as its hints.
+#[derive(Debug, Deserialize)]
+struct SweptRequest {
+    #[serde(flatten)]
+    request: Request,
+    stage: Option<Stage>,
+    capabilities: Option<Capabilities>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -82,12 +92,12 @@ impl Builder {
             self.left.other_devices += 1;
             return;
         }
-        let Some(offer) = offered(&record.request.hints) else {
+        let Some(capabilities) = record.capabilities().filter(is_sound) else {
             self.left.without_offer += 1;
             return;
         };
         let priced = self.priced;
-        let group = self.group(&record.request, &record.device, offer);
+        let group = self.group(record.stage(), &record.request, &record.device, capabilities);
         for attempt in &record.attempts {
             // Memory that ran out did so under that limit; what is not finite is so under any, but in f32 for want of a sound latent.
             let is_narrow = attempt.plan.precision != Precision::Uniform(Dtype::F32);
@@ -121,17 +131,21 @@ impl Builder {
             return Ok(());
         }
         for row in &sweep.plans {
-            let of_size = |request: &&Request| (request.width, request.height) == (row.width, row.height);
-            let Some((request, offer)) =
-                sweep.requests.iter().find(of_size).and_then(|request| Some((request, offered(&request.hints)?)))
-            else {
+            let of_size = |of: &&SweptRequest| (of.request.width, of.request.height) == (row.width, row.height);
+            let swept = sweep.requests.iter().find(of_size).and_then(|of| {
+                let hints = &of.request.hints;
+                let capabilities =
+                    of.capabilities.clone().or_else(|| Capabilities::of_hints(hints)).filter(is_sound)?;
+                Some((of.stage.unwrap_or_else(|| Stage::of_hints(hints)), &of.request, capabilities))
+            });
+            let Some((stage, request, capabilities)) = swept else {
                 self.left.without_offer += 1;
                 continue;
             };
             if row.samples_ms.is_empty() {
                 self.left.without_outcome += 1;
             }
-            let entry = self.group(request, &sweep.device, offer).entry(&row.plan);
+            let entry = self.group(stage, request, &sweep.device, capabilities).entry(&row.plan);
             entry.estimate = row.estimate.or(entry.estimate);
             let peak = row.peak_bytes.unwrap_or(0);
             entry.runs.extend(row.samples_ms.iter().map(|sample| (*sample, peak)));
@@ -174,16 +188,17 @@ impl Builder {
         text.is_none_or(|text| [&device.name, &device.arch].iter().any(|known| known.to_lowercase().contains(&text)))
     }
 
-    fn group(&mut self, request: &Request, device: &Device, offer: Offer) -> &mut Group {
-        let work = Work::of(request, device);
+    fn group(&mut self, stage: Stage, request: &Request, device: &Device, capabilities: Capabilities) -> &mut Group {
+        let work = Work::of(stage, request, device);
         let place = self.groups.iter().position(|group| group.work == work).unwrap_or_else(|| {
             let mut request = request.clone();
             request.objective = Objective::Balanced;
             self.groups.push(Group {
                 work,
                 device: device.clone(),
+                stage,
                 request,
-                offer,
+                capabilities,
                 plans: Vec::new(),
                 places: HashMap::new(),
             });
@@ -217,25 +232,11 @@ impl Group {
                 failure: gathered.failure.filter(|_| gathered.runs.is_empty()),
             }
         });
-        Case { request: self.request, offer: self.offer, plans: plans.collect() }
+        Case { stage: Some(self.stage), request: self.request, capabilities: self.capabilities, plans: plans.collect() }
     }
 }
 
-/// The offer, as the request's hints have it, where it is one that this program could have made.
-pub(crate) fn offered(hints: &[Hint]) -> Option<Offer> {
-    let of = |name: &str| hints.iter().find(|hint| hint.name == name).map(|hint| hint.value.as_str());
-    let number = |name: &str| of(name)?.parse::<u32>().ok();
-    let flag = |name: &str| of(name)?.parse::<bool>().ok();
-    let offer = Offer {
-        dtypes: of("offer.dtypes")?.split(',').map(|name| name.parse().ok()).collect::<Option<_>>()?,
-        tile_unit: number("offer.tile-unit")?,
-        tile_least: number("offer.tile-least")?,
-        batch_most: number("offer.batch-most")?,
-        exact: flag("offer.exact")?,
-        carried: flag("offer.carried")?,
-        offload: flag("offer.offload")?,
-        prefetch_most: number("offer.prefetch-most")?,
-        running: None,
-    };
-    records::sense_of_offer(&offer).is_none().then_some(offer)
+/// True of capabilities that this program could have.
+fn is_sound(capabilities: &Capabilities) -> bool {
+    records::sense_of_capabilities(capabilities).is_none()
 }

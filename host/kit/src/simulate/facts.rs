@@ -8,10 +8,9 @@ use std::{
     time::Duration,
 };
 
-use tilewright_plan::{Cost, Facts, Outcome, Plan, Request, Trial};
+use tilewright_plan::{Cost, CostModel, Outcome, Plan, Request, Stage, Trial};
 
 use super::Case;
-use crate::replay::stage;
 
 /// What a policy is told of a plan without a price.
 const UNKNOWN: &str = "not in the device's table";
@@ -22,6 +21,7 @@ const ABOUT: u128 = 4;
 /// A plan that was carried out earlier in the workload.
 #[derive(Clone, Debug)]
 pub(crate) struct Past {
+    pub stage: Stage,
     pub request: Request,
     pub plan: Plan,
     pub estimate: Cost,
@@ -31,7 +31,7 @@ pub(crate) struct Past {
 impl Past {
     /// What it makes likely for the request at hand, as the host tells it: the price for now, times measured over priced then.
     fn told(&self, case: &Case) -> Option<Trial> {
-        if self.request.model != case.request.model || stage(&self.request) != stage(&case.request) {
+        if self.request.model != case.request.model || self.stage != case.stage() {
             return None;
         }
         let size = |request: &Request| {
@@ -75,8 +75,12 @@ impl Tabled {
     }
 }
 
-impl Facts for Tabled {
-    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+impl CostModel for Tabled {
+    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+        plans.iter().map(|plan| self.estimate_one(plan)).collect()
+    }
+
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         self.case.estimate(plan).ok_or_else(|| {
             self.unknown.fetch_add(1, Ordering::Relaxed);

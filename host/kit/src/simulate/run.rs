@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tilewright_plan::{Attempt, Decision, Device, Dtype, Failure, Outcome, Plan, Planner, PoolStatistics, Request};
+use tilewright_plan::{
+    Attempt, Decision, Device, Dtype, Failure, Outcome, Plan, Planner, PoolStatistics, Question, Request,
+};
 
 use super::{
     Case, Choice, Entry, Item, PolicyRow, RequestRow, Simulation, Table, What,
@@ -79,9 +81,10 @@ enum End {
 impl Walk<'_> {
     fn request(&mut self, item: &Item, case: &Arc<Case>) -> RequestRow {
         let request = Request { memory_limit: item.memory_limit, objective: item.objective, ..case.request.clone() };
-        let facts = Tabled::new(case.clone(), &self.past);
+        let costs = Tabled::new(case.clone(), &self.past);
+        let question = Question::new(case.stage(), &request, self.device, &case.capabilities);
         let best = case.best(self.device, item.objective, item.memory_limit);
-        let mut decision = self.planner.decide(&request, self.device, &case.offer, facts.clone());
+        let mut decision = self.planner.decide(&question, costs.clone());
         let mut attempts: Vec<Attempt> = Vec::new();
         let mut lost_ms = 0.0;
         let mut unknown = 0;
@@ -89,7 +92,7 @@ impl Walk<'_> {
         let (what, done, stands_in) = loop {
             self.fuel += decision.fuel;
             fallback = fallback.or_else(|| fallback_of(&decision));
-            let unknown_before = std::mem::replace(&mut unknown, facts.asked().1);
+            let unknown_before = std::mem::replace(&mut unknown, costs.asked().1);
             if decision.fallback.is_some() && unknown > unknown_before {
                 // The host's default is chosen by price: what the real one would have taken is not known.
                 break (What::NotInTable, None, None);
@@ -113,14 +116,14 @@ impl Walk<'_> {
             // As in the engine: after three attempts the host's own plans, if there are any for this planner.
             let own = (ASKED..MOST_WITH_OWN)
                 .contains(&attempts.len())
-                .then(|| self.planner.stand_in(&request, self.device, &case.offer, facts.clone(), &attempts));
+                .then(|| self.planner.fallback(&question.after(&attempts), &*costs));
             decision = match own.flatten() {
                 Some(own) => own,
                 None if attempts.len() >= MOST_ATTEMPTS => break (What::Failed, None, stands_in),
-                None => self.planner.recover(&request, self.device, &case.offer, facts.clone(), &attempts),
+                None => self.planner.decide(&question.after(&attempts), costs.clone()),
             };
         };
-        let (asked, unknown) = facts.asked();
+        let (asked, unknown) = costs.asked();
         self.asked = (self.asked.0 + asked, self.asked.1 + unknown);
         if let Some(done) = &done {
             self.learn(&request, case, &decision.plan, done, attempts.len());
@@ -187,10 +190,17 @@ impl Walk<'_> {
             attempts: failed as u32 + 1,
             pool: PoolStatistics::default(),
         };
-        self.planner.learn(request, self.device, plan, &outcome);
+        let question = Question::new(case.stage(), request, self.device, &case.capabilities);
+        self.planner.learn(&question, plan, &outcome);
         // What has no price then has none to compare with later.
         if let Some(estimate) = case.estimate(plan) {
-            self.past.push(Past { request: request.clone(), plan: plan.clone(), estimate, outcome });
+            self.past.push(Past {
+                stage: case.stage(),
+                request: request.clone(),
+                plan: plan.clone(),
+                estimate,
+                outcome,
+            });
         }
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::to_string as json;
 use thiserror::Error;
 use tilewright_plan::{
-    Backend, Cost, Device, Dtype, Failure, Objective, Offer, Plan, Precision, Request, Space, records,
+    Backend, Capabilities, Cost, Device, Dtype, Failure, Objective, Plan, Precision, Request, Space, Stage, records,
 };
 
 use tilewright_policy::oracle;
@@ -89,10 +89,14 @@ pub struct Table {
 /// Plans for one kind of work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Case {
+    /// The kind of work; tables of earlier programs name it in the request's hints only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<Stage>,
     /// What was asked for; limit and objective are a workload's to say.
     pub request: Request,
     /// What could be carried out.
-    pub offer: Offer,
+    #[serde(rename = "offer")]
+    pub capabilities: Capabilities,
     /// Each plan once.
     pub plans: Vec<Entry>,
 }
@@ -150,13 +154,18 @@ impl Choice {
 }
 
 impl Case {
+    /// The kind of work.
+    pub fn stage(&self) -> Stage {
+        self.stage.unwrap_or_else(|| Stage::of_hints(&self.request.hints))
+    }
+
     /// The best measured plan within a limit, by the rules of `tilewright bench sweep`: blended tiles below 256 pixels and, on a CPU, narrow types count
     /// only where nothing else fits; under `leanest` a plan may take at most four times as long as the quickest.
     pub fn best(&self, device: &Device, objective: Objective, memory_limit: u64) -> Option<Choice> {
         let measured = self.plans.iter().filter(|entry| entry.failure.is_none()).filter_map(Entry::measured);
         // A policy's answer is held to the offer and the device: what could not be had is no better choice.
         let most = memory_limit.min(device.total_bytes);
-        let is_offered = |plan: &Plan| oracle::illegal(plan, &self.request, &self.offer).is_empty();
+        let is_offered = |plan: &Plan| oracle::illegal(plan, &self.request, &self.capabilities, None).is_empty();
         let mut fitting: Vec<Choice> =
             measured.filter(|choice| choice.peak_bytes <= most && is_offered(&choice.plan)).collect();
         let is_sound = |choice: &Choice| match choice.plan.space {
@@ -221,7 +230,7 @@ impl Table {
             let number =
                 |entry: &Entry| entry.elapsed_ms.is_none_or(|time| time.is_finite() && (0.0..1e12).contains(&time));
             let what = records::sense_of_request(&case.request)
-                .or_else(|| records::sense_of_offer(&case.offer))
+                .or_else(|| records::sense_of_capabilities(&case.capabilities))
                 .or_else(|| (case.plans.len() > MOST_PLANS).then(|| format!("{} plans", case.plans.len())))
                 .or_else(|| (!case.plans.iter().all(number)).then(|| "a time that is none".to_owned()));
             if let Some(what) = what {
@@ -245,12 +254,13 @@ impl Table {
         );
         for (index, case) in self.cases.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
+            let stage = case.stage.map_or(Ok(String::new()), |stage| Ok(format!("\"stage\":{},\n", json(&stage)?)))?;
             // Into a text, which takes everything.
             let _ = write!(
                 text,
-                "{comma}\n{{\"request\":{},\n\"offer\":{},\n\"plans\":[",
+                "{comma}\n{{{stage}\"request\":{},\n\"offer\":{},\n\"plans\":[",
                 json(&case.request)?,
-                json(&case.offer)?
+                json(&case.capabilities)?
             );
             for (index, entry) in case.plans.iter().enumerate() {
                 let comma = if index == 0 { "" } else { "," };
@@ -263,8 +273,8 @@ impl Table {
     }
 
     /// The case of a request's kind, whatever device it ran on.
-    pub(crate) fn case_of(&self, request: &Request) -> Option<usize> {
-        let work = Work::of(request, &self.device);
-        self.cases.iter().position(|case| Work::of(&case.request, &self.device) == work)
+    pub(crate) fn case_of(&self, stage: Stage, request: &Request) -> Option<usize> {
+        let work = Work::of(stage, request, &self.device);
+        self.cases.iter().position(|case| Work::of(case.stage(), &case.request, &self.device) == work)
     }
 }

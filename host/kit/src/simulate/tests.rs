@@ -1,8 +1,8 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tilewright_plan::{
-    Attempt, Backend, Cost, Decision, Device, Dtype, Facts, Failure, Layout, Model, Objective, Offer, Outcome, Plan,
-    Planner, PolicyIdentity, Precision, Release, Request, Space, Tile, Time,
+    Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Failure, Layout, LearnReport, Model, Objective,
+    Outcome, Plan, Planner, PolicyIdentity, Precision, Question, Release, Request, Space, Tile, Time,
 };
 
 use super::*;
@@ -54,7 +54,7 @@ fn table() -> Table {
         objective: Objective::Balanced,
         hints: Vec::new(),
     };
-    let offer = Offer {
+    let capabilities = Capabilities {
         dtypes: vec![Dtype::F32],
         tile_unit: 8,
         tile_least: 64,
@@ -63,7 +63,6 @@ fn table() -> Table {
         carried: false,
         offload: false,
         prefetch_most: 0,
-        running: None,
     };
     let device = Device {
         backend: Backend::Cpu,
@@ -76,7 +75,7 @@ fn table() -> Table {
         fast_dtypes: vec![Dtype::F32],
     };
     let plans = vec![entry(0, 100.0, 3000), entry(512, 150.0, 1500), entry(256, 300.0, 600), entry(64, 200.0, 100)];
-    let cases = vec![Case { request, offer, plans }];
+    let cases = vec![Case { stage: None, request, capabilities, plans }];
     Table { tilewright_table: 1, name: "t".into(), about: "made up for a test".into(), device, cases }
 }
 
@@ -104,14 +103,10 @@ impl Planner for Stub {
         &self.identity
     }
 
-    fn decide(&mut self, request: &Request, device: &Device, offer: &Offer, facts: Arc<dyn Facts>) -> Decision {
-        self.recover(request, device, offer, facts, &[])
-    }
-
-    fn recover(&mut self, _: &Request, _: &Device, _: &Offer, facts: Arc<dyn Facts>, attempts: &[Attempt]) -> Decision {
-        self.trials.borrow_mut().push(facts.trials(256).len());
-        let plan = self.plans[attempts.len().min(self.plans.len() - 1)].clone();
-        let _ = facts.estimate(&plan);
+    fn decide(&mut self, question: &Question<'_>, costs: Arc<dyn CostModel>) -> Decision {
+        self.trials.borrow_mut().push(costs.trials(256).len());
+        let plan = self.plans[question.attempts.len().min(self.plans.len() - 1)].clone();
+        let _ = costs.estimate_one(&plan);
         Decision {
             answer: Some(plan.clone()),
             plan,
@@ -124,7 +119,9 @@ impl Planner for Stub {
         }
     }
 
-    fn learn(&mut self, _: &Request, _: &Device, _: &Plan, _: &Outcome) {}
+    fn learn(&mut self, _: &Question<'_>, _: &Plan, _: &Outcome) -> LearnReport {
+        LearnReport::default()
+    }
 }
 
 fn simulated(table: &Table, plans: &[Plan], limits: &[u64], nearest: bool) -> PolicyRow {

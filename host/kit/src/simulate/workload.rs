@@ -192,8 +192,9 @@ pub fn from_records<'a>(
     records: impl IntoIterator<Item = &'a Record>,
 ) -> Result<(Vec<Item>, usize), WorkloadError> {
     let (mut items, mut left) = (Vec::new(), 0);
-    for Record { request, .. } in records {
-        match table.case_of(request) {
+    for record in records {
+        let request = &record.request;
+        match table.case_of(record.stage(), request) {
             Some(case) => items.push(Item { case, memory_limit: request.memory_limit, objective: request.objective }),
             None => left += 1,
         }

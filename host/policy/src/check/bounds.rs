@@ -1,8 +1,8 @@
 //! What a plan is held against.
 
-use tilewright_plan::{Offer, Request, Space};
+use tilewright_plan::{Capabilities, Plan, Request, Space, UnderWay};
 
-/// What a plan has to fit into: the offer and the extents of the request.
+/// The ranges that a plan has to lie in: capabilities, the extents of the request, and the plan of a clip under way.
 #[derive(Clone, Debug)]
 pub(crate) struct Bounds {
     pub batch: u32,
@@ -11,13 +11,16 @@ pub(crate) struct Bounds {
     pub width: u32,
     /// Output frames per latent frame.
     pub scale: u32,
-    pub offer: Offer,
+    pub capabilities: Capabilities,
+    /// The plan that a clip is under way with.
+    pub running: Option<Plan>,
 }
 
 impl Bounds {
-    pub fn new(request: &Request, offer: &Offer) -> Self {
+    pub fn new(request: &Request, capabilities: &Capabilities, under_way: Option<&UnderWay>) -> Self {
         let &Request { batch, frames, height, width, .. } = request;
-        Self { batch, frames, height, width, scale: request.model.temporal_scale, offer: offer.clone() }
+        let (scale, running) = (request.model.temporal_scale, under_way.map(|under_way| under_way.plan.clone()));
+        Self { batch, frames, height, width, scale, capabilities: capabilities.clone(), running }
     }
 
     pub(super) fn is_clip(&self) -> bool {
@@ -26,7 +29,7 @@ impl Bounds {
 
     /// Whether the request is a clip whose causal state is carried from chunk to chunk.
     pub fn is_carried(&self) -> bool {
-        self.is_clip() && self.offer.carried
+        self.is_clip() && self.capabilities.carried
     }
 
     /// A chunk as it can be run: whole latent frames, or a power of two of one's output frames, or the clip.
@@ -42,12 +45,12 @@ impl Bounds {
     }
 
     pub(super) fn unit(&self) -> u32 {
-        self.offer.tile_unit.max(1)
+        self.capabilities.tile_unit.max(1)
     }
 
     /// The least side of a tile along an axis of this extent.
     pub(super) fn least(&self, extent: u32) -> u32 {
-        self.offer.tile_least.max(1).checked_next_multiple_of(self.unit()).unwrap_or(u32::MAX).min(extent)
+        self.capabilities.tile_least.max(1).checked_next_multiple_of(self.unit()).unwrap_or(u32::MAX).min(extent)
     }
 
     /// How many samples or tiles there are to run together.

@@ -20,7 +20,7 @@ pub(super) static RULES: &[Rule] = &[
         subject: "",
         because: "exact is not offered yet: blended instead",
         fit: |plan, bounds| match plan.space {
-            Space::Exact(tile) if !bounds.offer.exact => space(plan, Space::Blended(tile)),
+            Space::Exact(tile) if !bounds.capabilities.exact => space(plan, Space::Blended(tile)),
             _ => None,
         },
     },
@@ -83,7 +83,7 @@ pub(super) static RULES: &[Rule] = &[
     Rule {
         subject: "space",
         because: "the clip is under way in these tiles",
-        fit: |plan, bounds| match bounds.offer.running.as_ref()?.space {
+        fit: |plan, bounds| match bounds.running.as_ref()?.space {
             begun @ Space::Blended(_) if plan.space != begun => space(plan, begun),
             _ => None,
         },
@@ -91,7 +91,7 @@ pub(super) static RULES: &[Rule] = &[
     Rule {
         subject: "space",
         because: "the clip is under way in one piece, and only bands go on with that",
-        fit: |plan, bounds| match (bounds.offer.running.as_ref()?.space, plan.space) {
+        fit: |plan, bounds| match (bounds.running.as_ref()?.space, plan.space) {
             (Space::Whole | Space::Exact(_), Space::Blended(tile)) => space(plan, bands(tile, bounds)),
             _ => None,
         },
@@ -100,7 +100,7 @@ pub(super) static RULES: &[Rule] = &[
         subject: "",
         because: "carried is not offered yet: whole in time instead",
         fit: |plan, bounds| match plan.time {
-            Time::Carried { .. } if !bounds.offer.carried && bounds.is_clip() => time(plan, Time::Whole),
+            Time::Carried { .. } if !bounds.capabilities.carried && bounds.is_clip() => time(plan, Time::Whole),
             _ => None,
         },
     },
@@ -149,7 +149,7 @@ pub(super) static RULES: &[Rule] = &[
     Rule {
         subject: "time",
         because: "the clip is under way like that",
-        fit: |plan, bounds| match (bounds.offer.running.as_ref()?.time, plan.time) {
+        fit: |plan, bounds| match (bounds.running.as_ref()?.time, plan.time) {
             (Time::Carried { .. }, Time::Carried { .. }) => None,
             (begun, asked) if begun != asked => time(plan, begun),
             _ => None,
@@ -163,7 +163,7 @@ pub(super) static RULES: &[Rule] = &[
     Rule {
         subject: "batch",
         because: "no more than {batch} together",
-        fit: |plan, bounds| number(&mut plan.batch, |batch| batch.min(bounds.offer.batch_most.max(1))),
+        fit: |plan, bounds| number(&mut plan.batch, |batch| batch.min(bounds.capabilities.batch_most.max(1))),
     },
     Rule {
         subject: "batch",
@@ -178,7 +178,7 @@ pub(super) static RULES: &[Rule] = &[
         because: "not offered on this device",
         fit: |plan, bounds| match plan.precision.dtype() {
             Dtype::F32 => None,
-            dtype if bounds.offer.dtypes.contains(&dtype) => None,
+            dtype if bounds.capabilities.dtypes.contains(&dtype) => None,
             _ => precision(plan, Precision::Uniform(Dtype::F32)),
         },
     },
@@ -194,7 +194,7 @@ pub(super) static RULES: &[Rule] = &[
         subject: "precision",
         because: "no narrower than what the clip is under way in",
         fit: |plan, bounds| {
-            let begun = bounds.offer.running.as_ref()?.precision;
+            let begun = bounds.running.as_ref()?.precision;
             if kept(plan.precision) < kept(begun) { precision(plan, begun) } else { None }
         },
     },
@@ -202,7 +202,7 @@ pub(super) static RULES: &[Rule] = &[
         subject: "layout",
         because: "the clip is under way in it",
         fit: |plan, bounds| {
-            let begun = bounds.offer.running.as_ref()?.layout;
+            let begun = bounds.running.as_ref()?.layout;
             let asked = std::mem::replace(&mut plan.layout, begun);
             (asked != begun).then_some(Change { from: Shown::Layout(asked), to: Shown::Layout(begun) })
         },
@@ -211,7 +211,7 @@ pub(super) static RULES: &[Rule] = &[
         subject: "offload",
         because: "not offered",
         fit: |plan, bounds| {
-            (plan.offload && !bounds.offer.offload).then(|| {
+            (plan.offload && !bounds.capabilities.offload).then(|| {
                 plan.offload = false;
                 Change { from: Shown::Flag(true), to: Shown::Flag(false) }
             })
@@ -220,7 +220,7 @@ pub(super) static RULES: &[Rule] = &[
     Rule {
         subject: "prefetch",
         because: "no more than {prefetch} ahead",
-        fit: |plan, bounds| number(&mut plan.prefetch, |prefetch| prefetch.min(bounds.offer.prefetch_most)),
+        fit: |plan, bounds| number(&mut plan.prefetch, |prefetch| prefetch.min(bounds.capabilities.prefetch_most)),
     },
 ];
 
@@ -260,7 +260,7 @@ fn chunk(plan: &mut Plan) -> Option<&mut u32> {
 fn bands(tile: Tile, bounds: &Bounds) -> Space {
     let height = [tile.height, tile.width].into_iter().find(|side| *side < bounds.height);
     match height {
-        Some(height) if bounds.offer.exact => Space::Exact(Tile { height, width: bounds.width, overlap: 0 }),
+        Some(height) if bounds.capabilities.exact => Space::Exact(Tile { height, width: bounds.width, overlap: 0 }),
         _ => Space::Whole,
     }
 }

@@ -1,11 +1,11 @@
 use proptest::prelude::*;
-use tilewright_plan::{Failure, Offer, Release, Tile};
+use tilewright_plan::{Capabilities, Failure, Release, Tile};
 
 use super::*;
 use crate::oracle;
 
 fn bounds() -> Bounds {
-    let offer = Offer {
+    let capabilities = Capabilities {
         dtypes: vec![Dtype::F32, Dtype::Bf16],
         tile_unit: 8,
         tile_least: 64,
@@ -14,15 +14,14 @@ fn bounds() -> Bounds {
         carried: false,
         offload: false,
         prefetch_most: 2,
-        running: None,
     };
-    Bounds { batch: 2, frames: 1, height: 1024, width: 2048, scale: 4, offer }
+    Bounds { batch: 2, frames: 1, height: 1024, width: 2048, scale: 4, capabilities, running: None }
 }
 
 /// 81 frames of a model that carries its state, with this plan under way.
 fn clip(running: Option<Plan>) -> Bounds {
-    let offer = Offer { exact: true, carried: true, offload: true, running, ..bounds().offer };
-    Bounds { frames: 81, height: 480, width: 832, offer, ..bounds() }
+    let capabilities = Capabilities { exact: true, carried: true, offload: true, ..bounds().capabilities };
+    Bounds { frames: 81, height: 480, width: 832, capabilities, running, ..bounds() }
 }
 
 fn carried(frames: u32, space: Space) -> Plan {
@@ -93,8 +92,8 @@ fn every_range_has_its_message() {
 
 #[test]
 fn exact_tiles_are_bands() {
-    let offer = Offer { exact: true, ..bounds().offer };
-    let bounds = Bounds { offer, ..bounds() };
+    let capabilities = Capabilities { exact: true, ..bounds().capabilities };
+    let bounds = Bounds { capabilities, ..bounds() };
     let mut banded = plan(Space::Exact(Tile { height: 256, width: 256, overlap: 64 }));
     let said = ["tile width 256 → 2048: exact tiles span the picture", "overlap 64 → 0: exact tiles need none"];
     assert_eq!(notes(&mut banded, &bounds), said);
@@ -111,7 +110,7 @@ fn video_has_ranges_too() {
     assert_eq!(notes(&mut plan, &bounds), ["overlap in time 6 → 4: at most half of the chunk"]);
     plan.time = Time::Carried { frames: 8 };
     assert_eq!(notes(&mut plan.clone(), &bounds), ["carried is not offered yet: whole in time instead"]);
-    bounds.offer.carried = true;
+    bounds.capabilities.carried = true;
     assert_eq!(notes(&mut plan, &bounds), [""; 0]);
 }
 
@@ -164,7 +163,7 @@ fn a_clip_runs_one_after_the_other() {
     assert_eq!(notes(&mut tiled, &clip(None)), ["batch 4 → 1: a clip's samples and tiles run one after the other"]);
     assert!(tiled.offload);
     let mut none = Plan { offload: true, ..carried(4, Space::Whole) };
-    let cpu = Bounds { offer: Offer { offload: false, ..clip(None).offer }, ..clip(None) };
+    let cpu = Bounds { capabilities: Capabilities { offload: false, ..clip(None).capabilities }, ..clip(None) };
     assert_eq!(notes(&mut none, &cpu), ["offload true → false: not offered"]);
 }
 
@@ -263,12 +262,12 @@ prop_compose! {
         running in proptest::option::of(any_plan()),
     ) -> Bounds {
         let [exact, carried, offload] = flags;
-        let offer = Offer {
-            dtypes, tile_unit: unit, tile_least: least, batch_most, exact, carried, offload, prefetch_most: 3, running: None,
+        let capabilities = Capabilities {
+            dtypes, tile_unit: unit, tile_least: least, batch_most, exact, carried, offload, prefetch_most: 3,
         };
-        let mut bounds = Bounds { batch, frames, height: height * 8, width: width * 8, scale, offer };
+        let mut bounds = Bounds { batch, frames, height: height * 8, width: width * 8, scale, capabilities, running: None };
         // What runs was checked, and only a clip is left in the middle.
-        bounds.offer.running = running.filter(|_| frames > 1).and_then(|mut plan| {
+        bounds.running = running.filter(|_| frames > 1).and_then(|mut plan| {
             fit(&mut plan, &bounds, &mut |_| {}).ok().map(|()| plan)
         });
         bounds

@@ -1,6 +1,6 @@
 //! Version 0.1.0 of the contract: `wit/released/0.1.0/policy.wit`.
 
-use tilewright_plan::{Attempt, LogLevel, Outcome, Plan, Value};
+use tilewright_plan::{LogLevel, Outcome, Plan, Question, Value};
 use wasmtime::{
     Result, Store,
     component::{Component, HasSelf, Linker},
@@ -8,9 +8,9 @@ use wasmtime::{
 
 use self::{
     bindings::{PolicyPre, exports::tilewright::policy::lifecycle, tilewright::policy as contract},
-    conversions::Told,
+    conversions::GuestRequest,
 };
-use super::{Case, Instance, Linked, World};
+use super::{Instance, Linked, World};
 use crate::{guest::Guest, host::Description};
 
 #[allow(missing_docs, reason = "generated from the released text, where the documentation stands")]
@@ -63,31 +63,23 @@ impl Instance for bindings::Policy {
         self.tilewright_policy_lifecycle().call_configure(store, &settings)
     }
 
-    fn decide(&self, store: &mut Store<Guest>, case: Case<'_>) -> Result<std::result::Result<Plan, String>> {
-        let told = Told::new(case);
-        let answer = self.tilewright_policy_decoding_policy().call_decide(store, told.request(&told.hints()))?;
-        Ok(answer.map(Into::into))
-    }
-
-    fn recover(
-        &self,
-        store: &mut Store<Guest>,
-        case: Case<'_>,
-        attempts: &[Attempt],
-    ) -> Result<std::result::Result<Plan, String>> {
+    fn decide(&self, store: &mut Store<Guest>, question: &Question<'_>) -> Result<std::result::Result<Plan, String>> {
+        let (told, policy) = (GuestRequest::decide(question), self.tilewright_policy_decoding_policy());
+        let (hints, attempts) = (told.hints(), question.attempts);
         let plans: Vec<_> = attempts.iter().map(|attempt| contract::decoding::Plan::from(&attempt.plan)).collect();
         let failed = attempts.iter().zip(&plans);
-        let attempts: Vec<_> = failed
+        let failed: Vec<_> = failed
             .map(|(attempt, plan)| contract::decoding::Attempt { plan, failure: attempt.failure.into() })
             .collect();
-        let told = Told::new(case);
-        let policy = self.tilewright_policy_decoding_policy();
-        let answer = policy.call_recover(store, told.request(&told.hints()), &attempts)?;
+        let answer = match failed.is_empty() {
+            true => policy.call_decide(store, told.request(&hints))?,
+            false => policy.call_recover(store, told.request(&hints), &failed)?,
+        };
         Ok(answer.map(Into::into))
     }
 
-    fn learn(&self, store: &mut Store<Guest>, case: Case<'_>, plan: &Plan, outcome: &Outcome) -> Result<()> {
-        let told = Told::new(case);
+    fn learn(&self, store: &mut Store<Guest>, question: &Question<'_>, plan: &Plan, outcome: &Outcome) -> Result<()> {
+        let told = GuestRequest::learn(question);
         let policy = self.tilewright_policy_decoding_policy();
         policy.call_learn(store, told.request(&told.hints()), &plan.into(), outcome.into())
     }

@@ -8,8 +8,8 @@ mod rows;
 use std::sync::Arc;
 
 use tilewright_plan::{
-    Backend, Device, Dtype, Facts, Hint, Layout, Objective, Offer, Plan, Precision, Record, Release, Request, Space,
-    Tile, Time,
+    Backend, Capabilities, CostModel, Device, Dtype, Hint, LEAST_TILE, Layout, MOST_AHEAD, MOST_BATCH, Objective, Plan,
+    Precision, Question, Record, Release, Request, Space, Stage, Tile, Time, UnderWay,
 };
 
 use super::{
@@ -20,11 +20,6 @@ use super::{
 pub use drawn::{any_seed, drawn, is_drawn, shuffled};
 pub use play::Heard;
 
-/// Latent pixels of the smallest tile, and the most samples, tiles and inputs at once: as the engine offers them.
-const LEAST_TILE: u32 = 8;
-const MOST_BATCH: u32 = 64;
-const MOST_AHEAD: u32 = 8;
-
 /// How much memory there is.
 #[derive(Clone, Copy, Debug)]
 enum Room {
@@ -34,17 +29,6 @@ enum Room {
     Percent(u64),
     /// 1 MiB, which nothing fits into.
     Hopeless,
-}
-
-/// What can be carried out.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Stage {
-    /// As the engine offers for a decode.
-    Decode,
-    /// As it offers for an encode: no exact bands.
-    Encode,
-    /// By a host that offers nothing beyond f32, and gives no hints.
-    Bare,
 }
 
 /// A plan in few words.
@@ -95,6 +79,8 @@ struct Row {
     room: Room,
     objective: Objective,
     stage: Stage,
+    /// The host has nothing beyond f32.
+    is_bare: bool,
     /// Measured before: the plan, and what it took of its price in time and memory.
     tried: &'static [(Shape, f64, f64)],
     then: Then,
@@ -105,15 +91,17 @@ struct Row {
 pub struct GoldenRequest {
     /// In a few words; no two have the same.
     pub name: String,
+    /// The kind of work.
+    pub stage: Stage,
     /// What is asked for.
     pub request: Request,
     /// On what.
     pub device: Device,
     /// What can be carried out.
-    pub offer: Offer,
-    facts: Arc<Prices>,
+    pub capabilities: Capabilities,
+    costs: Arc<Prices>,
     then: Then,
-    under_way: Option<Plan>,
+    under_way: Option<UnderWay>,
 }
 
 /// The fixed part of the set, the same for every policy.
@@ -122,12 +110,15 @@ pub fn set() -> Vec<GoldenRequest> {
 }
 
 /// Prices by formula for any request: for records that carry none. They tell plans apart and say little about a device.
-pub fn prices(request: &Request, device: &Device, offer: &Offer) -> Arc<dyn Facts> {
-    Arc::new(Prices::new(request, device, offer))
+pub fn prices(request: &Request, device: &Device, capabilities: &Capabilities) -> Arc<dyn CostModel> {
+    Arc::new(Prices::new(request, device, capabilities))
 }
 
-/// What a record's request was offered, from its hints; the engine's offer where it has none.
-pub fn offer_of(record: &Record) -> Offer {
+/// The capabilities that a record tells, in a field or in hints; the engine's where it tells none.
+pub fn capabilities_of(record: &Record) -> Capabilities {
+    if let Some(capabilities) = &record.capabilities {
+        return capabilities.clone();
+    }
     let request = &record.request;
     let hint = |name: &str| request.hints.iter().find(|hint| hint.name == name).map(|hint| hint.value.as_str());
     let number = |name: &str, otherwise: u32| hint(name).and_then(|text| text.parse().ok()).unwrap_or(otherwise);
@@ -135,7 +126,7 @@ pub fn offer_of(record: &Record) -> Offer {
     let is_clip = request.frames > 1;
     let scale = request.model.spatial_scale.max(1);
     let dtypes = hint("offer.dtypes").map(|names| names.split(',').filter_map(|name| name.parse().ok()).collect());
-    Offer {
+    Capabilities {
         dtypes: dtypes.unwrap_or_else(|| vec![Dtype::F32]),
         tile_unit: number("offer.tile-unit", scale),
         tile_least: number("offer.tile-least", scale * LEAST_TILE),
@@ -144,7 +135,6 @@ pub fn offer_of(record: &Record) -> Offer {
         carried: flag("offer.carried", is_clip),
         offload: flag("offer.offload", false),
         prefetch_most: number("offer.prefetch-most", 0),
-        running: None,
     }
 }
 
@@ -159,17 +149,16 @@ impl GoldenRequest {
         let device = machine.device();
         let is_video = weights.frames > 1;
         let on_gpu = machine.backend != Backend::Cpu;
-        let is_bare = row.stage == Stage::Bare;
-        let offer = Offer {
+        let is_bare = row.is_bare;
+        let capabilities = Capabilities {
             dtypes: if is_bare { vec![Dtype::F32] } else { machine.dtypes.to_vec() },
             tile_unit: weights.scale,
             tile_least: weights.scale * LEAST_TILE,
             batch_most: if is_video || is_bare { 1 } else { MOST_BATCH },
-            exact: row.stage == Stage::Decode,
+            exact: row.stage == Stage::Decode && !is_bare,
             carried: is_video && !is_bare,
             offload: is_video && on_gpu && !is_bare,
-            prefetch_most: if is_video && on_gpu && row.stage == Stage::Decode { MOST_AHEAD } else { 0 },
-            running: None,
+            prefetch_most: if is_video && on_gpu && row.stage == Stage::Decode && !is_bare { MOST_AHEAD } else { 0 },
         };
         let mut request = Request {
             model: weights.model(),
@@ -181,32 +170,35 @@ impl GoldenRequest {
             objective: row.objective,
             hints: Vec::new(),
         };
-        let prices = Prices::new(&request, &device, &offer);
+        let prices = Prices::new(&request, &device, &capabilities);
         request.memory_limit = match row.room {
             Room::Plenty => request.memory_limit,
             Room::Hopeless => 1 << 20,
             Room::Percent(percent) => {
                 let whole = Shape { form: Form::Whole, precision: Precision::Uniform(Dtype::F32), chunk: 0 };
-                prices.estimate(&whole.plan(row)).map_or(1 << 30, |cost| cost.peak_bytes / 100 * percent)
+                prices.estimate_one(&whole.plan(row)).map_or(1 << 30, |cost| cost.peak_bytes / 100 * percent)
             }
         };
-        if !is_bare {
-            request.hints = offer.hints();
-            let mut hint = |name: &str, value: String| request.hints.push(Hint { name: name.into(), value });
-            if weights.sample_size > 0 {
-                hint("sample-size", weights.sample_size.to_string());
-            }
-            hint("stage", if row.stage == Stage::Encode { "encode" } else { "decode" }.into());
+        if !is_bare && weights.sample_size > 0 {
+            request.hints.push(Hint { name: "sample-size".into(), value: weights.sample_size.to_string() });
         }
         let tried: Vec<_> = row.tried.iter().map(|(shape, time, memory)| (shape.plan(row), *time, *memory)).collect();
-        let facts = Arc::new(Prices::new(&request, &device, &offer).tried(&tried));
-        let under_way = if let Then::UnderWay(shape, ..) = row.then { Some(shape.plan(row)) } else { None };
-        Self { name: row.name(), request, device, offer, facts, then: row.then, under_way }
+        let costs = Arc::new(Prices::new(&request, &device, &capabilities).tried(&tried));
+        let under_way = match row.then {
+            Then::UnderWay(shape, frames_done, _) => Some(UnderWay { frames_done, plan: shape.plan(row) }),
+            _ => None,
+        };
+        Self { name: row.name(), stage: row.stage, request, device, capabilities, costs, then: row.then, under_way }
     }
 
-    /// What plans cost for this request, and what was measured before.
-    pub fn facts(&self) -> Arc<dyn Facts> {
-        self.facts.clone()
+    /// The question that a policy is asked first.
+    pub fn question(&self) -> Question<'_> {
+        Question::new(self.stage, &self.request, &self.device, &self.capabilities)
+    }
+
+    /// Prices of plans for this request, and earlier measurements.
+    pub fn costs(&self) -> Arc<dyn CostModel> {
+        self.costs.clone()
     }
 
     fn plain(&self) -> Plan {
@@ -260,11 +252,12 @@ impl Row {
             Objective::Balanced => " balanced",
             Objective::Leanest => " leanest",
         };
-        name += match self.stage {
-            Stage::Decode => "",
-            Stage::Encode => ", encode",
-            Stage::Bare => ", bare offer",
-        };
+        if self.stage == Stage::Encode {
+            name += ", encode";
+        }
+        if self.is_bare {
+            name += ", bare offer";
+        }
         if !self.tried.is_empty() {
             name += ", measured";
         }
@@ -323,16 +316,41 @@ mod tests {
     }
 
     #[test]
-    fn a_record_s_offer_is_read_off_its_hints() {
-        for golden in set().iter().filter(|golden| !golden.request.hints.is_empty()) {
-            let record: Record = serde_json::from_value(serde_json::json!({
+    fn a_record_s_capabilities_are_read_off_its_field_or_its_hints() {
+        let hints = [
+            ("dtypes", "f32,bf16"),
+            ("tile-unit", "8"),
+            ("tile-least", "64"),
+            ("batch-most", "16"),
+            ("exact", "true"),
+            ("carried", "false"),
+            ("offload", "true"),
+            ("prefetch-most", "3"),
+        ];
+        let told = Capabilities {
+            dtypes: vec![Dtype::F32, Dtype::Bf16],
+            tile_unit: 8,
+            tile_least: 64,
+            batch_most: 16,
+            exact: true,
+            carried: false,
+            offload: true,
+            prefetch_most: 3,
+        };
+        for golden in set() {
+            let mut record: Record = serde_json::from_value(serde_json::json!({
                 "tilewright": "0.1.0", "time": "", "request": golden.request, "device": golden.device,
                 "policy": {"name": "p", "version": "1", "digest": "", "settings": {}},
                 "answer": null, "plan": golden.plain(), "adjusted": [], "fallback": null, "decision_ms": 0.0, "fuel": 0,
                 "estimate": null, "attempts": [], "outcome": null,
             }))
             .unwrap();
-            assert_eq!(offer_of(&record), golden.offer, "{}", golden.name);
+            let hint = |(name, value): (&str, &str)| Hint { name: format!("offer.{name}"), value: value.into() };
+            record.request.hints.extend(hints.map(hint));
+            assert_eq!(capabilities_of(&record), told, "{}", golden.name);
+            assert_eq!(record.capabilities().unwrap(), told, "{}", golden.name);
+            record.capabilities = Some(golden.capabilities.clone());
+            assert_eq!(capabilities_of(&record), golden.capabilities, "{}", golden.name);
         }
     }
 }

@@ -66,7 +66,7 @@ impl Judge<'_> {
     fn declined(&mut self, decision: &Decision, words: &str) {
         let limit = self.golden.request.memory_limit;
         let fits =
-            self.golden.facts().estimate(&decision.plan).ok().filter(|cost| cost.peak_bytes <= limit).map(|cost| {
+            self.golden.costs().estimate_one(&decision.plan).ok().filter(|cost| cost.peak_bytes <= limit).map(|cost| {
                 format!(" where {} would fit, at {}", shown(&decision.plan), bytes::display(cost.peak_bytes))
             });
         let severity = match (&fits, self.heard.call) {
@@ -80,9 +80,9 @@ impl Judge<'_> {
         for adjusted in &decision.adjusted {
             self.find(Severity::Note, Problem::Adjusted, adjusted.clone());
         }
-        let (facts, plan) = (self.golden.facts(), &decision.plan);
+        let (facts, plan) = (self.golden.costs(), &decision.plan);
         let limit = self.golden.request.memory_limit;
-        match facts.estimate(plan) {
+        match facts.estimate_one(plan) {
             Err(why) => self.find(Severity::Warning, Problem::Unpriced, format!("{}: {why}", shown(plan))),
             Ok(cost) if cost.peak_bytes > limit => self.over_limit(decision, cost.peak_bytes),
             Ok(_) => {}
@@ -113,19 +113,17 @@ impl Judge<'_> {
     /// The plan that holds least of all that are offered here.
     fn leanest(&self) -> Option<(u64, Plan)> {
         let (golden, heard) = (self.golden, self.heard);
-        let mut offer = golden.offer.clone();
-        offer.running = heard.running.clone();
-        let bounds = Bounds::new(&golden.request, &offer);
-        let facts = golden.facts();
+        let bounds = Bounds::new(&golden.request, &golden.capabilities, heard.under_way.as_ref());
+        let facts = golden.costs();
         let legal = |mut plan: Plan| check::fit(&mut plan, &bounds, &mut |_| {}).ok().map(|()| plan);
-        let priced = |plan: Plan| Some((facts.estimate(&plan).ok()?.peak_bytes, plan));
+        let priced = |plan: Plan| Some((facts.estimate_one(&plan).ok()?.peak_bytes, plan));
         candidates(golden).filter_map(legal).filter_map(priced).min_by_key(|(peak, _)| *peak)
     }
 
     /// After a failure something has to change for the better.
     fn progress(&mut self, plan: &Plan) {
         let Some(last) = self.heard.attempts.last() else { return };
-        let facts = self.golden.facts();
+        let facts = self.golden.costs();
         match last.failure {
             Failure::NonFinite { .. } => {
                 if check::kept(plan.precision) <= check::kept(last.plan.precision) {
@@ -134,7 +132,7 @@ impl Judge<'_> {
                 }
             }
             Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
-                let peak = |plan: &Plan| facts.estimate(plan).ok().map(|cost| cost.peak_bytes);
+                let peak = |plan: &Plan| facts.estimate_one(plan).ok().map(|cost| cost.peak_bytes);
                 if let (Some(next), Some(failed)) = (peak(plan), peak(&last.plan))
                     && next >= failed
                 {
@@ -155,11 +153,11 @@ impl Judge<'_> {
 /// The leanest plans of every kind: which of them is the leanest depends on the request.
 fn candidates(golden: &GoldenRequest) -> impl Iterator<Item = Plan> + '_ {
     let request = &golden.request;
-    let least = golden.offer.tile_least;
+    let least = golden.capabilities.tile_least;
     let side = |side: u32| Space::Blended(Tile { height: side, width: side, overlap: 0 });
     let spaces = [Space::Whole, Space::Exact(Tile { height: least, width: request.width, overlap: 0 }), side(least)];
     let times = [Time::Whole, Time::Carried { frames: 1 }];
-    let precisions = golden.offer.dtypes.iter().map(|dtype| Precision::Uniform(*dtype));
+    let precisions = golden.capabilities.dtypes.iter().map(|dtype| Precision::Uniform(*dtype));
     precisions.flat_map(move |precision| {
         spaces.into_iter().flat_map(move |space| {
             times.into_iter().map(move |time| Plan {
@@ -169,7 +167,7 @@ fn candidates(golden: &GoldenRequest) -> impl Iterator<Item = Plan> + '_ {
                 precision,
                 layout: Layout::ChannelsFirst,
                 release: tilewright_plan::Release::EachStep,
-                offload: golden.offer.offload,
+                offload: golden.capabilities.offload,
                 prefetch: 0,
                 reason: String::new(),
             })
@@ -216,7 +214,7 @@ impl Finding {
 mod tests {
     use std::{sync::Arc, time::Duration};
 
-    use tilewright_plan::{Attempt, Device, Facts, Offer, Outcome, Planner, PolicyIdentity, Request};
+    use tilewright_plan::{CostModel, LearnReport, Outcome, Planner, PolicyIdentity, Question};
 
     use super::*;
     use crate::gate::golden;
@@ -229,7 +227,7 @@ mod tests {
             unreachable!("nobody asks")
         }
 
-        fn decide(&mut self, _: &Request, _: &Device, _: &Offer, _: Arc<dyn Facts>) -> Decision {
+        fn decide(&mut self, _: &Question<'_>, _: Arc<dyn CostModel>) -> Decision {
             Decision {
                 answer: Some(self.0.clone()),
                 plan: self.0.clone(),
@@ -242,18 +240,9 @@ mod tests {
             }
         }
 
-        fn recover(
-            &mut self,
-            request: &Request,
-            device: &Device,
-            offer: &Offer,
-            facts: Arc<dyn Facts>,
-            _: &[Attempt],
-        ) -> Decision {
-            self.decide(request, device, offer, facts)
+        fn learn(&mut self, _: &Question<'_>, _: &Plan, _: &Outcome) -> LearnReport {
+            LearnReport::default()
         }
-
-        fn learn(&mut self, _: &Request, _: &Device, _: &Plan, _: &Outcome) {}
     }
 
     fn heard(policy: &mut Always, name: &str) -> (GoldenRequest, Vec<Heard>) {

@@ -17,8 +17,8 @@
 use std::time::Duration;
 
 use tilewright_plan::{
-    Backend, Cost, Device, Dtype, Facts, Layout, Offer, Outcome, Plan, PoolStatistics, Precision, Request, Space, Time,
-    Trial,
+    Backend, Capabilities, Cost, CostModel, Device, Dtype, Layout, Outcome, Plan, PoolStatistics, Precision, Request,
+    Space, Time, Trial,
 };
 
 use super::machines::Machine;
@@ -59,14 +59,14 @@ pub(super) struct Prices {
 }
 
 impl Prices {
-    pub fn new(request: &Request, device: &Device, offer: &Offer) -> Self {
+    pub fn new(request: &Request, device: &Device, capabilities: &Capabilities) -> Self {
         let decoder = DECODERS.iter().find(|decoder| request.model.family.starts_with(decoder.family));
         Self {
             request: request.clone(),
             machine: Machine::near(device),
             decoder: decoder.unwrap_or(&DECODERS[2]),
-            dtypes: offer.dtypes.clone(),
-            offers_exact: offer.exact,
+            dtypes: capabilities.dtypes.clone(),
+            offers_exact: capabilities.exact,
             trials: Vec::new(),
         }
     }
@@ -74,7 +74,7 @@ impl Prices {
     /// The same prices, and plans that were measured at so many times their price: time and memory.
     pub fn tried(mut self, tried: &[(Plan, f64, f64)]) -> Self {
         let trial = |(plan, time, memory): &(Plan, f64, f64)| {
-            let cost = self.estimate(plan).ok()?;
+            let cost = self.estimate_one(plan).ok()?;
             let outcome = Outcome {
                 elapsed: cost.elapsed.mul_f64(*time),
                 load: Duration::ZERO,
@@ -102,8 +102,12 @@ impl Prices {
     }
 }
 
-impl Facts for Prices {
-    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+impl CostModel for Prices {
+    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+        plans.iter().map(|plan| self.estimate_one(plan)).collect()
+    }
+
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let request = &self.request;
         let is_clip = request.frames > 1;
         let is_divided = plan.time != Time::Whole;
@@ -218,23 +222,23 @@ mod tests {
     #[test]
     fn a_picture_costs_what_was_measured() {
         let golden = of("sm_90 flux-bf16 1024×1024");
-        let facts = golden.facts();
+        let facts = golden.costs();
         // 1024² in f32 was measured at 2,339 MiB whole and 1,828 MiB in bands (README): within a fifth.
         let near = |plan: &Plan, mebibytes: f64| {
-            let found = facts.estimate(plan).unwrap().peak_bytes as f64 / f64::from(1 << 20);
+            let found = facts.estimate_one(plan).unwrap().peak_bytes as f64 / f64::from(1 << 20);
             assert!((found / mebibytes - 1.0).abs() < 0.2, "{found} MiB");
         };
         near(&whole(), 2339.0);
         near(&Plan { space: Space::Exact(Tile { height: 64, width: 1024, overlap: 0 }), ..whole() }, 1828.0);
         let narrow = Plan { precision: Precision::Uniform(Dtype::Bf16), ..whole() };
-        assert!(facts.estimate(&narrow).unwrap().elapsed * 2 < facts.estimate(&whole()).unwrap().elapsed);
+        assert!(facts.estimate_one(&narrow).unwrap().elapsed * 2 < facts.estimate_one(&whole()).unwrap().elapsed);
     }
 
     #[test]
     fn smaller_tiles_hold_less_and_compute_more() {
         let golden = of("gfx1151 flux-bf16 1664×928");
         let costs: Vec<Cost> =
-            [512, 256, 128, 64].iter().map(|side| golden.facts().estimate(&tiles(*side)).unwrap()).collect();
+            [512, 256, 128, 64].iter().map(|side| golden.costs().estimate_one(&tiles(*side)).unwrap()).collect();
         assert!(costs.windows(2).all(|pair| pair[1].peak_bytes < pair[0].peak_bytes), "{costs:?}");
         assert!(costs.windows(2).all(|pair| pair[1].elapsed > pair[0].elapsed), "{costs:?}");
         assert!(costs.iter().all(|cost| cost.rework > 1.0 && cost.tiles > 1));
@@ -243,22 +247,22 @@ mod tests {
     #[test]
     fn what_a_clip_holds_depends_on_its_chunks() {
         let golden = of("gfx1151 wan-2.1-bf16 832×480 81f");
-        let peak = |space, time| golden.facts().estimate(&Plan { space, time, ..whole() }).unwrap().peak_bytes;
+        let peak = |space, time| golden.costs().estimate_one(&Plan { space, time, ..whole() }).unwrap().peak_bytes;
         let carried = |frames| peak(Space::Whole, Time::Carried { frames });
         assert!(carried(1) < carried(4) && carried(4) < carried(16));
         let tile = Space::Blended(Tile { height: 256, width: 256, overlap: 32 });
         assert!(peak(tile, Time::Whole) < peak(tile, Time::Carried { frames: 4 }));
         let blended = Plan { time: Time::Blended { frames: 16, overlap: 2 }, ..whole() };
-        assert!(golden.facts().estimate(&blended).is_err());
+        assert!(golden.costs().estimate_one(&blended).is_err());
     }
 
     #[test]
     fn trials_are_ratios_of_prices() {
         let golden = of("gfx1151 flux-bf16 1024×1024 plenty balanced, measured");
-        let trials = golden.facts().trials(256);
-        assert!(!trials.is_empty() && golden.facts().trials(1).len() == 1);
+        let trials = golden.costs().trials(256);
+        assert!(!trials.is_empty() && golden.costs().trials(1).len() == 1);
         for trial in trials {
-            let cost = golden.facts().estimate(&trial.plan).unwrap();
+            let cost = golden.costs().estimate_one(&trial.plan).unwrap();
             assert!(trial.outcome.peak_bytes >= cost.peak_bytes, "limits are judged by the price alone");
         }
     }

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use tilewright_plan::{FallbackReason, Learnt, Planner as _, words::counted};
+use tilewright_plan::{FallbackReason, words::counted};
 
 use super::{
     finding::{Call, Finding, Problem, Severity, Step},
@@ -155,9 +155,8 @@ fn play(golden: &GoldenRequest, policy: &mut Policy, spent: &mut u64) -> Vec<Tur
     let mut turns = Vec::new();
     golden.play(policy, |policy, heard| {
         let decision = heard.decision.as_ref();
-        let learnt = if decision.is_some() { Learnt::default() } else { policy.learnt() };
-        let fuel = decision.map_or(learnt.fuel, |decision| decision.fuel);
-        let unlearnt = learnt.failure.map(|failure| (failure.reason, failure.detail));
+        let fuel = decision.map_or(heard.report.fuel, |decision| decision.fuel);
+        let unlearnt = heard.report.failure.clone().map(|failure| (failure.reason, failure.detail));
         let memory_bytes = policy.memory_bytes();
         let elapsed = decision.map_or(Duration::ZERO, |decision| decision.elapsed);
         turns.push(Turn { unlearnt, fuel, elapsed, memory_bytes, heard });

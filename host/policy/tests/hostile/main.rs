@@ -21,9 +21,9 @@ use std::{
 };
 
 use guest::{Guest, HEALTHY, IMPORTS};
-use scene::{assert_right, decide, device, host, hostile_request, outcome, put_to_work, request};
+use scene::{assert_right, decide, device, host, hostile_request, offer, outcome, put_to_work, request};
 use table::{Row, alone, contain};
-use tilewright_plan::{FallbackReason, Planner};
+use tilewright_plan::{FallbackReason, Planner, Question, Stage};
 use tilewright_policy::{CacheDir, Limits, PolicyHost};
 
 const CORPUS: [(&str, &[Row]); 6] = [
@@ -139,7 +139,7 @@ fn traps_while_it_learns() {
     let _alone = alone();
     let mut policy = put_to_work(&host(), &Guest { learn: "unreachable", ..HEALTHY });
     let plan = decide(&mut policy, &request()).plan;
-    policy.learn(&request(), &device(), &plan, &outcome());
+    policy.learn(&Question::new(Stage::Decode, &request(), &device(), &offer()), &plan, &outcome());
     assert_right(&decide(&mut policy, &request()));
     assert!(!policy.is_out_of_service());
 }

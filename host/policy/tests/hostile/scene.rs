@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use tilewright_plan::{
-    Backend, Cost, Decision, Device, Dtype, Facts, Model, Objective, Offer, Outcome, Plan, Planner, PoolStatistics,
-    Request, Space, Trial,
+    Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Model, Objective, Outcome, Plan, Planner,
+    PoolStatistics, Question, Request, Space, Stage, Trial,
 };
 use tilewright_policy::{CacheDir, Limits, Policy, PolicyHost};
 
@@ -12,8 +12,12 @@ use crate::guest::{Guest, HOSTILE_BATCH, HOSTILE_FAMILY};
 
 pub struct Prices;
 
-impl Facts for Prices {
-    fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+impl CostModel for Prices {
+    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+        plans.iter().map(|plan| self.estimate_one(plan)).collect()
+    }
+
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
         let pixels = plan.space.tile().map_or(1 << 20, |tile| u64::from(tile.height) * u64::from(tile.width));
         Ok(Cost { peak_bytes: pixels * 100, elapsed: Duration::from_millis(5), tiles: 1, shapes: 1, rework: 1.0 })
     }
@@ -63,8 +67,8 @@ pub fn device() -> Device {
     }
 }
 
-pub fn offer() -> Offer {
-    Offer {
+pub fn offer() -> Capabilities {
+    Capabilities {
         dtypes: vec![Dtype::F32, Dtype::Bf16],
         tile_unit: 8,
         tile_least: 64,
@@ -73,7 +77,6 @@ pub fn offer() -> Offer {
         carried: false,
         offload: false,
         prefetch_most: 0,
-        running: None,
     }
 }
 
@@ -97,7 +100,7 @@ pub fn put_to_work(host: &PolicyHost, guest: &Guest) -> Policy {
 }
 
 pub fn decide(policy: &mut Policy, request: &Request) -> Decision {
-    policy.decide(request, &device(), &offer(), Arc::new(Prices))
+    policy.decide(&Question::new(Stage::Decode, request, &device(), &offer()), Arc::new(Prices))
 }
 
 /// What is wrong with a decision that should be the healthy answer, taken as it is.

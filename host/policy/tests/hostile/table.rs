@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tilewright_plan::{Attempt, Failure, FallbackReason, Planner};
+use tilewright_plan::{Attempt, Failure, FallbackReason, Planner, Question, Stage};
 use tilewright_policy::{Policy, PolicyHost};
 
 use crate::{
@@ -243,7 +243,10 @@ fn falls_recovering(policy: &mut Policy, reason: FallbackReason, detail: &str) -
     let plan = decide(policy, &request()).plan;
     let attempts = [Attempt { plan, failure: Failure::OutOfMemory { bytes: 1 } }];
     let started = Instant::now();
-    let decision = policy.recover(&hostile_request(), &device(), &offer(), Arc::new(Prices), &attempts);
+    let decision = policy.decide(
+        &Question::new(Stage::Decode, &hostile_request(), &device(), &offer()).after(&attempts),
+        Arc::new(Prices),
+    );
     let took = started.elapsed();
     let Some(fallback) = &decision.fallback else { return Err(format!("no fallback: {decision:?}")) };
     is_as_told((fallback.reason, &fallback.detail), (reason, detail), took)?;
@@ -257,7 +260,9 @@ fn falls_recovering(policy: &mut Policy, reason: FallbackReason, detail: &str) -
 fn fails_learning(policy: &mut Policy, said: &str) -> Result<Duration, String> {
     let plan = decide(policy, &request()).plan;
     let started = Instant::now();
-    let lines = heard(|| policy.learn(&hostile_request(), &device(), &plan, &outcome()));
+    let lines = heard(|| {
+        policy.learn(&Question::new(Stage::Decode, &hostile_request(), &device(), &offer()), &plan, &outcome());
+    });
     let took = started.elapsed();
     let clock = said == "out-of-fuel" && took.as_millis() >= 250;
     let is_told = |line: &String| line.contains(said) || clock && line.contains("timeout");

@@ -73,7 +73,7 @@ pub fn decoded(
             };
             match Job::new(&worker.device.machine, vae, &pictures, limit, objective) {
                 Ok(job) => {
-                    let before = history.before(job.request());
+                    let before = history.before(job.stage(), job.request());
                     work.picture(&job.with_history(&before), decider, observing)
                 }
                 Err(error) => failed(one_line(&error)),
@@ -81,7 +81,7 @@ pub fn decoded(
         }
         Model::Clip(vae) => match ClipJob::new(&worker.device.machine, vae, &latent.values, limit, objective) {
             Ok(job) => {
-                let before = history.before(job.request());
+                let before = history.before(job.stage(), job.request());
                 work.clip(&job.with_history(&before), decider, observing)
             }
             Err(error) => failed(one_line(&error)),

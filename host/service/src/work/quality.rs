@@ -6,7 +6,7 @@ use tch::{Kind, Tensor};
 use tilewright_decode::Model;
 use tilewright_engine::{ClipJob, Job, Sink};
 use tilewright_plan::Record;
-use tilewright_rollout::{Assignment, Revision, Unheard};
+use tilewright_rollout::{Assignment, Revision, UntrackedPlanner};
 
 use super::{
     memory_limit,
@@ -59,7 +59,7 @@ fn decoded(
     why: &Why,
 ) -> Result<(Record, Tensor), String> {
     let (limit, objective) = (memory_limit(worker, kept, assignment), objective(kept, assignment));
-    let mut planner = Unheard::new(revision);
+    let mut planner = UntrackedPlanner::new(revision);
     match &model.model {
         Model::Picture(vae) => {
             let pictures = latent.pictures().map_err(|error| one_line(&error))?;

@@ -8,7 +8,7 @@ use super::bindings::{
     exports::tilewright::policy::lifecycle,
     tilewright::policy::{decoding, host, types},
 };
-use crate::{contract::Case, host::Description, settings::Setting};
+use crate::{host::Description, settings::Setting};
 
 /// Writes both directions of a conversion between enums whose variants bear the same names.
 macro_rules! alike {
@@ -179,31 +179,80 @@ impl From<plan::Failure> for decoding::Failure {
     }
 }
 
-/// What a request is put together from, beyond what can be lent as it is.
-pub(super) struct Told<'a> {
-    case: Case<'a>,
+/// A request as the contract tells it: the parts that can't be lent as they are.
+pub(super) struct GuestRequest<'a> {
+    question: &'a plan::Question<'a>,
     fast_dtypes: Vec<types::Dtype>,
-    /// What is offered and the request's own hints don't say.
-    offered: Vec<plan::Hint>,
+    /// The hints that go before and after the request's own.
+    before: Vec<plan::Hint>,
+    after: Vec<plan::Hint>,
 }
 
-impl<'a> Told<'a> {
-    pub fn new(case: Case<'a>) -> Self {
-        let Case { request, device, offer } = case;
-        let fast_dtypes = device.fast_dtypes.iter().copied().map(Into::into).collect();
-        let offered = offer.map(|offer| offer.hints_beyond(&request.hints)).unwrap_or_default();
-        Self { case, fast_dtypes, offered }
+/// A hint that tells a capability, and its value.
+type Told = (&'static str, fn(&plan::Capabilities) -> String);
+
+/// The capabilities, since the contract's request has no fields for them.
+const CAPABILITIES: [Told; 8] = [
+    ("offer.dtypes", |of| of.dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(",")),
+    ("offer.tile-unit", |of| of.tile_unit.to_string()),
+    ("offer.tile-least", |of| of.tile_least.to_string()),
+    ("offer.batch-most", |of| of.batch_most.to_string()),
+    ("offer.exact", |of| of.exact.to_string()),
+    ("offer.carried", |of| of.carried.to_string()),
+    ("offer.offload", |of| of.offload.to_string()),
+    ("offer.prefetch-most", |of| of.prefetch_most.to_string()),
+];
+
+/// Output frames of a clip that are delivered.
+const FRAMES_DONE: &str = "clip.done";
+
+impl<'a> GuestRequest<'a> {
+    /// The request of a decision: with the clip that is under way.
+    pub fn decide(question: &'a plan::Question<'a>) -> Self {
+        Self::new(question, question.under_way)
     }
 
-    /// All hints: the request's, then what is offered.
+    /// The request of an outcome, which is told of the clip as a whole.
+    pub fn learn(question: &'a plan::Question<'a>) -> Self {
+        Self::new(question, None)
+    }
+
+    /// Hints in the order that guests of this version have always had them: capabilities, the request's own, the stage,
+    /// frames that are delivered.
+    ///
+    /// A record of an earlier program has these hints in its request. A replay has to tell the guest the same to the
+    /// byte, or fuel and answers differ. So a request with any of them keeps its own as they are, and only capabilities
+    /// that it lacks follow, as they did then; an outcome got none.
+    fn new(question: &'a plan::Question<'a>, under_way: Option<&plan::UnderWay>) -> Self {
+        let plan::Question { stage, request, device, capabilities, .. } = *question;
+        let fast_dtypes = device.fast_dtypes.iter().copied().map(Into::into).collect();
+        let hint = |name: &str, value: String| plan::Hint { name: name.into(), value };
+        let is_told = |name: &str| request.hints.iter().any(|hint| hint.name == name);
+        let is_unknown = *capabilities == plan::Capabilities::default();
+        let told = |(name, value): &Told| hint(name, value(capabilities));
+        let is_old = CAPABILITIES.iter().any(|(name, _)| is_told(name))
+            || [plan::Stage::HINT, FRAMES_DONE].into_iter().any(is_told);
+        let (before, after) = if is_unknown {
+            (Vec::new(), Vec::new())
+        } else if is_old {
+            (Vec::new(), CAPABILITIES.iter().filter(|(name, _)| !is_told(name)).map(told).collect())
+        } else {
+            let done = under_way.map(|under_way| hint(FRAMES_DONE, under_way.frames_done.to_string()));
+            let after = [hint(plan::Stage::HINT, stage.name().into())].into_iter().chain(done).collect();
+            (CAPABILITIES.iter().map(told).collect(), after)
+        };
+        Self { question, fast_dtypes, before, after }
+    }
+
+    /// All hints, in their order.
     pub fn hints(&self) -> Vec<types::Hint<'_>> {
-        let hints = self.case.request.hints.iter().chain(&self.offered);
+        let hints = self.before.iter().chain(&self.question.request.hints).chain(&self.after);
         hints.map(|plan::Hint { name, value }| types::Hint { name, value }).collect()
     }
 
-    /// The request as the contract has it: the device goes inside, what is offered goes along as hints.
+    /// The request as the contract has it: the device goes inside, capabilities, stage and frames go along as hints.
     pub fn request<'b>(&'b self, hints: &'b [types::Hint<'b>]) -> decoding::Request<'b> {
-        let Case { request, device, .. } = self.case;
+        let plan::Question { request, device, .. } = *self.question;
         decoding::Request {
             model: types::Model {
                 family: &request.model.family,

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tilewright_plan::{
-    Attempt, Decision, Dtype, Facts, Failure, Hint, Layout, Outcome, Plan, Planner, PoolStatistics, Precision,
+    Attempt, CostModel, Decision, Dtype, Failure, Layout, LearnReport, Outcome, Plan, Planner, PoolStatistics,
+    Precision, UnderWay,
 };
 
 use super::{Fails, GoldenRequest, Then};
@@ -17,28 +18,28 @@ pub struct Heard {
     /// The attempts that had failed before.
     pub attempts: Vec<Attempt>,
     /// What is under way, for a clip that goes on.
-    pub running: Option<Plan>,
+    pub under_way: Option<UnderWay>,
     /// What came of it; none for what the policy was only told.
     pub decision: Option<Decision>,
+    /// What came of telling it an outcome; the default for a decision.
+    pub report: LearnReport,
 }
 
 impl GoldenRequest {
     /// Asks a policy all that belongs to this request, one call after the other; `hear` is told of each, with the policy at hand.
     pub fn play<P: Planner + ?Sized>(&self, policy: &mut P, mut hear: impl FnMut(&mut P, Heard)) {
-        let mut tell = |policy: &mut P, call, attempts: &[Attempt], running: Option<&Plan>, decision| {
-            hear(policy, Heard { call, attempts: attempts.to_vec(), running: running.cloned(), decision });
+        let report = LearnReport::default();
+        let mut tell = |policy: &mut P, call, attempts: &[Attempt], under_way: Option<&UnderWay>, decision| {
+            let (attempts, under_way) = (attempts.to_vec(), under_way.cloned());
+            hear(policy, Heard { call, attempts, under_way, decision: Some(decision), report: report.clone() });
         };
-        let (mut request, mut offer) = (self.request.clone(), self.offer.clone());
+        let question = self.question().going_on(self.under_way.as_ref());
         let (fails, mut plan) = match (self.then, &self.under_way) {
-            (Then::UnderWay(_, done, fails), Some(begun)) => {
-                request.hints.push(Hint { name: "clip.done".into(), value: done.to_string() });
-                offer.running = Some(begun.clone());
-                (fails, begun.clone())
-            }
+            (Then::UnderWay(_, _, fails), Some(begun)) => (fails, begun.plan.clone()),
             (then, _) => {
-                let decision = policy.decide(&request, &self.device, &offer, self.facts());
+                let decision = policy.decide(&question, self.costs());
                 let plan = decision.plan.clone();
-                tell(policy, Call::Decide, &[], None, Some(decision));
+                tell(policy, Call::Decide, &[], None, decision);
                 (if let Then::Fail(fails) = then { fails } else { &[] }, plan)
             }
         };
@@ -46,17 +47,21 @@ impl GoldenRequest {
         for fails in fails {
             let Some(attempt) = self.failed(plan, *fails, attempts.is_empty()) else { return };
             attempts.push(attempt);
-            let decision = policy.recover(&request, &self.device, &offer, self.facts(), &attempts);
+            let decision = policy.decide(&question.after(&attempts), self.costs());
             plan = decision.plan.clone();
-            tell(policy, Call::Recover, &attempts, offer.running.as_ref(), Some(decision));
+            tell(policy, Call::Recover, &attempts, question.under_way, decision);
         }
         if matches!(self.then, Then::Learn) {
             let native = Plan { layout: Layout::ChannelsFirst, ..self.plain() };
             for plan in [plan, native] {
-                policy.learn(&request, &self.device, &plan, &self.outcome(&plan));
-                tell(policy, Call::Learn, &[], None, None);
-                let decision = policy.decide(&request, &self.device, &offer, self.facts());
-                tell(policy, Call::Decide, &[], None, Some(decision));
+                let report = policy.learn(&question, &plan, &self.outcome(&plan));
+                hear(
+                    policy,
+                    Heard { call: Call::Learn, attempts: Vec::new(), under_way: None, decision: None, report },
+                );
+                let decision = policy.decide(&question, self.costs());
+                let (attempts, under_way, report) = (Vec::new(), None, LearnReport::default());
+                hear(policy, Heard { call: Call::Decide, attempts, under_way, decision: Some(decision), report });
             }
         }
     }
@@ -64,13 +69,14 @@ impl GoldenRequest {
     /// The plan's failure. Where values are to overflow that were f32, the plan is taken to have been run in the narrowest type; none
     /// where that can't be, or where no host would ask again.
     fn failed(&self, mut plan: Plan, fails: Fails, is_first: bool) -> Option<Attempt> {
-        let cost = self.facts.estimate(&plan).map_or(self.request.memory_limit, |cost| cost.peak_bytes);
+        let cost = self.costs.estimate_one(&plan).map_or(self.request.memory_limit, |cost| cost.peak_bytes);
         let failure = match fails {
             Fails::OutOfMemory => Failure::OutOfMemory { bytes: cost / 8 },
             Fails::OverLimit => Failure::OverLimit { bytes: self.request.memory_limit / 10 * 11 },
             Fails::NonFinite => {
                 if plan.precision.dtype() == Dtype::F32 {
-                    let narrow = self.offer.dtypes.iter().find(|dtype| **dtype != Dtype::F32).filter(|_| is_first)?;
+                    let narrow =
+                        self.capabilities.dtypes.iter().find(|dtype| **dtype != Dtype::F32).filter(|_| is_first)?;
                     plan.precision = Precision::Uniform(*narrow);
                 }
                 Failure::NonFinite { values: 4096 }
@@ -81,7 +87,7 @@ impl GoldenRequest {
 
     /// A third more time and a twentieth more memory than the price.
     fn outcome(&self, plan: &Plan) -> Outcome {
-        let cost = self.facts.estimate(plan).ok();
+        let cost = self.costs.estimate_one(plan).ok();
         Outcome {
             elapsed: cost.map(|cost| cost.elapsed / 3 * 4).unwrap_or_default(),
             load: Duration::ZERO,

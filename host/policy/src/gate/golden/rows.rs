@@ -1,13 +1,13 @@
 //! The table. Columns: device, weights, size, memory, objective; then what is out of the ordinary.
 
-use tilewright_plan::{Dtype, Objective, Precision};
+use tilewright_plan::{Dtype, Objective, Precision, Stage};
 
 use Fails::{NonFinite, OutOfMemory, OverLimit};
 use Form::{Bands, Tiles, Whole};
 use Objective::{Balanced, Fastest, Leanest};
 use Room::{Hopeless, Percent, Plenty};
 
-use super::{Fails, Form, Room, Row, Shape, Stage, Then};
+use super::{Fails, Form, Room, Row, Shape, Then};
 use crate::gate::machines::*;
 
 const F32: Precision = Precision::Uniform(Dtype::F32);
@@ -24,7 +24,20 @@ const fn ask(
     objective: Objective,
 ) -> Row {
     let (stage, then) = (Stage::Decode, Then::Nothing);
-    Row { machine, weights, width, height, frames: 1, batch: 1, room, objective, stage, tried: &[], then }
+    Row {
+        machine,
+        weights,
+        width,
+        height,
+        frames: 1,
+        batch: 1,
+        room,
+        objective,
+        stage,
+        is_bare: false,
+        tried: &[],
+        then,
+    }
 }
 
 impl Row {
@@ -36,8 +49,12 @@ impl Row {
         Self { batch, ..self }
     }
 
-    const fn stage(self, stage: Stage) -> Self {
-        Self { stage, ..self }
+    const fn encode(self) -> Self {
+        Self { stage: Stage::Encode, ..self }
+    }
+
+    const fn bare(self) -> Self {
+        Self { is_bare: true, ..self }
     }
 
     const fn tried(self, tried: &'static [(Shape, f64, f64)]) -> Self {
@@ -132,10 +149,10 @@ pub(super) static ROWS: &[Row] = &[
     ask(&SM_75,   &FLUX_I4,   K2, Plenty,      Balanced),
     ask(&X86_V3,  &FLUX_I8,   K1, Percent(60), Leanest),
     // Encodes, and hosts that offer little.
-    ask(&SM_89,   &FLUX_BF16, K1,  Plenty,      Balanced).stage(Stage::Encode),
-    ask(&GFX1151, &SDXL_F16,  K2,  Percent(20), Fastest).stage(Stage::Encode),
-    ask(&X86_V3,  &SD_F16,    K1,  Percent(50), Balanced).stage(Stage::Bare),
-    ask(&GFX1100, &FLUX_BF16, HD,  Plenty,      Fastest).stage(Stage::Bare),
+    ask(&SM_89,   &FLUX_BF16, K1,  Plenty,      Balanced).encode(),
+    ask(&GFX1151, &SDXL_F16,  K2,  Percent(20), Fastest).encode(),
+    ask(&X86_V3,  &SD_F16,    K1,  Percent(50), Balanced).bare(),
+    ask(&GFX1100, &FLUX_BF16, HD,  Plenty,      Fastest).bare(),
     // Clips.
     ask(&GFX1151, &WAN21_BF16, W480,       Plenty,      Balanced).frames(81),
     ask(&GFX1151, &WAN21_BF16, (320, 320), Plenty,      Fastest).frames(17),
@@ -154,8 +171,8 @@ pub(super) static ROWS: &[Row] = &[
     ask(&X86_V4,  &WAN21_F32,  W480,       Plenty,      Balanced),
     ask(&SM_90,   &WAN21_BF16, W480,       Hopeless,    Balanced).frames(81),
     ask(&SM_90,   &WAN21_BF16, (320, 320), Plenty,      Balanced).frames(33).batch(2),
-    ask(&GFX1151, &WAN21_BF16, W480,       Percent(50), Balanced).frames(81).stage(Stage::Encode),
-    ask(&X86_V3,  &WAN21_F32,  (320, 320), Plenty,      Balanced).frames(17).stage(Stage::Bare),
+    ask(&GFX1151, &WAN21_BF16, W480,       Percent(50), Balanced).frames(81).encode(),
+    ask(&X86_V3,  &WAN21_F32,  (320, 320), Plenty,      Balanced).frames(17).bare(),
     // With measurements.
     ask(&GFX1151, &FLUX_BF16,  K1,   Plenty,      Balanced).tried(SLOW_WHOLE),
     ask(&X86_V4,  &FLUX_F32,   K1,   Percent(95), Fastest).tried(DEARER),

@@ -3,8 +3,8 @@
 //! time, whole or in bands, and only where not even its state fits in tiles that run over the whole clip.
 
 use tilewright_plan::{
-    Attempt, Backend, Device, Dtype, Facts, Failure, Layout, Offer, Plan, Precision, Release, Request, Space, Tile,
-    Time,
+    Attempt, Backend, Capabilities, CostModel, Device, Dtype, Failure, Layout, Plan, Precision, Question, Release,
+    Request, Space, Tile, Time,
 };
 
 use crate::check::{self, Bounds, kept};
@@ -18,44 +18,34 @@ const BANDS: [u32; 3] = [256, 128, 64];
 /// Chunks below a latent frame, for when memory is short: frames that run through the largest layers at once.
 const SHORT: [u32; 2] = [2, 1];
 
-/// How a request is run when nobody else says.
-pub(crate) fn decide(request: &Request, device: &Device, offer: &Offer, facts: &dyn Facts) -> Plan {
-    let plan = Plan { precision: precision(device, offer), ..plain(device) };
-    Fitting { request, offer, facts, tried: &[] }.plan(plan, request.memory_limit, "native default")
-}
-
-/// How a request is run after its attempts failed.
-pub(crate) fn recover(
-    request: &Request,
-    device: &Device,
-    offer: &Offer,
-    facts: &dyn Facts,
-    attempts: &[Attempt],
-) -> Plan {
+/// The plan of a request that has no usable answer: the first one, or the next one after its attempts failed.
+pub(crate) fn decide(question: &Question<'_>, costs: &dyn CostModel) -> Plan {
+    let &Question { request, device, capabilities, under_way, attempts, .. } = question;
+    let fitting = Fitting { question, costs };
     let Some(last) = attempts.last() else {
-        return decide(request, device, offer, facts);
+        let plan = Plan { precision: precision(device, capabilities), ..plain(device) };
+        return fitting.plan(plan, request.memory_limit, "native default");
     };
-    let fitting = Fitting { request, offer, facts, tried: attempts };
     match last.failure {
         Failure::NonFinite { .. } => {
             let reason = "native default: f32 after values overflowed";
             let precision = Precision::Uniform(Dtype::F32);
             let wider = Plan { precision, reason: reason.into(), ..last.plan.clone() };
-            match facts.estimate(&wider) {
+            match costs.estimate_one(&wider) {
                 Ok(cost) if cost.peak_bytes <= request.memory_limit && fitting.is_new(&wider) => {
-                    legal(wider, &Bounds::new(request, offer)).unwrap_or(last.plan.clone())
+                    legal(wider, &Bounds::new(request, capabilities, under_way)).unwrap_or(last.plan.clone())
                 }
                 _ => fitting.plan(wider, request.memory_limit, reason),
             }
         }
         Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
-            let expected = facts.estimate(&last.plan).map_or(request.memory_limit, |cost| cost.peak_bytes);
-            // What was measured ran over what was expected, so the next plan has to be expected well below.
+            let expected = costs.estimate_one(&last.plan).map_or(request.memory_limit, |cost| cost.peak_bytes);
+            // The measured peak lies above the expected one, so the next plan has to be expected well below.
             let most = request.memory_limit.min(expected / 10 * 7);
             // A type that the device is slow in would make a policy's bad choice the host's.
             let is_slow = |dtype: Dtype| dtype != Dtype::F32 && !device.fast_dtypes.contains(&dtype);
             let kept = Some(last.plan.precision).filter(|precision| !is_slow(precision.dtype()));
-            let precision = fitting.finite(kept.unwrap_or_else(|| self::precision(device, offer)));
+            let precision = fitting.finite(kept.unwrap_or_else(|| self::precision(device, capabilities)));
             let plan = Plan { precision, release: Release::EachStep, ..plain(device) };
             fitting.plan(plan, most, "native default: smaller after memory ran out")
         }
@@ -68,32 +58,25 @@ pub(crate) fn recover(
 ///
 /// A clip under way goes on with the state that it has. If no plan that fits can do so, it begins anew in another
 /// division; frames that have left are not delivered again.
-pub(crate) fn own(
-    request: &Request,
-    device: &Device,
-    offer: &Offer,
-    facts: &dyn Facts,
-    attempts: &[Attempt],
-) -> Option<Plan> {
-    let anew = Offer { running: None, ..offer.clone() };
-    let offers = if offer.running.is_some() { vec![offer, &anew] } else { vec![offer] };
+pub(crate) fn last_resort(question: &Question<'_>, costs: &dyn CostModel) -> Option<Plan> {
+    let &Question { request, device, capabilities, .. } = question;
+    let anew = question.going_on(None);
+    let questions = if question.under_way.is_some() { vec![question, &anew] } else { vec![question] };
     let reason = "native default: the last resort";
-    for offer in &offers {
-        let fitting = Fitting { request, offer, facts, tried: attempts };
-        let plan = Plan { precision: fitting.finite(precision(device, offer)), ..plain(device) };
-        let first = Fitting { tried: &[], ..fitting }.plan(plan, request.memory_limit, reason);
+    for question in &questions {
+        let fitting = Fitting { question, costs };
+        let plan = Plan { precision: fitting.finite(precision(device, capabilities)), ..plain(device) };
+        let untried = question.after(&[]);
+        let first = Fitting { question: &untried, costs }.plan(plan, request.memory_limit, reason);
         if fitting.is_new(&first) && fitting.fits(&first) {
             return Some(first);
         }
     }
-    let next = |offer: &Offer| {
-        let fitting = Fitting { request, offer, facts, tried: attempts };
-        Some(recover(request, device, offer, facts, attempts)).filter(|plan| fitting.is_new(plan))
-    };
     let mut left: Vec<(bool, Plan)> = Vec::new();
-    for offer in offers {
-        let fits = |plan: &Plan| Fitting { request, offer, facts, tried: attempts }.fits(plan);
-        left.extend(next(offer).map(|plan| (fits(&plan), plan)));
+    for question in questions {
+        let fitting = Fitting { question, costs };
+        let next = Some(decide(question, costs)).filter(|plan| fitting.is_new(plan));
+        left.extend(next.map(|plan| (fitting.fits(&plan), plan)));
     }
     // Plans that are expected to fit come first.
     left.sort_by_key(|(fits, _)| !fits);
@@ -101,8 +84,8 @@ pub(crate) fn own(
 }
 
 /// The type that loses nothing, unless the device is known to be fast in bf16.
-fn precision(device: &Device, offer: &Offer) -> Precision {
-    let usable = |dtype: Dtype| offer.dtypes.contains(&dtype) && device.fast_dtypes.contains(&dtype);
+fn precision(device: &Device, capabilities: &Capabilities) -> Precision {
+    let usable = |dtype: Dtype| capabilities.dtypes.contains(&dtype) && device.fast_dtypes.contains(&dtype);
     match device.backend {
         Backend::Cpu => Precision::Uniform(Dtype::F32),
         _ if usable(Dtype::Bf16) => Precision::Uniform(Dtype::Bf16),
@@ -113,23 +96,22 @@ fn precision(device: &Device, offer: &Offer) -> Precision {
 /// The inputs of a search for a plan.
 #[derive(Clone, Copy)]
 struct Fitting<'a> {
-    request: &'a Request,
-    offer: &'a Offer,
-    facts: &'a dyn Facts,
-    tried: &'a [Attempt],
+    question: &'a Question<'a>,
+    costs: &'a dyn CostModel,
 }
 
 impl Fitting<'_> {
     /// The plan as it is if it fits into `most` bytes, else with the largest parts that do, else with the least memory
     /// possible; a plan that was tried only if no other is left.
     fn plan(&self, plan: Plan, most: u64, reason: &str) -> Plan {
-        let bounds = Bounds::new(self.request, self.offer);
-        let plans = divisions(self.request, self.offer).into_iter().filter_map(|(space, time)| {
+        let Question { request, capabilities, under_way, .. } = *self.question;
+        let bounds = Bounds::new(request, capabilities, under_way);
+        let plans = divisions(request, capabilities).into_iter().filter_map(|(space, time)| {
             legal(Plan { space, time, batch: 1, reason: reason.into(), ..plan.clone() }, &bounds)
         });
         let mut least: Option<((bool, u64), Plan)> = None;
         for plan in plans {
-            let Ok(cost) = self.facts.estimate(&plan) else { continue };
+            let Ok(cost) = self.costs.estimate_one(&plan) else { continue };
             let is_new = self.is_new(&plan);
             if is_new && cost.peak_bytes <= most {
                 return plan;
@@ -143,11 +125,11 @@ impl Fitting<'_> {
     }
 
     fn is_new(&self, plan: &Plan) -> bool {
-        !self.tried.iter().any(|attempt| check::repeats(plan, attempt))
+        !self.question.attempts.iter().any(|attempt| check::repeats(plan, attempt))
     }
 
     fn fits(&self, plan: &Plan) -> bool {
-        self.facts.estimate(plan).is_ok_and(|cost| cost.peak_bytes <= self.request.memory_limit)
+        self.costs.estimate_one(plan).is_ok_and(|cost| cost.peak_bytes <= self.question.request.memory_limit)
     }
 
     /// The type, or f32 if values were not finite in one that keeps as much.
@@ -155,21 +137,21 @@ impl Fitting<'_> {
         let overflowed = |attempt: &Attempt| {
             matches!(attempt.failure, Failure::NonFinite { .. }) && kept(attempt.plan.precision) >= kept(precision)
         };
-        if self.tried.iter().any(overflowed) { Precision::Uniform(Dtype::F32) } else { precision }
+        if self.question.attempts.iter().any(overflowed) { Precision::Uniform(Dtype::F32) } else { precision }
     }
 }
 
 /// Ways to divide the request, most memory first.
-fn divisions(request: &Request, offer: &Offer) -> Vec<(Space, Time)> {
+fn divisions(request: &Request, capabilities: &Capabilities) -> Vec<(Space, Time)> {
     let tile =
         |side: u32| Space::Blended(Tile { height: side, width: side, overlap: (side / 8).max(32).min(side / 4) });
     let pictures = || std::iter::once(Space::Whole).chain(SIDES.iter().map(|side| tile(*side)));
-    if request.frames <= 1 || !offer.carried {
+    if request.frames <= 1 || !capabilities.carried {
         return pictures().map(|space| (space, Time::Whole)).collect();
     }
     let latent_frame = request.model.temporal_scale.max(1);
     let chunks = std::iter::once(latent_frame).chain(SHORT.into_iter().filter(|frames| *frames < latent_frame));
-    let heights = BANDS.iter().filter(|_| offer.exact);
+    let heights = BANDS.iter().filter(|_| capabilities.exact);
     let bands: Vec<Space> =
         heights.map(|height| Space::Exact(Tile { height: *height, width: request.width, overlap: 0 })).collect();
     let mut divisions: Vec<(Space, Time)> = Vec::new();
@@ -213,7 +195,7 @@ fn plain(device: &Device) -> Plan {
 mod tests {
     use std::time::Duration;
 
-    use tilewright_plan::{Cost, Model, Objective, Trial};
+    use tilewright_plan::{Cost, Model, Objective, Stage, Trial, UnderWay};
 
     use super::*;
 
@@ -221,8 +203,12 @@ mod tests {
     /// state per pixel of what is held of the picture; and the clip itself where it leaves together.
     struct Prices(Request);
 
-    impl Facts for Prices {
-        fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+    impl CostModel for Prices {
+        fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+            plans.iter().map(|plan| self.estimate_one(plan)).collect()
+        }
+
+        fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
             let request = &self.0;
             let picture = u64::from(request.height) * u64::from(request.width);
             let tile = plan.space.tile().map_or(picture, |tile| u64::from(tile.height) * u64::from(tile.width));
@@ -258,8 +244,8 @@ mod tests {
         }
     }
 
-    fn offer(running: Option<Plan>) -> Offer {
-        Offer {
+    fn capabilities() -> Capabilities {
+        Capabilities {
             dtypes: vec![Dtype::F32, Dtype::Bf16],
             tile_unit: 8,
             tile_least: 64,
@@ -268,8 +254,19 @@ mod tests {
             carried: true,
             offload: false,
             prefetch_most: 0,
-            running,
         }
+    }
+
+    fn ask<T>(
+        request: &Request,
+        running: Option<&Plan>,
+        attempts: &[Attempt],
+        answer: fn(&Question<'_>, &dyn CostModel) -> T,
+    ) -> T {
+        let (device, capabilities) = (device(), capabilities());
+        let under_way = running.map(|plan| UnderWay { frames_done: 13, plan: plan.clone() });
+        let question = Question::new(Stage::Decode, request, &device, &capabilities);
+        answer(&question.after(attempts).going_on(under_way.as_ref()), &Prices(request.clone()))
     }
 
     fn clip(memory_limit: u64) -> Request {
@@ -297,8 +294,8 @@ mod tests {
     fn a_clip_leaves_frame_by_frame_and_in_tiles_last() {
         let at = |limit: u64| {
             let request = clip(limit);
-            let plan = decide(&request, &device(), &offer(None), &Prices(request.clone()));
-            assert!(Prices(request).estimate(&plan).unwrap().peak_bytes <= limit, "{plan:?}");
+            let plan = ask(&request, None, &[], decide);
+            assert!(Prices(request).estimate_one(&plan).unwrap().peak_bytes <= limit, "{plan:?}");
             (plan.space, plan.time)
         };
         let bands = |height| Space::Exact(Tile { height, width: 832, overlap: 0 });
@@ -317,10 +314,10 @@ mod tests {
         let facts = Prices(request.clone());
         let begun = Plan { time: Time::Carried { frames: 4 }, layout: Layout::ChannelsFirst, ..plain(&device()) };
         let attempts = [Attempt { plan: begun.clone(), failure: Failure::OutOfMemory { bytes: 1 } }];
-        let next = recover(&request, &device(), &offer(Some(begun.clone())), &facts, &attempts);
+        let next = ask(&request, Some(&begun), &attempts, decide);
         assert!(matches!((next.space, next.time), (Space::Exact(_), Time::Carried { .. })), "{next:?}");
         assert_eq!(next.layout, begun.layout);
-        assert!(facts.estimate(&next).unwrap().peak_bytes <= request.memory_limit);
+        assert!(facts.estimate_one(&next).unwrap().peak_bytes <= request.memory_limit);
     }
 
     fn failed(plan: &Plan, failure: Failure) -> Attempt {
@@ -331,19 +328,19 @@ mod tests {
     fn the_last_resort_is_what_the_host_would_have_done_and_then_what_is_left() {
         let request = clip(4 << 30);
         let facts = Prices(request.clone());
-        let own = |attempts: &[Attempt]| own(&request, &device(), &offer(None), &facts, attempts);
+        let own = |attempts: &[Attempt]| ask(&request, None, attempts, last_resort);
         let memory = Failure::OutOfMemory { bytes: 1 };
-        let first = decide(&request, &device(), &offer(None), &facts);
+        let first = ask(&request, None, &[], decide);
         // A policy's failed plans say nothing about the host's own.
         let whole = Plan { time: Time::Carried { frames: 81 }, ..plain(&device()) };
         let told = own(&[failed(&whole, memory), failed(&whole, memory), failed(&whole, memory)]).unwrap();
         assert_eq!((told.space, told.time, told.precision), (first.space, first.time, first.precision));
         // If it has failed too, even in another form, smaller ones follow until none is left.
         let mut attempts = vec![failed(&Plan { release: Release::EachStep, prefetch: 3, ..first.clone() }, memory)];
-        let mut peaks = vec![facts.estimate(&first).unwrap().peak_bytes];
+        let mut peaks = vec![facts.estimate_one(&first).unwrap().peak_bytes];
         while let Some(next) = own(&attempts) {
             assert!(attempts.iter().all(|attempt| !check::repeats(&next, attempt)), "{next:?} again");
-            peaks.push(facts.estimate(&next).unwrap().peak_bytes);
+            peaks.push(facts.estimate_one(&next).unwrap().peak_bytes);
             attempts.push(failed(&next, memory));
             assert!(attempts.len() < 40, "it comes to an end");
         }
@@ -360,13 +357,12 @@ mod tests {
         let facts = Prices(request.clone());
         let tile = Space::Blended(Tile { height: 480, width: 416, overlap: 64 });
         let begun = Plan { space: tile, time: Time::Carried { frames: 8 }, ..plain(&device()) };
-        let running = offer(Some(begun.clone()));
-        assert!(facts.estimate(&begun).unwrap().peak_bytes > request.memory_limit);
+        assert!(facts.estimate_one(&begun).unwrap().peak_bytes > request.memory_limit);
         let attempts = [4, 8].map(|frames| {
             let plan = Plan { time: Time::Carried { frames }, ..begun.clone() };
             failed(&plan, Failure::OverLimit { bytes: 3 << 30 })
         });
-        let next = own(&request, &device(), &running, &facts, &attempts).unwrap();
-        assert!(facts.estimate(&next).unwrap().peak_bytes <= request.memory_limit, "{next:?}");
+        let next = ask(&request, Some(&begun), &attempts, last_resort).unwrap();
+        assert!(facts.estimate_one(&next).unwrap().peak_bytes <= request.memory_limit, "{next:?}");
     }
 }

@@ -1,0 +1,103 @@
+//! The question that a planner answers: what is asked for, what can be carried out, what is under way and what failed.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Attempt, Device, Dtype, Hint, Plan, Request, Stage};
+
+/// The smallest tile in latent pixels: below this a tile is mostly border.
+pub const LEAST_TILE: u32 = 8;
+
+/// Tiles or samples that may run together.
+pub const MOST_BATCH: u32 = 64;
+
+/// Chunks of latents that may be copied ahead to a GPU.
+pub const MOST_AHEAD: u32 = 8;
+
+/// The engine's capabilities for the request at hand; answers are checked against them. The default stands for
+/// capabilities that nobody wrote down.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Capabilities {
+    /// The types that convolutions can run in on this device.
+    pub dtypes: Vec<Dtype>,
+    /// Tiles and overlaps are multiples of this many pixels.
+    pub tile_unit: u32,
+    /// The smallest side of a tile, in pixels.
+    pub tile_least: u32,
+    /// The most samples or tiles that run together.
+    pub batch_most: u32,
+    /// `exact` tiles can be run.
+    pub exact: bool,
+    /// Chunks with the causal state carried across can be run.
+    pub carried: bool,
+    /// Activations can wait in host memory.
+    pub offload: bool,
+    /// The most inputs that can be copied ahead.
+    pub prefetch_most: u32,
+}
+
+impl Capabilities {
+    /// The capabilities that a request's hints tell, as programs wrote them before records had a field for them. `None`
+    /// if a hint is missing or has no such value.
+    pub fn of_hints(hints: &[Hint]) -> Option<Self> {
+        let of = |name: &str| hints.iter().find(|hint| hint.name == name).map(|hint| hint.value.as_str());
+        let number = |name: &str| of(name)?.parse::<u32>().ok();
+        let flag = |name: &str| of(name)?.parse::<bool>().ok();
+        Some(Self {
+            dtypes: of("offer.dtypes")?.split(',').map(|name| name.parse().ok()).collect::<Option<_>>()?,
+            tile_unit: number("offer.tile-unit")?,
+            tile_least: number("offer.tile-least")?,
+            batch_most: number("offer.batch-most")?,
+            exact: flag("offer.exact")?,
+            carried: flag("offer.carried")?,
+            offload: flag("offer.offload")?,
+            prefetch_most: number("offer.prefetch-most")?,
+        })
+    }
+}
+
+/// A clip of which some frames are delivered. Its state goes on: in one piece or bands, or in the same tiles; carried on
+/// or whole in time as it was begun; in the same memory order and no narrower type.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct UnderWay {
+    /// Output frames that are delivered.
+    pub frames_done: u32,
+    /// The plan that they were made by.
+    pub plan: Plan,
+}
+
+/// A question to a planner.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// The kind of work.
+    pub stage: Stage,
+    /// The work itself.
+    pub request: &'a Request,
+    /// The device that it will run on.
+    pub device: &'a Device,
+    /// The plans that can be carried out.
+    pub capabilities: &'a Capabilities,
+    /// The clip that the answer goes on with; `None` before the first frame, and for pictures.
+    pub under_way: Option<&'a UnderWay>,
+    /// The attempts that failed, the latest last. Empty for a first decision and after a renewed question.
+    pub attempts: &'a [Attempt],
+}
+
+impl<'a> Question<'a> {
+    /// A first question: nothing is under way, and nothing failed.
+    pub const fn new(stage: Stage, request: &'a Request, device: &'a Device, capabilities: &'a Capabilities) -> Self {
+        Self { stage, request, device, capabilities, under_way: None, attempts: &[] }
+    }
+
+    /// The same question after these attempts failed.
+    #[must_use]
+    pub const fn after(self, attempts: &'a [Attempt]) -> Self {
+        Self { attempts, ..self }
+    }
+
+    /// The same question about a clip that goes on.
+    #[must_use]
+    pub const fn going_on(self, under_way: Option<&'a UnderWay>) -> Self {
+        Self { under_way, ..self }
+    }
+}
