@@ -1,14 +1,6 @@
-//! Hands the built policies to `include_bytes!`, and a fingerprint of this crate's text to `env!`.
+//! Hands the built policies to `include_bytes!`.
 
-use std::{
-    env, fs,
-    hash::{DefaultHasher, Hasher},
-    io,
-    path::{Path, PathBuf},
-};
-
-/// What judges a policy, and what it is judged by: this crate, and the words that it shares with the rest.
-const SOURCES: [&str; 4] = ["src", "../plan/src", "../../wit", "../../Cargo.lock"];
+use std::{env, fs, path::PathBuf};
 
 const NAMES: [&str; 5] = ["adaptive", "gfx1151", "comfyui", "diffusers", "fixed"];
 
@@ -32,24 +24,4 @@ fn main() {
             return println!("cargo::error={} can't be copied: {error}", file.display());
         }
     }
-    let mut hasher = DefaultHasher::new();
-    for source in SOURCES {
-        println!("cargo::rerun-if-changed={source}");
-        if let Err(error) = read(Path::new(source), &mut hasher) {
-            return println!("cargo::error={source} can't be read: {error}");
-        }
-    }
-    println!("cargo::rustc-env=TILEWRIGHT_POLICY_SOURCES={:016x}", hasher.finish());
-}
-
-/// A file, or all files in a folder in the order of their names.
-fn read(path: &Path, hasher: &mut DefaultHasher) -> io::Result<()> {
-    if !path.is_dir() {
-        hasher.write(&fs::read(path)?);
-        return Ok(());
-    }
-    let mut entries =
-        fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()?;
-    entries.sort();
-    entries.iter().try_for_each(|entry| read(entry, hasher))
 }

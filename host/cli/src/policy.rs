@@ -23,8 +23,9 @@ use std::{
     path::Path,
 };
 
+use tilewright_gate::{Admission, Admitted, Verdict};
 use tilewright_plan::{Recorder, bytes};
-use tilewright_policy::{Admission, Admitted, CacheDir, LoadedPolicy, PolicyError, PolicyHost, Verdict};
+use tilewright_policy::{CacheDir, LoadedPolicy, PolicyError, PolicyHost};
 
 use crate::{
     args::{self, PolicyGrants},
@@ -63,7 +64,7 @@ pub fn admitted(host: &PolicyHost, name_or_file: &str, settings: &[(String, Stri
     let config = config::current()?;
     let loaded = verified(host, name_or_file)?.load(host)?;
     let admission = Admission { require_checked: config.policies.require_checked };
-    Ok(host.admit(&loaded, settings, admission)?)
+    Ok(tilewright_gate::admit(host, &loaded, settings, admission)?)
 }
 
 /// A policy that may be loaded: a shipped one, or the bytes of a file, signed if the configuration requires it. The
@@ -83,11 +84,16 @@ impl Module {
         }
     }
 
-    /// Puts the module through the gate.
-    pub fn check(&self, host: &PolicyHost, settings: &[(String, String)]) -> Result<Verdict, PolicyError> {
+    /// Puts the module through the gate, with requests drawn from a seed.
+    pub fn check(
+        &self,
+        host: &PolicyHost,
+        settings: &[(String, String)],
+        seed: Option<u32>,
+    ) -> Result<Verdict, PolicyError> {
         match &self.bytes {
-            Some(bytes) => host.check_module(&self.origin, bytes, settings),
-            None => host.check(&self.origin, settings),
+            Some(bytes) => tilewright_gate::check_module(host, &self.origin, bytes, settings, seed),
+            None => tilewright_gate::check(host, &self.origin, settings, seed),
         }
     }
 }

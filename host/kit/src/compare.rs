@@ -10,11 +10,9 @@ use std::{io, path::PathBuf, sync::Arc};
 
 use serde::Serialize;
 use thiserror::Error;
+use tilewright_gate::{Call, golden};
 use tilewright_plan::{Cost, Decision, Fallback, Plan, Planner, PolicyIdentity, Release, records::Damage};
-use tilewright_policy::{
-    LoadedPolicy, PolicyError,
-    gate::{Call, golden},
-};
+use tilewright_policy::{LoadedPolicy, PolicyError};
 
 use facts::Priced;
 pub use facts::Pricing;

@@ -15,7 +15,7 @@ pub(crate) use self::bounds::Bounds;
 use self::rules::{NONSENSE, RULES};
 
 /// What is said of an answer that has failed before.
-pub(crate) const REPEATED: &str = "a plan that has failed before";
+pub const REPEATED: &str = "a plan that has failed before";
 
 /// A part of a plan as a note shows it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -115,7 +115,7 @@ pub(crate) fn repeats(plan: &Plan, attempt: &Attempt) -> bool {
 }
 
 /// How much of a value a precision keeps, for comparing: range first, since what overflows is lost.
-pub(crate) fn kept(precision: Precision) -> u32 {
+pub fn kept(precision: Precision) -> u32 {
     match precision {
         Precision::Uniform(Dtype::F32) | Precision::Mixed(Dtype::F32) => 5,
         Precision::Mixed(Dtype::Bf16) => 4,

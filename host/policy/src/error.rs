@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tilewright_plan::{FallbackReason, words::did_you_mean};
 
-use crate::limits::Limits;
+use crate::{limits::Limits, load::grants};
 
 /// Why a policy can't be put to work. Each is one line that names the policy and says what to do.
 #[derive(Debug, Error)]
@@ -199,13 +199,16 @@ fn known_settings(known: &[String]) -> String {
     if known.is_empty() { "it has none".into() } else { format!("it has {}", known.join(", ")) }
 }
 
-/// The name, in errors, of the step in which a policy is instantiated.
-pub(crate) const START: &str = "its start";
-
 /// The beginning of wasmtime's message about more instances, tables or memories than allowed.
 const LIMIT: &str = "resource limit exceeded";
 
 impl PolicyError {
+    /// `during` of a failure while the policy is instantiated.
+    pub const START: &'static str = "its start";
+
+    /// `grant` of what needs as much as a language's runtime.
+    pub const RUNTIME: &'static str = grants::RUNTIME;
+
     /// A failure to load a policy; if more memory or instances would help, it names the option that grants them.
     pub(crate) fn failed(
         policy: &str,
@@ -223,7 +226,7 @@ impl PolicyError {
     }
 
     /// The error without the policy's name, for texts that name it already.
-    pub(crate) fn bare(&self) -> String {
+    pub fn bare(&self) -> String {
         if let PolicyError::Invalid { detail, .. } = self {
             return detail.clone();
         }

@@ -7,8 +7,7 @@ use tilewright_plan::{PolicyIdentity, Value};
 
 use crate::{
     PolicyError,
-    cache::{Cache, CacheDir},
-    error::START,
+    cache::{Cache, CacheDir, compiler},
     guest::clean,
     limits::Limits,
     load::{self, Fitted, Kind},
@@ -28,8 +27,6 @@ pub struct PolicyHost {
     pub(crate) sandbox: Arc<Sandbox>,
     pub(crate) limits: Limits,
     pub(crate) cache: Option<Cache>,
-    /// The seed of the gate's drawn requests, if somebody chose it.
-    pub(crate) seed: Option<u32>,
 }
 
 /// What a policy says of itself.
@@ -99,7 +96,7 @@ impl PolicyHost {
     /// # Errors
     /// [`PolicyError::Sandbox`] where the machine does not let it. A cache that can't be used is no error: the log says so.
     pub fn new(limits: Limits, cache: &CacheDir) -> Result<Self, PolicyError> {
-        Ok(Self { sandbox: Arc::new(Sandbox::new(&limits)?), limits, cache: Cache::open(cache), seed: None })
+        Ok(Self { sandbox: Arc::new(Sandbox::new(&limits)?), limits, cache: Cache::open(cache) })
     }
 
     /// Loads what a user asked for: a shipped policy by its name, or a file, told apart by the ending or a path separator.
@@ -166,6 +163,24 @@ impl PolicyHost {
         }
     }
 
+    /// A text kept beside the compiled code under this name; none without a cache, or if its entry is damaged.
+    pub fn kept_text(&self, name: &str) -> Option<String> {
+        self.cache.as_ref()?.text(name)
+    }
+
+    /// Keeps a text beside the compiled code, if there is a cache. Names begin with a module's digest in hexadecimal:
+    /// [`PolicyHost::forget`] removes the text with the module's code.
+    pub fn keep_text(&self, name: &str, text: &str) {
+        if let Some(cache) = &self.cache {
+            cache.keep_text(name, text);
+        }
+    }
+
+    /// A number that tells versions and configurations of the compiler apart.
+    pub fn compiler(&self) -> u64 {
+        compiler(&self.sandbox.engine)
+    }
+
     /// Loads a policy from its bytes; `origin` names it in errors.
     ///
     /// # Errors
@@ -173,7 +188,7 @@ impl PolicyHost {
     pub fn load(&self, origin: &str, bytes: &[u8]) -> Result<LoadedPolicy, PolicyError> {
         let fitted = load::load(origin, bytes, &self.sandbox, &self.limits, self.cache.as_ref())?;
         let loaded = Loaded { sandbox: self.sandbox.clone(), limits: self.limits, fitted, origin: origin.into() };
-        let mut live = Live::new(&loaded).map_err(|failure| loaded.failed(START, failure))?;
+        let mut live = Live::new(&loaded).map_err(|failure| loaded.failed(PolicyError::START, failure))?;
         let (described, describe_fuel) = live.call(&loaded, |guest, store| guest.describe(store));
         let described = described.map_err(|failure| loaded.failed("describe", failure))?;
         let description = described_as(described, &self.limits)
@@ -210,7 +225,7 @@ impl LoadedPolicy {
     }
 
     /// The file or name that it was loaded from.
-    pub(crate) fn origin(&self) -> &str {
+    pub fn origin(&self) -> &str {
         &self.loaded.origin
     }
 

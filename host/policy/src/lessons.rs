@@ -97,13 +97,24 @@ impl CostModel for Decided {
 mod tests {
     use std::time::Duration;
 
-    use tilewright_plan::{Dtype, Layout, PoolStatistics, Precision, Release, Space, Time};
+    use tilewright_plan::{Backend, Dtype, Layout, Model, Objective, PoolStatistics, Precision, Release, Space, Time};
 
     use super::*;
-    use crate::gate::golden;
+
+    fn device() -> Device {
+        Device {
+            backend: Backend::Cpu,
+            name: "test".into(),
+            arch: "test".into(),
+            compute_units: 1,
+            total_bytes: 1 << 40,
+            free_bytes: 1 << 40,
+            unified: false,
+            fast_dtypes: vec![],
+        }
+    }
 
     fn lesson(height: u32, ms: u64, fuel: u64) -> Lesson {
-        let golden = golden::set().remove(0);
         let plan = Plan {
             space: Space::Whole,
             time: Time::Whole,
@@ -122,17 +133,26 @@ mod tests {
             attempts: 1,
             pool: PoolStatistics::default(),
         };
-        let request = Request { height, ..golden.request };
-        Lesson {
-            stage: golden.stage,
-            request,
-            device: golden.device,
-            capabilities: golden.capabilities,
-            plan,
-            outcome,
-            prices: None,
-            fuel,
-        }
+        let model = Model {
+            family: "sdxl".into(),
+            stored: Dtype::F32,
+            quantized: false,
+            parameter_bytes: 300 << 20,
+            spatial_scale: 8,
+            temporal_scale: 1,
+        };
+        let request = Request {
+            model,
+            batch: 1,
+            frames: 1,
+            height,
+            width: 1024,
+            memory_limit: 8 << 30,
+            objective: Objective::Balanced,
+            hints: Vec::new(),
+        };
+        let (stage, capabilities) = (Stage::Decode, Capabilities::default());
+        Lesson { stage, request, device: device(), capabilities, plan, outcome, prices: None, fuel }
     }
 
     #[test]

@@ -6,14 +6,13 @@
 #![deny(unsafe_code)]
 
 mod cache;
-mod check;
+pub mod check;
 mod code;
 mod compile;
 mod contract;
 mod error;
 mod fallback;
 mod fallback_planner;
-pub mod gate;
 mod guest;
 mod host;
 mod lessons;
@@ -32,10 +31,9 @@ mod wasi;
 pub use cache::CacheDir;
 pub use error::{Fault, PolicyError};
 pub use fallback_planner::FallbackPlanner;
-pub use gate::{Admission, Admitted, Verdict};
 pub use host::{Description, Inspection, LoadedPolicy, PolicyHost};
 pub use limits::{CodeLimits, CompileLimits, Limits};
-pub use load::{Kind, as_component};
+pub use load::{Kind, as_component, digest};
 pub use probe::Probe;
 pub use runtime::Policy;
 pub use settings::{Setting, key_value};

@@ -15,7 +15,7 @@ use crate::{
     cache::Cache,
     code, compile,
     contract::{Linked, World},
-    error::{Fault, START},
+    error::Fault,
     guest::{Exceeded, clean},
     limits::{CodeLimits, Limits},
     sandbox::Sandbox,
@@ -152,11 +152,11 @@ fn starts(policy: &str, outline: &Outline<'_>, limits: &Limits) -> Result<(), Po
         return Ok(());
     }
     let detail = Exceeded::Memory { asked, most }.to_string();
-    Err(PolicyError::failed(policy, limits, START, FallbackReason::OutOfMemory, &detail))
+    Err(PolicyError::failed(policy, limits, PolicyError::START, FallbackReason::OutOfMemory, &detail))
 }
 
 /// `sha256:` and the digest in hexadecimal.
-pub(crate) fn digest(bytes: &[u8]) -> String {
+pub fn digest(bytes: &[u8]) -> String {
     let hex = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     format!("sha256:{hex}")
 }

@@ -7,7 +7,6 @@ use tilewright_plan::Value;
 
 use crate::{
     PolicyError,
-    error::START,
     host::Loaded,
     runtime::{CallFailure, Live},
 };
@@ -21,7 +20,7 @@ pub struct Probe {
 
 impl Probe {
     pub(crate) fn new(loaded: Arc<Loaded>, settings: Vec<(String, Value)>) -> Result<Self, PolicyError> {
-        let live = Live::new(&loaded).map_err(|failure| loaded.failed(START, failure))?;
+        let live = Live::new(&loaded).map_err(|failure| loaded.failed(PolicyError::START, failure))?;
         Ok(Self { loaded, settings, live })
     }
 

@@ -279,7 +279,8 @@ impl Policy {
     }
 
     /// The same policy in an instance that lives on from question to question.
-    pub(crate) fn lasting(self) -> Self {
+    #[must_use]
+    pub fn lasting(self) -> Self {
         Self { lasts: true, ..self }
     }
 

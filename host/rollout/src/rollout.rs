@@ -16,7 +16,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use tilewright_config::{Case, Config, Route, Source, TakeOver};
-use tilewright_policy::Verdict;
+use tilewright_gate::Verdict;
 
 use crate::{
     Assignment, CanaryFacts, CanaryState, Disk, Error, Event, Result, Revision, ShadowFacts, SlotFacts, What,

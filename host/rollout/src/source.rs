@@ -9,7 +9,8 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tilewright_config::{self as config, Policies, Source};
-use tilewright_policy::{Admission, CacheDir, Limits, LoadedPolicy, Policy, PolicyHost, Verdict, Wasi, shipped_module};
+use tilewright_gate::{Admission, Verdict, admit, check_module};
+use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyHost, Wasi, shipped_module};
 use tilewright_registry::{Binding, Client, Credentials, Reference, Statement, without_user};
 use tilewright_signing::{read_text, signature_path};
 
@@ -270,7 +271,7 @@ impl Sources {
         };
         step_aside();
         let settings = settings.of(&loaded);
-        let admitted = host.admit(&loaded, settings, Admission { require_checked: true })?;
+        let admitted = admit(&host, &loaded, settings, Admission { require_checked: true })?;
         step_aside();
         let digest = self.modules.keep(&bytes)?;
         if let Some(signature) = &signature {
@@ -299,7 +300,7 @@ impl Sources {
         if let Some(signature) = &fetched.signature {
             self.modules.sign(&digest, signature)?;
         }
-        Ok(host.check_module(name, &fetched.bytes, settings)?)
+        Ok(check_module(&host, name, &fetched.bytes, settings, None)?)
     }
 }
 

@@ -7,8 +7,9 @@ use sha2::{Digest, Sha256};
 use tilewright_config::{Choice, Config, Policy, Server, Source, Wasi};
 use tilewright_decode::Model;
 use tilewright_engine::{Machine, Overrides};
+use tilewright_gate::Admission;
 use tilewright_models::Family;
-use tilewright_policy::{Admission, CacheDir, Limits, PolicyError, PolicyHost, shipped_module, shipped_names};
+use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost, shipped_module, shipped_names};
 use tilewright_registry::Reference;
 use tilewright_torch::device;
 use ureq::http::Uri;
@@ -144,7 +145,9 @@ fn policy(config: &Config, name: &str, configured: &Policy, cache: &CacheDir) ->
     };
     let loaded = loaded.map_err(refused)?;
     // The service puts nothing in force that does not pass.
-    host.admit(&loaded, &configured.set, Admission { require_checked: true }).map(drop).map_err(refused)
+    tilewright_gate::admit(&host, &loaded, &configured.set, Admission { require_checked: true })
+        .map(drop)
+        .map_err(refused)
 }
 
 /// The limits of a policy with its grants.

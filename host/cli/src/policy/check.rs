@@ -2,11 +2,8 @@
 
 use std::{collections::BTreeSet, io::Write};
 
+use tilewright_gate::{Call, Finding, GoldenSet, Problem, Severity, State, Step, Verdict};
 use tilewright_plan::bytes;
-use tilewright_policy::{
-    Verdict,
-    gate::{Call, Finding, GoldenSet, Problem, Severity, State, Step},
-};
 
 use crate::{
     args,
@@ -16,8 +13,8 @@ use crate::{
 
 /// Checks one policy. A policy that does not pass is work that failed.
 pub fn run(arguments: &args::Check) -> Outcome {
-    let host = super::host(arguments.grants)?.drawing(arguments.seed);
-    let verdict = super::verified(&host, &arguments.policy)?.check(&host, &arguments.set)?;
+    let host = super::host(arguments.grants)?;
+    let verdict = super::verified(&host, &arguments.policy)?.check(&host, &arguments.set, arguments.seed)?;
     if arguments.json {
         super::print(&verdict)?;
     } else {

@@ -2,11 +2,11 @@
 
 use std::{io::BufReader, path::Path};
 
+use tilewright_gate::golden;
 use tilewright_plan::{
     Attempt, Capabilities, Cost, Device, Plan, Question, Record, Request, Stage, Trial, UnderWay,
     exchange::RecordedQuestion, records, records::Damage,
 };
-use tilewright_policy::gate::golden;
 
 use super::{CompareError, facts::Priced};
 

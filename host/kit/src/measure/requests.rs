@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use tilewright_gate::golden;
 use tilewright_plan::{Capabilities, CostModel, Decision, Device, Planner, Question, Request, Stage};
-use tilewright_policy::{Policy, gate::golden};
+use tilewright_policy::Policy;
 
 /// A request with all that a decision needs.
 #[derive(Clone)]

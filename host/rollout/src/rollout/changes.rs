@@ -4,7 +4,7 @@
 use std::sync::{Arc, MutexGuard, TryLockError, atomic::Ordering};
 
 use tilewright_config::Source;
-use tilewright_policy::Verdict;
+use tilewright_gate::Verdict;
 use tilewright_registry::{Reference, without_user};
 use tilewright_signing::Refusal;
 

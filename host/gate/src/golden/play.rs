@@ -8,7 +8,7 @@ use tilewright_plan::{
 };
 
 use super::{Fails, GoldenRequest, Then};
-use crate::gate::finding::Call;
+use crate::finding::Call;
 
 /// What a policy was asked, and what it said.
 #[derive(Clone, Debug)]

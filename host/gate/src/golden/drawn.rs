@@ -9,7 +9,7 @@ use super::{
     Fails, Form, GoldenRequest, Room, Row, Shape, Then,
     rows::{CHUNKS, DEARER, SLOW_WHOLE},
 };
-use crate::gate::machines::{MACHINES, WEIGHTS};
+use crate::machines::{MACHINES, WEIGHTS};
 
 /// The prefix of the names of drawn requests.
 const PREFIX: &str = "drawn ";

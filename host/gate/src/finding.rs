@@ -167,7 +167,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    pub(super) fn new(severity: Severity, step: Step, problem: Problem, found: impl Into<String>) -> Self {
+    pub(crate) fn new(severity: Severity, step: Step, problem: Problem, found: impl Into<String>) -> Self {
         let (found, advice) = (found.into(), problem.advice().into());
         Self { severity, step, problem, request: None, call: None, found, advice }
     }

@@ -10,11 +10,12 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{finding::Problem, verdict::Verdict};
-use crate::{cache::Cache, limits::Limits};
+use tilewright_policy::{LoadedPolicy, PolicyHost};
+
+use crate::{finding::Problem, verdict::Verdict};
 
 /// Changes with everything that may change a verdict: the host's own text, as `build.rs` reads it.
-const HOST: &str = env!("TILEWRIGHT_POLICY_SOURCES");
+const HOST: &str = env!("TILEWRIGHT_GATE_SOURCES");
 
 /// The time for which a verdict holds.
 const HOLDS: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -31,12 +32,14 @@ fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// What a verdict is kept under; `compiler` tells versions and configurations of wasmtime apart.
-pub(super) fn name(digest: &str, settings: &[(String, String)], limits: &Limits, compiler: u64) -> String {
+/// What the verdict on a policy is kept under.
+pub(crate) fn name(host: &PolicyHost, policy: &LoadedPolicy, settings: &[(String, String)]) -> String {
+    let inspection = policy.inspection();
+    let (limits, compiler) = (inspection.limits, host.compiler());
     let mut hasher = Sha256::new();
     hasher.update(format!("{settings:?} {limits:?} {HOST} {compiler:016x}"));
     let hash = hasher.finalize();
-    let mut name = digest.trim_start_matches("sha256:").to_owned();
+    let mut name = inspection.digest.trim_start_matches("sha256:").to_owned();
     name.push('-');
     for byte in hash.iter().take(8) {
         // Writing to a text can't fail.
@@ -46,20 +49,20 @@ pub(super) fn name(digest: &str, settings: &[(String, String)], limits: &Limits,
 }
 
 /// The verdict that was kept under this name, for the policy as it is called now.
-pub(super) fn find(cache: Option<&Cache>, name: &str, policy: &str) -> Option<Verdict> {
-    let Kept { since_s, verdict } = serde_json::from_str(&cache?.text(name)?).ok()?;
+pub(crate) fn find(host: &PolicyHost, name: &str, policy: &str) -> Option<Verdict> {
+    let Kept { since_s, verdict } = serde_json::from_str(&host.kept_text(name)?).ok()?;
     // A verdict from the future is from a clock that was wrong.
     let age_s = now_s().checked_sub(since_s)?;
     (age_s < HOLDS.as_secs()).then(|| Verdict { policy: policy.into(), ..verdict })
 }
 
 /// Keeps a verdict, unless a call of it ran into the clock: that may be the machine's fault, and another day's verdict another.
-pub(super) fn keep(cache: Option<&Cache>, name: &str, verdict: &Verdict) {
+pub(crate) fn keep(host: &PolicyHost, name: &str, verdict: &Verdict) {
     if verdict.findings.iter().any(|finding| finding.problem == Problem::Timeout) {
         return;
     }
     let kept = Kept { since_s: now_s(), verdict: verdict.clone() };
-    if let (Some(cache), Ok(text)) = (cache, serde_json::to_string(&kept)) {
-        cache.keep_text(name, &text);
+    if let Ok(text) = serde_json::to_string(&kept) {
+        host.keep_text(name, &text);
     }
 }

@@ -8,7 +8,7 @@ use Objective::{Balanced, Fastest, Leanest};
 use Room::{Hopeless, Percent, Plenty};
 
 use super::{Fails, Form, Room, Row, Shape, Then};
-use crate::gate::machines::*;
+use crate::machines::*;
 
 const F32: Precision = Precision::Uniform(Dtype::F32);
 const BF16: Precision = Precision::Uniform(Dtype::Bf16);

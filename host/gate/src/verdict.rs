@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tilewright_plan::Value;
 
-use super::{
+use crate::{
     finding::{Finding, Severity, Step},
     trial::reasons,
 };
@@ -124,7 +124,7 @@ impl Verdict {
     }
 
     /// A verdict on what is known so far. The last step reached is where an error was found, or the last of all.
-    pub(super) fn new(policy: &str, digest: String, findings: Vec<Finding>) -> Self {
+    pub(crate) fn new(policy: &str, digest: String, findings: Vec<Finding>) -> Self {
         let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count() as u32;
         let counts =
             Counts { errors: count(Severity::Error), warnings: count(Severity::Warning), notes: count(Severity::Note) };

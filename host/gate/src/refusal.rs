@@ -1,14 +1,11 @@
 //! What kept a policy from being put to work, as the step of the gate that it failed at.
 
-use super::finding::{Finding, Problem, Severity, Step};
-use crate::{
-    PolicyError,
-    error::{Fault, START},
-    load::grants,
-};
+use tilewright_policy::{Fault, PolicyError};
+
+use crate::finding::{Finding, Problem, Severity, Step};
 
 /// The finding that a refusal is; the refusal itself where there is no policy to speak of, or where the user asked for the wrong thing.
-pub(super) fn finding(error: PolicyError, has_settings: bool) -> Result<Finding, PolicyError> {
+pub(crate) fn finding(error: PolicyError, has_settings: bool) -> Result<Finding, PolicyError> {
     let (step, problem) = match &error {
         PolicyError::Invalid { fault: Fault::Broken, .. } => return Err(error),
         PolicyError::Invalid { fault: Fault::Features(used), .. } => {
@@ -17,9 +14,9 @@ pub(super) fn finding(error: PolicyError, has_settings: bool) -> Result<Finding,
         }
         PolicyError::Invalid { fault: Fault::Other, .. } => (Step::World, Problem::World),
         PolicyError::Ungranted { grant, .. } => {
-            (if *grant == grants::RUNTIME { Step::Limits } else { Step::World }, Problem::Grant)
+            (if *grant == PolicyError::RUNTIME { Step::Limits } else { Step::World }, Problem::Grant)
         }
-        PolicyError::Failed { during: START, .. } => (Step::Limits, Problem::Start),
+        PolicyError::Failed { during: PolicyError::START, .. } => (Step::Limits, Problem::Start),
         PolicyError::Failed { during: "describe", .. } | PolicyError::Description { .. } => {
             (Step::Describe, Problem::Description)
         }

@@ -21,7 +21,7 @@ use tilewright_plan::{
     Space, Time, Trial,
 };
 
-use super::machines::Machine;
+use crate::machines::Machine;
 
 /// What a family's decoder holds and does.
 struct Decoder {
@@ -48,7 +48,7 @@ const HALF_SPEED: f64 = 1024.0;
 const OUTPUT: f64 = 12.0;
 
 /// Prices for one request on one device.
-pub(super) struct Prices {
+pub(crate) struct Prices {
     request: Request,
     machine: &'static Machine,
     decoder: &'static Decoder,
@@ -195,7 +195,7 @@ mod tests {
     use tilewright_plan::Tile;
 
     use super::*;
-    use crate::gate::golden;
+    use crate::golden;
 
     fn of(name: &str) -> golden::GoldenRequest {
         golden::set().into_iter().find(|golden| golden.name.starts_with(name)).unwrap()

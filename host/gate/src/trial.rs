@@ -4,15 +4,15 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use tilewright_plan::{FallbackReason, words::counted};
+use tilewright_plan::{FallbackReason, Planner as _, words::counted};
+use tilewright_policy::{Limits, LoadedPolicy, Policy, PolicyError};
 
-use super::{
+use crate::{
     finding::{Call, Finding, Problem, Severity, Step},
     golden::{self, GoldenRequest, Heard},
     judge,
     verdict::{GoldenSet, Worst},
 };
-use crate::{LoadedPolicy, Policy, PolicyError, limits::Limits};
 
 /// Requests that may end by fuel or time before the rest is left out: each takes as long as a call may.
 const MOST_EXHAUSTED: u32 = 3;
@@ -46,7 +46,7 @@ impl Turn {
 }
 
 /// What the golden set showed.
-pub(super) struct Trial {
+pub(crate) struct Trial {
     pub set: GoldenSet,
     pub worst: Worst,
     pub findings: Vec<Finding>,
@@ -56,7 +56,7 @@ pub(super) struct Trial {
 ///
 /// # Errors
 /// Where a fresh instance can't be put to work.
-pub(super) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed: u32) -> Result<Trial, PolicyError> {
+pub(crate) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed: u32) -> Result<Trial, PolicyError> {
     let limits = policy.inspection().limits;
     let requests = golden::shuffled([golden::set(), golden::drawn(seed)].concat(), seed);
     let drawn = requests.iter().filter(|golden| golden::is_drawn(&golden.name)).count();
@@ -223,7 +223,7 @@ fn measure(golden: &GoldenRequest, first: &[Turn], second: &[Turn], worst: &mut 
 }
 
 /// Whole nanoseconds, so that JSON gives back what it was given.
-pub(super) fn milliseconds(duration: Duration) -> f64 {
+pub(crate) fn milliseconds(duration: Duration) -> f64 {
     duration.as_nanos() as f64 / 1e6
 }
 
@@ -243,7 +243,7 @@ fn near_limits(worst: &Worst, limits: &Limits) -> Vec<Finding> {
 }
 
 /// The kinds of failure among findings of severity error, each once, in their order.
-pub(super) fn reasons(findings: &[Finding]) -> Vec<&'static str> {
+pub(crate) fn reasons(findings: &[Finding]) -> Vec<&'static str> {
     let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
     let kinds: BTreeSet<Problem> = errors.map(|finding| finding.problem).collect();
     kinds.into_iter().map(Problem::name).collect()

@@ -12,7 +12,7 @@ use tilewright_plan::{
     Precision, Question, Record, Release, Request, Space, Stage, Tile, Time, UnderWay,
 };
 
-use super::{
+use crate::{
     machines::{Machine, Weights},
     prices::Prices,
 };

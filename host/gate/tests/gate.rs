@@ -2,12 +2,11 @@
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
-use tilewright_plan::Planner;
-use tilewright_policy::{
-    Admission, Admitted, CacheDir, Limits, PolicyError, PolicyHost, Verdict,
-    gate::{Call, Finding, GoldenSet, Problem, Severity, State, Step, golden},
-    shipped_names,
+use tilewright_gate::{
+    Admission, Admitted, Call, Finding, GoldenSet, Problem, Severity, State, Step, Verdict, admit, golden,
 };
+use tilewright_plan::Planner;
+use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost, shipped_names};
 
 /// A guest in the canonical ABI by hand. Its memory: at 256 the description, at 384 configure's result, at 1024 decide's (whole, f32,
 /// batch 1), at 1200 an error, from 8192 the heap.
@@ -51,7 +50,7 @@ fn admitted_by(
     settings: &[(String, String)],
     admission: Admission,
 ) -> Result<Admitted, PolicyError> {
-    host.admit(&host.find(name_or_file)?, settings, admission)
+    admit(host, &host.find(name_or_file)?, settings, admission)
 }
 
 impl Guest {
@@ -114,7 +113,7 @@ impl Place {
 
 fn check(guest: Guest) -> Verdict {
     let (_place, path) = Place::with(&guest);
-    host().check(&path, &[]).unwrap()
+    tilewright_gate::check(&host(), &path, &[], None).unwrap()
 }
 
 fn of(verdict: &Verdict, problem: Problem) -> Vec<&Finding> {
@@ -147,7 +146,7 @@ fn only(verdict: &Verdict, problem: Problem) {
 fn what_ships_passes() {
     let host = host();
     for name in shipped_names() {
-        let verdict = host.check(name, &[]).unwrap();
+        let verdict = tilewright_gate::check(&host, name, &[], None).unwrap();
         assert!(verdict.passes(), "{name}: {verdict:#?}");
         assert_eq!(verdict.golden.tried, verdict.golden.requests);
         assert_eq!(of(&verdict, Problem::Remembers), Vec::<&Finding>::new(), "{name}");
@@ -359,7 +358,7 @@ fn a_seed_draws_requests_that_can_be_asked_again() {
     };
     let (_place, path) = Place::with(&rare);
     let seed = (0..200).find(|seed| golden::drawn(*seed).iter().any(|golden| golden.request.frames == 37)).unwrap();
-    let check = |seed| host().drawing(Some(seed)).check(&path, &[]).unwrap();
+    let check = |seed| tilewright_gate::check(&host(), &path, &[], Some(seed)).unwrap();
     let verdict = check(seed);
     only(&verdict, Problem::Trap);
     assert_eq!(verdict.golden.seed, seed);
@@ -372,7 +371,8 @@ fn a_seed_draws_requests_that_can_be_asked_again() {
     );
     let bare = |verdict: Verdict| (verdict.golden, verdict.findings);
     assert_eq!(bare(check(seed)), bare(verdict), "the same seed finds the same");
-    let seeds: BTreeSet<u32> = (0..4).map(|_| host().check(&path, &[]).unwrap().golden.seed).collect();
+    let seeds: BTreeSet<u32> =
+        (0..4).map(|_| tilewright_gate::check(&host(), &path, &[], None).unwrap().golden.seed).collect();
     assert!(seeds.len() > 1, "each check draws its own: {seeds:?}");
 }
 
@@ -380,7 +380,7 @@ fn a_seed_draws_requests_that_can_be_asked_again() {
 fn what_ships_passes_whatever_is_drawn() {
     for name in shipped_names() {
         for seed in 0..8 {
-            let verdict = host().drawing(Some(seed)).check(name, &[]).unwrap();
+            let verdict = tilewright_gate::check(&host(), name, &[], Some(seed)).unwrap();
             let errors: Vec<_> =
                 verdict.findings.iter().filter(|finding| finding.severity == Severity::Error).collect();
             assert!(verdict.passes(), "{name}, seed {seed}: {errors:#?}");
@@ -430,7 +430,7 @@ fn earlier_steps_end_the_gate() {
     let texts = [format!("(module {stray})"), "(module)".into()];
     for text in texts {
         fs::write(&path, wat::parse_str(&text).unwrap()).unwrap();
-        let verdict = host().check(&path.display().to_string(), &[]).unwrap();
+        let verdict = tilewright_gate::check(&host(), &path.display().to_string(), &[], None).unwrap();
         found(&verdict, Problem::World, Severity::Error, Step::World);
     }
 }
@@ -441,19 +441,19 @@ fn what_is_no_policy_has_no_verdict() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("p.wasm");
     let file = path.display().to_string();
-    assert!(matches!(host.check(&file, &[]), Err(PolicyError::Unreadable { .. })));
-    assert!(matches!(host.check("adaptve", &[]), Err(PolicyError::Unknown { .. })));
+    assert!(matches!(tilewright_gate::check(&host, &file, &[], None), Err(PolicyError::Unreadable { .. })));
+    assert!(matches!(tilewright_gate::check(&host, "adaptve", &[], None), Err(PolicyError::Unknown { .. })));
     fs::write(&path, b"# a policy").unwrap();
-    assert!(matches!(host.check(&file, &[]), Err(PolicyError::NotWebAssembly { .. })));
+    assert!(matches!(tilewright_gate::check(&host, &file, &[], None), Err(PolicyError::NotWebAssembly { .. })));
     let mut torn = HEALTHY.build();
     torn.truncate(200);
     fs::write(&path, torn).unwrap();
-    assert!(matches!(host.check(&file, &[]), Err(PolicyError::Invalid { .. })));
+    assert!(matches!(tilewright_gate::check(&host, &file, &[], None), Err(PolicyError::Invalid { .. })));
     let set = [("no-such".to_owned(), "1".to_owned())];
-    assert!(matches!(host.check("fixed", &set), Err(PolicyError::UnknownSetting { .. })));
+    assert!(matches!(tilewright_gate::check(&host, "fixed", &set, None), Err(PolicyError::UnknownSetting { .. })));
     let set = [("tile".to_owned(), "nine".to_owned())];
     assert!(
-        matches!(host.check("fixed", &set), Err(PolicyError::Refused { .. })),
+        matches!(tilewright_gate::check(&host, "fixed", &set, None), Err(PolicyError::Refused { .. })),
         "the user's setting, not the policy's fault"
     );
 }
@@ -474,8 +474,8 @@ fn a_file_is_admitted_with_a_warning_or_not_at_all() {
     let error = admitted_by(&host, &path, &[], strict).err().unwrap();
     // What a module is called does not make it one that ships.
     let named = host.load("fixed", &std::fs::read(&path).unwrap()).unwrap();
-    assert!(matches!(host.admit(&named, &[], strict), Err(PolicyError::NotAdmitted { .. })));
-    assert!(host.admit(&host.find("fixed").unwrap(), &[], strict).unwrap().verdict.is_none());
+    assert!(matches!(admit(&host, &named, &[], strict), Err(PolicyError::NotAdmitted { .. })));
+    assert!(admit(&host, &host.find("fixed").unwrap(), &[], strict).unwrap().verdict.is_none());
     assert!(matches!(&error, PolicyError::NotAdmitted { .. }), "{error}");
     assert!(error.to_string().contains("golden requests (trap)"), "{error}");
     let (_place, path) = Place::with(&HEALTHY);
@@ -528,7 +528,7 @@ fn a_verdict_of_a_slow_day_is_not_kept_and_a_check_renews_it() {
 
     let (place, path) = Place::with(&HEALTHY);
     let host = PolicyHost::new(Limits::default(), &CacheDir::At(place.cache())).unwrap();
-    let verdict = host.check(&path, &[]).unwrap();
+    let verdict = tilewright_gate::check(&host, &path, &[], None).unwrap();
     let kept = admitted_by(&host, &path, &[], Admission::default()).unwrap().verdict.unwrap();
     assert_eq!(kept, verdict, "what was checked is admitted by what was found");
 }

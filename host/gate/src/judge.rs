@@ -2,11 +2,15 @@
 
 use tilewright_plan::{Decision, Failure, FallbackReason, Layout, Plan, Precision, Space, Tile, Time, bytes};
 
-use super::{
+use tilewright_policy::{
+    check::{self, REPEATED},
+    oracle,
+};
+
+use crate::{
     finding::{Call, Finding, Problem, Severity, Step},
     golden::{GoldenRequest, Heard},
 };
-use crate::check::{self, Bounds, REPEATED};
 
 /// What a reason for a fallback is called here. An honest error is judged by what would have fitted.
 const FAILURES: [(FallbackReason, Problem); 4] = [
@@ -17,7 +21,7 @@ const FAILURES: [(FallbackReason, Problem); 4] = [
 ];
 
 /// The problem that a guest's failure is.
-pub(super) fn failure(reason: FallbackReason) -> Option<Problem> {
+pub(crate) fn failure(reason: FallbackReason) -> Option<Problem> {
     FAILURES.iter().find(|(known, _)| *known == reason).map(|(_, problem)| *problem)
 }
 
@@ -29,7 +33,7 @@ struct Judge<'a> {
 }
 
 /// Everything that is to be said of an answer taken by itself.
-pub(super) fn judge(golden: &GoldenRequest, heard: &Heard) -> Vec<Finding> {
+pub(crate) fn judge(golden: &GoldenRequest, heard: &Heard) -> Vec<Finding> {
     let mut judge = Judge { golden, heard, findings: Vec::new() };
     if let Some(decision) = &heard.decision {
         judge.decision(decision);
@@ -113,9 +117,11 @@ impl Judge<'_> {
     /// The plan that holds least of all that are offered here.
     fn leanest(&self) -> Option<(u64, Plan)> {
         let (golden, heard) = (self.golden, self.heard);
-        let bounds = Bounds::new(&golden.request, &golden.capabilities, heard.under_way.as_ref());
         let facts = golden.costs();
-        let legal = |mut plan: Plan| check::fit(&mut plan, &bounds, &mut |_| {}).ok().map(|()| plan);
+        let (capabilities, under_way) = (&golden.capabilities, heard.under_way.as_ref());
+        let legal = |mut plan: Plan| {
+            oracle::checked(&mut plan, &golden.request, capabilities, under_way).ok().map(|_| plan)
+        };
         let priced = |plan: Plan| Some((facts.estimate_one(&plan).ok()?.peak_bytes, plan));
         candidates(golden).filter_map(legal).filter_map(priced).min_by_key(|(peak, _)| *peak)
     }
@@ -176,14 +182,14 @@ fn candidates(golden: &GoldenRequest) -> impl Iterator<Item = Plan> + '_ {
 }
 
 /// A plan in a few words: `blended 512×512/64, carried 4, bf16`.
-pub(super) fn shown(plan: &Plan) -> String {
+pub(crate) fn shown(plan: &Plan) -> String {
     let time = if plan.time == Time::Whole { String::new() } else { format!(", {}", plan.time) };
     let batch = if plan.batch > 1 { format!(", {} together", plan.batch) } else { String::new() };
     format!("{}{time}, {}{batch}", plan.space, plan.precision)
 }
 
 /// What differs between two answers to the same question, in one line; none where nothing does.
-pub(super) fn difference(one: &Heard, other: &Heard) -> Option<String> {
+pub(crate) fn difference(one: &Heard, other: &Heard) -> Option<String> {
     let (Some(first), Some(second)) = (&one.decision, &other.decision) else { return None };
     let said = |decision: &Decision| match (&decision.fallback, &decision.answer) {
         (Some(fallback), _) => format!("{} ({})", fallback.reason, fallback.detail),
@@ -205,7 +211,7 @@ pub(super) fn difference(one: &Heard, other: &Heard) -> Option<String> {
 
 impl Finding {
     /// The same, of this request.
-    pub(super) fn at(self, golden: &GoldenRequest, call: Call) -> Self {
+    pub(crate) fn at(self, golden: &GoldenRequest, call: Call) -> Self {
         Self { request: Some(golden.name.clone()), call: Some(call), ..self }
     }
 }
@@ -217,7 +223,7 @@ mod tests {
     use tilewright_plan::{CostModel, LearnReport, Outcome, Planner, PolicyIdentity, Question};
 
     use super::*;
-    use crate::gate::golden;
+    use crate::golden;
 
     /// Always the same answer, and what the host would make of it.
     struct Always(Plan, u64);

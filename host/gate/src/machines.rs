@@ -7,7 +7,7 @@ use Dtype::{Bf16, F8E4m3, F16, F32, I4, I8};
 
 /// A device, and how fast it is.
 #[derive(Debug)]
-pub(super) struct Machine {
+pub(crate) struct Machine {
     /// What the golden set calls it.
     pub label: &'static str,
     pub backend: Backend,
@@ -56,11 +56,11 @@ const ALL: &[Dtype] = &[F32, Bf16, F16];
 
 macro_rules! machines {
     ($($id:ident: $backend:ident $arch:literal $name:literal, $units:literal units, $gib:literal GiB, $unified:literal, $dtypes:expr, $fast:expr, $tera:literal, $gain:literal, $last:literal;)+) => {
-        $(pub(super) static $id: Machine = Machine {
+        $(pub(crate) static $id: Machine = Machine {
             label: stringify!($id), backend: Backend::$backend, arch: $arch, name: $name, units: $units, gibibytes: $gib, unified: $unified,
             dtypes: $dtypes, fast: $fast, tera: $tera, gain: $gain, last: $last,
         };)+
-        pub(super) static MACHINES: &[&Machine] = &[$(&$id),+];
+        pub(crate) static MACHINES: &[&Machine] = &[$(&$id),+];
     };
 }
 
@@ -83,7 +83,7 @@ machines! {
 
 /// Published weights, and what their decoder holds and does per output pixel.
 #[derive(Debug)]
-pub(super) struct Weights {
+pub(crate) struct Weights {
     pub label: &'static str,
     pub family: &'static str,
     pub stored: Dtype,
@@ -114,11 +114,11 @@ impl Weights {
 
 macro_rules! weights {
     ($($id:ident: $label:literal $family:literal $stored:ident, $quantized:literal, $parameters:literal M, $scale:literal x $frames:literal, $sample:literal;)+) => {
-        $(pub(super) static $id: Weights = Weights {
+        $(pub(crate) static $id: Weights = Weights {
             label: $label, family: $family, stored: $stored, quantized: $quantized, parameters: $parameters,
             scale: $scale, frames: $frames, sample_size: $sample,
         };)+
-        pub(super) static WEIGHTS: &[&Weights] = &[$(&$id),+];
+        pub(crate) static WEIGHTS: &[&Weights] = &[$(&$id),+];
     };
 }
 
