@@ -6,6 +6,7 @@
 
 mod error;
 mod format;
+mod laps;
 pub mod layers;
 mod meter;
 mod ops;
@@ -14,7 +15,8 @@ mod torch;
 
 pub use error::{Error, Result};
 pub use format::ComputeFormat;
-pub use meter::{Costs, Meter, MeterTensor};
-pub use ops::{GroupNorm, Ops, Window};
-pub use scope::{Scope, Source};
+pub use laps::Laps;
+pub use meter::{Costs, Meter, MeterKernel, MeterSums, MeterTensor};
+pub use ops::{GroupNorm, Ops, Rows, Store, Window};
+pub use scope::{Listing, Needed, Scope, Source};
 pub use torch::Torch;
