@@ -4,6 +4,7 @@
 //! A layer takes a tensor by value if it is the last to need it, so that memory is given back at
 //! the same moment with either back end.
 
+mod causal;
 mod error;
 mod format;
 pub mod layers;
@@ -12,9 +13,10 @@ mod ops;
 mod scope;
 mod torch;
 
+pub use causal::{CausalOps, Laps};
 pub use error::{Error, Result};
 pub use format::ComputeFormat;
-pub use meter::{Costs, Meter, MeterTensor};
+pub use meter::{Costs, Meter, MeterKernel, MeterTensor};
 pub use ops::{GroupNorm, Ops, Window};
 pub use scope::{Scope, Source};
 pub use torch::Torch;

@@ -1,5 +1,6 @@
 //! The back end that counts: tensors without values, in a ledger of the bytes that they hold.
 
+mod causal;
 mod ledger;
 mod strides;
 
@@ -9,25 +10,57 @@ use tch::Kind;
 use tilewright_plan::{Dtype, Layout};
 use tilewright_torch::{
     attention, group_norm_bytes,
-    probe::{Scratch, Speed, convolution_bytes},
+    probe::{Rate, Scratch, Speed, convolution_bytes},
     reordered, winograd,
 };
 
 use crate::{ComputeFormat, Error, GroupNorm, Ops, Result, Window};
-use ledger::{Ledger, Storage};
+pub use causal::MeterKernel;
+pub(crate) use ledger::Ledger;
+use ledger::Storage;
 use strides::Axes;
 
-/// Bytes that the operations of a format hold on a device beside their results, as far as they are
-/// measured.
+/// What the operations of a format cost on a device, as far as it is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
-    /// Of convolutions.
+    /// Bytes that convolutions hold beside their results.
     pub scratch: Scratch,
+    /// The time of libtorch's convolutions and products.
+    pub plain: Rate,
+    /// The time of convolutions by Winograd's filtering, if these are used.
+    pub winograd: Option<Rate>,
+    /// The rate of attention.
+    pub attention_flops_per_second: f64,
+    /// The rate at which elementwise operations read and write.
+    pub bytes_per_second: f64,
+    /// True if tensors are in host memory.
+    pub on_cpu: bool,
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self {
+            scratch: Scratch::default(),
+            plain: Rate::default(),
+            winograd: None,
+            attention_flops_per_second: f64::INFINITY,
+            bytes_per_second: f64::INFINITY,
+            on_cpu: true,
+        }
+    }
+}
+
+impl Costs {
+    /// The costs on a device whose elementwise operations read and write at this rate.
+    pub fn new(speed: &Speed, bytes_per_second: f64, on_cpu: bool) -> Self {
+        let Speed { scratch, plain, winograd, attention_flops_per_second, .. } = *speed;
+        Self { scratch, plain, winograd, attention_flops_per_second, bytes_per_second, on_cpu }
+    }
 }
 
 impl From<&Speed> for Costs {
     fn from(speed: &Speed) -> Self {
-        Self { scratch: speed.scratch }
+        Self::new(speed, f64::INFINITY, true)
     }
 }
 
@@ -50,7 +83,8 @@ pub struct MeterTensor {
 }
 
 impl MeterTensor {
-    fn bytes(&self) -> u64 {
+    /// Bytes of its values.
+    pub fn bytes(&self) -> u64 {
         bytes(&self.axes, self.kind)
     }
 
@@ -82,6 +116,14 @@ impl Meter {
         Ok(MeterTensor { axes, kind, storage: Rc::new(Storage::new(&self.ledger, 0)) })
     }
 
+    /// A tensor of its own memory, as somebody holds it beside the network.
+    ///
+    /// # Errors
+    /// As [`Self::given`].
+    pub fn occupied(&self, shape: &[i64], kind: Kind) -> Result<MeterTensor> {
+        Ok(self.made(self.given(shape, kind)?.axes, kind))
+    }
+
     /// The bytes that are held now.
     pub fn held_bytes(&self) -> u64 {
         self.ledger.held()
@@ -90,6 +132,25 @@ impl Meter {
     /// The most bytes that were held at once.
     pub fn peak_bytes(&self) -> u64 {
         self.ledger.peak()
+    }
+
+    /// The most bytes held at once is that of what follows.
+    pub fn reset_peak(&self) {
+        self.ledger.reset_peak();
+    }
+
+    /// The time that operations took.
+    pub fn seconds(&self) -> f64 {
+        self.ledger.seconds()
+    }
+
+    fn spend(&self, seconds: f64) {
+        self.ledger.spend(seconds);
+    }
+
+    /// Reads and writes bytes.
+    fn moves(&self, bytes: u64) {
+        self.spend(bytes as f64 / self.costs.bytes_per_second);
     }
 
     fn made(&self, axes: Axes, kind: Kind) -> MeterTensor {
@@ -108,11 +169,75 @@ impl Meter {
 
     /// True if a kernel of this project's own computes attention.
     fn has_own_attention(&self, kind: Kind) -> bool {
-        kind == Kind::Float && winograd::available()
+        self.costs.on_cpu && kind == Kind::Float && winograd::available()
     }
 
     fn scratch(&self, values: f64) -> u64 {
         (values * self.format.convolution.elt_size_in_bytes() as f64) as u64
+    }
+
+    /// The time of products between so many channels, for so many pixels and taps. Output channels
+    /// are computed in blocks.
+    fn multiplies(&self, into: i64, out: i64, pixels: i64, taps: i64) {
+        let (into, out, rate) = (into as f64, out as f64, &self.costs.plain);
+        let each = rate.per_product * into * reordered::padded(out) + rate.per_value * (into + out);
+        self.spend(each * pixels as f64 * taps as f64);
+    }
+
+    fn convolved_by_libtorch(
+        &self,
+        picture: &MeterTensor,
+        weight: &[i64],
+        bias: Option<&Vec<i64>>,
+        stride: i64,
+        padding: [i64; 2],
+    ) -> Result<MeterTensor> {
+        let [batch, into, height, width] = four("a convolution", picture)?;
+        let &[out, channels, side, _] = weight else {
+            return Err(refused("a convolution", &[picture.axes.extents(), weight]));
+        };
+        let extent = |pixels: i64, padding: i64| (pixels + 2 * padding - side) / stride + 1;
+        let (rows, columns) = (extent(height, padding[0]), extent(width, padding[1]));
+        if channels != into || bias.is_some_and(|bias| *bias != [out]) || rows < 1 || columns < 1 {
+            return Err(refused("a convolution", &[picture.axes.extents(), weight]));
+        }
+        self.multiplies(into, out, batch * rows * columns, side * side);
+        let output = self.convolved([batch, out, rows, columns]);
+        // The input is brought into the weights' order first.
+        let _ordered = self.ordered(picture)?;
+        let (taps, scratch) = ((side * side) as f64, &self.costs.scratch);
+        let (input_pixels, output_pixels) = ((batch * height * width) as f64, (batch * rows * columns) as f64);
+        let is_small = batch == 1 && into * height * width <= scratch.small as i64;
+        let (into, out) = (into as f64, out as f64);
+        if scratch.small > 0 && (is_small || side == 1 && tch::get_num_threads() == 1) {
+            // libtorch's own, laid out tap by tap.
+            let output = self.made(output, picture.kind);
+            if side > 1 {
+                self.touch(self.scratch(taps * into * output_pixels));
+            }
+            return Ok(output);
+        }
+        let _threads = self.hold(convolution_bytes() as u64);
+        let weights = self.scratch(scratch.weights * taps * reordered::padded(into) * reordered::padded(out));
+        if scratch.inputs > 1.0 {
+            let output = self.made(output, picture.kind);
+            let columns = if side > 1 { scratch.inputs * into * output_pixels } else { 0.0 };
+            self.touch(self.scratch(columns) + weights);
+            return Ok(output);
+        }
+        // Input and output are put into another order, the output when the input's copy is gone.
+        // Less than a block of channels stays as it is.
+        let copied = if into < reordered::block() { 0.0 } else { reordered::padded(into) };
+        let other = self.hold(self.scratch(scratch.inputs * reordered::padded(out) * output_pixels));
+        if scratch.inputs == 0.0 {
+            let output = self.made(output, picture.kind);
+            self.touch(weights);
+            return Ok(output);
+        }
+        self.touch(self.scratch(scratch.inputs * copied * input_pixels) + weights);
+        let output = self.made(output, picture.kind);
+        drop(other);
+        Ok(output)
     }
 
     /// The order in which libtorch's convolutions give their result.
@@ -161,14 +286,20 @@ impl Ops for Meter {
         let plain = plain.ok_or_else(|| refused("a reshape", &[tensor.axes.extents(), shape]))?;
         Ok(match tensor.axes.view(shape) {
             Some(axes) => tensor.viewed(axes),
-            None => self.made(plain, tensor.kind),
+            None => {
+                self.moves(2 * tensor.bytes());
+                self.made(plain, tensor.kind)
+            }
         })
     }
 
     fn contiguous(&self, tensor: &MeterTensor) -> Result<MeterTensor> {
         match tensor.axes.is_contiguous() {
             true => Ok(tensor.clone()),
-            false => Ok(self.made(tensor.axes.made_contiguous(), tensor.kind)),
+            false => {
+                self.moves(2 * tensor.bytes());
+                Ok(self.made(tensor.axes.made_contiguous(), tensor.kind))
+            }
         }
     }
 
@@ -178,11 +309,20 @@ impl Ops for Meter {
             Layout::ChannelsFirst => tensor.axes.is_contiguous(),
             Layout::ChannelsLast => tensor.axes.is_dense_channels_last(),
         };
-        Ok(if is_there { tensor.clone() } else { self.made(self.convolved(shape), tensor.kind) })
+        if is_there {
+            return Ok(tensor.clone());
+        }
+        self.moves(2 * tensor.bytes());
+        Ok(self.made(self.convolved(shape), tensor.kind))
     }
 
     fn converted(&self, tensor: MeterTensor, kind: Kind) -> Result<MeterTensor> {
-        Ok(if tensor.kind == kind { tensor } else { self.made(tensor.axes.dense(), kind) })
+        if tensor.kind == kind {
+            return Ok(tensor);
+        }
+        let converted = self.made(tensor.axes.dense(), kind);
+        self.moves(tensor.bytes() + converted.bytes());
+        Ok(converted)
     }
 
     fn repeated(&self, picture: &MeterTensor) -> Result<MeterTensor> {
@@ -191,17 +331,22 @@ impl Ops for Meter {
         let is_last = picture.axes.suggests_channels_last();
         let is_dense = if is_last { picture.axes.is_dense_channels_last() } else { picture.axes.is_contiguous() };
         let _copy = (!is_dense).then(|| self.hold(picture.bytes()));
+        self.moves(5 * picture.bytes());
         Ok(self.made(if is_last { Axes::channels_last(shape) } else { Axes::four(shape) }, picture.kind))
     }
 
     fn add_onto(&self, tensor: &MeterTensor, other: &MeterTensor) -> Result<()> {
         match tensor.axes.extents() == other.axes.extents() {
-            true => Ok(()),
+            true => {
+                self.moves(3 * tensor.bytes());
+                Ok(())
+            }
             false => Err(refused("a sum", &[tensor.axes.extents(), other.axes.extents()])),
         }
     }
 
     fn silu(&self, tensor: MeterTensor) -> Result<MeterTensor> {
+        self.moves(2 * tensor.bytes());
         Ok(tensor)
     }
 
@@ -211,6 +356,7 @@ impl Ops for Meter {
         if *weight != [shape[1]] || weight != bias || groups < 1 || shape[1] % groups != 0 {
             return Err(refused("a group norm", &[&shape, weight, bias, &[groups]]));
         }
+        self.moves(3 * picture.bytes());
         if picture.kind == Kind::Float && !picture.axes.is_contiguous() {
             self.touch(group_norm_bytes(shape));
             return Ok(self.made(picture.axes.dense(), picture.kind));
@@ -228,56 +374,18 @@ impl Ops for Meter {
         bias: &Vec<i64>,
         window: Window,
     ) -> Result<MeterTensor> {
-        let [batch, into, height, width] = four("a convolution", picture)?;
-        let &[out, channels, side, _] = &weight[..] else {
-            return Err(refused("a convolution", &[picture.axes.extents(), weight]));
-        };
-        let extent = |pixels: i64| (pixels + 2 * window.padding - side) / window.stride + 1;
-        let (rows, columns) = (extent(height), extent(width));
-        if channels != into || *bias != [out] || rows < 1 || columns < 1 {
-            return Err(refused("a convolution", &[picture.axes.extents(), weight, bias]));
-        }
-        let output = self.convolved([batch, out, rows, columns]);
+        let side = weight.last().copied().unwrap_or_default();
         let is_pointwise = side == 1 && window == Window { stride: 1, padding: 0 };
         if is_pointwise && self.format.layout == Layout::ChannelsFirst {
-            let _copy = self.reshape(picture, &[batch, into, height * width])?;
-            return Ok(self.made(output, picture.kind));
-        }
-        // The input is brought into the weights' order first.
-        let _ordered = self.ordered(picture)?;
-        let (taps, scratch) = ((side * side) as f64, &self.costs.scratch);
-        let (input_pixels, output_pixels) = ((batch * height * width) as f64, (batch * rows * columns) as f64);
-        let is_small = batch == 1 && into * height * width <= scratch.small as i64;
-        let (into, out) = (into as f64, out as f64);
-        if scratch.small > 0 && (is_small || side == 1 && tch::get_num_threads() == 1) {
-            // libtorch's own, laid out tap by tap.
-            let output = self.made(output, picture.kind);
-            if side > 1 {
-                self.touch(self.scratch(taps * into * output_pixels));
+            let [batch, into, height, width] = four("a convolution", picture)?;
+            if weight[1..] != [into, 1, 1] || *bias != weight[..1] {
+                return Err(refused("a convolution", &[picture.axes.extents(), weight, bias]));
             }
-            return Ok(output);
+            let _copy = self.reshape(picture, &[batch, into, height * width])?;
+            self.multiplies(into, weight[0], batch * height * width, 1);
+            return Ok(self.made(self.convolved([batch, weight[0], height, width]), picture.kind));
         }
-        let _threads = self.hold(convolution_bytes() as u64);
-        let weights = self.scratch(scratch.weights * taps * reordered::padded(into) * reordered::padded(out));
-        if scratch.inputs > 1.0 {
-            let output = self.made(output, picture.kind);
-            let columns = if side > 1 { scratch.inputs * into * output_pixels } else { 0.0 };
-            self.touch(self.scratch(columns) + weights);
-            return Ok(output);
-        }
-        // Input and output are put into another order, the output when the input's copy is gone.
-        // Less than a block of channels stays as it is.
-        let copied = if into < reordered::block() { 0.0 } else { reordered::padded(into) };
-        let other = self.hold(self.scratch(scratch.inputs * reordered::padded(out) * output_pixels));
-        if scratch.inputs == 0.0 {
-            let output = self.made(output, picture.kind);
-            self.touch(weights);
-            return Ok(output);
-        }
-        self.touch(self.scratch(scratch.inputs * copied * input_pixels) + weights);
-        let output = self.made(output, picture.kind);
-        drop(other);
-        Ok(output)
+        self.convolved_by_libtorch(picture, weight, Some(bias), window.stride, [window.padding; 2])
     }
 
     fn linear(&self, tokens: &MeterTensor, weight: &Vec<i64>, bias: &Vec<i64>) -> Result<MeterTensor> {
@@ -287,6 +395,7 @@ impl Ops for Meter {
             _ => return Err(refused("a linear layer", &[tokens.axes.extents(), weight, bias])),
         }
         let _copy = self.contiguous(tokens)?;
+        self.multiplies(weight[1], weight[0], (tokens.axes.count() as i64) / weight[1].max(1), 1);
         let axes = Axes::contiguous(&shape).ok_or_else(|| refused("a linear layer", &[&shape]))?;
         Ok(self.made(axes, tokens.kind))
     }
@@ -301,15 +410,23 @@ impl Ops for Meter {
             Kind::Half => Dtype::F16,
             _ => Dtype::F32,
         };
-        let scratch = attention::fused_bytes(shapes[0][2] as f64, dtype) as u64;
+        let (samples, tokens, width) = (shapes[0][0] as f64, shapes[0][1] as f64, shapes[0][2] as f64);
+        self.spend(4.0 * samples * width * tokens * tokens / self.costs.attention_flops_per_second);
+        let scratch = attention::fused_bytes(width, dtype);
         if self.has_own_attention(query.kind) {
             let query = self.contiguous(&query)?;
             let _copies = (self.contiguous(key)?, self.contiguous(value)?);
-            self.touch(scratch);
+            self.touch(scratch as u64);
             return Ok(query);
         }
         let output = self.made(query.axes.made_contiguous(), query.kind);
-        self.touch(scratch);
+        // libtorch's takes 256 queries per thread at once, and fewer of few tokens.
+        let share = match tokens {
+            tokens if tokens < 192.0 => 0.125,
+            tokens if tokens < 768.0 => 0.25,
+            _ => 1.0,
+        };
+        self.touch((scratch * share) as u64);
         Ok(output)
     }
 }

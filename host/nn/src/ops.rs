@@ -1,5 +1,7 @@
 //! The operations that networks are made of.
 
+use std::fmt;
+
 use crate::{ComputeFormat, Result};
 
 /// How a convolution's window moves: the same along rows and columns.
@@ -35,7 +37,7 @@ pub trait Ops {
     /// A tensor. Dropping it gives its memory back, unless a view still shares it.
     type Tensor;
     /// A weight, laid out for this back end.
-    type Weight;
+    type Weight: fmt::Debug;
 
     /// The types and the memory order that the network runs in.
     fn format(&self) -> ComputeFormat;

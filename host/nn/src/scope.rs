@@ -53,6 +53,14 @@ impl<'a, O: Ops> Scope<'a, O> {
         self.source.weight(&self.named(&part), shape, self.ops.format().rest)
     }
 
+    /// A weight in a type of its own.
+    ///
+    /// # Errors
+    /// As [`Source::weight`].
+    pub fn weight(&self, part: &str, shape: &[i64], kind: tch::Kind) -> Result<O::Weight> {
+        self.source.weight(&self.named(&part), shape, kind)
+    }
+
     fn named(&self, part: &impl Display) -> String {
         if self.path.is_empty() { part.to_string() } else { format!("{}.{part}", self.path) }
     }

@@ -1,5 +1,7 @@
 //! The back end that computes.
 
+mod causal;
+
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::{Dtype, Layout};
 use tilewright_torch::{attention, group_norm, pointwise, to_layout};
@@ -10,6 +12,7 @@ use crate::{ComputeFormat, GroupNorm, Ops, Result, Window};
 #[derive(Clone, Copy, Debug)]
 pub struct Torch {
     format: ComputeFormat,
+    device: Device,
     /// True if libtorch's fused attention is right on the device for the networks' width and type.
     fused: bool,
 }
@@ -23,7 +26,7 @@ impl Torch {
             Kind::Half => Dtype::F16,
             _ => Dtype::F32,
         };
-        Self { format, fused: width.is_some_and(|width| attention::fused_agrees(device, width, dtype)) }
+        Self { format, device, fused: width.is_some_and(|width| attention::fused_agrees(device, width, dtype)) }
     }
 }
 

@@ -81,7 +81,7 @@ impl Source<Meter> for Listing {
 /// The names and extents that building asks for.
 fn listed() -> Vec<(String, Vec<i64>)> {
     let format = ComputeFormat::new(Precision::Uniform(Dtype::F32), Layout::ChannelsFirst).unwrap();
-    let (meter, listing) = (Meter::new(format, Costs { scratch: probe::Scratch::default() }), Listing::default());
+    let (meter, listing) = (Meter::new(format, Costs::default()), Listing::default());
     Small::build(&Scope::new(&listing, &meter)).unwrap();
     listing.0.into_inner()
 }
@@ -99,7 +99,7 @@ fn names_are_those_beside_the_layers() {
 #[test]
 fn shapes_that_do_not_go_together_are_an_error_on_the_meter() {
     let format = ComputeFormat::new(Precision::Uniform(Dtype::F32), Layout::ChannelsFirst).unwrap();
-    let meter = Meter::new(format, Costs { scratch: probe::Scratch::default() });
+    let meter = Meter::new(format, Costs::default());
     let network = Small::build(&Scope::new(&Listing::default(), &meter)).unwrap();
     let wrong = meter.given(&[1, CHANNELS + 1, 8, 8], Kind::Float).unwrap();
     let error = network.forward(&meter, wrong).unwrap_err();

@@ -47,9 +47,9 @@ impl Encoder {
         format: ComputeFormat,
         device: Device,
     ) -> Result<Self> {
-        let weights = Weights::of_encoder(file, identity, config)?;
+        let weights = Weights::of_encoder(file, identity, config, device)?;
         weights.all_present()?;
-        let loader = Loader { weights, format, device };
+        let loader = Loader { weights, format };
         let mut downs = Vec::new();
         for (index, block) in config.down_blocks.iter().enumerate() {
             let name = format!("encoder.down_blocks.{index}");
@@ -206,17 +206,20 @@ impl Encoder {
     }
 }
 
+fn of(shape: &[usize]) -> Vec<i64> {
+    shape.iter().map(|&extent| extent as i64).collect()
+}
+
 /// Loads layers by diffusers' names.
 struct Loader<'a> {
     weights: Weights<'a>,
     format: ComputeFormat,
-    device: Device,
 }
 
 impl Loader<'_> {
     fn tensors(&self, name: &str, shape: &[usize]) -> Result<(Tensor, Tensor)> {
-        let load = |part: &str, shape| {
-            self.weights.load(&format!("{name}.{part}"), shape, self.format.convolution, self.device)
+        let load = |part: &str, shape: &[usize]| {
+            self.weights.load(&format!("{name}.{part}"), &of(shape), self.format.convolution)
         };
         Ok((load("weight", shape)?, load("bias", &shape[..1])?))
     }
@@ -246,7 +249,7 @@ impl Loader<'_> {
     }
 
     fn norm(&self, name: &str, channels: usize) -> Result<Norm> {
-        let gamma = self.weights.load(&format!("{name}.gamma"), &[1, channels, 1, 1], Kind::Float, self.device)?;
+        let gamma = self.weights.load(&format!("{name}.gamma"), &of(&[1, channels, 1, 1]), Kind::Float)?;
         Ok(Norm { gamma: gamma.f_mul_scalar((channels as f64).sqrt())? })
     }
 

@@ -1,6 +1,6 @@
 //! The tensors that the networks are made of, with their shapes.
 
-use super::{Config, EncoderConfig};
+use super::EncoderConfig;
 use crate::known::Needed;
 
 /// Tensors, layer by layer.
@@ -48,29 +48,6 @@ impl List {
         for layer in 0..layers {
             self.resnet(&format!("{block}.resnets.{layer}"), if layer == 0 { into } else { out }, out);
         }
-    }
-}
-
-impl Config {
-    /// Every tensor that the decoder needs.
-    pub(super) fn needed(&self) -> Vec<Needed> {
-        let mut list = List::default();
-        list.conv("post_quant_conv", self.latent_channels, self.latent_channels, [1, 1, 1]);
-        list.conv("decoder.conv_in", self.middle_channels, self.latent_channels, [3, 3, 3]);
-        list.middle("decoder", self.middle_channels);
-        for (index, block) in self.up_blocks.iter().enumerate() {
-            let name = format!("decoder.up_blocks.{index}");
-            list.resnets(&name, block.layers, block.into, block.channels);
-            let Some(upsample) = block.upsample else { continue };
-            list.weight(&format!("{name}.upsamplers.0.resample.1"), vec![upsample.channels, block.channels, 3, 3]);
-            if upsample.temporal {
-                list.conv(&format!("{name}.upsamplers.0.time_conv"), 2 * block.channels, block.channels, [3, 1, 1]);
-            }
-        }
-        let last = self.up_blocks.last().map_or(self.middle_channels, |block| block.channels);
-        list.norm("decoder.norm_out", last);
-        list.conv("decoder.conv_out", self.out_channels, last, [3, 3, 3]);
-        list.0
     }
 }
 

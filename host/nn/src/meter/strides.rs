@@ -1,7 +1,7 @@
 //! Extents and strides as libtorch keeps them: they decide which operations are views and which
 //! copy.
 
-use std::array;
+use std::{array, ops::Range};
 
 /// The most axes of a tensor.
 const MOST: usize = 8;
@@ -133,6 +133,26 @@ impl Axes {
             axes.strides.swap(one, other);
             axes
         })
+    }
+
+    /// The axes in another order; none if that is no order of them.
+    pub fn permute(&self, order: &[usize]) -> Option<Self> {
+        let is_order = order.len() == self.length && (0..self.length).all(|axis| order.contains(&axis));
+        is_order.then(|| {
+            let mut axes = *self;
+            for (place, &axis) in order.iter().enumerate() {
+                (axes.extents[place], axes.strides[place]) = (self.extents[axis], self.strides[axis]);
+            }
+            axes
+        })
+    }
+
+    /// Every other index of the first axis; none if the range is not there.
+    pub fn every_other(&self, range: Range<i64>) -> Option<Self> {
+        let mut axes = self.narrow(0, range.start, range.end - range.start)?;
+        axes.extents[0] = (range.end - range.start + 1) / 2;
+        axes.strides[0] = axes.strides[0].saturating_mul(2);
+        Some(axes)
     }
 
     /// Other extents of as many values over the same memory; none if no strides give them (pytorch

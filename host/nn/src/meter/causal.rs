@@ -1,0 +1,314 @@
+//! The meter's side of the operations on frames.
+
+use std::{ops::Range, rc::Rc};
+
+use tch::Kind;
+use tilewright_torch::{
+    reordered::padded,
+    winograd::{BLOCK, TAPS, causal_scratch_bytes, scratch_bytes},
+};
+
+use super::{Meter, MeterTensor, bytes, four, refused, strides::Axes};
+use crate::{CausalOps, Laps, Result, causal::Times};
+
+/// The shape of weights that are laid out for Winograd's filtering.
+#[derive(Clone, Copy, Debug)]
+pub struct MeterKernel {
+    into: i64,
+    out: i64,
+    taps: i64,
+    upsamples: bool,
+}
+
+impl MeterKernel {
+    fn new(weight: &[i64], bias: &[i64], taps: i64, upsamples: bool) -> Result<Self> {
+        match *weight {
+            [out, into, .., 3, 3] if *bias == [out] => Ok(Self { into, out, taps, upsamples }),
+            _ => Err(refused("a convolution", &[weight, bias])),
+        }
+    }
+}
+
+impl Meter {
+    /// The memory order of a result of several pictures: channels-last if all of them are.
+    fn common(&self, parts: &[MeterTensor], shape: &[i64]) -> Option<Axes> {
+        match (<[i64; 4]>::try_from(shape), parts.iter().all(|part| part.axes.suggests_channels_last())) {
+            (Ok(picture), true) => Some(Axes::channels_last(picture)),
+            _ => Axes::contiguous(shape),
+        }
+    }
+
+    /// Output pixels that are computed: whole blocks, and as many threads as there are blocks for.
+    fn filtered_pixels(&self, [height, width]: [i64; 2]) -> f64 {
+        let block = f64::from(BLOCK);
+        let blocks = ((height as f64 / block).ceil() * (width as f64 / block).ceil()).max(1.0);
+        let threads = f64::from(tch::get_num_threads().max(1));
+        ((blocks / threads).ceil() * threads * block * block).max((height * width) as f64)
+    }
+}
+
+impl CausalOps for Meter {
+    type Kernel = MeterKernel;
+
+    fn is_cpu(&self) -> bool {
+        self.costs.on_cpu
+    }
+
+    fn has_winograd(&self) -> bool {
+        self.costs.on_cpu && self.format.winograd(tch::Device::Cpu)
+    }
+
+    fn extents(&self, frames: &MeterTensor) -> Result<[i64; 4]> {
+        four("frames", frames)
+    }
+
+    fn share(&self, tensor: &MeterTensor) -> MeterTensor {
+        tensor.clone()
+    }
+
+    fn laps(&self, range: Range<i64>, step: i64) -> Laps {
+        let outside = self.ledger.times();
+        Laps::new(range, step, Some(Times { ledger: Rc::clone(&self.ledger), outside }))
+    }
+
+    fn empty(&self, shape: [i64; 4]) -> Result<MeterTensor> {
+        Ok(self.made(self.convolved(shape), self.format.rest))
+    }
+
+    fn zeros(&self, shape: [i64; 4], like: &MeterTensor) -> Result<MeterTensor> {
+        let zeros = self.made(Axes::four(shape), like.kind);
+        self.moves(zeros.bytes());
+        Ok(zeros)
+    }
+
+    fn copied(&self, tensor: &MeterTensor) -> Result<MeterTensor> {
+        self.moves(2 * tensor.bytes());
+        Ok(self.made(tensor.axes.dense(), tensor.kind))
+    }
+
+    fn copy_onto(&self, tensor: &MeterTensor, from: &MeterTensor) -> Result<()> {
+        if tensor.axes.extents() != from.axes.extents() {
+            return Err(refused("a copy", &[tensor.axes.extents(), from.axes.extents()]));
+        }
+        self.moves(tensor.bytes() + from.bytes());
+        Ok(())
+    }
+
+    fn joined(&self, parts: &[MeterTensor], axis: usize) -> Result<MeterTensor> {
+        let shapes = || parts.iter().map(|part| part.axes.extents()).collect::<Vec<_>>();
+        let Some((first, rest)) = parts.split_first().filter(|(first, _)| axis < first.axes.extents().len()) else {
+            return Err(refused("a joint", &shapes()));
+        };
+        let mut shape = first.axes.extents().to_vec();
+        for part in rest {
+            let extents = part.axes.extents();
+            if extents.len() != shape.len() || (0..shape.len()).any(|at| at != axis && extents[at] != shape[at]) {
+                return Err(refused("a joint", &shapes()));
+            }
+            shape[axis] = shape[axis].saturating_add(extents[axis]);
+        }
+        let axes = self.common(parts, &shape).ok_or_else(|| refused("a joint", &shapes()))?;
+        let joined = self.made(axes, first.kind);
+        self.moves(2 * joined.bytes());
+        Ok(joined)
+    }
+
+    fn added(&self, tensor: &MeterTensor, other: &MeterTensor) -> Result<MeterTensor> {
+        if tensor.axes.extents() != other.axes.extents() {
+            return Err(refused("a sum", &[tensor.axes.extents(), other.axes.extents()]));
+        }
+        self.moves(3 * tensor.bytes());
+        Ok(self.made(tensor.axes.dense(), tensor.kind))
+    }
+
+    fn padded(&self, tensor: &MeterTensor, zeros: &[i64]) -> Result<MeterTensor> {
+        let mut shape = tensor.axes.extents().to_vec();
+        if !zeros.len().is_multiple_of(2) || zeros.len() / 2 > shape.len() {
+            return Err(refused("a rim", &[&shape, zeros]));
+        }
+        for (pair, extent) in zeros.chunks(2).zip(shape.iter_mut().rev()) {
+            *extent = extent.saturating_add(pair[0]).saturating_add(pair[1]);
+        }
+        let axes = self.common(std::slice::from_ref(tensor), &shape).ok_or_else(|| refused("a rim", &[&shape]))?;
+        let padded = self.made(axes, tensor.kind);
+        self.moves(tensor.bytes() + padded.bytes());
+        Ok(padded)
+    }
+
+    fn every_other(&self, frames: &MeterTensor, range: Range<i64>) -> Result<MeterTensor> {
+        let axes = frames.axes.every_other(range);
+        Ok(frames.viewed(axes.ok_or_else(|| refused("every other frame", &[frames.axes.extents()]))?))
+    }
+
+    fn permuted(&self, tensor: &MeterTensor, order: &[usize]) -> Result<MeterTensor> {
+        let axes = tensor.axes.permute(order);
+        Ok(tensor.viewed(axes.ok_or_else(|| refused("another order of axes", &[tensor.axes.extents()]))?))
+    }
+
+    fn mean(&self, tensor: &MeterTensor, axis: usize) -> Result<MeterTensor> {
+        let mut shape = tensor.axes.extents().to_vec();
+        if axis >= shape.len() {
+            return Err(refused("a mean", &[&shape]));
+        }
+        shape.remove(axis);
+        let axes = Axes::contiguous(&shape).ok_or_else(|| refused("a mean", &[&shape]))?;
+        // libtorch adds 16-bit values up as f32 values, of which it makes a tensor first (pytorch
+        // v2.11.0, aten/src/ATen/native/ReduceOps.cpp, `mean_out`).
+        let wide = (tensor.kind != Kind::Float && self.costs.on_cpu)
+            .then(|| (self.hold(bytes(&tensor.axes, Kind::Float)), self.hold(bytes(&axes, Kind::Float))));
+        let mean = self.made(axes, tensor.kind);
+        drop(wide);
+        self.moves(tensor.bytes() + mean.bytes());
+        Ok(mean)
+    }
+
+    fn clamped(&self, tensor: &MeterTensor) -> Result<MeterTensor> {
+        self.moves(2 * tensor.bytes());
+        Ok(self.made(tensor.axes.dense(), tensor.kind))
+    }
+
+    fn unit_norm(&self, frames: &MeterTensor, gamma: &Vec<i64>, silu: bool) -> Result<MeterTensor> {
+        let [count, channels, height, width] = four("a norm", frames)?;
+        if gamma[..] != [channels] {
+            return Err(refused("a norm", &[frames.axes.extents(), gamma]));
+        }
+        let output = self.empty([count, channels, height, width])?;
+        if self.has_winograd() {
+            self.moves(2 * output.bytes());
+            return Ok(output);
+        }
+        // One frame in f32, its pixels' lengths and the normed frame.
+        let frame = bytes(&Axes::four([1, channels, height, width]), Kind::Float);
+        let wide = if frames.kind == Kind::Float { 0 } else { frame };
+        self.touch(wide + frame + bytes(&Axes::four([1, 1, height, width]), Kind::Float));
+        let passes = if silu { 8 } else { 6 };
+        self.moves(passes * output.bytes());
+        Ok(output)
+    }
+
+    fn unit_norm_at_once(&self, frames: &MeterTensor, gamma: &Vec<i64>) -> Result<MeterTensor> {
+        let [count, channels, height, width] = four("a norm", frames)?;
+        if gamma[..] != [1, channels, 1, 1] {
+            return Err(refused("a norm", &[frames.axes.extents(), gamma]));
+        }
+        let lengths = self.hold(bytes(&Axes::four([count, 1, height, width]), Kind::Float));
+        // 16-bit values are copied as f32 values first, for the lengths and for the quotient.
+        let wide = bytes(&frames.axes, Kind::Float);
+        let copy = (frames.kind != Kind::Float && self.costs.on_cpu).then(|| self.hold(wide));
+        let normed = self.made(frames.axes.dense(), Kind::Float);
+        drop(copy);
+        self.moves(3 * frames.bytes());
+        let output = match self.format.rest {
+            Kind::Float => normed,
+            kind => self.made(frames.axes.dense(), kind),
+        };
+        drop(lengths);
+        Ok(output)
+    }
+
+    fn convolve(
+        &self,
+        frames: &MeterTensor,
+        weight: &Vec<i64>,
+        bias: Option<&Vec<i64>>,
+        stride: i64,
+        padding: [i64; 2],
+    ) -> Result<MeterTensor> {
+        self.convolved_by_libtorch(frames, weight, bias, stride, padding)
+    }
+
+    fn convolve_last(
+        &self,
+        frames: &MeterTensor,
+        weight: &Vec<i64>,
+        bias: &Vec<i64>,
+        padding: [i64; 2],
+    ) -> Result<MeterTensor> {
+        let [_, into, ..] = four("a convolution", frames)?;
+        let &[out, all, height, width] = &weight[..] else {
+            return Err(refused("a convolution", &[frames.axes.extents(), weight]));
+        };
+        if into > all {
+            return Err(refused("a convolution", &[frames.axes.extents(), weight]));
+        }
+        let part = vec![out, into, height, width];
+        let _copy = self.made(Axes::four([out, into, height, width]), frames.kind);
+        self.convolved_by_libtorch(frames, &part, Some(bias), 1, padding)
+    }
+
+    fn filter(&self, frames: &[&MeterTensor], kernel: &MeterKernel, _: bool, onto: &MeterTensor) -> Result<()> {
+        let [batch, out, height, width] = four("a convolution", onto)?;
+        let MeterKernel { into, taps, upsamples, .. } = *kernel;
+        let scale = if upsamples { 2 } else { 1 };
+        for frame in frames {
+            if four("a convolution", frame)? != [batch, into, height / scale, width / scale] || out != kernel.out {
+                return Err(refused("a convolution", &[frame.axes.extents(), onto.axes.extents()]));
+            }
+        }
+        let scratch = if taps == TAPS as i64 { causal_scratch_bytes(into) } else { scratch_bytes(into, upsamples) };
+        self.touch(scratch as u64);
+        let rate = self.costs.winograd.unwrap_or(self.costs.plain);
+        let (into, computed) = (frames.len() as f64 * into as f64, padded(out as f64));
+        let products = if upsamples { 2.25 } else { 4.0 };
+        let each = rate.per_product * into * computed + rate.per_value * (into + out as f64);
+        self.spend(products * each * batch as f64 * self.filtered_pixels([height, width]));
+        Ok(())
+    }
+
+    fn unfolded(&self, frame: &MeterTensor, channels: &Vec<i64>) -> Result<MeterTensor> {
+        let [count, _, height, width] = four("a selection of channels", frame)?;
+        let &[selected] = &channels[..] else {
+            return Err(refused("a selection of channels", &[frame.axes.extents(), channels]));
+        };
+        let chosen = self.made(Axes::four([count, selected, height, width]), frame.kind);
+        let unfolded = self.made(Axes::four([count, selected / 4, 2 * height, 2 * width]), frame.kind);
+        self.moves(4 * chosen.bytes());
+        Ok(unfolded)
+    }
+
+    fn channels(&self, from: &[i64]) -> Result<Vec<i64>> {
+        Ok(vec![from.len() as i64])
+    }
+
+    fn kernel(&self, weight: &Vec<i64>, bias: &Vec<i64>, upsamples: bool) -> Result<MeterKernel> {
+        MeterKernel::new(weight, bias, 1, upsamples)
+    }
+
+    fn causal_kernel(&self, weight: &Vec<i64>, bias: &Vec<i64>) -> Result<MeterKernel> {
+        MeterKernel::new(weight, bias, TAPS as i64, false)
+    }
+
+    fn arranged(&self, weight: &Vec<i64>, _: &[usize], shape: &[i64]) -> Result<Vec<i64>> {
+        match weight.iter().product::<i64>() == shape.iter().product::<i64>() {
+            true => Ok(shape.to_vec()),
+            false => Err(refused("weights", &[weight, shape])),
+        }
+    }
+
+    fn tap(&self, weight: &Vec<i64>, time: i64) -> Result<Vec<i64>> {
+        match weight[..] {
+            [out, into, taps, height, width] if time < taps => Ok(vec![out, into, height, width]),
+            _ => Err(refused("weights", &[weight])),
+        }
+    }
+
+    fn first_outputs(&self, weight: &Vec<i64>, count: i64) -> Result<Vec<i64>> {
+        let mut shape = weight.clone();
+        match shape.first_mut() {
+            Some(outputs) if count <= *outputs => *outputs = count,
+            _ => return Err(refused("weights", &[weight])),
+        }
+        Ok(shape)
+    }
+
+    fn delayed(&self, bias: &Vec<i64>, zeros: i64) -> Result<Vec<i64>> {
+        match bias[..] {
+            [count] => Ok(vec![zeros + count]),
+            _ => Err(refused("a bias", &[bias])),
+        }
+    }
+
+    fn scaled(&self, weight: &Vec<i64>, _: f64) -> Result<Vec<i64>> {
+        Ok(weight.clone())
+    }
+}
