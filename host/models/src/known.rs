@@ -4,12 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{Checkpoint, Error, Result, checkpoint::computable, error::Shape, names::Table};
 
-/// A tensor that a network needs: diffusers' name and the shapes that it may have, the usual one first.
-#[derive(Debug)]
-pub(crate) struct Needed {
-    pub name: String,
-    pub shapes: Vec<Vec<usize>>,
-}
+pub(crate) use tilewright_nn::Needed;
 
 /// A file's names seen through its layout's table.
 #[derive(Debug)]

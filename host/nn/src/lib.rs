@@ -7,16 +7,18 @@
 mod causal;
 mod error;
 mod format;
+mod laps;
 pub mod layers;
 mod meter;
 mod ops;
 mod scope;
 mod torch;
 
-pub use causal::{CausalOps, Laps};
+pub use causal::CausalOps;
 pub use error::{Error, Result};
 pub use format::ComputeFormat;
-pub use meter::{Costs, Meter, MeterKernel, MeterTensor};
-pub use ops::{GroupNorm, Ops, Window};
-pub use scope::{Scope, Source};
+pub use laps::Laps;
+pub use meter::{Costs, Meter, MeterCausalKernel, MeterKernel, MeterSums, MeterTensor};
+pub use ops::{GroupNorm, Ops, Rows, Store, Window};
+pub use scope::{Listing, Needed, Scope, Source};
 pub use torch::Torch;

@@ -1,10 +1,11 @@
 //! The back end that counts: tensors without values, in a ledger of the bytes that they hold.
 
+mod bands;
 mod causal;
 mod ledger;
 mod strides;
 
-use std::rc::Rc;
+use std::{ops::Range, rc::Rc};
 
 use tch::Kind;
 use tilewright_plan::{Dtype, Layout};
@@ -14,8 +15,9 @@ use tilewright_torch::{
     reordered, winograd,
 };
 
-use crate::{ComputeFormat, Error, GroupNorm, Ops, Result, Window};
-pub use causal::MeterKernel;
+use crate::{ComputeFormat, Error, GroupNorm, Laps, Ops, Result, Rows, Store, Window, laps::Times};
+pub use bands::{MeterKernel, MeterSums};
+pub use causal::MeterCausalKernel;
 pub(crate) use ledger::Ledger;
 use ledger::Storage;
 use strides::Axes;
@@ -240,6 +242,14 @@ impl Meter {
         Ok(output)
     }
 
+    /// The memory order of a result of several pictures: channels-last if all of them are.
+    fn common(&self, parts: &[MeterTensor], shape: &[i64]) -> Option<Axes> {
+        match (<[i64; 4]>::try_from(shape), parts.iter().all(|part| part.axes.suggests_channels_last())) {
+            (Ok(picture), true) => Some(Axes::channels_last(picture)),
+            _ => Axes::contiguous(shape),
+        }
+    }
+
     /// The order in which libtorch's convolutions give their result.
     fn convolved(&self, shape: [i64; 4]) -> Axes {
         match self.format.layout {
@@ -262,9 +272,55 @@ fn refused(operation: &'static str, shapes: &[&[i64]]) -> Error {
 impl Ops for Meter {
     type Tensor = MeterTensor;
     type Weight = Vec<i64>;
+    type Kernel = MeterKernel;
+    type Sums = MeterSums;
+    type Affine = MeterSums;
 
     fn format(&self) -> ComputeFormat {
         self.format
+    }
+
+    fn has_winograd(&self) -> bool {
+        self.costs.on_cpu && self.format.winograd(tch::Device::Cpu)
+    }
+
+    fn extents(&self, picture: &MeterTensor) -> Result<[i64; 4]> {
+        four("a picture", picture)
+    }
+
+    fn share(&self, tensor: &MeterTensor) -> MeterTensor {
+        tensor.clone()
+    }
+
+    fn laps(&self, range: Range<i64>, step: i64) -> Laps {
+        let outside = self.ledger.times();
+        Laps::new(range, step, Some(Times { ledger: Rc::clone(&self.ledger), outside }))
+    }
+
+    fn empty(&self, shape: [i64; 4]) -> Result<MeterTensor> {
+        Ok(self.made(self.convolved(shape), self.format.rest))
+    }
+
+    fn copy_onto(&self, tensor: &MeterTensor, from: &MeterTensor) -> Result<()> {
+        if tensor.axes.extents() != from.axes.extents() {
+            return Err(refused("a copy", &[tensor.axes.extents(), from.axes.extents()]));
+        }
+        self.moves(tensor.bytes() + from.bytes());
+        Ok(())
+    }
+
+    fn padded(&self, tensor: &MeterTensor, zeros: &[i64]) -> Result<MeterTensor> {
+        let mut shape = tensor.axes.extents().to_vec();
+        if !zeros.len().is_multiple_of(2) || zeros.len() / 2 > shape.len() {
+            return Err(refused("a rim", &[&shape, zeros]));
+        }
+        for (pair, extent) in zeros.chunks(2).zip(shape.iter_mut().rev()) {
+            *extent = extent.saturating_add(pair[0]).saturating_add(pair[1]);
+        }
+        let axes = self.common(std::slice::from_ref(tensor), &shape).ok_or_else(|| refused("a rim", &[&shape]))?;
+        let padded = self.made(axes, tensor.kind);
+        self.moves(tensor.bytes() + padded.bytes());
+        Ok(padded)
     }
 
     fn shape(&self, tensor: &MeterTensor) -> Vec<i64> {
@@ -375,7 +431,7 @@ impl Ops for Meter {
         window: Window,
     ) -> Result<MeterTensor> {
         let side = weight.last().copied().unwrap_or_default();
-        let is_pointwise = side == 1 && window == Window { stride: 1, padding: 0 };
+        let is_pointwise = side == 1 && window == Window { stride: 1, padding: [0; 2] };
         if is_pointwise && self.format.layout == Layout::ChannelsFirst {
             let [batch, into, height, width] = four("a convolution", picture)?;
             if weight[1..] != [into, 1, 1] || *bias != weight[..1] {
@@ -385,7 +441,7 @@ impl Ops for Meter {
             self.multiplies(into, weight[0], batch * height * width, 1);
             return Ok(self.made(self.convolved([batch, weight[0], height, width]), picture.kind));
         }
-        self.convolved_by_libtorch(picture, weight, Some(bias), window.stride, [window.padding; 2])
+        self.convolved_by_libtorch(picture, weight, Some(bias), window.stride, window.padding)
     }
 
     fn linear(&self, tokens: &MeterTensor, weight: &Vec<i64>, bias: &Vec<i64>) -> Result<MeterTensor> {
@@ -428,5 +484,45 @@ impl Ops for Meter {
         };
         self.touch((scratch * share) as u64);
         Ok(output)
+    }
+
+    fn laid_out(&self, weight: Vec<i64>) -> Result<Vec<i64>> {
+        Ok(weight)
+    }
+
+    fn kernel(&self, weight: &Vec<i64>, bias: &Vec<i64>, upsamples: bool) -> Result<MeterKernel> {
+        MeterKernel::new(weight, bias, upsamples)
+    }
+
+    fn filter(
+        &self,
+        input: Rows<'_, MeterTensor>,
+        kernel: &MeterKernel,
+        before: Option<&MeterSums>,
+        rows: Range<i64>,
+        store: Store<'_, MeterTensor>,
+        sums: Option<&mut MeterSums>,
+    ) -> Result<()> {
+        self.filtered(input, kernel, before, rows, store, sums)
+    }
+
+    fn sums(&self, batch: i64, channels: i64) -> MeterSums {
+        MeterSums { batch, channels }
+    }
+
+    fn add_up(&self, sums: &mut MeterSums, picture: &MeterTensor) -> Result<()> {
+        self.added_up(sums, picture)
+    }
+
+    fn affine(&self, norm: GroupNorm<'_, Vec<i64>>, sums: &MeterSums) -> Result<MeterSums> {
+        let GroupNorm { weight, bias, groups, .. } = norm;
+        if *weight != [sums.channels] || weight != bias || groups < 1 || sums.channels % groups != 0 {
+            return Err(refused("a group norm", &[&[sums.batch, sums.channels], weight, bias, &[groups]]));
+        }
+        Ok(*sums)
+    }
+
+    fn affine_silu(&self, picture: &MeterTensor, affine: &MeterSums) -> Result<MeterTensor> {
+        self.normed(picture, affine)
     }
 }

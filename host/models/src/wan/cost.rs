@@ -4,6 +4,7 @@
 use std::{
     cell::RefCell,
     collections::HashMap,
+    hash::Hash,
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
@@ -61,10 +62,40 @@ pub struct ClipCost {
 }
 
 /// Pushes after which the causal state grows no more, however few latent frames each brings.
-const SETTLED: u32 = 4;
+const SETTLED: u32 = 3;
 
 /// Extents whose cost is remembered.
 const REMEMBERED: usize = 512;
+
+/// Costs that were worked out.
+#[derive(Clone, Debug)]
+pub(super) struct Remembered<E>(Arc<Mutex<HashMap<E, ClipCost>>>);
+
+impl<E> Default for Remembered<E> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<E: Copy + Eq + Hash> Remembered<E> {
+    /// The cost of an extent, worked out if it is not known.
+    ///
+    /// # Errors
+    /// Those of working it out.
+    pub fn get(&self, extent: &E, work_out: impl FnOnce() -> Result<ClipCost>) -> Result<ClipCost> {
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cost) = known().get(extent) {
+            return Ok(*cost);
+        }
+        let cost = work_out()?;
+        let mut known = known();
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        known.insert(*extent, cost);
+        Ok(cost)
+    }
+}
 
 /// Works out the costs of clips in one precision and memory order on one device.
 #[derive(Clone, Debug)]
@@ -74,7 +105,7 @@ pub struct ClipCosts {
     costs: Costs,
     /// Built when it is first asked.
     network: Arc<OnceLock<Network<Meter>>>,
-    known: Arc<Mutex<HashMap<Extent, ClipCost>>>,
+    known: Remembered<Extent>,
 }
 
 impl ClipCosts {
@@ -83,17 +114,7 @@ impl ClipCosts {
     /// # Errors
     /// The architecture's widths don't go together.
     pub fn of(&self, extent: &Extent) -> Result<ClipCost> {
-        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(cost) = known().get(extent) {
-            return Ok(*cost);
-        }
-        let cost = self.metered(extent)?;
-        let mut known = known();
-        if known.len() >= REMEMBERED {
-            known.clear();
-        }
-        known.insert(*extent, cost);
-        Ok(cost)
+        self.known.get(extent, || self.metered(extent))
     }
 
     fn metered(&self, extent: &Extent) -> Result<ClipCost> {
@@ -245,7 +266,7 @@ impl Config {
             format: ComputeFormat::new(precision, layout).map_err(Error::from).ok()?,
             costs: Costs::new(speed, measured.bytes_per_second, on_cpu),
             network: Arc::default(),
-            known: Arc::default(),
+            known: Remembered::default(),
         })
     }
 }

@@ -4,7 +4,8 @@
 
 use std::ops::Range;
 
-use tilewright_nn::{CausalOps, Ops, Scope, Window};
+use tch::Kind;
+use tilewright_nn::{CausalOps, Ops, Rows, Scope, Store, Window};
 use tilewright_torch::winograd::TAPS;
 
 use crate::Result;
@@ -34,6 +35,11 @@ impl<T> Past<T> {
             drop(self.frames.remove(0));
         }
         self.begun = true;
+    }
+
+    /// Frames until a layer has as many before it as it looks at.
+    fn lacking(&self) -> u32 {
+        (BEFORE - self.frames.len()) as u32
     }
 
     /// The frames before and these as one tensor, with zeros for those that never were.
@@ -73,6 +79,12 @@ pub(super) fn side_by_side<O: CausalOps>(ops: &O, window: &O::Tensor, count: i64
     Ok(ops.joined(&taps.collect::<tilewright_nn::Result<Vec<_>>>()?, 1)?)
 }
 
+/// The weights of a norm of pixels, [C, 1, 1, 1]: files give them as many axes as the values have
+/// that are normed.
+pub(super) fn gamma<O: CausalOps>(scope: &Scope<'_, O>, channels: i64, kind: Kind) -> Result<O::Weight> {
+    Ok(scope.weight("gamma", &[&[channels, 1, 1, 1], &[channels, 1, 1], &[channels]], kind)?)
+}
+
 /// Scales each pixel's channels to length √C, then by `gamma` (diffusers' `WanRMS_norm`).
 #[derive(Debug)]
 pub(super) struct UnitNorm<O: Ops> {
@@ -81,7 +93,8 @@ pub(super) struct UnitNorm<O: Ops> {
 
 impl<O: CausalOps> UnitNorm<O> {
     pub fn build(scope: &Scope<'_, O>, channels: i64) -> Result<Self> {
-        Ok(Self { gamma: scope.norm("gamma", &[channels])? })
+        let gamma = gamma(scope, channels, scope.ops().format().rest)?;
+        Ok(Self { gamma: scope.ops().arranged(&gamma, &[0, 1, 2, 3], &[channels])? })
     }
 
     pub fn forward(&self, ops: &O, frames: &O::Tensor, silu: bool) -> Result<O::Tensor> {
@@ -131,7 +144,7 @@ impl<O: CausalOps> Still<O> {
                 if *upsamples {
                     input = ops.repeated(&input)?;
                 }
-                let output = ops.convolution(&input, weight, bias, Window { stride: 1, padding: *padding })?;
+                let output = ops.convolution(&input, weight, bias, Window { stride: 1, padding: [*padding; 2] })?;
                 drop(input);
                 Ok(ops.converted(output, ops.format().rest)?)
             }
@@ -139,7 +152,8 @@ impl<O: CausalOps> Still<O> {
                 let [count, _, height, width] = ops.extents(&input)?;
                 let scale = if *upsamples { 2 } else { 1 };
                 let output = ops.empty([count, *out, scale * height, scale * width])?;
-                ops.filter(&[&input], kernel, false, &output)?;
+                let rows = Rows::all(ops, &input)?;
+                ops.filter(rows, kernel, None, 0..scale * height, Store::Onto(&output), None)?;
                 Ok(output)
             }
         }
@@ -153,7 +167,7 @@ impl<O: CausalOps> Still<O> {
             return self.forward(ops, ops.share(frames));
         }
         let mut output: Option<O::Tensor> = None;
-        for frame in ops.laps(0..count, 1) {
+        for frame in ops.laps(0..count, 1).alike_after(2) {
             let part = self.forward(ops, ops.narrow(frames, 0, frame.start, 1)?)?;
             let output = match &output {
                 Some(output) => output,
@@ -176,7 +190,7 @@ pub(super) enum Causal<O: CausalOps> {
     /// a CPU and far less where MIOpen has to search.
     Plain { weight: O::Weight, bias: O::Weight, out: i64 },
     /// By Winograd's filtering.
-    Filtered { kernel: O::Kernel, out: i64 },
+    Filtered { kernel: O::CausalKernel, out: i64 },
     /// To fewer channels: the sums that each frame adds to itself and to the next two are worked
     /// out together, and they are kept instead of frames. One convolution of one frame to 3 · out
     /// channels, those for the frame after the next first.
@@ -229,7 +243,7 @@ impl<O: CausalOps> Causal<O> {
         let [count, _, height, _] = ops.extents(work.frames)?;
         match self {
             Causal::Filtered { kernel, .. } => {
-                for lap in ops.laps(*work.done..count, 1) {
+                for lap in ops.laps(*work.done..count, 1).alike_after(past.lacking()) {
                     let frame = ops.narrow(work.frames, 0, lap.start, 1)?;
                     let input = match norm {
                         Some(norm) => norm.forward(ops, &frame, true)?,
@@ -237,13 +251,14 @@ impl<O: CausalOps> Causal<O> {
                     };
                     let frames: Vec<&O::Tensor> = past.frames.iter().chain([&input]).collect();
                     let onto = ops.narrow(work.output, 0, lap.start, 1)?;
-                    ops.filter(&frames, kernel, work.add, &onto)?;
+                    let store = if work.add { Store::Added(&onto) } else { Store::Onto(&onto) };
+                    ops.filter_frames(&frames, kernel, store)?;
                     past.push(input);
                     *work.done = lap.end;
                 }
             }
             Causal::Scattered { conv, out } => {
-                for lap in ops.laps(*work.done..count, 1) {
+                for lap in ops.laps(*work.done..count, 1).alike_after(past.lacking()) {
                     let frame = ops.narrow(work.frames, 0, lap.start, 1)?;
                     let input = match norm {
                         Some(norm) => norm.forward(ops, &frame, true)?,
@@ -273,7 +288,7 @@ impl<O: CausalOps> Causal<O> {
                         (false, true) => (first + 1, 1),
                         (false, false) => (count, count - first),
                     };
-                    for lap in ops.laps(first..end, step) {
+                    for lap in ops.laps(first..end, step).alike_after(past.lacking()) {
                         Self::together(ops, [weight, bias], norm, past, work, lap)?;
                     }
                 }
@@ -309,7 +324,9 @@ impl<O: CausalOps> Causal<O> {
         drop(normed);
         let output = ops.narrow(work.output, 0, lap.start, count)?;
         let begun = (*work.done - lap.start * height).max(0);
-        for rows in ops.laps(begun..height, work.band.unwrap_or(height).clamp(1, height.max(1))) {
+        let band = work.band.unwrap_or(height).clamp(1, height.max(1));
+        // The first band has no rows above it.
+        for rows in ops.laps(begun..height, band).alike_after(1) {
             let part = Self::rows(ops, &window, weight, bias, count, rows.clone(), height)?;
             let part = ops.converted(part, format.rest)?;
             work.write(ops, &ops.narrow(&output, 2, rows.start, rows.end - rows.start)?, &part)?;

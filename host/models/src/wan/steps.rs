@@ -269,7 +269,7 @@ impl<O: CausalOps> Step<O> for Attention<O> {
     /// A frame at a time; the input is replaced.
     fn run(&self, ops: &O, piece: &mut Piece<O::Tensor>, _: &mut Past<O::Tensor>, _: &Spread) -> Result<()> {
         let output = room(ops, piece, self.channels)?;
-        for lap in ops.laps(0..ops.extents(&piece.frames)?[0], 1) {
+        for lap in ops.laps(0..ops.extents(&piece.frames)?[0], 1).alike_after(0) {
             let frame = ops.narrow(&piece.frames, 0, lap.start, 1)?;
             self.frame(ops, &frame, &ops.narrow(&output, 0, lap.start, 1)?)?;
         }

@@ -1,12 +1,10 @@
 //! The networks' weights by diffusers' names, from a file of any layout.
 
-use std::cell::RefCell;
-
 use tch::{Device, Kind, Tensor};
-use tilewright_nn::{ComputeFormat, Costs, Meter, Scope, Source, Torch};
+use tilewright_nn::{ComputeFormat, Costs, Listing, Meter, Scope, Source, Torch};
 use tilewright_plan::Layout;
 
-use super::{Config, EncoderConfig, config::known, network::Network};
+use super::{Config, EncoderConfig, config::known, encoder::EncoderNetwork, network::Network};
 use crate::{
     Checkpoint, Error, Identity, Result,
     known::{Known, Needed},
@@ -57,7 +55,7 @@ impl<'a> Weights<'a> {
         self.known.all_loadable(&self.needed)
     }
 
-    pub fn load(&self, name: &str, shape: &[i64], kind: Kind) -> Result<Tensor> {
+    fn load(&self, name: &str, shape: &[i64], kind: Kind) -> Result<Tensor> {
         let Some(needed) = self.needed.iter().find(|needed| needed.name == name) else {
             let shape: Vec<usize> = shape.iter().map(|&extent| extent as usize).collect();
             return Err(self.known.missing(name, &shape));
@@ -68,28 +66,11 @@ impl<'a> Weights<'a> {
 }
 
 impl Source<Torch> for Weights<'_> {
-    fn weight(&self, name: &str, shape: &[i64], kind: Kind) -> tilewright_nn::Result<Tensor> {
-        self.load(name, shape, kind).map_err(|error| match error {
+    fn weight(&self, name: &str, shapes: &[&[i64]], kind: Kind) -> tilewright_nn::Result<Tensor> {
+        self.load(name, shapes.first().copied().unwrap_or_default(), kind).map_err(|error| match error {
             Error::Torch(error) => error.into(),
             other => tilewright_nn::Error::Weight { name: name.to_owned(), detail: other.to_string() },
         })
-    }
-}
-
-/// Keeps the names and shapes that a network asks for.
-#[derive(Default)]
-struct Listing(RefCell<Vec<Needed>>);
-
-impl Source<Meter> for Listing {
-    fn weight(&self, name: &str, shape: &[i64], _: Kind) -> tilewright_nn::Result<Vec<i64>> {
-        let extents: Vec<usize> = shape.iter().map(|&extent| extent as usize).collect();
-        let shapes = match (name.ends_with(".gamma"), shape.iter().product::<i64>() as usize) {
-            // Norms of pixels have as many axes as what they norm.
-            (true, channels) => vec![vec![channels, 1, 1, 1], vec![channels, 1, 1], vec![channels]],
-            (false, _) => vec![extents],
-        };
-        self.0.borrow_mut().push(Needed { name: name.to_owned(), shapes });
-        Ok(shape.to_vec())
     }
 }
 
@@ -98,7 +79,7 @@ fn listing<N>(build: impl Fn(&Scope<'_, Meter>) -> Result<N>) -> Result<(N, Vec<
     let format = ComputeFormat { convolution: Kind::Float, rest: Kind::Float, layout: Layout::ChannelsFirst };
     let (meter, listing) = (Meter::new(format, Costs::default()), Listing::default());
     let network = build(&Scope::new(&listing, &meter))?;
-    Ok((network, listing.0.into_inner()))
+    Ok((network, listing.needed()))
 }
 
 /// The decoder's network without its weights.
@@ -121,5 +102,20 @@ impl Config {
     /// Every tensor that the decoder needs.
     pub(super) fn needed(&self) -> Vec<Needed> {
         listing(|scope| Network::build(self, scope)).map(|(_, needed)| needed).unwrap_or_default()
+    }
+}
+
+/// The encoder's network on a meter.
+///
+/// # Errors
+/// As [`listed`].
+pub(super) fn metered_encoder(config: &EncoderConfig, meter: &Meter) -> Result<EncoderNetwork<Meter>> {
+    EncoderNetwork::build(config, &Scope::new(&Listing::default(), meter))
+}
+
+impl EncoderConfig {
+    /// Every tensor that the encoder needs.
+    pub(super) fn needed(&self) -> Vec<Needed> {
+        listing(|scope| EncoderNetwork::build(self, scope)).map(|(_, needed)| needed).unwrap_or_default()
     }
 }

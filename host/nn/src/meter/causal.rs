@@ -1,78 +1,28 @@
 //! The meter's side of the operations on frames.
 
-use std::{ops::Range, rc::Rc};
+use std::ops::Range;
 
 use tch::Kind;
 use tilewright_torch::{
     reordered::padded,
-    winograd::{BLOCK, TAPS, causal_scratch_bytes, scratch_bytes},
+    winograd::{TAPS, causal_scratch_bytes},
 };
 
 use super::{Meter, MeterTensor, bytes, four, refused, strides::Axes};
-use crate::{CausalOps, Laps, Result, causal::Times};
+use crate::{CausalOps, Ops, Result, Store};
 
-/// The shape of weights that are laid out for Winograd's filtering.
+/// The extents of weights over three frames that are laid out for Winograd's filtering.
 #[derive(Clone, Copy, Debug)]
-pub struct MeterKernel {
+pub struct MeterCausalKernel {
     into: i64,
     out: i64,
-    taps: i64,
-    upsamples: bool,
-}
-
-impl MeterKernel {
-    fn new(weight: &[i64], bias: &[i64], taps: i64, upsamples: bool) -> Result<Self> {
-        match *weight {
-            [out, into, .., 3, 3] if *bias == [out] => Ok(Self { into, out, taps, upsamples }),
-            _ => Err(refused("a convolution", &[weight, bias])),
-        }
-    }
-}
-
-impl Meter {
-    /// The memory order of a result of several pictures: channels-last if all of them are.
-    fn common(&self, parts: &[MeterTensor], shape: &[i64]) -> Option<Axes> {
-        match (<[i64; 4]>::try_from(shape), parts.iter().all(|part| part.axes.suggests_channels_last())) {
-            (Ok(picture), true) => Some(Axes::channels_last(picture)),
-            _ => Axes::contiguous(shape),
-        }
-    }
-
-    /// Output pixels that are computed: whole blocks, and as many threads as there are blocks for.
-    fn filtered_pixels(&self, [height, width]: [i64; 2]) -> f64 {
-        let block = f64::from(BLOCK);
-        let blocks = ((height as f64 / block).ceil() * (width as f64 / block).ceil()).max(1.0);
-        let threads = f64::from(tch::get_num_threads().max(1));
-        ((blocks / threads).ceil() * threads * block * block).max((height * width) as f64)
-    }
 }
 
 impl CausalOps for Meter {
-    type Kernel = MeterKernel;
+    type CausalKernel = MeterCausalKernel;
 
     fn is_cpu(&self) -> bool {
         self.costs.on_cpu
-    }
-
-    fn has_winograd(&self) -> bool {
-        self.costs.on_cpu && self.format.winograd(tch::Device::Cpu)
-    }
-
-    fn extents(&self, frames: &MeterTensor) -> Result<[i64; 4]> {
-        four("frames", frames)
-    }
-
-    fn share(&self, tensor: &MeterTensor) -> MeterTensor {
-        tensor.clone()
-    }
-
-    fn laps(&self, range: Range<i64>, step: i64) -> Laps {
-        let outside = self.ledger.times();
-        Laps::new(range, step, Some(Times { ledger: Rc::clone(&self.ledger), outside }))
-    }
-
-    fn empty(&self, shape: [i64; 4]) -> Result<MeterTensor> {
-        Ok(self.made(self.convolved(shape), self.format.rest))
     }
 
     fn zeros(&self, shape: [i64; 4], like: &MeterTensor) -> Result<MeterTensor> {
@@ -84,14 +34,6 @@ impl CausalOps for Meter {
     fn copied(&self, tensor: &MeterTensor) -> Result<MeterTensor> {
         self.moves(2 * tensor.bytes());
         Ok(self.made(tensor.axes.dense(), tensor.kind))
-    }
-
-    fn copy_onto(&self, tensor: &MeterTensor, from: &MeterTensor) -> Result<()> {
-        if tensor.axes.extents() != from.axes.extents() {
-            return Err(refused("a copy", &[tensor.axes.extents(), from.axes.extents()]));
-        }
-        self.moves(tensor.bytes() + from.bytes());
-        Ok(())
     }
 
     fn joined(&self, parts: &[MeterTensor], axis: usize) -> Result<MeterTensor> {
@@ -108,8 +50,9 @@ impl CausalOps for Meter {
             shape[axis] = shape[axis].saturating_add(extents[axis]);
         }
         let axes = self.common(parts, &shape).ok_or_else(|| refused("a joint", &shapes()))?;
+        // The parts were written just before: mostly the result travels through memory.
         let joined = self.made(axes, first.kind);
-        self.moves(2 * joined.bytes());
+        self.moves(joined.bytes());
         Ok(joined)
     }
 
@@ -119,20 +62,6 @@ impl CausalOps for Meter {
         }
         self.moves(3 * tensor.bytes());
         Ok(self.made(tensor.axes.dense(), tensor.kind))
-    }
-
-    fn padded(&self, tensor: &MeterTensor, zeros: &[i64]) -> Result<MeterTensor> {
-        let mut shape = tensor.axes.extents().to_vec();
-        if !zeros.len().is_multiple_of(2) || zeros.len() / 2 > shape.len() {
-            return Err(refused("a rim", &[&shape, zeros]));
-        }
-        for (pair, extent) in zeros.chunks(2).zip(shape.iter_mut().rev()) {
-            *extent = extent.saturating_add(pair[0]).saturating_add(pair[1]);
-        }
-        let axes = self.common(std::slice::from_ref(tensor), &shape).ok_or_else(|| refused("a rim", &[&shape]))?;
-        let padded = self.made(axes, tensor.kind);
-        self.moves(tensor.bytes() + padded.bytes());
-        Ok(padded)
     }
 
     fn every_other(&self, frames: &MeterTensor, range: Range<i64>) -> Result<MeterTensor> {
@@ -236,22 +165,30 @@ impl CausalOps for Meter {
         self.convolved_by_libtorch(frames, &part, Some(bias), 1, padding)
     }
 
-    fn filter(&self, frames: &[&MeterTensor], kernel: &MeterKernel, _: bool, onto: &MeterTensor) -> Result<()> {
-        let [batch, out, height, width] = four("a convolution", onto)?;
-        let MeterKernel { into, taps, upsamples, .. } = *kernel;
-        let scale = if upsamples { 2 } else { 1 };
-        for frame in frames {
-            if four("a convolution", frame)? != [batch, into, height / scale, width / scale] || out != kernel.out {
-                return Err(refused("a convolution", &[frame.axes.extents(), onto.axes.extents()]));
-            }
+    fn filter_frames(
+        &self,
+        frames: &[&MeterTensor],
+        kernel: &MeterCausalKernel,
+        store: Store<'_, MeterTensor>,
+    ) -> Result<()> {
+        let MeterCausalKernel { into, out } = *kernel;
+        let Some(last) = frames.last().filter(|_| frames.len() <= TAPS) else {
+            return Err(refused("a convolution of frames", &[&[frames.len() as i64]]));
+        };
+        let [batch, channels, height, width] = four("a convolution", last)?;
+        let is_alike = frames.iter().all(|frame| frame.axes.extents() == last.axes.extents());
+        let fits = match store {
+            Store::Onto(tensor) | Store::Added(tensor) => *tensor.axes.extents() == [batch, out, height, width],
+            Store::Nowhere => true,
+        };
+        if channels != into || !is_alike || !fits {
+            return Err(refused("a convolution", &[last.axes.extents(), &[out, into]]));
         }
-        let scratch = if taps == TAPS as i64 { causal_scratch_bytes(into) } else { scratch_bytes(into, upsamples) };
-        self.touch(scratch as u64);
+        self.touch(causal_scratch_bytes(into) as u64);
         let rate = self.costs.winograd.unwrap_or(self.costs.plain);
         let (into, computed) = (frames.len() as f64 * into as f64, padded(out as f64));
-        let products = if upsamples { 2.25 } else { 4.0 };
         let each = rate.per_product * into * computed + rate.per_value * (into + out as f64);
-        self.spend(products * each * batch as f64 * self.filtered_pixels([height, width]));
+        self.spend(4.0 * each * self.filtered_pixels([batch, height, width]));
         Ok(())
     }
 
@@ -270,12 +207,11 @@ impl CausalOps for Meter {
         Ok(vec![from.len() as i64])
     }
 
-    fn kernel(&self, weight: &Vec<i64>, bias: &Vec<i64>, upsamples: bool) -> Result<MeterKernel> {
-        MeterKernel::new(weight, bias, 1, upsamples)
-    }
-
-    fn causal_kernel(&self, weight: &Vec<i64>, bias: &Vec<i64>) -> Result<MeterKernel> {
-        MeterKernel::new(weight, bias, TAPS as i64, false)
+    fn causal_kernel(&self, weight: &Vec<i64>, bias: &Vec<i64>) -> Result<MeterCausalKernel> {
+        match weight[..] {
+            [out, into, 3, 3, 3] if *bias == [out] => Ok(MeterCausalKernel { into, out }),
+            _ => Err(refused("a convolution", &[weight, bias])),
+        }
     }
 
     fn arranged(&self, weight: &Vec<i64>, _: &[usize], shape: &[i64]) -> Result<Vec<i64>> {
@@ -310,5 +246,19 @@ impl CausalOps for Meter {
 
     fn scaled(&self, weight: &Vec<i64>, _: f64) -> Result<Vec<i64>> {
         Ok(weight.clone())
+    }
+
+    fn matched(&self, tensor: &MeterTensor, like: &MeterTensor) -> Result<MeterTensor> {
+        let tensor = self.converted(tensor.clone(), like.kind)?;
+        let shape = four("memory order", &tensor)?;
+        let (is_there, axes) = match like.axes.has_channels_innermost() {
+            true => (tensor.axes.is_dense_channels_last(), Axes::channels_last(shape)),
+            false => (tensor.axes.is_contiguous(), Axes::four(shape)),
+        };
+        Ok(if is_there { tensor } else { self.made(axes, tensor.kind) })
+    }
+
+    fn brought(&self, tensor: &MeterTensor) -> Result<MeterTensor> {
+        Ok(tensor.clone())
     }
 }

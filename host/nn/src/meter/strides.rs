@@ -115,6 +115,11 @@ impl Axes {
         true
     }
 
+    /// True for a picture of several channels whose channels are innermost.
+    pub fn has_channels_innermost(&self) -> bool {
+        self.length > 1 && self.strides[1] == 1 && self.extents[1] != 1
+    }
+
     /// Part of an axis; none if it is not there.
     pub fn narrow(&self, axis: usize, start: i64, length: i64) -> Option<Self> {
         let extent = *self.extents().get(axis)?;

@@ -9,16 +9,16 @@ use tilewright_torch::{
     winograd::{Rows, Winograd},
 };
 
-use super::Torch;
-use crate::{CausalOps, Laps, Result};
+use super::{Torch, stored};
+use crate::{CausalOps, Ops, Result, Store};
 
 /// As in torch.nn.functional.normalize: a pixel of zeros stays one.
 const LEAST_LENGTH: f64 = 1e-12;
 
 impl Torch {
     /// Weights in the format's memory order if they are those of a convolution.
-    fn laid_out(&self, weight: &Tensor) -> Result<Tensor> {
-        Ok(if weight.dim() == 4 { to_layout(weight, self.format.layout)? } else { weight.shallow_clone() })
+    fn laid_out_picture(&self, weight: Tensor) -> Result<Tensor> {
+        if weight.dim() == 4 { self.laid_out(weight) } else { Ok(weight) }
     }
 }
 
@@ -27,36 +27,10 @@ fn axes(order: &[usize]) -> Vec<i64> {
 }
 
 impl CausalOps for Torch {
-    type Kernel = Winograd;
+    type CausalKernel = Winograd;
 
     fn is_cpu(&self) -> bool {
         self.device == Device::Cpu
-    }
-
-    fn has_winograd(&self) -> bool {
-        self.format.winograd(self.device)
-    }
-
-    fn extents(&self, frames: &Tensor) -> Result<[i64; 4]> {
-        Ok(frames.size4()?.into())
-    }
-
-    fn share(&self, tensor: &Tensor) -> Tensor {
-        tensor.shallow_clone()
-    }
-
-    fn laps(&self, range: Range<i64>, step: i64) -> Laps {
-        Laps::new(range, step, None)
-    }
-
-    fn empty(&self, [count, channels, height, width]: [i64; 4]) -> Result<Tensor> {
-        let options = (self.format.rest, self.device);
-        Ok(match self.format.layout {
-            Layout::ChannelsFirst => Tensor::f_empty([count, channels, height, width], options)?,
-            Layout::ChannelsLast => {
-                Tensor::f_empty([count, height, width, channels], options)?.f_permute([0, 3, 1, 2])?
-            }
-        })
     }
 
     fn zeros(&self, shape: [i64; 4], like: &Tensor) -> Result<Tensor> {
@@ -69,21 +43,12 @@ impl CausalOps for Torch {
         Ok(copy)
     }
 
-    fn copy_onto(&self, tensor: &Tensor, from: &Tensor) -> Result<()> {
-        tensor.shallow_clone().f_copy_(from)?;
-        Ok(())
-    }
-
     fn joined(&self, parts: &[Tensor], axis: usize) -> Result<Tensor> {
         Ok(Tensor::f_cat(parts, axis as i64)?)
     }
 
     fn added(&self, tensor: &Tensor, other: &Tensor) -> Result<Tensor> {
         Ok(tensor.f_add(other)?)
-    }
-
-    fn padded(&self, tensor: &Tensor, zeros: &[i64]) -> Result<Tensor> {
-        Ok(tensor.f_constant_pad_nd(zeros)?)
     }
 
     fn every_other(&self, frames: &Tensor, range: Range<i64>) -> Result<Tensor> {
@@ -142,15 +107,15 @@ impl CausalOps for Torch {
 
     fn convolve_last(&self, frames: &Tensor, weight: &Tensor, bias: &Tensor, padding: [i64; 2]) -> Result<Tensor> {
         let (into, all) = (frames.size4()?.1, weight.size4()?.1);
-        let weight = self.laid_out(&weight.f_narrow(1, all - into, into)?)?;
+        let weight = self.laid_out(weight.f_narrow(1, all - into, into)?)?;
         self.convolve(frames, &weight, Some(bias), 1, padding)
     }
 
-    fn filter(&self, frames: &[&Tensor], kernel: &Winograd, add: bool, onto: &Tensor) -> Result<()> {
+    fn filter_frames(&self, frames: &[&Tensor], kernel: &Winograd, store: Store<'_, Tensor>) -> Result<()> {
         let rows: Vec<Rows<'_>> = frames.iter().map(|frame| Rows::all(frame)).collect();
-        let height = onto.size4()?.2;
-        kernel.convolve_frames(&rows, None, 0..height, Some(onto).filter(|_| add), Some(onto), None)?;
-        Ok(())
+        let (add, output) = stored(store);
+        let height = rows.last().map_or(0, |rows| rows.height);
+        Ok(kernel.convolve_frames(&rows, None, 0..height, add, output, None)?)
     }
 
     fn unfolded(&self, frame: &Tensor, channels: &Tensor) -> Result<Tensor> {
@@ -161,24 +126,20 @@ impl CausalOps for Torch {
         Ok(Tensor::f_from_slice(from)?.f_to_device(self.device)?)
     }
 
-    fn kernel(&self, weight: &Tensor, bias: &Tensor, upsamples: bool) -> Result<Winograd> {
-        Ok(Winograd::new(weight, bias, upsamples)?)
-    }
-
     fn causal_kernel(&self, weight: &Tensor, bias: &Tensor) -> Result<Winograd> {
         Ok(Winograd::causal(weight, bias)?)
     }
 
     fn arranged(&self, weight: &Tensor, order: &[usize], shape: &[i64]) -> Result<Tensor> {
-        self.laid_out(&weight.f_permute(axes(order))?.f_reshape(shape)?)
+        self.laid_out_picture(weight.f_permute(axes(order))?.f_reshape(shape)?)
     }
 
     fn tap(&self, weight: &Tensor, time: i64) -> Result<Tensor> {
-        self.laid_out(&weight.f_select(2, time)?)
+        self.laid_out_picture(weight.f_select(2, time)?)
     }
 
     fn first_outputs(&self, weight: &Tensor, count: i64) -> Result<Tensor> {
-        self.laid_out(&weight.f_narrow(0, 0, count)?)
+        self.laid_out_picture(weight.f_narrow(0, 0, count)?)
     }
 
     fn delayed(&self, bias: &Tensor, zeros: i64) -> Result<Tensor> {
@@ -188,5 +149,15 @@ impl CausalOps for Torch {
 
     fn scaled(&self, weight: &Tensor, factor: f64) -> Result<Tensor> {
         Ok(weight.f_mul_scalar(factor)?)
+    }
+
+    fn matched(&self, tensor: &Tensor, like: &Tensor) -> Result<Tensor> {
+        let tensor = tensor.f_to_device(like.device())?.f_to_kind(like.kind())?;
+        let is_last = like.stride().get(1) == Some(&1) && like.size().get(1) != Some(&1);
+        Ok(to_layout(&tensor, if is_last { Layout::ChannelsLast } else { Layout::ChannelsFirst })?)
+    }
+
+    fn brought(&self, tensor: &Tensor) -> Result<Tensor> {
+        Ok(tensor.f_to_device(self.device)?)
     }
 }
