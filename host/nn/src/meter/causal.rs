@@ -50,9 +50,9 @@ impl CausalOps for Meter {
             shape[axis] = shape[axis].saturating_add(extents[axis]);
         }
         let axes = self.common(parts, &shape).ok_or_else(|| refused("a joint", &shapes()))?;
-        // The parts were written just before: mostly the result travels through memory.
+        // The parts were written just before: half of them is read from caches.
         let joined = self.made(axes, first.kind);
-        self.moves(joined.bytes());
+        self.moves(joined.bytes().saturating_mul(3) / 2);
         Ok(joined)
     }
 
@@ -126,7 +126,8 @@ impl CausalOps for Meter {
         let copy = (frames.kind != Kind::Float && self.costs.on_cpu).then(|| self.hold(wide));
         let normed = self.made(frames.axes.dense(), Kind::Float);
         drop(copy);
-        self.moves(3 * frames.bytes());
+        // Lengths, a quotient and a product.
+        self.moves(5 * frames.bytes());
         let output = match self.format.rest {
             Kind::Float => normed,
             kind => self.made(frames.axes.dense(), kind),
