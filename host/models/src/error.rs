@@ -114,6 +114,15 @@ impl Error {
     }
 }
 
+impl From<tilewright_nn::Error> for Error {
+    fn from(error: tilewright_nn::Error) -> Self {
+        match error {
+            tilewright_nn::Error::Torch(error) => Error::Torch(error),
+            other => Error::Torch(tilewright_torch::Error::Torch(other.to_string())),
+        }
+    }
+}
+
 impl From<tch::TchError> for Error {
     fn from(error: tch::TchError) -> Self {
         Error::Torch(error.into())

@@ -11,6 +11,7 @@ pub struct Laps {
     end: i64,
     step: i64,
     turn: u32,
+    /// Laps before those that are alike.
     settled: u32,
     /// The last lap is unlike those before it.
     has_edge: bool,
@@ -39,6 +40,13 @@ impl Laps {
     #[must_use]
     pub fn over_rows(mut self) -> Self {
         (self.settled, self.has_edge) = (1, true);
+        self
+    }
+
+    /// The same laps, of which only the first few differ from those that follow.
+    #[must_use]
+    pub fn alike_after(mut self, before: u32) -> Self {
+        self.settled = before;
         self
     }
 }

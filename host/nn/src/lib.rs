@@ -4,6 +4,7 @@
 //! A layer takes a tensor by value if it is the last to need it, so that memory is given back at
 //! the same moment with either back end.
 
+mod causal;
 mod error;
 mod format;
 mod laps;
@@ -13,10 +14,11 @@ mod ops;
 mod scope;
 mod torch;
 
+pub use causal::CausalOps;
 pub use error::{Error, Result};
 pub use format::ComputeFormat;
 pub use laps::Laps;
-pub use meter::{Costs, Meter, MeterKernel, MeterSums, MeterTensor};
+pub use meter::{Costs, Meter, MeterCausalKernel, MeterKernel, MeterSums, MeterTensor};
 pub use ops::{GroupNorm, Ops, Rows, Store, Window};
 pub use scope::{Listing, Needed, Scope, Source};
 pub use torch::Torch;

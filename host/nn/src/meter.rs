@@ -1,6 +1,7 @@
 //! The back end that counts: tensors without values, in a ledger of the bytes that they hold.
 
 mod bands;
+mod causal;
 mod ledger;
 mod strides;
 
@@ -16,6 +17,7 @@ use tilewright_torch::{
 
 use crate::{ComputeFormat, Error, GroupNorm, Laps, Ops, Result, Rows, Store, Window, laps::Times};
 pub use bands::{MeterKernel, MeterSums};
+pub use causal::MeterCausalKernel;
 pub(crate) use ledger::Ledger;
 use ledger::Storage;
 use strides::Axes;
@@ -83,7 +85,8 @@ pub struct MeterTensor {
 }
 
 impl MeterTensor {
-    fn bytes(&self) -> u64 {
+    /// Bytes of its values.
+    pub fn bytes(&self) -> u64 {
         bytes(&self.axes, self.kind)
     }
 
@@ -113,6 +116,14 @@ impl Meter {
             axes = self.convolved(picture);
         }
         Ok(MeterTensor { axes, kind, storage: Rc::new(Storage::new(&self.ledger, 0)) })
+    }
+
+    /// A tensor of its own memory, as somebody holds it beside the network.
+    ///
+    /// # Errors
+    /// As [`Self::given`].
+    pub fn occupied(&self, shape: &[i64], kind: Kind) -> Result<MeterTensor> {
+        Ok(self.made(self.given(shape, kind)?.axes, kind))
     }
 
     /// The bytes that are held now.

@@ -1,5 +1,7 @@
 //! The back end that computes.
 
+mod causal;
+
 use std::ops::Range;
 
 use tch::{Device, Kind, Tensor};
@@ -162,11 +164,7 @@ impl Ops for Torch {
         sums: Option<&mut Sums>,
     ) -> Result<()> {
         let Rows { tensor, first, height } = input;
-        let (add, output) = match store {
-            Store::Nowhere => (None, None),
-            Store::Onto(output) => (None, Some(output)),
-            Store::Added(output) => (Some(output), Some(output)),
-        };
+        let (add, output) = stored(store);
         Ok(kernel.convolve(winograd::Rows { tensor, first, height }, before, rows, add, output, sums)?)
     }
 
@@ -223,6 +221,15 @@ impl Ops for Torch {
         };
         let (scale, shift) = (factor(&affine.scale)?, factor(&affine.shift)?);
         Ok(shift.f_addcmul(&picture.f_to_kind(Kind::Float)?, &scale)?.f_silu_()?)
+    }
+}
+
+/// What is added to the result, and its place.
+fn stored(store: Store<'_, Tensor>) -> (Option<&Tensor>, Option<&Tensor>) {
+    match store {
+        Store::Nowhere => (None, None),
+        Store::Onto(output) => (None, Some(output)),
+        Store::Added(output) => (Some(output), Some(output)),
     }
 }
 

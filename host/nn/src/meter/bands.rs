@@ -46,7 +46,7 @@ impl MeterSums {
 
 impl Meter {
     /// Output pixels that are computed: whole blocks, and as many threads as there are blocks for.
-    fn filtered_pixels(&self, [batch, height, width]: [i64; 3]) -> f64 {
+    pub(super) fn filtered_pixels(&self, [batch, height, width]: [i64; 3]) -> f64 {
         let block = f64::from(BLOCK);
         let blocks = (batch as f64 * (height as f64 / block).ceil() * (width as f64 / block).ceil()).max(1.0);
         let threads = f64::from(tch::get_num_threads().max(1));
