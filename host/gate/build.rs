@@ -7,8 +7,8 @@ use std::{
     path::Path,
 };
 
-/// What judges a policy, and what it is judged by: this crate, the host that runs policies, and the words that both
-/// share with the rest.
+/// All text that a verdict depends on: this crate, the host that runs policies, and the words that
+/// both share with the rest.
 const SOURCES: [&str; 5] = ["src", "../policy/src", "../plan/src", "../../wit", "../../Cargo.lock"];
 
 fn main() {

@@ -157,9 +157,7 @@ impl<'a> EncodeJob<'a> {
         turn.observer.loaded();
         *turn.load += loaded_in;
         let observer = &mut *turn.observer;
-        let run = || Run { network: &encoder, input: pictures, plan, device, observer }.carry_out();
-        let measured = self.attempts().measured_tensor(run);
-        self.vae.keep_encoder(encoder, device);
-        measured
+        let run = || Run { network: &*encoder, input: pictures, plan, device, observer }.carry_out();
+        self.attempts().measured_tensor(run)
     }
 }

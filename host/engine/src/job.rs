@@ -191,9 +191,7 @@ impl<'a> Job<'a> {
         turn.observer.loaded();
         *turn.load += loaded_in;
         let observer = &mut *turn.observer;
-        let run = || Run { network: &decoder, input: latents, plan, device, observer }.carry_out();
-        let measured = self.attempts().measured_tensor(run);
-        self.vae.keep(decoder, device);
-        measured
+        let run = || Run { network: &*decoder, input: latents, plan, device, observer }.carry_out();
+        self.attempts().measured_tensor(run)
     }
 }

@@ -15,6 +15,7 @@ mod machine;
 mod run;
 mod vae;
 mod video;
+mod weights;
 
 pub use clip::{ClipEstimator, ClipJob, FinishedClip, Sink};
 pub use encode::{EncodeJob, Encoded};
@@ -26,3 +27,4 @@ pub use job::{Finished, Job, Observer, Unfinished};
 pub use machine::{Announcer, Found, Machine, Probe, announce_probe};
 pub use vae::{Overrides, Vae};
 pub use video::VideoVae;
+pub use weights::{Budget, Lease, Part, Usage, WeightKey, WeightStore};

@@ -1,10 +1,6 @@
 //! A video autoencoder's file: opened and understood, its networks loaded when a plan says in which type.
 
-use std::{
-    path::Path,
-    sync::{Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::{path::Path, time::Duration};
 
 use tch::Device;
 use tilewright_models::{
@@ -14,7 +10,10 @@ use tilewright_models::{
 use tilewright_plan::Model;
 use tilewright_torch::probe;
 
-use crate::Result;
+use crate::{
+    Result,
+    weights::{Budget, Lease, Part, WeightKey, WeightStore},
+};
 
 /// A video autoencoder whose decoder can be run.
 #[derive(Debug)]
@@ -25,10 +24,8 @@ pub struct VideoVae {
     pub config: Config,
     /// What policies are told of it.
     pub model: Model,
-    /// The weights as the last decode had them: another one in the same types need not load them again.
-    loaded: Mutex<Option<(Device, Decoder)>>,
-    /// The same of the last encode.
-    encoder: Mutex<Option<(Device, Encoder)>>,
+    /// The store that loaded weights are leased from.
+    weights: WeightStore,
 }
 
 impl VideoVae {
@@ -41,28 +38,19 @@ impl VideoVae {
         let identity = Identity::of_decoder(&file)?;
         let config = Config::read(&file, &identity)?;
         let model = config.model(&file, &identity);
-        Ok(Self { file, identity, config, model, loaded: Mutex::new(None), encoder: Mutex::new(None) })
+        Ok(Self { file, identity, config, model, weights: WeightStore::new(Budget::Last) })
     }
 
-    /// The weights in these types and this order on a device, and the time that loading them took: none for those of the last decode. Whoever
-    /// takes them gives them back with [`Self::keep`].
-    pub(crate) fn decoder(&self, format: ComputeFormat, device: Device) -> Result<(Decoder, Duration)> {
-        // The old weights go first where they are others: both at once may not fit.
-        let last = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match last.filter(|(place, decoder)| *place == device && decoder.format() == format) {
-            Some((_, decoder)) => Ok((decoder, Duration::ZERO)),
-            None => {
-                let start = Instant::now();
-                let decoder = Decoder::load(&self.file, &self.identity, &self.config, format, device)?;
-                probe::synchronize(device);
-                Ok((decoder, start.elapsed()))
-            }
-        }
+    /// Leases weights from this store, which other models may share, instead of from one of its own.
+    pub fn sharing(self, weights: &WeightStore) -> Self {
+        Self { weights: weights.clone(), ..self }
     }
 
-    /// Keeps weights for the next decode.
-    pub(crate) fn keep(&self, decoder: Decoder, device: Device) {
-        *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some((device, decoder));
+    /// The decoder in a format on a device, and the time that loading it took: none if its weights were there.
+    pub(crate) fn decoder(&self, format: ComputeFormat, device: Device) -> Result<(Lease<Decoder>, Duration)> {
+        self.lease(Part::Decoder, format, device, self.model.parameter_bytes, || {
+            Ok(Decoder::load(&self.file, &self.identity, &self.config, format, device)?)
+        })
     }
 
     /// The encoder's architecture, and what policies are told of it.
@@ -76,34 +64,39 @@ impl VideoVae {
         Ok((config, model))
     }
 
-    /// As [`Self::decoder`], of the encoder; given back with [`Self::keep_encoder`].
+    /// The encoder, as [`Self::decoder`].
     pub(crate) fn encoder(
         &self,
         config: &EncoderConfig,
         format: ComputeFormat,
         device: Device,
-    ) -> Result<(Encoder, Duration)> {
-        let last = self.encoder.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match last.filter(|(place, encoder)| *place == device && encoder.format() == format) {
-            Some((_, encoder)) => Ok((encoder, Duration::ZERO)),
-            None => {
-                let start = Instant::now();
-                let encoder = Encoder::load(&self.file, &self.identity, config, format, device)?;
-                probe::synchronize(device);
-                Ok((encoder, start.elapsed()))
-            }
-        }
+    ) -> Result<(Lease<Encoder>, Duration)> {
+        let stored = config.model(self.config.family, &self.file, &self.identity).parameter_bytes;
+        self.lease(Part::Encoder, format, device, stored, || {
+            Ok(Encoder::load(&self.file, &self.identity, config, format, device)?)
+        })
     }
 
-    /// Keeps weights for the next encode.
-    pub(crate) fn keep_encoder(&self, encoder: Encoder, device: Device) {
-        *self.encoder.lock().unwrap_or_else(PoisonError::into_inner) = Some((device, encoder));
+    fn lease<N: Send + 'static>(
+        &self,
+        part: Part,
+        format: ComputeFormat,
+        device: Device,
+        stored_bytes: u64,
+        load: impl FnOnce() -> Result<N>,
+    ) -> Result<(Lease<N>, Duration)> {
+        let key = WeightKey { file: self.file.id().clone(), part, device, format };
+        let bytes = format.weight_bytes(stored_bytes, self.model.stored, device);
+        self.weights.lease(&key, bytes, || {
+            let network = load()?;
+            probe::synchronize(device);
+            Ok(network)
+        })
     }
 
-    /// Gives back the weights that are kept for the next decode or encode.
+    /// Frees the weights that no task uses.
     pub fn release(&self) {
-        self.encoder.lock().unwrap_or_else(PoisonError::into_inner).take();
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.weights.forget(self.file.id());
     }
 
     /// How latents saved by diffusers are brought into the autoencoder's own space, where the family tells.

@@ -117,12 +117,11 @@ impl Judge<'_> {
     /// The plan that holds least of all that are offered here.
     fn leanest(&self) -> Option<(u64, Plan)> {
         let (golden, heard) = (self.golden, self.heard);
-        let costs = golden.costs();
-        let legal = |mut plan: Plan| {
-            let under_way = heard.under_way.as_ref();
-            oracle::checked(&mut plan, &golden.request, &golden.capabilities, under_way).ok().map(|_| plan)
-        };
-        let priced = |plan: Plan| Some((costs.estimate_one(&plan).ok()?.peak_bytes, plan));
+        let facts = golden.costs();
+        let (capabilities, under_way) = (&golden.capabilities, heard.under_way.as_ref());
+        let legal =
+            |mut plan: Plan| oracle::checked(&mut plan, &golden.request, capabilities, under_way).ok().map(|_| plan);
+        let priced = |plan: Plan| Some((facts.estimate_one(&plan).ok()?.peak_bytes, plan));
         candidates(golden).filter_map(legal).filter_map(priced).min_by_key(|(peak, _)| *peak)
     }
 

@@ -3,7 +3,9 @@
 use std::{
     collections::{BTreeMap, HashMap},
     io::{ErrorKind, Read},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use memmap2::Mmap;
@@ -52,9 +54,33 @@ fn conversion(from: &Path, to: &Path) -> String {
     )
 }
 
+/// The identity of a file's contents as far as the file system tells: a file that was replaced or
+/// written to since has another one. Names do not matter.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FileId {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: Option<SystemTime>,
+}
+
+impl FileId {
+    fn of(metadata: &std::fs::Metadata) -> Self {
+        let (device, inode) = (metadata.dev(), metadata.ino());
+        Self { device, inode, bytes: metadata.len(), modified: metadata.modified().ok() }
+    }
+
+    /// A file that is nowhere, for tests: a number for each.
+    #[doc(hidden)]
+    pub fn for_tests(number: u64) -> Self {
+        Self { device: 0, inode: number, bytes: 0, modified: None }
+    }
+}
+
 /// A safetensors file. Tensors are views of the mapped file until they are loaded.
 pub struct Checkpoint {
     path: PathBuf,
+    id: FileId,
     map: Mmap,
     /// Where the tensors' bytes begin in the file.
     data: usize,
@@ -80,7 +106,8 @@ impl Checkpoint {
             ErrorKind::IsADirectory => format(folder_hint(path)),
             _ => read(error),
         })?;
-        let length = file.metadata().map_err(read)?.len();
+        let metadata = file.metadata().map_err(read)?;
+        let (id, length) = (FileId::of(&metadata), metadata.len());
         let mut start = Vec::new();
         (&file).take(LOOKED_AT).read_to_end(&mut start).map_err(read)?;
         match Format::of(&start) {
@@ -114,12 +141,17 @@ impl Checkpoint {
         header::check(text).map_err(|reason| format(format!("its header has {reason}: no model's or latent's has")))?;
         let (length, header) = SafeTensors::read_metadata(&map).map_err(|error| format(explain(&error)))?;
         let names = header.tensors().into_keys().enumerate().map(|(index, name)| (name, index)).collect();
-        Ok(Self { path: path.to_owned(), map, data: length + 8, header, names })
+        Ok(Self { path: path.to_owned(), id, map, data: length + 8, header, names })
     }
 
     /// Where the file is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The identity of the file that was opened.
+    pub fn id(&self) -> &FileId {
+        &self.id
     }
 
     /// The tensors' names, sorted.

@@ -120,6 +120,29 @@ impl From<tch::TchError> for Error {
     }
 }
 
+impl From<tilewright_nn::Error> for Error {
+    fn from(error: tilewright_nn::Error) -> Self {
+        let other = |error: String| Error::Torch(tilewright_torch::Error::Torch(error));
+        match error {
+            tilewright_nn::Error::Torch(error) => Error::Torch(error),
+            tilewright_nn::Error::Source(error) => match error.downcast::<Error>() {
+                Ok(error) => *error,
+                Err(error) => other(error.to_string()),
+            },
+            error => other(error.to_string()),
+        }
+    }
+}
+
+impl From<Error> for tilewright_nn::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Torch(error) => tilewright_nn::Error::Torch(error),
+            error => tilewright_nn::Error::Source(Box::new(error)),
+        }
+    }
+}
+
 /// A tensor's extents, written as `[512, 16, 3, 3]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape(pub Vec<usize>);

@@ -15,7 +15,7 @@ mod names;
 mod parts;
 pub mod wan;
 
-pub use checkpoint::{Checkpoint, Stored};
+pub use checkpoint::{Checkpoint, FileId, Stored};
 pub use error::{Error, Result};
 pub use identify::{Architecture, DecoderInspection, Family, FileLayout, Identity, Inspection, Kind};
 pub use latent::{Extents, Latent, LatentFile, Origin, Scaling};

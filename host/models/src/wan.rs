@@ -3,28 +3,31 @@
 //!
 //! The networks follow diffusers' `AutoencoderKLWan` (models/autoencoders/autoencoder_kl_wan.py), whose names they use.
 
-mod architecture;
 mod clip;
 mod config;
+mod cost;
 mod decoder;
 mod encoder;
 mod encoder_config;
-mod encoder_footprint;
+mod encoder_cost;
 mod encoder_layers;
 mod encoder_state;
-mod footprint;
 mod layers;
-mod needed;
+mod network;
 mod statistics;
+mod steps;
 mod weights;
 
-pub use clip::{Clip, Spread};
+pub use clip::Spread;
 pub use config::{Config, UpBlock, Upsample};
+pub use cost::{ClipCost, ClipCosts, Extent, Tiled};
 pub use decoder::Decoder;
 pub use encoder::Encoder;
 pub use encoder_config::{DownBlock, Downsample, EncoderConfig};
-pub use encoder_footprint::{EncoderExtent, EncoderFootprint};
+pub use encoder_cost::{EncodeCosts, EncoderExtent};
 pub use encoder_state::{EncoderState, Part, Place};
-pub use footprint::{Extent, Footprint, Tiled};
 #[cfg(test)]
 pub(crate) use statistics::PUBLISHED;
+
+/// The causal state of a clip, and what of it is under way.
+pub type Clip = clip::Clip<tch::Tensor>;

@@ -48,7 +48,7 @@ fn the_state_is_as_large_as_was_estimated() {
             for layout in [Layout::ChannelsLast, Layout::ChannelsFirst] {
                 let format = ComputeFormat::new(precision, layout).unwrap();
                 let decoder = Decoder::load(&file, &identity, &config, format, Device::Cpu).unwrap();
-                let footprint = config.footprint(precision, layout, &device(), true).unwrap();
+                let costs = config.costs(precision, layout, &device(), true).unwrap();
                 for latent_frames in [1, 2, 5] {
                     let shape = [1, config.latent_channels as i64, i64::from(latent_frames), 4, 6];
                     let latents = Tensor::zeros(shape, (Kind::Float, Device::Cpu));
@@ -58,9 +58,9 @@ fn the_state_is_as_large_as_was_estimated() {
                     decoder.push(&mut clip, Some(&latents), &spread, &mut |_| Ok(()), &mut |_| Ok(())).unwrap();
                     let pushed = latent_frames;
                     let extent = Extent { latent_frames, pushed, frames: 8, height, width, band: None, tiled: None };
-                    let estimated = footprint.state_bytes(&extent);
-                    assert_eq!(estimated, clip.bytes() as f64, "{name} {precision} {layout} {latent_frames}");
-                    assert!(footprint.peak_bytes(&extent) > estimated, "{name} {precision} {layout}");
+                    let cost = costs.of(&extent).unwrap();
+                    assert_eq!(cost.state_bytes, clip.bytes() as u64, "{name} {precision} {layout} {latent_frames}");
+                    assert!(cost.peak_bytes > cost.state_bytes, "{name} {precision} {layout}");
                 }
             }
         }

@@ -17,6 +17,9 @@ pub enum Error {
         /// The reason.
         detail: String,
     },
+    /// A failure of a source of weights, in its own words.
+    #[error(transparent)]
+    Source(Box<dyn std::error::Error + Send + Sync>),
     /// Shapes that an operation can't take.
     #[error("{operation} of {shapes}: the shapes don't go together")]
     Shapes {

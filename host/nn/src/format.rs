@@ -1,7 +1,7 @@
 //! The types and the memory order that a network runs in.
 
 use tch::{Device, Kind};
-use tilewright_plan::{Layout, Precision};
+use tilewright_plan::{Dtype, Layout, Precision};
 use tilewright_torch::{Result, winograd};
 
 /// The types and the memory order that a network is loaded for.
@@ -27,6 +27,16 @@ impl ComputeFormat {
             Precision::Mixed(_) => Kind::Float,
         };
         Ok(Self { convolution, rest, layout })
+    }
+
+    /// The bytes that weights take on a device in this format, of so many bytes stored in a type:
+    /// about, since norms and 1×1 convolutions are counted as 3×3 convolutions, which nearly all
+    /// weights of an autoencoder belong to.
+    pub fn weight_bytes(&self, stored_bytes: u64, stored: Dtype, device: Device) -> u64 {
+        let values = stored_bytes.saturating_mul(8) / u64::from(stored.bits()).max(1);
+        let bytes = values.saturating_mul(self.convolution.elt_size_in_bytes() as u64);
+        // Winograd's filtering keeps a 3×3 window as 16 values.
+        if self.winograd(device) { bytes / 9 * 16 } else { bytes }
     }
 
     /// True if 3×3 convolutions run by Winograd's filtering.

@@ -1,7 +1,9 @@
 //! Layers of autoencoders. Each is built from a [`Scope`], where its weights' names stand, and runs
 //! over any [`Ops`].
 
-use crate::{GroupNorm, Ops, Result, Scope, Window};
+use std::ops::Range;
+
+use crate::{GroupNorm, Ops, Result, Rows, Scope, Store, Window};
 
 /// The epsilon of every norm in these networks (`resnet_eps` of diffusers' autoencoders).
 const EPSILON: f64 = 1e-6;
@@ -9,43 +11,153 @@ const EPSILON: f64 = 1e-6;
 /// A convolution of stride 1 that keeps height and width, or doubles them first by repeating
 /// pixels.
 #[derive(Debug)]
-pub struct Conv<W> {
-    weight: W,
-    bias: W,
+pub struct Conv<O: Ops> {
+    weights: Weights<O>,
+    out: i64,
     padding: i64,
     upsamples: bool,
 }
 
-impl<W> Conv<W> {
+/// A convolution's weights, laid out for the way that it is computed.
+#[derive(Debug)]
+enum Weights<O: Ops> {
+    /// By libtorch, in any type and memory order.
+    Plain { weight: O::Weight, bias: O::Weight },
+    /// By Winograd's filtering.
+    Filtered(O::Kernel),
+}
+
+impl<O: Ops> Conv<O> {
     /// A convolution with a window of `side` by `side` pixels.
     ///
     /// # Errors
     /// A weight is missing or has other extents.
-    pub fn build<O: Ops<Weight = W>>(scope: &Scope<'_, O>, into: i64, out: i64, side: i64) -> Result<Self> {
-        let weight = scope.product("weight", &[out, into, side, side])?;
-        Ok(Self { weight, bias: scope.product("bias", &[out])?, padding: side / 2, upsamples: false })
+    pub fn build(scope: &Scope<'_, O>, into: i64, out: i64, side: i64) -> Result<Self> {
+        Self::with(scope, [into, out, side], false)
     }
 
-    /// The same after an upsampling.
-    #[must_use]
-    pub fn upsampling(self) -> Self {
-        Self { upsamples: true, ..self }
+    /// A 3×3 convolution after an upsampling.
+    ///
+    /// # Errors
+    /// A weight is missing or has other extents.
+    pub fn build_upsampling(scope: &Scope<'_, O>, into: i64, out: i64) -> Result<Self> {
+        Self::with(scope, [into, out, 3], true)
+    }
+
+    fn with(scope: &Scope<'_, O>, [into, out, side]: [i64; 3], upsamples: bool) -> Result<Self> {
+        let ops = scope.ops();
+        let weight = scope.product("weight", &[out, into, side, side])?;
+        let bias = scope.product("bias", &[out])?;
+        let weights = match side == 3 && ops.has_winograd() {
+            true => Weights::Filtered(ops.kernel(&weight, &bias, upsamples)?),
+            false => Weights::Plain { weight: ops.laid_out(weight)?, bias },
+        };
+        Ok(Self { weights, out, padding: side / 2, upsamples })
+    }
+
+    /// Output channels.
+    pub fn out(&self) -> i64 {
+        self.out
+    }
+
+    /// True if it is computed by Winograd's filtering, which holds next to nothing beside its input
+    /// and output.
+    pub fn is_filtered(&self) -> bool {
+        matches!(self.weights, Weights::Filtered(_))
     }
 
     /// Runs the layer.
     ///
     /// # Errors
     /// libtorch's failures, out of memory included.
-    pub fn forward<O: Ops<Weight = W>>(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
-        // A copy of pixels is the same in either type: converting first is a quarter of the work,
-        // and of the memory.
-        let mut input = ops.converted(input, ops.format().convolution)?;
-        if self.upsamples {
-            input = ops.repeated(&input)?;
+    pub fn forward(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
+        match &self.weights {
+            Weights::Plain { weight, bias } => {
+                // A copy of pixels is the same in either type: converting first is a quarter of the
+                // work, and of the memory.
+                let mut input = ops.converted(input, ops.format().convolution)?;
+                if self.upsamples {
+                    input = ops.repeated(&input)?;
+                }
+                let window = Window { stride: 1, padding: [self.padding; 2] };
+                let output = ops.convolution(&input, weight, bias, window)?;
+                drop(input);
+                ops.converted(output, ops.format().rest)
+            }
+            Weights::Filtered(kernel) => {
+                let [batch, _, height, width] = ops.extents(&input)?;
+                let scale = if self.upsamples { 2 } else { 1 };
+                let output = ops.empty([batch, self.out, scale * height, scale * width])?;
+                let rows = Rows::all(ops, &input)?;
+                ops.filter(rows, kernel, None, 0..scale * height, Store::Onto(&output), None)?;
+                Ok(output)
+            }
         }
-        let window = Window { stride: 1, padding: self.padding };
-        let output = ops.convolution(&input, &self.weight, &self.bias, window)?;
-        drop(input);
+    }
+
+    /// Computes some rows of the output and counts them in `sums`. The input has to hold the rows
+    /// that they depend on: one more on either side if the picture goes on there. The norm that
+    /// `before` stands for, and SiLU, come first if there is one.
+    ///
+    /// # Errors
+    /// The input lacks rows; libtorch's failures, out of memory included.
+    pub fn forward_rows(
+        &self,
+        ops: &O,
+        input: Rows<'_, O::Tensor>,
+        before: Option<&O::Affine>,
+        rows: Range<i64>,
+        store: Store<'_, O::Tensor>,
+        sums: &mut O::Sums,
+    ) -> Result<()> {
+        let (weight, bias) = match &self.weights {
+            Weights::Filtered(kernel) => return ops.filter(input, kernel, before, rows, store, Some(sums)),
+            Weights::Plain { weight, bias } => (weight, bias),
+        };
+        let part = self.rows(ops, input, before, rows, [weight, bias])?;
+        match store {
+            Store::Nowhere => ops.add_up(sums, &part),
+            Store::Onto(output) => {
+                ops.copy_onto(output, &part)?;
+                drop(part);
+                ops.add_up(sums, output)
+            }
+            Store::Added(output) => {
+                ops.add_onto(output, &part)?;
+                ops.add_up(sums, output)
+            }
+        }
+    }
+
+    fn rows(
+        &self,
+        ops: &O,
+        input: Rows<'_, O::Tensor>,
+        before: Option<&O::Affine>,
+        rows: Range<i64>,
+        [weight, bias]: [&O::Weight; 2],
+    ) -> Result<O::Tensor> {
+        let scale = if self.upsamples { 2 } else { 1 };
+        let last = input.height * scale;
+        let needed = (rows.start - self.padding).max(0)..(rows.end + self.padding).min(last);
+        let stored = needed.start / scale..(needed.end + scale - 1) / scale;
+        let mut part = ops.narrow(input.tensor, 2, stored.start - input.first, stored.end - stored.start)?;
+        if let Some(affine) = before {
+            part = ops.affine_silu(&part, affine)?;
+        }
+        part = ops.converted(part, ops.format().convolution)?;
+        if self.upsamples {
+            part = ops.repeated(&part)?;
+            part = ops.narrow(&part, 2, needed.start - stored.start * scale, needed.end - needed.start)?;
+        }
+        let (top, bottom) = (needed.start - (rows.start - self.padding), rows.end + self.padding - needed.end);
+        if top != bottom || (top != self.padding && self.padding > 0) {
+            part = ops.padded(&part, &[0, 0, top, bottom])?;
+        }
+        // Zeros that were put there are not put there again.
+        let down = if top == bottom && top == self.padding { self.padding } else { 0 };
+        let part = ops.ordered(&part)?;
+        let output = ops.convolution(&part, weight, bias, Window { stride: 1, padding: [down, self.padding] })?;
         ops.converted(output, ops.format().rest)
     }
 }
@@ -53,19 +165,19 @@ impl<W> Conv<W> {
 /// A 3×3 convolution of stride 2, with a row and a column of zeros below and to the right and none
 /// above and to the left.
 #[derive(Debug)]
-pub struct Downsample<W> {
-    weight: W,
-    bias: W,
+pub struct Downsample<O: Ops> {
+    weight: O::Weight,
+    bias: O::Weight,
 }
 
-impl<W> Downsample<W> {
+impl<O: Ops> Downsample<O> {
     /// A halving of height and width.
     ///
     /// # Errors
     /// A weight is missing or has other extents.
-    pub fn build<O: Ops<Weight = W>>(scope: &Scope<'_, O>, channels: i64) -> Result<Self> {
+    pub fn build(scope: &Scope<'_, O>, channels: i64) -> Result<Self> {
         let weight = scope.product("weight", &[channels, channels, 3, 3])?;
-        Ok(Self { weight, bias: scope.product("bias", &[channels])? })
+        Ok(Self { weight: scope.ops().laid_out(weight)?, bias: scope.product("bias", &[channels])? })
     }
 
     /// Runs the layer. Libraries pad both sides alike: two rows above are one step of the stride,
@@ -74,10 +186,10 @@ impl<W> Downsample<W> {
     ///
     /// # Errors
     /// libtorch's failures, out of memory included.
-    pub fn forward<O: Ops<Weight = W>>(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
+    pub fn forward(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
         let shape = ops.shape(&input);
         let input = ops.converted(input, ops.format().convolution)?;
-        let wider = ops.convolution(&input, &self.weight, &self.bias, Window { stride: 2, padding: 2 })?;
+        let wider = ops.convolution(&input, &self.weight, &self.bias, Window { stride: 2, padding: [2; 2] })?;
         drop(input);
         let output = ops.narrow(&ops.narrow(&wider, 2, 1, shape[2] / 2)?, 3, 1, shape[3] / 2)?;
         drop(wider);
@@ -88,55 +200,72 @@ impl<W> Downsample<W> {
 
 /// A group norm.
 #[derive(Debug)]
-pub struct Norm<W> {
-    weight: W,
-    bias: W,
+pub struct Norm<O: Ops> {
+    weight: O::Weight,
+    bias: O::Weight,
     groups: i64,
 }
 
-impl<W> Norm<W> {
+impl<O: Ops> Norm<O> {
     /// A norm of so many channels in so many groups.
     ///
     /// # Errors
     /// A weight is missing or has other extents.
-    pub fn build<O: Ops<Weight = W>>(scope: &Scope<'_, O>, channels: i64, groups: i64) -> Result<Self> {
+    pub fn build(scope: &Scope<'_, O>, channels: i64, groups: i64) -> Result<Self> {
         Ok(Self { weight: scope.norm("weight", &[channels])?, bias: scope.norm("bias", &[channels])?, groups })
+    }
+
+    fn of(&self) -> GroupNorm<'_, O::Weight> {
+        let Self { weight, bias, groups } = self;
+        GroupNorm { weight, bias, groups: *groups, epsilon: EPSILON }
     }
 
     /// Runs the norm.
     ///
     /// # Errors
     /// libtorch's failures, out of memory included.
-    pub fn forward<O: Ops<Weight = W>>(&self, ops: &O, input: &O::Tensor) -> Result<O::Tensor> {
-        let Self { weight, bias, groups } = self;
-        ops.group_norm(input, GroupNorm { weight, bias, groups: *groups, epsilon: EPSILON })
+    pub fn forward(&self, ops: &O, input: &O::Tensor) -> Result<O::Tensor> {
+        ops.group_norm(input, self.of())
+    }
+
+    /// The norm of a picture whose sums are known.
+    ///
+    /// # Errors
+    /// libtorch's failures, out of memory included.
+    pub fn affine(&self, ops: &O, sums: &O::Sums) -> Result<O::Affine> {
+        ops.affine(self.of(), sums)
     }
 
     /// Runs the norm and SiLU.
     ///
     /// # Errors
     /// libtorch's failures, out of memory included.
-    pub fn forward_silu<O: Ops<Weight = W>>(&self, ops: &O, input: &O::Tensor) -> Result<O::Tensor> {
+    pub fn forward_silu(&self, ops: &O, input: &O::Tensor) -> Result<O::Tensor> {
         ops.silu(self.forward(ops, input)?)
     }
 }
 
 /// Norm, SiLU and convolution, twice, added to the input.
 #[derive(Debug)]
-pub struct Resnet<W> {
-    norm1: Norm<W>,
-    conv1: Conv<W>,
-    norm2: Norm<W>,
-    conv2: Conv<W>,
-    shortcut: Option<Conv<W>>,
+pub struct Resnet<O: Ops> {
+    /// Before the first convolution, with SiLU.
+    pub norm1: Norm<O>,
+    /// To the output's channels.
+    pub conv1: Conv<O>,
+    /// Before the second convolution, with SiLU.
+    pub norm2: Norm<O>,
+    /// Added to the input.
+    pub conv2: Conv<O>,
+    /// The input's 1×1 convolution if the channels change.
+    pub shortcut: Option<Conv<O>>,
 }
 
-impl<W> Resnet<W> {
+impl<O: Ops> Resnet<O> {
     /// A residual block; its input goes through a 1×1 convolution if the channels change.
     ///
     /// # Errors
     /// A weight is missing or has other extents.
-    pub fn build<O: Ops<Weight = W>>(scope: &Scope<'_, O>, into: i64, out: i64, groups: i64) -> Result<Self> {
+    pub fn build(scope: &Scope<'_, O>, into: i64, out: i64, groups: i64) -> Result<Self> {
         let shortcut = (into != out).then(|| Conv::build(&scope.at("conv_shortcut"), into, out, 1));
         Ok(Self {
             norm1: Norm::build(&scope.at("norm1"), into, groups)?,
@@ -151,7 +280,7 @@ impl<W> Resnet<W> {
     ///
     /// # Errors
     /// libtorch's failures, out of memory included.
-    pub fn forward<O: Ops<Weight = W>>(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
+    pub fn forward(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
         // Assigned rather than shadowed: a shadowed tensor would live on to the end.
         let mut hidden = self.norm1.forward_silu(ops, &input)?;
         hidden = self.conv1.forward(ops, hidden)?;
@@ -168,45 +297,48 @@ impl<W> Resnet<W> {
 
 /// A linear layer.
 #[derive(Debug)]
-pub struct Linear<W> {
-    weight: W,
-    bias: W,
+pub struct Linear<O: Ops> {
+    weight: O::Weight,
+    bias: O::Weight,
 }
 
-impl<W> Linear<W> {
+impl<O: Ops> Linear<O> {
     /// A linear layer from one width to another.
     ///
     /// # Errors
     /// A weight is missing or has other extents.
-    pub fn build<O: Ops<Weight = W>>(scope: &Scope<'_, O>, into: i64, out: i64) -> Result<Self> {
-        Ok(Self { weight: scope.product("weight", &[out, into])?, bias: scope.product("bias", &[out])? })
+    pub fn build(scope: &Scope<'_, O>, into: i64, out: i64) -> Result<Self> {
+        // Some files hold the 1×1 convolution that it was first.
+        let kind = scope.ops().format().convolution;
+        let weight = scope.weight("weight", &[&[out, into], &[out, into, 1, 1]], kind)?;
+        Ok(Self { weight, bias: scope.product("bias", &[out])? })
     }
 
     /// Runs the layer over the last axis.
     ///
     /// # Errors
     /// libtorch's failures, out of memory included.
-    pub fn forward<O: Ops<Weight = W>>(&self, ops: &O, tokens: &O::Tensor) -> Result<O::Tensor> {
+    pub fn forward(&self, ops: &O, tokens: &O::Tensor) -> Result<O::Tensor> {
         ops.linear(tokens, &self.weight, &self.bias)
     }
 }
 
 /// Attention of one head over all pixels, added to the input.
 #[derive(Debug)]
-pub struct Attention<W> {
-    norm: Norm<W>,
-    query: Linear<W>,
-    key: Linear<W>,
-    value: Linear<W>,
-    output: Linear<W>,
+pub struct Attention<O: Ops> {
+    norm: Norm<O>,
+    query: Linear<O>,
+    key: Linear<O>,
+    value: Linear<O>,
+    output: Linear<O>,
 }
 
-impl<W> Attention<W> {
+impl<O: Ops> Attention<O> {
     /// Attention as wide as there are channels.
     ///
     /// # Errors
     /// A weight is missing or has other extents.
-    pub fn build<O: Ops<Weight = W>>(scope: &Scope<'_, O>, channels: i64, groups: i64) -> Result<Self> {
+    pub fn build(scope: &Scope<'_, O>, channels: i64, groups: i64) -> Result<Self> {
         let linear = |part: &str| Linear::build(&scope.at(part), channels, channels);
         Ok(Self {
             norm: Norm::build(&scope.at("group_norm"), channels, groups)?,
@@ -221,7 +353,7 @@ impl<W> Attention<W> {
     ///
     /// # Errors
     /// libtorch's failures, out of memory included.
-    pub fn forward<O: Ops<Weight = W>>(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
+    pub fn forward(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
         let shape = ops.shape(&input);
         let mut tokens = ops.converted(self.norm.forward(ops, &input)?, ops.format().convolution)?;
         tokens = ops.reshape(&tokens, &[shape[0], shape[1], shape[2] * shape[3]])?;

@@ -4,17 +4,21 @@
 //! A layer takes a tensor by value if it is the last to need it, so that memory is given back at
 //! the same moment with either back end.
 
+mod causal;
 mod error;
 mod format;
+mod laps;
 pub mod layers;
 mod meter;
 mod ops;
 mod scope;
 mod torch;
 
+pub use causal::CausalOps;
 pub use error::{Error, Result};
 pub use format::ComputeFormat;
-pub use meter::{Costs, Meter, MeterTensor};
-pub use ops::{GroupNorm, Ops, Window};
-pub use scope::{Scope, Source};
+pub use laps::Laps;
+pub use meter::{Costs, Meter, MeterCausalKernel, MeterKernel, MeterSums, MeterTensor};
+pub use ops::{GroupNorm, Ops, Rows, Store, Window};
+pub use scope::{Listing, Needed, Scope, Source};
 pub use torch::Torch;

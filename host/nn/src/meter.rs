@@ -1,33 +1,68 @@
 //! The back end that counts: tensors without values, in a ledger of the bytes that they hold.
 
+mod bands;
+mod causal;
 mod ledger;
 mod strides;
 
-use std::rc::Rc;
+use std::{ops::Range, rc::Rc};
 
 use tch::Kind;
 use tilewright_plan::{Dtype, Layout};
 use tilewright_torch::{
     attention, group_norm_bytes,
-    probe::{Scratch, Speed, convolution_bytes},
+    probe::{Rate, Scratch, Speed, convolution_bytes},
     reordered, winograd,
 };
 
-use crate::{ComputeFormat, Error, GroupNorm, Ops, Result, Window};
-use ledger::{Ledger, Storage};
+use crate::{ComputeFormat, Error, GroupNorm, Laps, Ops, Result, Rows, Store, Window, laps::Times};
+pub use bands::{MeterKernel, MeterSums};
+pub use causal::MeterCausalKernel;
+pub(crate) use ledger::Ledger;
+use ledger::Storage;
 use strides::Axes;
 
-/// Bytes that the operations of a format hold on a device beside their results, as far as they are
-/// measured.
+/// What the operations of a format cost on a device, as far as it is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
-    /// Of convolutions.
+    /// Bytes that convolutions hold beside their results.
     pub scratch: Scratch,
+    /// The time of libtorch's convolutions and products.
+    pub plain: Rate,
+    /// The time of convolutions by Winograd's filtering, if these are used.
+    pub winograd: Option<Rate>,
+    /// The rate of attention.
+    pub attention_flops_per_second: f64,
+    /// The rate at which elementwise operations read and write.
+    pub bytes_per_second: f64,
+    /// True if tensors are in host memory.
+    pub on_cpu: bool,
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self {
+            scratch: Scratch::default(),
+            plain: Rate::default(),
+            winograd: None,
+            attention_flops_per_second: f64::INFINITY,
+            bytes_per_second: f64::INFINITY,
+            on_cpu: true,
+        }
+    }
+}
+
+impl Costs {
+    /// The costs on a device whose elementwise operations read and write at this rate.
+    pub fn new(speed: &Speed, bytes_per_second: f64, on_cpu: bool) -> Self {
+        let Speed { scratch, plain, winograd, attention_flops_per_second, .. } = *speed;
+        Self { scratch, plain, winograd, attention_flops_per_second, bytes_per_second, on_cpu }
+    }
 }
 
 impl From<&Speed> for Costs {
     fn from(speed: &Speed) -> Self {
-        Self { scratch: speed.scratch }
+        Self::new(speed, f64::INFINITY, true)
     }
 }
 
@@ -50,7 +85,8 @@ pub struct MeterTensor {
 }
 
 impl MeterTensor {
-    fn bytes(&self) -> u64 {
+    /// Bytes of its values.
+    pub fn bytes(&self) -> u64 {
         bytes(&self.axes, self.kind)
     }
 
@@ -82,6 +118,14 @@ impl Meter {
         Ok(MeterTensor { axes, kind, storage: Rc::new(Storage::new(&self.ledger, 0)) })
     }
 
+    /// A tensor of its own memory, as somebody holds it beside the network.
+    ///
+    /// # Errors
+    /// As [`Self::given`].
+    pub fn occupied(&self, shape: &[i64], kind: Kind) -> Result<MeterTensor> {
+        Ok(self.made(self.given(shape, kind)?.axes, kind))
+    }
+
     /// The bytes that are held now.
     pub fn held_bytes(&self) -> u64 {
         self.ledger.held()
@@ -90,6 +134,25 @@ impl Meter {
     /// The most bytes that were held at once.
     pub fn peak_bytes(&self) -> u64 {
         self.ledger.peak()
+    }
+
+    /// The most bytes held at once is that of what follows.
+    pub fn reset_peak(&self) {
+        self.ledger.reset_peak();
+    }
+
+    /// The time that operations took.
+    pub fn seconds(&self) -> f64 {
+        self.ledger.seconds()
+    }
+
+    fn spend(&self, seconds: f64) {
+        self.ledger.spend(seconds);
+    }
+
+    /// Reads and writes bytes.
+    fn moves(&self, bytes: u64) {
+        self.spend(bytes as f64 / self.costs.bytes_per_second);
     }
 
     fn made(&self, axes: Axes, kind: Kind) -> MeterTensor {
@@ -108,141 +171,40 @@ impl Meter {
 
     /// True if a kernel of this project's own computes attention.
     fn has_own_attention(&self, kind: Kind) -> bool {
-        kind == Kind::Float && winograd::available()
+        self.costs.on_cpu && kind == Kind::Float && winograd::available()
     }
 
     fn scratch(&self, values: f64) -> u64 {
         (values * self.format.convolution.elt_size_in_bytes() as f64) as u64
     }
 
-    /// The order in which libtorch's convolutions give their result.
-    fn convolved(&self, shape: [i64; 4]) -> Axes {
-        match self.format.layout {
-            Layout::ChannelsFirst => Axes::four(shape),
-            Layout::ChannelsLast => Axes::channels_last(shape),
-        }
-    }
-}
-
-/// The extents of a picture.
-fn four(operation: &'static str, picture: &MeterTensor) -> Result<[i64; 4]> {
-    picture.axes.extents().try_into().map_err(|_| refused(operation, &[picture.axes.extents()]))
-}
-
-fn refused(operation: &'static str, shapes: &[&[i64]]) -> Error {
-    let shapes: Vec<String> = shapes.iter().map(|shape| format!("{shape:?}")).collect();
-    Error::Shapes { operation, shapes: shapes.join(" and ") }
-}
-
-impl Ops for Meter {
-    type Tensor = MeterTensor;
-    type Weight = Vec<i64>;
-
-    fn format(&self) -> ComputeFormat {
-        self.format
+    /// The time of products between so many channels, for so many pixels and taps. Output channels
+    /// are computed in blocks.
+    fn multiplies(&self, into: i64, out: i64, pixels: i64, taps: i64) {
+        let (into, out, rate) = (into as f64, out as f64, &self.costs.plain);
+        let each = rate.per_product * into * reordered::padded(out) + rate.per_value * (into + out);
+        self.spend(each * pixels as f64 * taps as f64);
     }
 
-    fn shape(&self, tensor: &MeterTensor) -> Vec<i64> {
-        tensor.axes.extents().to_vec()
-    }
-
-    fn narrow(&self, tensor: &MeterTensor, axis: usize, start: i64, length: i64) -> Result<MeterTensor> {
-        let axes = tensor.axes.narrow(axis, start, length);
-        Ok(tensor.viewed(axes.ok_or_else(|| refused("a part", &[tensor.axes.extents()]))?))
-    }
-
-    fn transpose(&self, tensor: &MeterTensor, one: usize, other: usize) -> Result<MeterTensor> {
-        let axes = tensor.axes.transpose(one, other);
-        Ok(tensor.viewed(axes.ok_or_else(|| refused("an exchange of axes", &[tensor.axes.extents()]))?))
-    }
-
-    fn reshape(&self, tensor: &MeterTensor, shape: &[i64]) -> Result<MeterTensor> {
-        let plain = Axes::contiguous(shape).filter(|plain| plain.count() == tensor.axes.count());
-        let plain = plain.ok_or_else(|| refused("a reshape", &[tensor.axes.extents(), shape]))?;
-        Ok(match tensor.axes.view(shape) {
-            Some(axes) => tensor.viewed(axes),
-            None => self.made(plain, tensor.kind),
-        })
-    }
-
-    fn contiguous(&self, tensor: &MeterTensor) -> Result<MeterTensor> {
-        match tensor.axes.is_contiguous() {
-            true => Ok(tensor.clone()),
-            false => Ok(self.made(tensor.axes.made_contiguous(), tensor.kind)),
-        }
-    }
-
-    fn ordered(&self, tensor: &MeterTensor) -> Result<MeterTensor> {
-        let shape = four("memory order", tensor)?;
-        let is_there = match self.format.layout {
-            Layout::ChannelsFirst => tensor.axes.is_contiguous(),
-            Layout::ChannelsLast => tensor.axes.is_dense_channels_last(),
-        };
-        Ok(if is_there { tensor.clone() } else { self.made(self.convolved(shape), tensor.kind) })
-    }
-
-    fn converted(&self, tensor: MeterTensor, kind: Kind) -> Result<MeterTensor> {
-        Ok(if tensor.kind == kind { tensor } else { self.made(tensor.axes.dense(), kind) })
-    }
-
-    fn repeated(&self, picture: &MeterTensor) -> Result<MeterTensor> {
-        let [batch, channels, height, width] = four("an upsampling", picture)?;
-        let shape = [batch, channels, height.saturating_mul(2), width.saturating_mul(2)];
-        let is_last = picture.axes.suggests_channels_last();
-        let is_dense = if is_last { picture.axes.is_dense_channels_last() } else { picture.axes.is_contiguous() };
-        let _copy = (!is_dense).then(|| self.hold(picture.bytes()));
-        Ok(self.made(if is_last { Axes::channels_last(shape) } else { Axes::four(shape) }, picture.kind))
-    }
-
-    fn add_onto(&self, tensor: &MeterTensor, other: &MeterTensor) -> Result<()> {
-        match tensor.axes.extents() == other.axes.extents() {
-            true => Ok(()),
-            false => Err(refused("a sum", &[tensor.axes.extents(), other.axes.extents()])),
-        }
-    }
-
-    fn silu(&self, tensor: MeterTensor) -> Result<MeterTensor> {
-        Ok(tensor)
-    }
-
-    fn group_norm(&self, picture: &MeterTensor, norm: GroupNorm<'_, Vec<i64>>) -> Result<MeterTensor> {
-        let GroupNorm { weight, bias, groups, .. } = norm;
-        let shape = four("a group norm", picture)?;
-        if *weight != [shape[1]] || weight != bias || groups < 1 || shape[1] % groups != 0 {
-            return Err(refused("a group norm", &[&shape, weight, bias, &[groups]]));
-        }
-        if picture.kind == Kind::Float && !picture.axes.is_contiguous() {
-            self.touch(group_norm_bytes(shape));
-            return Ok(self.made(picture.axes.dense(), picture.kind));
-        }
-        let is_last = picture.axes.suggests_channels_last();
-        let is_dense = if is_last { picture.axes.is_dense_channels_last() } else { picture.axes.is_contiguous() };
-        let _copy = (!is_dense).then(|| self.hold(picture.bytes()));
-        Ok(self.made(if is_last { Axes::channels_last(shape) } else { Axes::four(shape) }, picture.kind))
-    }
-
-    fn convolution(
+    fn convolved_by_libtorch(
         &self,
         picture: &MeterTensor,
-        weight: &Vec<i64>,
-        bias: &Vec<i64>,
-        window: Window,
+        weight: &[i64],
+        bias: Option<&Vec<i64>>,
+        stride: i64,
+        padding: [i64; 2],
     ) -> Result<MeterTensor> {
         let [batch, into, height, width] = four("a convolution", picture)?;
-        let &[out, channels, side, _] = &weight[..] else {
+        let &[out, channels, side, _] = weight else {
             return Err(refused("a convolution", &[picture.axes.extents(), weight]));
         };
-        let extent = |pixels: i64| (pixels + 2 * window.padding - side) / window.stride + 1;
-        let (rows, columns) = (extent(height), extent(width));
-        if channels != into || *bias != [out] || rows < 1 || columns < 1 {
-            return Err(refused("a convolution", &[picture.axes.extents(), weight, bias]));
+        let extent = |pixels: i64, padding: i64| (pixels + 2 * padding - side) / stride + 1;
+        let (rows, columns) = (extent(height, padding[0]), extent(width, padding[1]));
+        if channels != into || bias.is_some_and(|bias| *bias != [out]) || rows < 1 || columns < 1 {
+            return Err(refused("a convolution", &[picture.axes.extents(), weight]));
         }
+        self.multiplies(into, out, batch * rows * columns, side * side);
         let output = self.convolved([batch, out, rows, columns]);
-        let is_pointwise = side == 1 && window == Window { stride: 1, padding: 0 };
-        if is_pointwise && self.format.layout == Layout::ChannelsFirst {
-            let _copy = self.reshape(picture, &[batch, into, height * width])?;
-            return Ok(self.made(output, picture.kind));
-        }
         // The input is brought into the weights' order first.
         let _ordered = self.ordered(picture)?;
         let (taps, scratch) = ((side * side) as f64, &self.costs.scratch);
@@ -280,6 +242,208 @@ impl Ops for Meter {
         Ok(output)
     }
 
+    /// The memory order of a result of several pictures: channels-last if all of them are.
+    fn common(&self, parts: &[MeterTensor], shape: &[i64]) -> Option<Axes> {
+        match (<[i64; 4]>::try_from(shape), parts.iter().all(|part| part.axes.suggests_channels_last())) {
+            (Ok(picture), true) => Some(Axes::channels_last(picture)),
+            _ => Axes::contiguous(shape),
+        }
+    }
+
+    /// The order in which libtorch's convolutions give their result.
+    fn convolved(&self, shape: [i64; 4]) -> Axes {
+        match self.format.layout {
+            Layout::ChannelsFirst => Axes::four(shape),
+            Layout::ChannelsLast => Axes::channels_last(shape),
+        }
+    }
+}
+
+/// The extents of a picture.
+fn four(operation: &'static str, picture: &MeterTensor) -> Result<[i64; 4]> {
+    picture.axes.extents().try_into().map_err(|_| refused(operation, &[picture.axes.extents()]))
+}
+
+fn refused(operation: &'static str, shapes: &[&[i64]]) -> Error {
+    let shapes: Vec<String> = shapes.iter().map(|shape| format!("{shape:?}")).collect();
+    Error::Shapes { operation, shapes: shapes.join(" and ") }
+}
+
+impl Ops for Meter {
+    type Tensor = MeterTensor;
+    type Weight = Vec<i64>;
+    type Kernel = MeterKernel;
+    type Sums = MeterSums;
+    type Affine = MeterSums;
+
+    fn format(&self) -> ComputeFormat {
+        self.format
+    }
+
+    fn has_winograd(&self) -> bool {
+        self.costs.on_cpu && self.format.winograd(tch::Device::Cpu)
+    }
+
+    fn extents(&self, picture: &MeterTensor) -> Result<[i64; 4]> {
+        four("a picture", picture)
+    }
+
+    fn share(&self, tensor: &MeterTensor) -> MeterTensor {
+        tensor.clone()
+    }
+
+    fn laps(&self, range: Range<i64>, step: i64) -> Laps {
+        let outside = self.ledger.times();
+        Laps::new(range, step, Some(Times { ledger: Rc::clone(&self.ledger), outside }))
+    }
+
+    fn empty(&self, shape: [i64; 4]) -> Result<MeterTensor> {
+        Ok(self.made(self.convolved(shape), self.format.rest))
+    }
+
+    fn copy_onto(&self, tensor: &MeterTensor, from: &MeterTensor) -> Result<()> {
+        if tensor.axes.extents() != from.axes.extents() {
+            return Err(refused("a copy", &[tensor.axes.extents(), from.axes.extents()]));
+        }
+        self.moves(tensor.bytes() + from.bytes());
+        Ok(())
+    }
+
+    fn padded(&self, tensor: &MeterTensor, zeros: &[i64]) -> Result<MeterTensor> {
+        let mut shape = tensor.axes.extents().to_vec();
+        if !zeros.len().is_multiple_of(2) || zeros.len() / 2 > shape.len() {
+            return Err(refused("a rim", &[&shape, zeros]));
+        }
+        for (pair, extent) in zeros.chunks(2).zip(shape.iter_mut().rev()) {
+            *extent = extent.saturating_add(pair[0]).saturating_add(pair[1]);
+        }
+        let axes = self.common(std::slice::from_ref(tensor), &shape).ok_or_else(|| refused("a rim", &[&shape]))?;
+        let padded = self.made(axes, tensor.kind);
+        self.moves(tensor.bytes() + padded.bytes());
+        Ok(padded)
+    }
+
+    fn shape(&self, tensor: &MeterTensor) -> Vec<i64> {
+        tensor.axes.extents().to_vec()
+    }
+
+    fn narrow(&self, tensor: &MeterTensor, axis: usize, start: i64, length: i64) -> Result<MeterTensor> {
+        let axes = tensor.axes.narrow(axis, start, length);
+        Ok(tensor.viewed(axes.ok_or_else(|| refused("a part", &[tensor.axes.extents()]))?))
+    }
+
+    fn transpose(&self, tensor: &MeterTensor, one: usize, other: usize) -> Result<MeterTensor> {
+        let axes = tensor.axes.transpose(one, other);
+        Ok(tensor.viewed(axes.ok_or_else(|| refused("an exchange of axes", &[tensor.axes.extents()]))?))
+    }
+
+    fn reshape(&self, tensor: &MeterTensor, shape: &[i64]) -> Result<MeterTensor> {
+        let plain = Axes::contiguous(shape).filter(|plain| plain.count() == tensor.axes.count());
+        let plain = plain.ok_or_else(|| refused("a reshape", &[tensor.axes.extents(), shape]))?;
+        Ok(match tensor.axes.view(shape) {
+            Some(axes) => tensor.viewed(axes),
+            None => {
+                self.moves(2 * tensor.bytes());
+                self.made(plain, tensor.kind)
+            }
+        })
+    }
+
+    fn contiguous(&self, tensor: &MeterTensor) -> Result<MeterTensor> {
+        match tensor.axes.is_contiguous() {
+            true => Ok(tensor.clone()),
+            false => {
+                self.moves(2 * tensor.bytes());
+                Ok(self.made(tensor.axes.made_contiguous(), tensor.kind))
+            }
+        }
+    }
+
+    fn ordered(&self, tensor: &MeterTensor) -> Result<MeterTensor> {
+        let shape = four("memory order", tensor)?;
+        let is_there = match self.format.layout {
+            Layout::ChannelsFirst => tensor.axes.is_contiguous(),
+            Layout::ChannelsLast => tensor.axes.is_dense_channels_last(),
+        };
+        if is_there {
+            return Ok(tensor.clone());
+        }
+        self.moves(2 * tensor.bytes());
+        Ok(self.made(self.convolved(shape), tensor.kind))
+    }
+
+    fn converted(&self, tensor: MeterTensor, kind: Kind) -> Result<MeterTensor> {
+        if tensor.kind == kind {
+            return Ok(tensor);
+        }
+        let converted = self.made(tensor.axes.dense(), kind);
+        self.moves(tensor.bytes() + converted.bytes());
+        Ok(converted)
+    }
+
+    fn repeated(&self, picture: &MeterTensor) -> Result<MeterTensor> {
+        let [batch, channels, height, width] = four("an upsampling", picture)?;
+        let shape = [batch, channels, height.saturating_mul(2), width.saturating_mul(2)];
+        let is_last = picture.axes.suggests_channels_last();
+        let is_dense = if is_last { picture.axes.is_dense_channels_last() } else { picture.axes.is_contiguous() };
+        let _copy = (!is_dense).then(|| self.hold(picture.bytes()));
+        self.moves(5 * picture.bytes());
+        Ok(self.made(if is_last { Axes::channels_last(shape) } else { Axes::four(shape) }, picture.kind))
+    }
+
+    fn add_onto(&self, tensor: &MeterTensor, other: &MeterTensor) -> Result<()> {
+        match tensor.axes.extents() == other.axes.extents() {
+            true => {
+                self.moves(3 * tensor.bytes());
+                Ok(())
+            }
+            false => Err(refused("a sum", &[tensor.axes.extents(), other.axes.extents()])),
+        }
+    }
+
+    fn silu(&self, tensor: MeterTensor) -> Result<MeterTensor> {
+        self.moves(2 * tensor.bytes());
+        Ok(tensor)
+    }
+
+    fn group_norm(&self, picture: &MeterTensor, norm: GroupNorm<'_, Vec<i64>>) -> Result<MeterTensor> {
+        let GroupNorm { weight, bias, groups, .. } = norm;
+        let shape = four("a group norm", picture)?;
+        if *weight != [shape[1]] || weight != bias || groups < 1 || shape[1] % groups != 0 {
+            return Err(refused("a group norm", &[&shape, weight, bias, &[groups]]));
+        }
+        self.moves(3 * picture.bytes());
+        if picture.kind == Kind::Float && !picture.axes.is_contiguous() {
+            self.touch(group_norm_bytes(shape));
+            return Ok(self.made(picture.axes.dense(), picture.kind));
+        }
+        let is_last = picture.axes.suggests_channels_last();
+        let is_dense = if is_last { picture.axes.is_dense_channels_last() } else { picture.axes.is_contiguous() };
+        let _copy = (!is_dense).then(|| self.hold(picture.bytes()));
+        Ok(self.made(if is_last { Axes::channels_last(shape) } else { Axes::four(shape) }, picture.kind))
+    }
+
+    fn convolution(
+        &self,
+        picture: &MeterTensor,
+        weight: &Vec<i64>,
+        bias: &Vec<i64>,
+        window: Window,
+    ) -> Result<MeterTensor> {
+        let side = weight.last().copied().unwrap_or_default();
+        let is_pointwise = side == 1 && window == Window { stride: 1, padding: [0; 2] };
+        if is_pointwise && self.format.layout == Layout::ChannelsFirst {
+            let [batch, into, height, width] = four("a convolution", picture)?;
+            if weight[1..] != [into, 1, 1] || *bias != weight[..1] {
+                return Err(refused("a convolution", &[picture.axes.extents(), weight, bias]));
+            }
+            let _copy = self.reshape(picture, &[batch, into, height * width])?;
+            self.multiplies(into, weight[0], batch * height * width, 1);
+            return Ok(self.made(self.convolved([batch, weight[0], height, width]), picture.kind));
+        }
+        self.convolved_by_libtorch(picture, weight, Some(bias), window.stride, window.padding)
+    }
+
     fn linear(&self, tokens: &MeterTensor, weight: &Vec<i64>, bias: &Vec<i64>) -> Result<MeterTensor> {
         let mut shape = tokens.axes.extents().to_vec();
         match (&weight[..], shape.last_mut()) {
@@ -287,6 +451,7 @@ impl Ops for Meter {
             _ => return Err(refused("a linear layer", &[tokens.axes.extents(), weight, bias])),
         }
         let _copy = self.contiguous(tokens)?;
+        self.multiplies(weight[1], weight[0], (tokens.axes.count() as i64) / weight[1].max(1), 1);
         let axes = Axes::contiguous(&shape).ok_or_else(|| refused("a linear layer", &[&shape]))?;
         Ok(self.made(axes, tokens.kind))
     }
@@ -301,15 +466,63 @@ impl Ops for Meter {
             Kind::Half => Dtype::F16,
             _ => Dtype::F32,
         };
-        let scratch = attention::fused_bytes(shapes[0][2] as f64, dtype) as u64;
+        let (samples, tokens, width) = (shapes[0][0] as f64, shapes[0][1] as f64, shapes[0][2] as f64);
+        self.spend(4.0 * samples * width * tokens * tokens / self.costs.attention_flops_per_second);
+        let scratch = attention::fused_bytes(width, dtype);
         if self.has_own_attention(query.kind) {
             let query = self.contiguous(&query)?;
             let _copies = (self.contiguous(key)?, self.contiguous(value)?);
-            self.touch(scratch);
+            self.touch(scratch as u64);
             return Ok(query);
         }
         let output = self.made(query.axes.made_contiguous(), query.kind);
-        self.touch(scratch);
+        // libtorch's takes 256 queries per thread at once, and fewer of few tokens.
+        let share = match tokens {
+            tokens if tokens < 192.0 => 0.125,
+            tokens if tokens < 768.0 => 0.25,
+            _ => 1.0,
+        };
+        self.touch((scratch * share) as u64);
         Ok(output)
+    }
+
+    fn laid_out(&self, weight: Vec<i64>) -> Result<Vec<i64>> {
+        Ok(weight)
+    }
+
+    fn kernel(&self, weight: &Vec<i64>, bias: &Vec<i64>, upsamples: bool) -> Result<MeterKernel> {
+        MeterKernel::new(weight, bias, upsamples)
+    }
+
+    fn filter(
+        &self,
+        input: Rows<'_, MeterTensor>,
+        kernel: &MeterKernel,
+        before: Option<&MeterSums>,
+        rows: Range<i64>,
+        store: Store<'_, MeterTensor>,
+        sums: Option<&mut MeterSums>,
+    ) -> Result<()> {
+        self.filtered(input, kernel, before, rows, store, sums)
+    }
+
+    fn sums(&self, batch: i64, channels: i64) -> MeterSums {
+        MeterSums { batch, channels }
+    }
+
+    fn add_up(&self, sums: &mut MeterSums, picture: &MeterTensor) -> Result<()> {
+        self.added_up(sums, picture)
+    }
+
+    fn affine(&self, norm: GroupNorm<'_, Vec<i64>>, sums: &MeterSums) -> Result<MeterSums> {
+        let GroupNorm { weight, bias, groups, .. } = norm;
+        if *weight != [sums.channels] || weight != bias || groups < 1 || sums.channels % groups != 0 {
+            return Err(refused("a group norm", &[&[sums.batch, sums.channels], weight, bias, &[groups]]));
+        }
+        Ok(*sums)
+    }
+
+    fn affine_silu(&self, picture: &MeterTensor, affine: &MeterSums) -> Result<MeterTensor> {
+        self.normed(picture, affine)
     }
 }

@@ -1,14 +1,16 @@
 //! The operations that networks are made of.
 
-use crate::{ComputeFormat, Result};
+use std::{fmt, ops::Range};
 
-/// How a convolution's window moves: the same along rows and columns.
+use crate::{ComputeFormat, Laps, Result};
+
+/// How a convolution's window moves.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Window {
-    /// Pixels from one window to the next.
+    /// Pixels from one window to the next, along rows and columns.
     pub stride: i64,
-    /// Rows and columns of zeros on each side.
-    pub padding: i64,
+    /// Rows of zeros above and below, and columns of zeros at either side.
+    pub padding: [i64; 2],
 }
 
 /// The weights and constants of a group norm.
@@ -24,6 +26,54 @@ pub struct GroupNorm<'a, W> {
     pub epsilon: f64,
 }
 
+/// Rows of a picture [N, C, rows, W].
+#[derive(Debug)]
+pub struct Rows<'a, T> {
+    /// The rows that are there.
+    pub tensor: &'a T,
+    /// The row of the whole picture that comes first.
+    pub first: i64,
+    /// Rows of the whole picture; beyond it are zeros.
+    pub height: i64,
+}
+
+impl<T> Clone for Rows<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Rows<'_, T> {}
+
+impl<'a, T> Rows<'a, T> {
+    /// All rows of a picture.
+    ///
+    /// # Errors
+    /// The tensor is no picture.
+    pub fn all<O: Ops<Tensor = T>>(ops: &O, tensor: &'a T) -> Result<Self> {
+        Ok(Self { tensor, first: 0, height: ops.extents(tensor)?[2] })
+    }
+}
+
+/// A place for rows of a convolution's output.
+#[derive(Debug)]
+pub enum Store<'a, T> {
+    /// The rows are counted in the sums alone.
+    Nowhere,
+    /// The rows replace those of a tensor.
+    Onto(&'a T),
+    /// The rows are added to those of a tensor.
+    Added(&'a T),
+}
+
+impl<T> Clone for Store<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Store<'_, T> {}
+
 /// Operations on the tensors of a back end. Pictures are [N, C, H, W], tokens [N, tokens, width].
 ///
 /// A tensor that is passed by value is freed by the operation, after the result exists; one that is
@@ -31,14 +81,43 @@ pub struct GroupNorm<'a, W> {
 ///
 /// # Errors
 /// Every operation fails for shapes that it can't take, and if memory is out.
-pub trait Ops {
+pub trait Ops: fmt::Debug {
     /// A tensor. Dropping it gives its memory back, unless a view still shares it.
     type Tensor;
     /// A weight, laid out for this back end.
-    type Weight;
+    type Weight: fmt::Debug;
+    /// The weights of a 3×3 convolution laid out for Winograd's filtering.
+    type Kernel: fmt::Debug;
+    /// Sums over the pixels of a picture, per sample and channel, from which a norm follows.
+    type Sums;
+    /// A norm as one factor and one summand per sample and channel.
+    type Affine;
 
     /// The types and the memory order that the network runs in.
     fn format(&self) -> ComputeFormat;
+
+    /// True if 3×3 convolutions run by Winograd's filtering.
+    fn has_winograd(&self) -> bool;
+
+    /// The extents of a picture.
+    fn extents(&self, picture: &Self::Tensor) -> Result<[i64; 4]>;
+
+    /// The same tensor once more; its memory is shared.
+    fn share(&self, tensor: &Self::Tensor) -> Self::Tensor;
+
+    /// Laps of a loop whose middle laps are alike. Every lap runs where values are computed; few of
+    /// them run, and count for the others, where only costs are.
+    fn laps(&self, range: Range<i64>, step: i64) -> Laps;
+
+    /// An uninitialised picture in the type and the memory order between layers.
+    fn empty(&self, shape: [i64; 4]) -> Result<Self::Tensor>;
+
+    /// Writes values over those of a tensor of the same extents.
+    fn copy_onto(&self, tensor: &Self::Tensor, from: &Self::Tensor) -> Result<()>;
+
+    /// Zeros before and after the values of each axis, the last axis first, as in libtorch's
+    /// `constant_pad_nd`.
+    fn padded(&self, tensor: &Self::Tensor, zeros: &[i64]) -> Result<Self::Tensor>;
 
     /// The extents of a tensor.
     fn shape(&self, tensor: &Self::Tensor) -> Vec<i64>;
@@ -87,4 +166,36 @@ pub trait Ops {
 
     /// Attention of one head; the result may take the query's memory.
     fn attention(&self, query: Self::Tensor, key: &Self::Tensor, value: &Self::Tensor) -> Result<Self::Tensor>;
+
+    /// A convolution's weight in the format's memory order.
+    fn laid_out(&self, weight: Self::Weight) -> Result<Self::Weight>;
+
+    /// Weights [out, into, 3, 3] for [`Self::filter`], after an upsampling or not.
+    fn kernel(&self, weight: &Self::Weight, bias: &Self::Weight, upsamples: bool) -> Result<Self::Kernel>;
+
+    /// Computes rows of a convolution by Winograd's filtering. The input has to hold the rows that
+    /// they depend on, one more on either side. The norm that `before` stands for, and SiLU, come
+    /// first if there is one; `sums` counts the output's pixels.
+    fn filter(
+        &self,
+        input: Rows<'_, Self::Tensor>,
+        kernel: &Self::Kernel,
+        before: Option<&Self::Affine>,
+        rows: Range<i64>,
+        store: Store<'_, Self::Tensor>,
+        sums: Option<&mut Self::Sums>,
+    ) -> Result<()>;
+
+    /// Sums of so many samples and channels, with no pixel counted.
+    fn sums(&self, batch: i64, channels: i64) -> Self::Sums;
+
+    /// Counts a picture's pixels: squares of values less their mean, in pieces, so that nothing is
+    /// lost in f32.
+    fn add_up(&self, sums: &mut Self::Sums, picture: &Self::Tensor) -> Result<()>;
+
+    /// The norm of a picture whose sums are known.
+    fn affine(&self, norm: GroupNorm<'_, Self::Weight>, sums: &Self::Sums) -> Result<Self::Affine>;
+
+    /// value · scale + shift and SiLU in f32, whatever type the values are in.
+    fn affine_silu(&self, picture: &Self::Tensor, affine: &Self::Affine) -> Result<Self::Tensor>;
 }

@@ -1,16 +1,46 @@
 //! Names of weights, built up beside the layers that take them.
 
-use std::fmt::Display;
+use std::{cell::RefCell, fmt::Display};
 
-use crate::{Ops, Result};
+use crate::{Meter, Ops, Result};
 
 /// Gives weights by their names.
 pub trait Source<O: Ops> {
-    /// The weight of a name in the type that it is used in, with these extents.
+    /// The weight of a name in the type that it is used in. It may be stored in any of the shapes,
+    /// which have as many values, and comes in the first.
     ///
     /// # Errors
     /// There is no such weight, it has other extents, or it can't be loaded.
-    fn weight(&self, name: &str, shape: &[i64], kind: tch::Kind) -> Result<O::Weight>;
+    fn weight(&self, name: &str, shapes: &[&[i64]], kind: tch::Kind) -> Result<O::Weight>;
+}
+
+/// A weight that a network needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Needed {
+    /// The name in the network.
+    pub name: String,
+    /// The shapes that it may be stored in, the usual one first.
+    pub shapes: Vec<Vec<usize>>,
+}
+
+/// A source of extents alone, which lists what it is asked for.
+#[derive(Debug, Default)]
+pub struct Listing(RefCell<Vec<Needed>>);
+
+impl Listing {
+    /// The weights that were asked for, in order.
+    pub fn needed(self) -> Vec<Needed> {
+        self.0.into_inner()
+    }
+}
+
+impl Source<Meter> for Listing {
+    fn weight(&self, name: &str, shapes: &[&[i64]], _: tch::Kind) -> Result<Vec<i64>> {
+        let extents = |shape: &&[i64]| shape.iter().map(|&extent| extent as usize).collect();
+        let needed = Needed { name: name.to_owned(), shapes: shapes.iter().map(extents).collect() };
+        self.0.borrow_mut().push(needed);
+        Ok(shapes.first().map(|shape| shape.to_vec()).unwrap_or_default())
+    }
 }
 
 /// A place in a network's tree of names: layers under it ask for their weights by the last part
@@ -42,7 +72,7 @@ impl<'a, O: Ops> Scope<'a, O> {
     /// # Errors
     /// As [`Source::weight`].
     pub fn product(&self, part: &str, shape: &[i64]) -> Result<O::Weight> {
-        self.source.weight(&self.named(&part), shape, self.ops.format().convolution)
+        self.weight(part, &[shape], self.ops.format().convolution)
     }
 
     /// A weight of norms.
@@ -50,7 +80,15 @@ impl<'a, O: Ops> Scope<'a, O> {
     /// # Errors
     /// As [`Source::weight`].
     pub fn norm(&self, part: &str, shape: &[i64]) -> Result<O::Weight> {
-        self.source.weight(&self.named(&part), shape, self.ops.format().rest)
+        self.weight(part, &[shape], self.ops.format().rest)
+    }
+
+    /// A weight in a type of its own, stored in any of some shapes.
+    ///
+    /// # Errors
+    /// As [`Source::weight`].
+    pub fn weight(&self, part: &str, shapes: &[&[i64]], kind: tch::Kind) -> Result<O::Weight> {
+        self.source.weight(&self.named(&part), shapes, kind)
     }
 
     fn named(&self, part: &impl Display) -> String {

@@ -1,15 +1,23 @@
 //! The back end that computes.
 
+mod causal;
+
+use std::ops::Range;
+
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::{Dtype, Layout};
-use tilewright_torch::{attention, group_norm, pointwise, to_layout};
+use tilewright_torch::{
+    CPU_PIECE, GPU_PIECE, attention, group_norm, pointwise, to_layout,
+    winograd::{self, Affine, Sums, Winograd},
+};
 
-use crate::{ComputeFormat, GroupNorm, Ops, Result, Window};
+use crate::{ComputeFormat, GroupNorm, Laps, Ops, Result, Rows, Store, Window};
 
 /// libtorch on one device.
 #[derive(Clone, Copy, Debug)]
 pub struct Torch {
     format: ComputeFormat,
+    device: Device,
     /// True if libtorch's fused attention is right on the device for the networks' width and type.
     fused: bool,
 }
@@ -23,16 +31,54 @@ impl Torch {
             Kind::Half => Dtype::F16,
             _ => Dtype::F32,
         };
-        Self { format, fused: width.is_some_and(|width| attention::fused_agrees(device, width, dtype)) }
+        Self { format, device, fused: width.is_some_and(|width| attention::fused_agrees(device, width, dtype)) }
     }
 }
 
 impl Ops for Torch {
     type Tensor = Tensor;
     type Weight = Tensor;
+    type Kernel = Winograd;
+    type Sums = Sums;
+    type Affine = Affine;
 
     fn format(&self) -> ComputeFormat {
         self.format
+    }
+
+    fn has_winograd(&self) -> bool {
+        self.format.winograd(self.device)
+    }
+
+    fn extents(&self, picture: &Tensor) -> Result<[i64; 4]> {
+        Ok(picture.size4()?.into())
+    }
+
+    fn share(&self, tensor: &Tensor) -> Tensor {
+        tensor.shallow_clone()
+    }
+
+    fn laps(&self, range: Range<i64>, step: i64) -> Laps {
+        Laps::new(range, step, None)
+    }
+
+    fn empty(&self, [batch, channels, height, width]: [i64; 4]) -> Result<Tensor> {
+        let options = (self.format.rest, self.device);
+        Ok(match self.format.layout {
+            Layout::ChannelsFirst => Tensor::f_empty([batch, channels, height, width], options)?,
+            Layout::ChannelsLast => {
+                Tensor::f_empty([batch, height, width, channels], options)?.f_permute([0, 3, 1, 2])?
+            }
+        })
+    }
+
+    fn copy_onto(&self, tensor: &Tensor, from: &Tensor) -> Result<()> {
+        tensor.shallow_clone().f_copy_(from)?;
+        Ok(())
+    }
+
+    fn padded(&self, tensor: &Tensor, zeros: &[i64]) -> Result<Tensor> {
+        Ok(tensor.f_constant_pad_nd(zeros)?)
     }
 
     fn shape(&self, tensor: &Tensor) -> Vec<i64> {
@@ -82,12 +128,11 @@ impl Ops for Torch {
     }
 
     fn convolution(&self, picture: &Tensor, weight: &Tensor, bias: &Tensor, window: Window) -> Result<Tensor> {
-        let is_pointwise = weight.size4()?.2 == 1 && window == Window { stride: 1, padding: 0 };
+        let is_pointwise = weight.size4()?.2 == 1 && window == Window { stride: 1, padding: [0; 2] };
         if is_pointwise && self.format.layout == Layout::ChannelsFirst {
             return Ok(pointwise(picture, weight, bias)?);
         }
-        let (stride, padding) = ([window.stride; 2], [window.padding; 2]);
-        Ok(picture.f_conv2d(weight, Some(bias), stride, padding, [1, 1], 1)?)
+        Ok(picture.f_conv2d(weight, Some(bias), [window.stride; 2], window.padding, [1, 1], 1)?)
     }
 
     fn linear(&self, tokens: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
@@ -100,4 +145,95 @@ impl Ops for Torch {
             false => attention::plain(&query, key, value)?,
         })
     }
+
+    fn laid_out(&self, weight: Tensor) -> Result<Tensor> {
+        Ok(to_layout(&weight, self.format.layout)?)
+    }
+
+    fn kernel(&self, weight: &Tensor, bias: &Tensor, upsamples: bool) -> Result<Winograd> {
+        Ok(Winograd::new(weight, bias, upsamples)?)
+    }
+
+    fn filter(
+        &self,
+        input: Rows<'_, Tensor>,
+        kernel: &Winograd,
+        before: Option<&Affine>,
+        rows: Range<i64>,
+        store: Store<'_, Tensor>,
+        sums: Option<&mut Sums>,
+    ) -> Result<()> {
+        let Rows { tensor, first, height } = input;
+        let (add, output) = stored(store);
+        Ok(kernel.convolve(winograd::Rows { tensor, first, height }, before, rows, add, output, sums)?)
+    }
+
+    fn sums(&self, batch: i64, channels: i64) -> Sums {
+        Sums::new(batch, channels)
+    }
+
+    fn add_up(&self, sums: &mut Sums, picture: &Tensor) -> Result<()> {
+        let (batch, channels, height, width) = picture.size4()?;
+        let most = if picture.device() == Device::Cpu { CPU_PIECE } else { GPU_PIECE };
+        let piece = (most / (batch * channels * width).max(1)).clamp(1, height.max(1));
+        for start in (0..height).step_by(piece as usize) {
+            let part = picture.f_narrow(2, start, piece.min(height - start))?.f_to_kind(Kind::Float)?;
+            let mean = part.f_mean_dim(&[2_i64, 3][..], true, None)?;
+            let squares = part.f_sub(&mean)?.f_square()?.f_sum_dim_intlist(&[2_i64, 3][..], false, None)?;
+            let pixels = (part.size()[2] * width) as f64;
+            for (index, (mean, squares)) in on_host(&mean)?.into_iter().zip(on_host(&squares)?).enumerate() {
+                let (sample, channel) = (index / sums.channels, index % sums.channels);
+                let place = sample * 2 * sums.channels + channel;
+                sums.values[place] += pixels * mean;
+                sums.values[place + sums.channels] += squares + pixels * mean * mean;
+            }
+            sums.pixels += pixels;
+        }
+        Ok(())
+    }
+
+    fn affine(&self, norm: GroupNorm<'_, Tensor>, sums: &Sums) -> Result<Affine> {
+        let (weight, bias, groups) = (on_host(norm.weight)?, on_host(norm.bias)?, norm.groups as usize);
+        let per_group = sums.channels / groups;
+        let count = sums.pixels * per_group as f64;
+        let mut affine = Affine { scale: Vec::new(), shift: Vec::new() };
+        for sample in sums.values.chunks(2 * sums.channels) {
+            let (values, squares) = sample.split_at(sums.channels);
+            for group in 0..groups {
+                let channels = group * per_group..(group + 1) * per_group;
+                let mean = values[channels.clone()].iter().sum::<f64>() / count;
+                let variance = (squares[channels.clone()].iter().sum::<f64>() / count - mean * mean).max(0.0);
+                let factor = 1.0 / (variance + norm.epsilon).sqrt();
+                for channel in channels {
+                    let scale = factor * weight[channel];
+                    affine.scale.push(scale as f32);
+                    affine.shift.push((bias[channel] - mean * scale) as f32);
+                }
+            }
+        }
+        Ok(affine)
+    }
+
+    fn affine_silu(&self, picture: &Tensor, affine: &Affine) -> Result<Tensor> {
+        let (batch, channels, ..) = picture.size4()?;
+        let factor = |values: &[f32]| -> Result<Tensor> {
+            Ok(Tensor::f_from_slice(values)?.f_to_device(picture.device())?.f_reshape([batch, channels, 1, 1])?)
+        };
+        let (scale, shift) = (factor(&affine.scale)?, factor(&affine.shift)?);
+        Ok(shift.f_addcmul(&picture.f_to_kind(Kind::Float)?, &scale)?.f_silu_()?)
+    }
+}
+
+/// What is added to the result, and its place.
+fn stored(store: Store<'_, Tensor>) -> (Option<&Tensor>, Option<&Tensor>) {
+    match store {
+        Store::Nowhere => (None, None),
+        Store::Onto(output) => (None, Some(output)),
+        Store::Added(output) => (Some(output), Some(output)),
+    }
+}
+
+/// Values in double precision.
+fn on_host(tensor: &Tensor) -> Result<Vec<f64>> {
+    Ok(Vec::try_from(tensor.f_to_kind(Kind::Double)?.f_to_device(Device::Cpu)?.f_reshape([-1])?)?)
 }

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 
 use tch::{Device, Kind, Tensor};
 use tilewright_nn::{
-    ComputeFormat, Costs, Error, Meter, Ops, Result, Scope, Source, Torch,
+    ComputeFormat, Costs, Error, Listing, Meter, Needed, Ops, Result, Scope, Source, Torch,
     layers::{Attention, Conv, Downsample, Norm, Resnet},
 };
 use tilewright_plan::{Dtype, Layout, Precision};
@@ -17,30 +17,30 @@ const GROUPS: i64 = 32;
 const SHAPES: [[i64; 4]; 2] = [[1, CHANNELS, 192, 160], [2, CHANNELS, 128, 96]];
 
 /// Halves, attends, widens and doubles a picture.
-struct Small<W> {
-    conv_in: Conv<W>,
-    down: Downsample<W>,
-    attention: Attention<W>,
-    resnet: Resnet<W>,
-    up: Conv<W>,
-    norm_out: Norm<W>,
-    conv_out: Conv<W>,
+struct Small<O: Ops> {
+    conv_in: Conv<O>,
+    down: Downsample<O>,
+    attention: Attention<O>,
+    resnet: Resnet<O>,
+    up: Conv<O>,
+    norm_out: Norm<O>,
+    conv_out: Conv<O>,
 }
 
-impl<W> Small<W> {
-    fn build<O: Ops<Weight = W>>(scope: &Scope<'_, O>) -> Result<Self> {
+impl<O: Ops> Small<O> {
+    fn build(scope: &Scope<'_, O>) -> Result<Self> {
         Ok(Self {
             conv_in: Conv::build(&scope.at("conv_in"), CHANNELS, WIDTH, 3)?,
             down: Downsample::build(&scope.at("down"), WIDTH)?,
             attention: Attention::build(&scope.at("attention"), WIDTH, GROUPS)?,
             resnet: Resnet::build(&scope.at("resnets").at(0), WIDTH, 2 * WIDTH, GROUPS)?,
-            up: Conv::build(&scope.at("up"), 2 * WIDTH, WIDTH, 3)?.upsampling(),
+            up: Conv::build_upsampling(&scope.at("up"), 2 * WIDTH, WIDTH)?,
             norm_out: Norm::build(&scope.at("norm_out"), WIDTH, GROUPS)?,
             conv_out: Conv::build(&scope.at("conv_out"), WIDTH, 3, 3)?,
         })
     }
 
-    fn forward<O: Ops<Weight = W>>(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
+    fn forward(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
         let mut hidden = self.conv_in.forward(ops, input)?;
         hidden = self.down.forward(ops, hidden)?;
         hidden = self.attention.forward(ops, hidden)?;
@@ -52,54 +52,45 @@ impl<W> Small<W> {
 }
 
 /// Random weights; keeps the names and extents that were asked for.
-struct Random {
-    layout: Layout,
-    asked: RefCell<Vec<(String, Vec<i64>)>>,
-}
+#[derive(Default)]
+struct Random(RefCell<Vec<Needed>>);
 
 impl Source<Torch> for Random {
-    fn weight(&self, name: &str, shape: &[i64], kind: Kind) -> Result<Tensor> {
-        self.asked.borrow_mut().push((name.to_owned(), shape.to_vec()));
+    fn weight(&self, name: &str, shapes: &[&[i64]], kind: Kind) -> Result<Tensor> {
+        let extents = |shape: &&[i64]| shape.iter().map(|&extent| extent as usize).collect();
+        self.0.borrow_mut().push(Needed { name: name.to_owned(), shapes: shapes.iter().map(extents).collect() });
+        let shape = shapes[0];
         let fan: i64 = shape[1..].iter().product();
         let weight = Tensor::f_randn(shape, (Kind::Float, Device::Cpu))? / (fan.max(1) as f64).sqrt();
-        let weight = weight.f_to_kind(kind)?;
-        Ok(if shape.len() == 4 { to_layout(&weight, self.layout)? } else { weight })
-    }
-}
-
-/// Extents instead of weights.
-#[derive(Default)]
-struct Listing(RefCell<Vec<(String, Vec<i64>)>>);
-
-impl Source<Meter> for Listing {
-    fn weight(&self, name: &str, shape: &[i64], _: Kind) -> Result<Vec<i64>> {
-        self.0.borrow_mut().push((name.to_owned(), shape.to_vec()));
-        Ok(shape.to_vec())
+        Ok(weight.f_to_kind(kind)?)
     }
 }
 
 /// The names and extents that building asks for.
-fn listed() -> Vec<(String, Vec<i64>)> {
+fn listed() -> Vec<Needed> {
     let format = ComputeFormat::new(Precision::Uniform(Dtype::F32), Layout::ChannelsFirst).unwrap();
-    let (meter, listing) = (Meter::new(format, Costs { scratch: probe::Scratch::default() }), Listing::default());
+    let (meter, listing) = (Meter::new(format, Costs::default()), Listing::default());
     Small::build(&Scope::new(&listing, &meter)).unwrap();
-    listing.0.into_inner()
+    listing.needed()
 }
 
 #[test]
 fn names_are_those_beside_the_layers() {
     let listed = listed();
-    let shape_of = |wanted: &str| listed.iter().find(|(name, _)| name == wanted).map(|(_, shape)| shape.clone());
-    assert_eq!(shape_of("conv_in.weight"), Some(vec![WIDTH, CHANNELS, 3, 3]));
-    assert_eq!(shape_of("resnets.0.conv_shortcut.weight"), Some(vec![2 * WIDTH, WIDTH, 1, 1]));
-    assert_eq!(shape_of("attention.to_out.0.bias"), Some(vec![WIDTH]));
+    let shape_of = |wanted: &str| listed.iter().find(|found| found.name == wanted).map(|found| found.shapes[0].clone());
+    assert_eq!(shape_of("conv_in.weight"), Some([WIDTH, CHANNELS, 3, 3].map(|extent| extent as usize).to_vec()));
+    assert_eq!(
+        shape_of("resnets.0.conv_shortcut.weight"),
+        Some([2 * WIDTH, WIDTH, 1, 1].map(|extent| extent as usize).to_vec())
+    );
+    assert_eq!(shape_of("attention.to_out.0.bias"), Some(vec![WIDTH as usize]));
     assert_eq!(listed.len(), 2 * 15, "a weight and a bias each: five layers, five in the attention, five in the block");
 }
 
 #[test]
 fn shapes_that_do_not_go_together_are_an_error_on_the_meter() {
     let format = ComputeFormat::new(Precision::Uniform(Dtype::F32), Layout::ChannelsFirst).unwrap();
-    let meter = Meter::new(format, Costs { scratch: probe::Scratch::default() });
+    let meter = Meter::new(format, Costs::default());
     let network = Small::build(&Scope::new(&Listing::default(), &meter)).unwrap();
     let wrong = meter.given(&[1, CHANNELS + 1, 8, 8], Kind::Float).unwrap();
     let error = network.forward(&meter, wrong).unwrap_err();
@@ -120,9 +111,9 @@ fn the_metered_peak_is_the_measured_one() {
             let Some(speed) = measured.speeds.iter().find(is_same) else { continue };
             let format = ComputeFormat::new(precision, layout).unwrap();
             let (meter, torch) = (Meter::new(format, speed.into()), Torch::new(format, Device::Cpu, Some(WIDTH)));
-            let random = Random { layout, asked: RefCell::default() };
+            let random = Random::default();
             let network = Small::build(&Scope::new(&random, &torch)).unwrap();
-            assert_eq!(random.asked.into_inner(), listed(), "both back ends ask for the same weights");
+            assert_eq!(random.0.into_inner(), listed(), "both back ends ask for the same weights");
             let metered = Small::build(&Scope::new(&Listing::default(), &meter)).unwrap();
             // An emulated type would take minutes.
             let is_slow = measured.best(Dtype::F32).is_some_and(|best| speed.flops_per_second < best / 8.0);

@@ -151,16 +151,8 @@ mod tests {
             objective: Objective::Balanced,
             hints: Vec::new(),
         };
-        Lesson {
-            stage: Stage::Decode,
-            request,
-            device: device(),
-            capabilities: Capabilities::default(),
-            plan,
-            outcome,
-            prices: None,
-            fuel,
-        }
+        let (stage, capabilities) = (Stage::Decode, Capabilities::default());
+        Lesson { stage, request, device: device(), capabilities, plan, outcome, prices: None, fuel }
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod judge;
 mod languages;
 mod libtorch;
 mod policies;
+mod program;
 mod project;
 mod tools;
 mod wasm;
@@ -111,8 +112,11 @@ fn run(step: Step) -> Result<()> {
             build(&project, &arguments)
         }
         Step::Demo => {
+            tools::say("step 1 of 3: what the program is built with");
             setup(&project, None)?;
+            tools::say("step 2 of 3: the program");
             build(&project, &[])?;
+            tools::say("step 3 of 3: a picture and a clip");
             demo(&project)
         }
         Step::Test { arguments } => {
@@ -167,11 +171,10 @@ fn names_packages(arguments: &[String]) -> bool {
 }
 
 fn build(project: &Project, arguments: &[String]) -> Result<()> {
-    tools::say("building the program (the first time takes about ten minutes on two cores)");
     if arguments.is_empty() {
-        // The same selection as the tests': another one has other features of shared crates, and compiles them twice.
-        tools::run(project.cargo().args(["test", "--workspace", "--no-run"]))?;
+        program::build(project)?;
     } else {
+        tools::say("compiling the program (the first time takes about ten minutes on two cores)");
         tools::run(project.cargo().args(["build", "-p", "tilewright-cli"]).args(arguments))?;
     }
     let profile =

@@ -2,6 +2,7 @@
 
 use std::{
     env, fs,
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -16,6 +17,20 @@ pub fn say(what: &str) {
 /// Runs a command in the foreground.
 pub fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("{:?} can't be started", command.get_program()))?;
+    if !status.success() {
+        bail!("{} failed ({status})", shown(command));
+    }
+    Ok(())
+}
+
+/// Runs a command in the foreground and hands on each line that it prints, rather than to show it.
+pub fn follow(command: &mut Command, mut line: impl FnMut(&str)) -> Result<()> {
+    let started = command.stdout(Stdio::piped()).spawn();
+    let mut child = started.with_context(|| format!("{:?} can't be started", command.get_program()))?;
+    for printed in child.stdout.take().into_iter().flat_map(|stdout| BufReader::new(stdout).lines()) {
+        line(&printed?);
+    }
+    let status = child.wait()?;
     if !status.success() {
         bail!("{} failed ({status})", shown(command));
     }

@@ -11,7 +11,8 @@ const SHORT: [u32; 2] = [1, 2];
 /// Chunks of more, in latent frames.
 const LONG: [u32; 2] = [2, 4];
 
-/// Ways to divide a clip, those that hold least first. Only one where the user wishes for it, and only what goes on with what is `begun`.
+/// Ways to divide a clip, those that hold least first. Only one if the user wishes for it, and only
+/// one that goes on with the plan that has `begun`.
 pub fn times(request: &Request, wish: u32, begun: Option<Time>) -> Vec<Time> {
     let mut times = Vec::with_capacity(6);
     if matches!(begun, Some(Time::Whole)) {
@@ -53,7 +54,7 @@ pub fn preference(request: &Request, time: Time) -> u32 {
 }
 
 fn latent_frame(request: &Request) -> u32 {
-    request.model.temporal_scale.max(1)
+    request.temporal_scale.max(1)
 }
 
 /// The longest chunk up to `most` that divides what follows the first frame evenly where a ragged last chunk costs a kernel search.

@@ -139,17 +139,19 @@ impl Corrections {
         let trials = host::trials(TRIALS);
         let mut seen: Vec<Seen> = Vec::new();
         let mut prices: Vec<(f64, f64)> = Vec::new();
-        let mut asked = 0;
-        // The newest first, so that they are the ones that are priced; then the oldest first, so that the newest weigh most.
+        // The newest first, so that they are the ones that are priced; then the oldest first, so that
+        // the newest weigh most.
+        let mut plans: Vec<Plan> = Vec::new();
         for trial in &trials {
-            let known = seen.iter().any(|seen| seen.plan.is_like(&trial.plan));
-            if known || asked as usize == TRIED_PLANS {
-                continue;
+            if plans.len() < TRIED_PLANS && !plans.iter().any(|plan| plan.is_like(&trial.plan)) {
+                plans.push(Plan { reason: String::new(), ..trial.plan });
             }
-            asked += 1;
-            let Ok(cost) = host::estimate(&trial.plan) else { continue };
+        }
+        let asked = plans.len() as u32;
+        let costs = if plans.is_empty() { Vec::new() } else { host::estimate(&plans) };
+        for (plan, cost) in plans.into_iter().zip(costs) {
+            let Ok(cost) = cost else { continue };
             prices.push((cost.elapsed_ns as f64, cost.peak_bytes as f64));
-            let plan = Plan { reason: String::new(), ..trial.plan };
             seen.push(Seen { pixels: pixels(&plan, extents), plan, ratio: Ratio::default() });
         }
         for trial in trials.iter().rev() {

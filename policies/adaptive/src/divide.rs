@@ -21,7 +21,7 @@ const SMALL_STEP: u32 = 32;
 
 /// Heights of bands, ascending; none where the host runs none.
 pub fn bands(request: &Request) -> Vec<u32> {
-    if !request.offers_exact() {
+    if !request.capabilities.exact {
         return Vec::new();
     }
     let (unit, least) = (request.tile_unit(), request.tile_least());

@@ -104,18 +104,18 @@ impl Search<'_> {
     /// Prices the whole picture in every precision and memory order, and keeps the lanes that something speaks for: at most the two
     /// quickest and the leanest.
     pub(crate) fn lanes(&mut self, is_first: bool) -> Vec<Lane> {
-        let mut lanes: Vec<Lane> = Vec::with_capacity(10);
+        let mut plans: Vec<Plan> = Vec::with_capacity(10);
         for precision in self.precisions(is_first) {
             for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
                 if self.begun.is_some_and(|begun| begun.layout != layout) {
                     continue;
                 }
-                let plan = Plan { layout, time: self.anchor, ..Plan::whole(precision) };
-                if let Some(cost) = self.estimate(&plan) {
-                    lanes.push(self.lane(&plan, cost));
-                }
+                plans.push(Plan { layout, time: self.anchor, ..Plan::whole(precision) });
             }
         }
+        let costs = self.estimates(&mut plans);
+        let priced = plans.iter().zip(costs);
+        let lanes: Vec<Lane> = priced.filter_map(|(plan, cost)| Some(self.lane(plan, cost.ok()?))).collect();
         self.wholes.extend(&lanes);
         let mut kept: Vec<Lane> = Vec::with_capacity(lanes.len());
         for (index, lane) in lanes.iter().enumerate() {

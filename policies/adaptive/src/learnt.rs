@@ -18,7 +18,7 @@ impl Learnt {
     /// Adds an outcome. While the host tells it, it prices the carried-out plan as decided; the outcome of a plan that
     /// was not decided on is ignored, since its expected cost is not known.
     pub fn note(&mut self, request: &Request, plan: &Plan, outcome: &Outcome) {
-        let Ok(expected) = host::estimate(plan) else { return };
+        let Ok(expected) = host::estimate_one(plan) else { return };
         let place = place(request);
         let alike = |(known, seen): &(u64, Seen)| {
             *known == place
@@ -52,11 +52,13 @@ impl Learnt {
 fn place(request: &Request) -> u64 {
     let (model, device) = (&request.model, &request.device);
     let numbers = [
+        // Encoding and decoding are different work.
+        u64::from(request.direction as u8),
         u64::from(model.stored as u8),
         u64::from(model.quantized),
         model.parameter_bytes,
-        u64::from(model.spatial_scale),
-        u64::from(model.temporal_scale),
+        u64::from(request.spatial_scale),
+        u64::from(request.temporal_scale),
         u64::from(device.backend as u8),
     ];
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
@@ -64,8 +66,7 @@ fn place(request: &Request) -> u64 {
     for number in numbers {
         mix(number);
     }
-    // Encoding and decoding are different work.
-    for text in [&model.family, &device.name, &device.arch, request.hint("stage").unwrap_or_default()] {
+    for text in [&model.family, &device.name, &device.arch] {
         for byte in text.as_bytes() {
             mix(u64::from(*byte));
         }

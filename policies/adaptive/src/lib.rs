@@ -103,14 +103,10 @@ impl Policy for Adaptive {
         Ok(Self { wishes: Wishes { precision, min_tile, max_tile, overlap, chunk }, learnt: Learnt::default() })
     }
 
-    fn decide(&mut self, request: &Request) -> Result<Plan, String> {
-        let best = Search::new(self.wishes, &self.learnt, request, &[]).best();
-        best.map(|best| best.plan).ok_or_else(|| "no plan fits into the memory limit".into())
-    }
-
-    fn recover(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
+    fn decide(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
         let Some(last) = attempts.last() else {
-            return self.decide(request);
+            let best = Search::new(self.wishes, &self.learnt, request, &[]).best();
+            return best.map(|best| best.plan).ok_or_else(|| "no plan fits into the memory limit".into());
         };
         let mut wishes = self.wishes;
         let overflowed = matches!(last.failure, Failure::NonFinite(_));

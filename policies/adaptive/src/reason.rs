@@ -48,7 +48,7 @@ fn against_whole(search: &Search<'_>, best: &Priced) -> String {
         more @ 1.. => [" for ", &more.to_string(), " % more time"].concat(),
         less => [" in ", &less.unsigned_abs().to_string(), " % less time"].concat(),
     };
-    let fits = with_margin(whole.1, &correction) <= search.request.memory_limit as f64;
+    let fits = with_margin(whole.1, &correction) <= search.request.memory.limit_bytes as f64;
     let missed = if fits { "" } else { " as whole does not fit" };
     [missed, ": ", &percent(best.peak, whole.1).to_string(), " % of whole's memory", &time].concat()
 }

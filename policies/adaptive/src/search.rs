@@ -103,7 +103,7 @@ impl<'a> Search<'a> {
         let corrections = Corrections::new(request, learnt);
         let estimates = corrections.asked();
         let bounds = Bounds::default();
-        let begun = tried.last().map(|attempt| &attempt.plan).filter(|_| request.delivered() > 0);
+        let begun = request.begun();
         let mut search = Self {
             wishes,
             request,
@@ -126,7 +126,7 @@ impl<'a> Search<'a> {
                 }
                 Failure::OutOfMemory(_) | Failure::OverLimit(_) => {
                     let cost = search.estimate(&attempt.plan);
-                    let expected = cost.map_or(request.memory_limit, |cost| cost.peak_bytes) as f64;
+                    let expected = cost.map_or(request.memory.limit_bytes, |cost| cost.peak_bytes) as f64;
                     peaks.push((attempt, expected, expected * search.corrections.of(&attempt.plan).memory));
                 }
             }
@@ -214,13 +214,20 @@ impl<'a> Search<'a> {
             && self.begun.is_none_or(|begun| width(precision) >= width(begun.precision))
     }
 
+    /// The host's prices of plans, as many as there are estimates left for; the others go.
+    pub(crate) fn estimates(&mut self, plans: &mut Vec<Plan>) -> Vec<Result<Cost, String>> {
+        plans.truncate((MOST_ESTIMATES - self.estimates) as usize);
+        self.estimates += plans.len() as u32;
+        if plans.is_empty() { Vec::new() } else { host::estimate(plans) }
+    }
+
     /// The host's price of a plan, while there are estimates left.
     pub(crate) fn estimate(&mut self, plan: &Plan) -> Option<Cost> {
         if self.estimates == MOST_ESTIMATES {
             return None;
         }
         self.estimates += 1;
-        host::estimate(plan).ok()
+        host::estimate_one(plan).ok()
     }
 
     /// Whole, every band and, from the smallest up, every tile, one at a time.
@@ -265,7 +272,7 @@ impl<'a> Search<'a> {
         let peak = cost.peak_bytes as f64 * correction.memory;
         let tried = self.tried.iter().any(|attempt| plan.repeats(attempt));
         let priced = Priced { plan, time, peak };
-        if with_margin(peak, &correction) > self.request.memory_limit as f64 {
+        if with_margin(peak, &correction) > self.request.memory.limit_bytes as f64 {
             return Answer::TooMuch;
         }
         if tried {
@@ -307,7 +314,7 @@ impl<'a> Search<'a> {
     fn score(&self, priced: &Priced) -> f64 {
         let blended = if priced.plan.kind() == Kind::Blended { BLENDED } else { 1.0 };
         let dearer = blended * rounding(priced.plan.precision);
-        let share = priced.peak / (self.request.memory_limit as f64).max(1.0);
+        let share = priced.peak / (self.request.memory.limit_bytes as f64).max(1.0);
         match self.request.objective {
             Objective::Fastest => priced.time * dearer,
             Objective::Balanced => priced.time * dearer * (1.0 + share / 2.0),

@@ -17,7 +17,7 @@ fn adaptive() -> Adaptive {
 /// Decides after every trial was made three times: one run says little of a plan.
 fn decide(case: &Case, trials: Vec<Trial>) -> Plan {
     case.install([trials.clone(), trials.clone(), trials].concat());
-    adaptive().decide(&case.request()).unwrap()
+    adaptive().decide(&case.request(), &[]).unwrap()
 }
 
 fn last(plan: Plan) -> Plan {
@@ -189,7 +189,7 @@ fn outcomes_are_learnt_without_a_history() {
     case.install(vec![]);
     let request = case.request();
     let mut policy = adaptive();
-    let first = policy.decide(&request).unwrap();
+    let first = policy.decide(&request, &[]).unwrap();
     assert_eq!(first.kind(), Kind::Whole);
     // Told of a plan that the host has no price for, it learns nothing.
     let over = case.outcome(&first, 1.0, 2.0);
@@ -197,22 +197,22 @@ fn outcomes_are_learnt_without_a_history() {
     tilewright_sdk::host::Stub { estimate, trials: vec![], log: vec![] }.install();
     policy.learn(&request, &first, &over);
     case.install(vec![]);
-    assert!(policy.decide(&request).unwrap().is_like(&first));
+    assert!(policy.decide(&request, &[]).unwrap().is_like(&first));
     // Told that its own needs twice as much, it does not answer it again; nor on another size of the same model and device.
     policy.learn(&request, &first, &over);
-    let second = policy.decide(&request).unwrap();
+    let second = policy.decide(&request, &[]).unwrap();
     assert_eq!((second.kind(), second.layout), (Kind::Whole, Layout::ChannelsFirst));
     policy.learn(&request, &second, &case.outcome(&second, 1.0, 2.0));
-    assert_eq!(policy.decide(&request).unwrap().kind(), Kind::Blended);
+    assert_eq!(policy.decide(&request, &[]).unwrap().kind(), Kind::Blended);
     let larger = Case { height: 1088, ..case.clone() };
     larger.install(vec![]);
-    assert_eq!(policy.decide(&larger.request()).unwrap().kind(), Kind::Blended);
+    assert_eq!(policy.decide(&larger.request(), &[]).unwrap().kind(), Kind::Blended);
     // Another device is another matter, and so is a fresh instance.
     case.install(vec![]);
     let mut other = request.clone();
     other.device.arch = "other".into();
-    assert_eq!(policy.decide(&other).unwrap().kind(), Kind::Whole);
-    assert!(adaptive().decide(&request).unwrap().is_like(&first));
+    assert_eq!(policy.decide(&other, &[]).unwrap().kind(), Kind::Whole);
+    assert!(adaptive().decide(&request, &[]).unwrap().is_like(&first));
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn what_is_learnt_is_bounded() {
         request
     };
     for arch in 0..200 {
-        let plan = policy.decide(&request(arch)).unwrap();
+        let plan = policy.decide(&request(arch), &[]).unwrap();
         policy.learn(&request(arch), &plan, &case.outcome(&plan, 4.0, 1.0));
     }
     let known = |arch| policy.learnt.about(&request(arch)).count();
@@ -269,7 +269,7 @@ fn rocm_counts_a_kernel_search_unless_the_plan_has_run() {
         tilewright_sdk::host::Stub { estimate, trials, log: vec![] }.install();
         let mut request = request.clone();
         request.device.backend = backend;
-        adaptive().decide(&request).unwrap()
+        adaptive().decide(&request, &[]).unwrap()
     };
     assert_eq!(decide(vec![], Backend::Rocm).kind(), Kind::Whole);
     let quick = decide(vec![], Backend::Cuda);
@@ -287,7 +287,7 @@ fn memory_that_runs_out_gets_bands_then_tiles() {
     let mut attempts = vec![];
     let mut kinds = vec![];
     for _ in 0..4 {
-        let plan = adaptive().recover(&request, &attempts).unwrap();
+        let plan = adaptive().decide(&request, &attempts).unwrap();
         kinds.push((plan.kind(), plan.precision.word()));
         attempts.push(Attempt { plan, failure: Failure::OutOfMemory(1 << 20) });
     }
@@ -302,9 +302,9 @@ fn after_a_failure_for_memory_exact_comes_before_leaner_tiles() {
     let case = cpu(1.5, Objective::Leanest);
     case.install(vec![]);
     let request = case.request();
-    assert_eq!(adaptive().decide(&request).unwrap().kind(), Kind::Blended);
+    assert_eq!(adaptive().decide(&request, &[]).unwrap().kind(), Kind::Blended);
     let attempts = [Attempt { plan: f32(), failure: Failure::OutOfMemory(1) }];
-    assert_eq!(adaptive().recover(&request, &attempts).unwrap().kind(), Kind::Exact);
+    assert_eq!(adaptive().decide(&request, &attempts).unwrap().kind(), Kind::Exact);
 }
 
 #[test]
@@ -314,10 +314,10 @@ fn a_measured_peak_corrects_its_kind() {
     let request = case.request();
     // Tiles were expected to need a fifth of what is there and took three times the limit: four times their price is trusted.
     let plan = last(Plan { space: Space::Blended(Tile::square(512, 64)), ..f32() });
-    let attempts = [Attempt { plan: plan.clone(), failure: Failure::OverLimit(3 * request.memory_limit) }];
-    let next = adaptive().recover(&request, &attempts).unwrap();
+    let attempts = [Attempt { plan: plan.clone(), failure: Failure::OverLimit(3 * request.memory.limit_bytes) }];
+    let next = adaptive().decide(&request, &attempts).unwrap();
     assert!(case.price(&next).peak_bytes as f64 <= 0.7 * case.price(&plan).peak_bytes as f64);
-    assert!(next.kind() != Kind::Blended || 4 * case.price(&next).peak_bytes <= request.memory_limit);
+    assert!(next.kind() != Kind::Blended || 4 * case.price(&next).peak_bytes <= request.memory.limit_bytes);
 }
 
 #[test]
@@ -329,17 +329,17 @@ fn values_that_overflow_get_a_wider_type_in_the_same_space() {
         let plan = Plan { space, ..Plan::whole(Precision::Uniform(Dtype::Bf16)) };
         let mut attempts = vec![Attempt { plan, failure: Failure::NonFinite(3) }];
         for expected in [Precision::Mixed(Dtype::Bf16), Precision::Uniform(Dtype::F32)] {
-            let plan = adaptive().recover(&request, &attempts).unwrap();
+            let plan = adaptive().decide(&request, &attempts).unwrap();
             assert_eq!((plan.precision, plan.space), (expected, space));
             attempts.push(Attempt { plan, failure: Failure::NonFinite(3) });
         }
-        assert!(adaptive().recover(&request, &attempts).unwrap_err().contains("f32"));
+        assert!(adaptive().decide(&request, &attempts).unwrap_err().contains("f32"));
     }
     // Where the wider type doesn't fit in that space, another space is found.
     let case = Case { limit: 0.8, ..case };
     case.install(vec![]);
     let plan = Plan::whole(Precision::Mixed(Dtype::Bf16));
-    let plan = adaptive().recover(&case.request(), &[Attempt { plan, failure: Failure::NonFinite(1) }]).unwrap();
+    let plan = adaptive().decide(&case.request(), &[Attempt { plan, failure: Failure::NonFinite(1) }]).unwrap();
     assert_eq!((plan.kind(), plan.precision), (Kind::Exact, f32().precision));
 }
 
@@ -391,7 +391,7 @@ fn settings_narrow_the_search() {
         let case = Case { exact: false, ..cpu(limit, Objective::Fastest) };
         case.install(vec![]);
         let settings = Adaptive::describe().defaults().with(name, value);
-        Adaptive::configure(&settings).unwrap().decide(&case.request()).unwrap()
+        Adaptive::configure(&settings).unwrap().decide(&case.request(), &[]).unwrap()
     };
     assert_eq!(with("precision", "mixed-bf16".into(), 100.0).precision, Precision::Mixed(Dtype::Bf16));
     assert_eq!(with("overlap", "96".into(), 0.6).tile().map(|tile| tile.overlap), Some(96));

@@ -1,8 +1,11 @@
-//! What diffusers does with tiling on: tiles at the model's sample size with a quarter overlap, linearly blended.
+//! diffusers' rules with tiling on: tiles at the model's sample size with a quarter overlap, linearly
+//! blended.
 //!
-//! Sources: diffusers' `AutoencoderKL` (`tile_sample_min_size = config.sample_size`, `tile_overlap_factor = 0.25`, tiles only where the
-//! picture is larger than one) and `AutoencoderKLWan` (tiles of 256 with a stride of 192 where the picture is larger than one, and one
-//! latent frame per call with the causal state carried across).
+//! Sources: diffusers' `AutoencoderKL` (`tile_sample_min_size = config.sample_size`,
+//! `tile_overlap_factor = 0.25`; `_encode` and `_decode` tile pictures that are larger than one tile)
+//! and `AutoencoderKLWan` (`_encode` and `_decode` tile pictures larger than 256 with a stride of
+//! 192; a decode runs one latent frame per call and an encode one frame, then four per call, with
+//! the causal cache carried). Both directions go by the same sizes in pixels.
 
 use tilewright_sdk::{
     Attempt, Backend, Description, Dtype, Failure, Plan, Policy, Precision, Request, Settings, Space, Tile, Time,
@@ -23,14 +26,18 @@ pub struct Diffusers {
 
 impl Policy for Diffusers {
     fn describe() -> Description {
-        Description::new("diffusers", env!("CARGO_PKG_VERSION"), "Decodes as diffusers does after enable_tiling().")
-            .setting("sample-size", "The tile's side in pixels; 0 for the model's own sample size.", 0)
-            .setting("tiling", "Off: always whole, as diffusers does by default.", true)
-            .setting(
-                "precision",
-                "auto for the type that the weights are stored in (f32 on a CPU), or f32, bf16, f16.",
-                "auto",
-            )
+        Description::new(
+            "diffusers",
+            env!("CARGO_PKG_VERSION"),
+            "Decodes and encodes as diffusers does after enable_tiling().",
+        )
+        .setting("sample-size", "The tile's side in pixels; 0 for the model's own sample size.", 0)
+        .setting("tiling", "Off: always whole, as diffusers does by default.", true)
+        .setting(
+            "precision",
+            "auto for the type that the weights are stored in (f32 on a CPU), or f32, bf16, f16.",
+            "auto",
+        )
     }
 
     fn configure(settings: &Settings) -> Result<Self, String> {
@@ -47,11 +54,19 @@ impl Policy for Diffusers {
         Ok(Self { sample_size: Some(sample_size).filter(|size| *size > 0), tiled: settings.flag("tiling")?, precision })
     }
 
-    fn decide(&mut self, request: &Request) -> Result<Plan, String> {
+    fn decide(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
+        match attempts.last() {
+            None => {}
+            // `force_upcast`, which SDXL's configuration sets, does the same beforehand.
+            Some(Attempt { plan, failure: Failure::NonFinite(_) }) if plan.precision.dtype() != Dtype::F32 => {
+                let precision = Precision::Uniform(Dtype::F32);
+                return Ok(Plan { precision, ..plan.clone() }.because("upcast, as force_upcast does"));
+            }
+            Some(_) => return Err("diffusers does not recover".into()),
+        }
         let plan = Plan::whole(self.precision.unwrap_or_else(|| loaded(request)));
         if request.model.family.starts_with("wan") {
-            let time =
-                if request.frames > 1 { Time::Carried(request.model.temporal_scale.max(1)) } else { Time::Whole };
+            let time = if request.frames > 1 { Time::Carried(request.temporal_scale.max(1)) } else { Time::Whole };
             let tiled = self.tiled && request.longest() > WAN.height;
             let space = if tiled { Space::Blended(WAN) } else { Space::Whole };
             let reason = if tiled { "as AutoencoderKLWan: tiles of 256" } else { "as AutoencoderKLWan: whole" };
@@ -64,17 +79,6 @@ impl Policy for Diffusers {
         Ok(Plan { space: Space::Blended(Tile::square(size, size / 4)), ..plan }
             .because("tiles of the model's sample size"))
     }
-
-    fn recover(&mut self, _request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
-        match attempts.last() {
-            // `force_upcast`, which SDXL's configuration sets, does the same beforehand.
-            Some(Attempt { plan, failure: Failure::NonFinite(_) }) if plan.precision.dtype() != Dtype::F32 => {
-                Ok(Plan { precision: Precision::Uniform(Dtype::F32), ..plan.clone() }
-                    .because("upcast, as force_upcast does"))
-            }
-            _ => Err("diffusers does not recover".into()),
-        }
-    }
 }
 
 tilewright_sdk::export!(Diffusers);
@@ -84,8 +88,8 @@ impl Diffusers {
     fn sample_size(&self, request: &Request) -> u32 {
         let published =
             || SAMPLE_SIZES.iter().find(|(family, _)| *family == request.model.family).map_or(512, |(_, size)| *size);
-        let hinted = request.hinted("sample-size").filter(|size| *size > 0);
-        self.sample_size.or(hinted).unwrap_or_else(published)
+        let configured = request.model.sample_size.filter(|size| *size > 0);
+        self.sample_size.or(configured).unwrap_or_else(published)
     }
 }
 
@@ -99,19 +103,19 @@ fn loaded(request: &Request) -> Precision {
 
 #[cfg(test)]
 mod tests {
-    use tilewright_sdk::{Device, Hint, Model, Objective};
+    use tilewright_sdk::{Capabilities, Device, Direction, Memory, Model, Objective};
 
     use super::*;
 
     fn request(family: &str, side: u32, frames: u32) -> Request {
         Request {
+            direction: Direction::Decode,
             model: Model {
                 family: family.into(),
                 stored: Dtype::Bf16,
                 quantized: false,
                 parameter_bytes: 1 << 27,
-                spatial_scale: 8,
-                temporal_scale: 4,
+                sample_size: None,
             },
             device: Device {
                 backend: Backend::Cuda,
@@ -123,18 +127,31 @@ mod tests {
                 unified: false,
                 fast_dtypes: vec![],
             },
+            memory: Memory { limit_bytes: 1 << 40, counts_weights: false },
+            objective: Objective::Fastest,
             batch: 1,
             frames,
             height: side,
             width: side,
-            memory_limit: 1 << 40,
-            objective: Objective::Fastest,
-            hints: vec![Hint { name: "offer.dtypes".into(), value: "f32,bf16".into() }],
+            spatial_scale: 8,
+            temporal_scale: 4,
+            capabilities: Capabilities {
+                dtypes: vec![Dtype::F32, Dtype::Bf16],
+                tile_unit: 8,
+                tile_least: 64,
+                batch_most: 8,
+                prefetch_most: 0,
+                exact: true,
+                carried: true,
+                offload: false,
+            },
+            under_way: None,
+            hints: vec![],
         }
     }
 
     fn decide(request: &Request, settings: Settings) -> (Space, Time, Precision) {
-        let plan = Diffusers::configure(&settings).unwrap().decide(request).unwrap();
+        let plan = Diffusers::configure(&settings).unwrap().decide(request, &[]).unwrap();
         (plan.space, plan.time, plan.precision)
     }
 
@@ -156,5 +173,25 @@ mod tests {
         assert_eq!((space, time), (Space::Blended(Tile::square(512, 128)), Time::Whole));
         let (space, ..) = decide(&request("flux", 1024, 1), Diffusers::describe().defaults());
         assert_eq!(space, Space::Whole);
+    }
+
+    #[test]
+    fn an_encode_has_the_tiles_of_a_decode() {
+        let encode = |family, side, frames| {
+            let request = Request { direction: Direction::Encode, ..request(family, side, frames) };
+            decide(&request, Diffusers::describe().defaults())
+        };
+        assert_eq!(encode("sd", 1024, 1).0, Space::Blended(Tile::square(512, 128)));
+        let (space, time, _) = encode("wan-2.1", 480, 81);
+        assert_eq!((space, time), (Space::Blended(Tile::square(256, 64)), Time::Carried(4)));
+    }
+
+    #[test]
+    fn the_models_own_sample_size_comes_before_the_familys() {
+        let mut own = request("sd", 1024, 1);
+        own.model.sample_size = Some(768);
+        assert_eq!(decide(&own, Diffusers::describe().defaults()).0, Space::Blended(Tile::square(768, 192)));
+        let set = Diffusers::describe().defaults().with("sample-size", 256);
+        assert_eq!(decide(&own, set).0, Space::Blended(Tile::square(256, 64)));
     }
 }

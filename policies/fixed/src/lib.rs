@@ -1,5 +1,5 @@
-//! What the user says, and nothing else: every part of the plan is a setting. There is no way round the policies, so that a choice
-//! made by hand is checked and recorded like any other.
+//! Every part of the plan is a setting, for decodes and encodes alike. There is no way round the
+//! policies, so that a choice made by hand is checked and recorded like any other.
 
 use tilewright_sdk::{
     Attempt, Backend, Description, Layout, Overlapped, Plan, Policy, Precision, Release, Request, Settings, Space,
@@ -81,7 +81,10 @@ impl Policy for Fixed {
         Ok(Self { plan, suits: layout.is_none() })
     }
 
-    fn decide(&mut self, request: &Request) -> Result<Plan, String> {
+    fn decide(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
+        if !attempts.is_empty() {
+            return Err("only does what it is set to".into());
+        }
         // MIOpen's channels-last kernels are slow on consumer cards.
         let suited = match request.device.backend {
             Backend::Cpu | Backend::Cuda => Layout::ChannelsLast,
@@ -89,10 +92,6 @@ impl Policy for Fixed {
         };
         let layout = if self.suits { suited } else { self.plan.layout };
         Ok(Plan { layout, ..self.plan.clone() })
-    }
-
-    fn recover(&mut self, _request: &Request, _attempts: &[Attempt]) -> Result<Plan, String> {
-        Err("only does what it is set to".into())
     }
 }
 

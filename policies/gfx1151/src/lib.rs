@@ -1,19 +1,24 @@
-//! The published settings for Strix Halo (gfx1151), and its neighbours' tile limits: f32 for small pictures, mixed for medium, bf16 for
-//! large; tiles of 768 to 1024 with an overlap of 96; 512 and no batching for quantized models; video in chunks of 4 to 16 frames, fewer
-//! for large pictures and where memory is short; nothing above 80 % of memory.
+//! The published settings for Strix Halo (gfx1151), and its neighbours' tile limits: f32 for small
+//! pictures, mixed for medium, bf16 for large; tiles of 768 to 1024 with an overlap of 96; 512 and
+//! no batching for quantized models; video in chunks of 4 to 16 frames, fewer for large pictures and
+//! when memory is short; nothing above 80 % of memory.
 //!
-//! The published overlap of 2 to 8 frames only serves models without a causal state: where the state is carried across, chunks give the
-//! whole clip's output, and blending would bring the clip out of step (1393 frames instead of 1201, as one of its users found).
+//! The published overlap of 2 to 8 frames only serves models without a causal cache. Chunks that
+//! carry it give the whole clip's output, and blending would bring the clip out of step (1393 frames
+//! instead of 1201, as one of its users found).
 //!
-//! After a failure for memory a clip gets shorter chunks, then exact bands, then smaller tiles; one that is under way no tiles.
+//! After a failure for memory a clip gets shorter chunks, then exact bands, then smaller tiles; one
+//! that is under way no tiles.
 //!
-//! Sources: rocm-ninodes' node defaults and per-architecture table, and its users' reports: bf16 where it takes f16, since f16 bands and
-//! overflows there. Channels-last hurts on gfx11. A 1664×928 decode took 54.8 s whole and 4.8 s tiled, both in bf16, so that anything
-//! beyond one tile is tiled.
+//! Sources: rocm-ninodes' node defaults and per-architecture table, and its users' reports: bf16 in
+//! place of f16, since f16 overflows there. Channels-last hurts on gfx11. A 1664×928 decode took
+//! 54.8 s whole and 4.8 s tiled, both in bf16, so that anything beyond one tile is tiled. All of
+//! them are of decodes: rocm-ninodes has no node that encodes, so that encodes are left to the
+//! host's fallback.
 
 use tilewright_sdk::{
     Attempt, Backend, Description, Dtype, Failure, Overlapped, Plan, Policy, Precision, Release, Request, Settings,
-    Space, Tile, Time, host,
+    Space, Stage, Tile, Time, host,
 };
 
 /// Up to this many pixels a picture is small, up to the next it is medium.
@@ -33,7 +38,7 @@ const SMALLER: [u32; 5] = [640, 512, 384, 256, 128];
 /// Frames of a chunk: for small, medium and large pictures, and for when memory is short.
 const CHUNKS: [u32; 3] = [16, 8, 4];
 
-/// Chunks and bands that are not published, for when a clip fails for memory all the same.
+/// Chunks and bands that are not published, for a clip that fails for memory all the same.
 const SHORTER: [u32; 4] = [8, 4, 2, 1];
 const BANDS: [u32; 3] = [256, 128, 64];
 
@@ -52,6 +57,7 @@ pub struct Gfx1151 {
 impl Policy for Gfx1151 {
     fn describe() -> Description {
         Description::new("gfx1151", env!("CARGO_PKG_VERSION"), "The published settings for AMD's Strix Halo.")
+            .stages(&[Stage::Decode])
             .setting("tile", "The side of a tile in pixels; 0 for 768, or 1024 for large pictures.", 0)
             .setting("memory-share", "The share of the device's memory to use at most.", SHARE)
     }
@@ -65,15 +71,10 @@ impl Policy for Gfx1151 {
         Ok(Self { tile: Some(tile).filter(|tile| *tile > 0), share })
     }
 
-    fn decide(&mut self, request: &Request) -> Result<Plan, String> {
-        let limit = self.limit(request);
-        self.largest(request, precision(request), limit, &[])
-            .ok_or_else(|| "no tile fits into its share of memory".into())
-    }
-
-    fn recover(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
+    fn decide(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
         let Some(last) = attempts.last() else {
-            return self.decide(request);
+            let plan = self.largest(request, precision(request), self.limit(request), &[]);
+            return plan.ok_or_else(|| "no tile fits into its share of memory".into());
         };
         match last.failure {
             Failure::NonFinite(_) => {
@@ -83,7 +84,7 @@ impl Policy for Gfx1151 {
                     _ => Precision::Uniform(Dtype::F32),
                 };
                 let limit = self.limit(request);
-                let kept = (request.delivered() > 0).then(|| {
+                let kept = request.under_way.is_some().then(|| {
                     let plan = Plan { precision: wider, ..last.plan.clone() };
                     first(std::iter::once(plan.clone()).chain(leaner(request, &plan)), limit, attempts)
                 });
@@ -91,12 +92,12 @@ impl Policy for Gfx1151 {
                 Ok(plan.ok_or("no tile fits in a wider type")?.because("values overflowed: a wider type"))
             }
             Failure::OutOfMemory(_) | Failure::OverLimit(_) => {
-                let expected = host::estimate(&last.plan).map_or(self.limit(request), |cost| cost.peak_bytes);
+                let expected = host::estimate_one(&last.plan).map_or(self.limit(request), |cost| cost.peak_bytes);
                 let limit = self.limit(request).min(expected / 10 * 7);
                 let steps = first(leaner(request, &last.plan).into_iter(), limit, attempts)
                     .map(|plan| plan.because("memory ran out: fewer frames or rows at once"));
                 let tiles = || {
-                    let is_free = request.delivered() == 0;
+                    let is_free = request.under_way.is_none();
                     let plan = is_free.then(|| self.largest(request, last.plan.precision, limit, attempts)).flatten();
                     plan.map(|plan| plan.because("memory ran out: smaller tiles"))
                 };
@@ -111,7 +112,7 @@ tilewright_sdk::export!(Gfx1151);
 
 impl Gfx1151 {
     fn limit(&self, request: &Request) -> u64 {
-        request.memory_limit.min((request.device.total_bytes as f64 * self.share) as u64)
+        request.memory.limit_bytes.min((request.device.total_bytes as f64 * self.share) as u64)
     }
 
     /// The plan with the largest of the published tiles that fits, with the longest of the published chunks, in one batch if need be.
@@ -153,7 +154,7 @@ impl Gfx1151 {
 fn first(mut plans: impl Iterator<Item = Plan>, limit: u64, tried: &[Attempt]) -> Option<Plan> {
     plans.find(|plan| {
         let is_new = !tried.iter().any(|attempt| plan.repeats(attempt));
-        is_new && host::estimate(plan).is_ok_and(|cost| cost.peak_bytes <= limit)
+        is_new && host::estimate_one(plan).is_ok_and(|cost| cost.peak_bytes <= limit)
     })
 }
 
@@ -162,7 +163,7 @@ fn leaner(request: &Request, failed: &Plan) -> Vec<Plan> {
     let Time::Carried(frames) = failed.time else { return Vec::new() };
     let chunk = |frames: &u32| Plan { time: Time::Carried(*frames), ..failed.clone() };
     let is_tiled = matches!(failed.space, Space::Blended(_));
-    if is_tiled || !request.offers_exact() {
+    if is_tiled || !request.capabilities.exact {
         return SHORTER.iter().filter(|shorter| **shorter < frames).map(chunk).collect();
     }
     let most = failed.tile().map_or(request.height, |band| band.height);

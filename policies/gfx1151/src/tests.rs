@@ -1,6 +1,6 @@
 //! The published settings against a host whose prices are known.
 
-use tilewright_sdk::{Cost, Device, Hint, Model, Objective, host::Stub};
+use tilewright_sdk::{Capabilities, Cost, Device, Direction, Memory, Model, Objective, UnderWay, host::Stub};
 
 use super::*;
 
@@ -22,15 +22,15 @@ fn price(request: &Request, plan: &Plan) -> Cost {
     Cost { peak_bytes, elapsed_ns: 1, tiles: 1, shapes: 1, rework: 1.0 }
 }
 
-fn request(width: u32, height: u32, frames: u32, hints: &[(&str, &str)]) -> Request {
-    let mut request = Request {
+fn request(width: u32, height: u32, frames: u32) -> Request {
+    let request = Request {
+        direction: Direction::Decode,
         model: Model {
             family: "wan-2.1".into(),
             stored: Dtype::Bf16,
             quantized: false,
             parameter_bytes: 1 << 28,
-            spatial_scale: 8,
-            temporal_scale: 4,
+            sample_size: None,
         },
         device: Device {
             backend: Backend::Rocm,
@@ -42,18 +42,27 @@ fn request(width: u32, height: u32, frames: u32, hints: &[(&str, &str)]) -> Requ
             unified: true,
             fast_dtypes: vec![Dtype::Bf16],
         },
+        memory: Memory { limit_bytes: 100 << 30, counts_weights: false },
+        objective: Objective::Balanced,
         batch: 1,
         frames,
         height,
         width,
-        memory_limit: 100 << 30,
-        objective: Objective::Balanced,
-        hints: [("offer.dtypes", "f32,bf16,f16"), ("offer.exact", "true"), ("offer.carried", "true")]
-            .map(|(name, value)| Hint { name: name.into(), value: value.into() })
-            .into(),
+        spatial_scale: 8,
+        temporal_scale: 4,
+        capabilities: Capabilities {
+            dtypes: vec![Dtype::F32, Dtype::Bf16, Dtype::F16],
+            tile_unit: 8,
+            tile_least: 8,
+            batch_most: 64,
+            prefetch_most: 0,
+            exact: true,
+            carried: true,
+            offload: false,
+        },
+        under_way: None,
+        hints: vec![],
     };
-    request.hints.retain(|hint| hints.iter().all(|(name, _)| hint.name != *name));
-    request.hints.extend(hints.iter().map(|(name, value)| Hint { name: (*name).into(), value: (*value).into() }));
     let known = request.clone();
     Stub { estimate: Box::new(move |plan| Ok(price(&known, plan))), trials: vec![], log: vec![] }.install();
     request
@@ -64,17 +73,17 @@ fn policy() -> Gfx1151 {
 }
 
 fn decide(request: &Request) -> Plan {
-    policy().decide(request).unwrap()
+    policy().decide(request, &[]).unwrap()
 }
 
 fn ran_out(request: &Request, plan: Plan) -> Result<Plan, String> {
-    policy().recover(request, &[Attempt { plan, failure: Failure::OutOfMemory(1) }])
+    policy().decide(request, &[Attempt { plan, failure: Failure::OutOfMemory(1) }])
 }
 
 #[test]
 fn the_published_cases() {
     let case = |width, height, frames| {
-        let plan = decide(&request(width, height, frames, &[]));
+        let plan = decide(&request(width, height, frames));
         (plan.space, plan.time, plan.precision.word(), plan.batch)
     };
     assert_eq!(case(320, 320, 1), (Space::Whole, Time::Whole, "f32", 8));
@@ -89,9 +98,11 @@ fn the_published_cases() {
 #[test]
 fn overlap_only_without_a_causal_state() {
     for (side, frames, overlap) in [(320, 16, 8), (960, 8, 4), (1280, 4, 2)] {
-        let plan = decide(&request(side, side, 81, &[("offer.carried", "false")]));
+        let mut uncarried = request(side, side, 81);
+        uncarried.capabilities.carried = false;
+        let plan = decide(&uncarried);
         assert_eq!(plan.time, Time::Blended(Overlapped { frames, overlap }));
-        let plan = decide(&request(side, side, 81, &[]));
+        let plan = decide(&request(side, side, 81));
         assert_eq!(plan.time, Time::Carried(frames));
     }
 }
@@ -99,12 +110,13 @@ fn overlap_only_without_a_causal_state() {
 #[test]
 fn little_memory_gets_four_frames_and_then_tiles() {
     let at = |limit: u64| {
-        let request = Request { memory_limit: limit, ..request(320, 320, 81, &[]) };
+        let mut request = request(320, 320, 81);
+        request.memory.limit_bytes = limit;
         let plan = decide(&request);
         assert!(price(&request, &plan).peak_bytes <= limit);
         (plan.space, plan.time)
     };
-    let whole = price(&request(320, 320, 81, &[]), &decide(&request(320, 320, 81, &[]))).peak_bytes;
+    let whole = price(&request(320, 320, 81), &decide(&request(320, 320, 81))).peak_bytes;
     assert_eq!(at(whole), (Space::Whole, Time::Carried(16)));
     assert_eq!(at(whole - 1), (Space::Whole, Time::Carried(8)));
     assert_eq!(at(whole / 3), (Space::Whole, Time::Carried(4)));
@@ -114,7 +126,7 @@ fn little_memory_gets_four_frames_and_then_tiles() {
 
 #[test]
 fn nothing_above_its_share_of_memory() {
-    let mut request = request(320, 320, 81, &[]);
+    let mut request = request(320, 320, 81);
     let whole = price(&request, &decide(&request)).peak_bytes;
     request.device.total_bytes = whole * 5 / 4 + 1;
     assert_eq!(decide(&request).time, Time::Carried(16));
@@ -125,9 +137,10 @@ fn nothing_above_its_share_of_memory() {
 #[test]
 fn memory_that_runs_out_takes_steps() {
     let whole = |request: &Request| Plan { time: Time::Carried(16), ..Plan::whole(precision(request)) };
-    for hints in [&[][..], &[("clip.done", "16")]] {
-        let request = request(320, 320, 81, hints);
+    for is_under_way in [false, true] {
+        let mut request = request(320, 320, 81);
         let mut plan = whole(&request);
+        request.under_way = is_under_way.then(|| UnderWay { frames_done: 16, plan: plan.clone() });
         let mut steps = Vec::new();
         while let Ok(next) = ran_out(&request, plan.clone()) {
             assert!(10 * price(&request, &next).peak_bytes <= 7 * price(&request, &plan).peak_bytes, "{next:?}");
@@ -142,20 +155,22 @@ fn memory_that_runs_out_takes_steps() {
         assert_eq!(&steps[..3], &expected);
         // One that is under way is never cut into tiles.
         let is_cut = steps.iter().any(|(space, _)| matches!(space, Space::Blended(_)));
-        assert_eq!(is_cut, hints.is_empty(), "{steps:?}");
+        assert_eq!(is_cut, !is_under_way, "{steps:?}");
     }
 }
 
 #[test]
 fn values_that_overflow_get_a_wider_type_where_they_run() {
     let failure = Failure::NonFinite(1);
-    let request = request(1920, 1080, 81, &[("clip.done", "4")]);
+    let mut request = request(1920, 1080, 81);
     let plan = Plan { time: Time::Carried(4), ..Plan::whole(Precision::Uniform(Dtype::Bf16)) };
-    let next = policy().recover(&request, &[Attempt { plan: plan.clone(), failure }]).unwrap();
+    request.under_way = Some(UnderWay { frames_done: 4, plan: plan.clone() });
+    let next = policy().decide(&request, &[Attempt { plan: plan.clone(), failure }]).unwrap();
     assert_eq!((next.space, next.time, next.precision.word()), (Space::Whole, Time::Carried(4), "mixed-bf16"));
-    let tight = Request { memory_limit: price(&request, &plan).peak_bytes / 2, ..request };
+    let mut tight = request;
+    tight.memory.limit_bytes = price(&tight, &plan).peak_bytes / 2;
     let plan = Plan { precision: Precision::Mixed(Dtype::Bf16), ..plan };
-    let next = policy().recover(&tight, &[Attempt { plan, failure }]).unwrap();
+    let next = policy().decide(&tight, &[Attempt { plan, failure }]).unwrap();
     assert!(matches!(next.space, Space::Exact(_)), "{next:?}");
     assert_eq!(next.precision.word(), "f32");
 }

@@ -40,7 +40,7 @@ impl Arena {
         (pointer as usize).wrapping_sub(self.space.0.get() as usize) < SPACE
     }
 
-    /// The next bytes of the space, or null where there are not enough or the policy runs.
+    /// The next bytes of the space, or null if there are not enough or the policy runs.
     #[inline]
     fn take(&self, size: usize, align: usize) -> *mut u8 {
         let start = (self.used.get() + align - 1) & !(align - 1);
@@ -88,7 +88,7 @@ unsafe impl GlobalAlloc for Arena {
     }
 }
 
-/// Where the host asks for memory. Stands in for the one that wit-bindgen brings, which comes to the same by a longer way.
+/// The host's way to memory. Stands in for the one that wit-bindgen brings, which comes to the same by a longer way.
 ///
 /// # Safety
 /// As the canonical ABI has it: `old` was given by this function for `old_size` bytes, and `align` is a power of two.

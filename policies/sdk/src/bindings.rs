@@ -1,10 +1,10 @@
-//! Generated from `wit/policy.wit`.
-#![allow(missing_docs, reason = "the documentation stands in wit/policy.wit")]
+//! Generated from the contract.
+#![allow(missing_docs, reason = "the documentation stands in the contract")]
 #![allow(unsafe_op_in_unsafe_fn, reason = "generated")]
 #![allow(clippy::all, reason = "generated")]
 
 wit_bindgen::generate!({
-    path: "../../wit",
+    path: "../../wit/next",
     world: "policy",
     pub_export_macro: true,
     default_bindings_module: "tilewright_sdk::bindings",

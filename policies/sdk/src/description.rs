@@ -1,6 +1,6 @@
 //! What a policy says of itself, and the settings that it is given.
 
-use crate::bindings::exports::tilewright::policy::lifecycle;
+use crate::{Stage, bindings::exports::tilewright::policy::lifecycle};
 
 /// The value of a setting.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,19 +39,28 @@ impl From<&str> for Value {
     }
 }
 
-/// A policy's name, version, summary and settings.
+/// A policy's name, version, summary, stages and settings.
 #[derive(Clone, Debug)]
 pub struct Description {
     name: &'static str,
     version: &'static str,
     summary: &'static str,
+    stages: &'static [Stage],
     settings: Vec<(&'static str, &'static str, Value)>,
 }
 
 impl Description {
-    /// A policy without settings. Name and version are printable ASCII without blanks, 64 characters at most.
+    /// A policy without settings that answers decodes and encodes. Name and version are printable
+    /// ASCII without blanks, 64 characters at most.
     pub const fn new(name: &'static str, version: &'static str, summary: &'static str) -> Self {
-        Self { name, version, summary, settings: Vec::new() }
+        Self { name, version, summary, stages: &[Stage::Decode, Stage::Encode], settings: Vec::new() }
+    }
+
+    /// The stages that the policy answers, if they are not decode and encode: all others are the
+    /// host's to decide.
+    #[must_use]
+    pub fn stages(self, stages: &'static [Stage]) -> Self {
+        Self { stages, ..self }
     }
 
     /// Adds a setting; the type of its default is the type that it takes.
@@ -61,7 +70,7 @@ impl Description {
         self
     }
 
-    /// The settings as the host gives them where the user sets nothing; for tests.
+    /// The settings as the host gives them if the user sets nothing; for tests.
     pub fn defaults(&self) -> Settings {
         Settings { values: self.settings.iter().map(|(name, _, value)| (name.to_string(), value.clone())).collect() }
     }
@@ -83,6 +92,7 @@ impl From<Description> for lifecycle::Description {
             name: description.name.into(),
             version: description.version.into(),
             summary: description.summary.into(),
+            stages: description.stages.to_vec(),
             settings: settings.collect(),
         }
     }
@@ -106,7 +116,7 @@ impl Settings {
     /// A setting that is declared as a flag.
     ///
     /// # Errors
-    /// Where it is not.
+    /// One line, if it is not.
     pub fn flag(&self, name: &str) -> Result<bool, String> {
         match self.value(name) {
             Some(Value::Flag(flag)) => Ok(*flag),
@@ -117,7 +127,7 @@ impl Settings {
     /// A setting that is declared as an integer.
     ///
     /// # Errors
-    /// Where it is not.
+    /// One line, if it is not.
     pub fn integer(&self, name: &str) -> Result<i64, String> {
         match self.value(name) {
             Some(Value::Integer(integer)) => Ok(*integer),
@@ -128,7 +138,7 @@ impl Settings {
     /// A setting that is declared as an integer, within a range.
     ///
     /// # Errors
-    /// One line with the range, where it is outside.
+    /// One line with the range, if the number is outside.
     pub fn count(&self, name: &str, least: u32, most: u32) -> Result<u32, String> {
         let integer = self.integer(name)?;
         match u32::try_from(integer) {
@@ -141,7 +151,7 @@ impl Settings {
     /// A setting that is declared as a number.
     ///
     /// # Errors
-    /// Where it is not.
+    /// One line, if it is not.
     pub fn number(&self, name: &str) -> Result<f64, String> {
         match self.value(name) {
             Some(Value::Number(number)) => Ok(*number),
@@ -152,7 +162,7 @@ impl Settings {
     /// A setting that is declared as text.
     ///
     /// # Errors
-    /// Where it is not.
+    /// One line, if it is not.
     pub fn text(&self, name: &str) -> Result<&str, String> {
         match self.value(name) {
             Some(Value::Text(text)) => Ok(text),
@@ -160,10 +170,10 @@ impl Settings {
         }
     }
 
-    /// What one of the words of a text setting stands for.
+    /// The meaning of a text setting's word.
     ///
     /// # Errors
-    /// One line with the words, where it is none of them.
+    /// One line with the words, if the text is none of them.
     pub fn word<T: Copy>(&self, name: &str, words: &[(&str, T)]) -> Result<T, String> {
         let text = self.text(name)?;
         words.iter().find(|(word, _)| *word == text).map(|(_, meaning)| *meaning).ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! What [`export!`](crate::export) expands to: the way from the contract's functions to the trait's.
+//! The expansion of [`export!`](crate::export): the way from the contract's functions to the trait's.
 
 use std::cell::RefCell;
 
@@ -7,7 +7,7 @@ use crate::{
     bindings::exports::tilewright::policy::lifecycle::{self, Value},
 };
 
-/// Where the configured policy lives.
+/// The configured policy's place.
 pub type Slot<P> = RefCell<Option<P>>;
 
 /// Answers `describe`.
@@ -30,16 +30,8 @@ pub fn configure<P: Policy>(slot: &Slot<P>, settings: Vec<(String, Value)>) -> R
 ///
 /// # Errors
 /// The policy's.
-pub fn decide<P: Policy>(slot: &Slot<P>, request: Request) -> Result<Plan, String> {
-    call(request, |request| with(slot, |policy| policy.decide(request))?)
-}
-
-/// Answers `recover`.
-///
-/// # Errors
-/// The policy's.
-pub fn recover<P: Policy>(slot: &Slot<P>, request: Request, attempts: Vec<Attempt>) -> Result<Plan, String> {
-    call((request, attempts), |(request, attempts)| with(slot, |policy| policy.recover(request, attempts))?)
+pub fn decide<P: Policy>(slot: &Slot<P>, request: Request, attempts: Vec<Attempt>) -> Result<Plan, String> {
+    call((request, attempts), |(request, attempts)| with(slot, |policy| policy.decide(request, attempts))?)
 }
 
 /// Answers `learn`.
@@ -69,7 +61,7 @@ macro_rules! export {
     ($policy:ty) => {
         #[cfg(target_family = "wasm")]
         const _: () = {
-            use $crate::bindings::exports::tilewright::policy::{decoding_policy, lifecycle};
+            use $crate::bindings::exports::tilewright::policy::{lifecycle, vae_policy};
 
             ::std::thread_local! {
                 static SLOT: $crate::export::Slot<$policy> = const { ::std::cell::RefCell::new(None) };
@@ -89,16 +81,12 @@ macro_rules! export {
                 }
             }
 
-            impl decoding_policy::Guest for Module {
-                fn decide(request: $crate::Request) -> Result<$crate::Plan, ::std::string::String> {
-                    SLOT.with(|slot| $crate::export::decide(slot, request))
-                }
-
-                fn recover(
+            impl vae_policy::Guest for Module {
+                fn decide(
                     request: $crate::Request,
                     attempts: ::std::vec::Vec<$crate::Attempt>,
                 ) -> Result<$crate::Plan, ::std::string::String> {
-                    SLOT.with(|slot| $crate::export::recover(slot, request, attempts))
+                    SLOT.with(|slot| $crate::export::decide(slot, request, attempts))
                 }
 
                 fn learn(request: $crate::Request, plan: $crate::Plan, outcome: $crate::Outcome) {

@@ -2,22 +2,33 @@
 
 use crate::{Cost, Level, Plan, Trial};
 
-/// What the host expects a plan to cost for the request at hand; there is one during [`decide`](crate::Policy::decide) and
-/// [`recover`](crate::Policy::recover) only.
+/// What the host expects each plan to cost for the request at hand, in the order of the list. There
+/// is a request at hand during [`decide`](crate::Policy::decide) only.
+///
+/// One question for several plans takes less time than a question for each.
 ///
 /// # Errors
-/// The host's words, where the plan makes no sense or can't be run.
-pub fn estimate(plan: &Plan) -> Result<Cost, String> {
+/// The host's words in place of a cost, if the plan makes no sense or can't be run.
+pub fn estimate(plans: &[Plan]) -> Vec<Result<Cost, String>> {
     #[cfg(target_family = "wasm")]
-    return crate::bindings::tilewright::policy::decoding_host::estimate(plan);
+    return crate::bindings::tilewright::policy::vae_host::estimate(plans);
     #[cfg(not(target_family = "wasm"))]
-    return stub::with(|stub| (stub.estimate)(plan));
+    return stub::with(|stub| plans.iter().map(|plan| (stub.estimate)(plan)).collect());
 }
 
-/// What was measured on this device for this model at about this size, newest first, at most `most`.
+/// [`estimate`] for one plan.
+///
+/// # Errors
+/// The host's words, if the plan makes no sense or can't be run.
+pub fn estimate_one(plan: &Plan) -> Result<Cost, String> {
+    estimate(std::slice::from_ref(plan)).pop().unwrap_or_else(|| Err("the host gave no price".into()))
+}
+
+/// What was measured on this device for this model at about this size, newest first, at most
+/// `most`.
 pub fn trials(most: u32) -> Vec<Trial> {
     #[cfg(target_family = "wasm")]
-    return crate::bindings::tilewright::policy::decoding_host::trials(most);
+    return crate::bindings::tilewright::policy::vae_host::trials(most);
     #[cfg(not(target_family = "wasm"))]
     return stub::with(|stub| stub.trials.iter().take(most as usize).cloned().collect());
 }
@@ -45,7 +56,7 @@ mod stub {
 
     /// What stands in for the host in unit tests.
     pub struct Stub {
-        /// Answers [`super::estimate`].
+        /// Answers [`super::estimate`], plan by plan.
         pub estimate: Estimate,
         /// Answers [`super::trials`].
         pub trials: Vec<Trial>,

@@ -1,9 +1,9 @@
 //! Write a Tilewright policy: implement [`Policy`], [`export!`] it, build for `wasm32-unknown-unknown`.
 //!
 //! ```
-//! use tilewright_sdk::{Description, Plan, Policy, Precision, Dtype, Request, Settings, Space, Tile};
+//! use tilewright_sdk::{Attempt, Description, Dtype, Plan, Policy, Precision, Request, Settings, Tile};
 //!
-//! /// Tiles wherever the picture is wider than the user likes.
+//! /// Tiles pictures that are wider than the user likes.
 //! struct Wide {
 //!     most: u32,
 //! }
@@ -19,12 +19,15 @@
 //!         Ok(Self { most })
 //!     }
 //!
-//!     fn decide(&mut self, request: &Request) -> Result<Plan, String> {
+//!     fn decide(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
+//!         if !attempts.is_empty() {
+//!             return Err("this policy has one plan only".into());
+//!         }
 //!         let plan = Plan::whole(Precision::Uniform(Dtype::F32));
 //!         if request.width <= self.most {
 //!             return Ok(plan.because("narrow enough"));
 //!         }
-//!         Ok(Plan { space: Space::Blended(Tile { height: 512, width: 512, overlap: 64 }), ..plan }.because("too wide"))
+//!         Ok(plan.blended(request, Tile::square(512, 64)).because("too wide"))
 //!     }
 //! }
 //!
@@ -32,8 +35,8 @@
 //! # fn main() {}
 //! ```
 //!
-//! A policy may ask the [`host`] what a plan would cost and what was measured before. It has no files, clock, randomness or network,
-//! and the same inputs have to give the same answer.
+//! A policy may ask the [`host`] what plans would cost and what was measured before. It has no
+//! files, clock, randomness or network, and the same inputs have to give the same answer.
 
 // The generated export macro names this crate by its path from outside.
 extern crate self as tilewright_sdk;
@@ -49,44 +52,40 @@ pub mod host;
 mod words;
 
 pub use bindings::tilewright::policy::{
-    decoding::{
-        Attempt, Cost, Failure, Layout, Outcome, Overlapped, Plan, Precision, Release, Request, Space, Tile, Time,
-        Trial,
-    },
     host::Level,
-    types::{Backend, Device, Dtype, Hint, Model, Objective},
+    types::{Backend, Device, Dtype, Hint, Memory, Model, Objective, Stage},
+    vae::{
+        Attempt, Capabilities, Cost, Direction, Failure, Layout, Outcome, Overlapped, Plan, Precision, Release,
+        Request, Space, Tile, Time, Trial, UnderWay,
+    },
 };
 pub use description::{Description, Settings, Value};
 pub use words::Kind;
 
-/// How work is run. One value of the type lives as long as the policy is at work.
+/// A set of rules for decodes and encodes. One value of the type lives as long as the policy is at
+/// work.
 pub trait Policy: Sized + 'static {
-    /// Name, version, summary and settings.
+    /// Name, version, summary, stages and settings.
     fn describe() -> Description;
 
     /// Takes the settings, every declared one of them.
     ///
     /// # Errors
-    /// One line that names the setting and says what is allowed; it keeps the policy from being put to work.
+    /// One line that names the setting and says what is allowed; it keeps the policy from being put
+    /// to work.
     fn configure(settings: &Settings) -> Result<Self, String>;
 
-    /// Says how a request is to be run.
+    /// Says how a request is to be run. It is asked with no attempts at first, and again after each
+    /// failure with all of them, the latest last. A plan that [repeats](Plan::repeats) a failed one
+    /// is not run.
     ///
     /// # Errors
-    /// One line; the host then uses its native default.
-    fn decide(&mut self, request: &Request) -> Result<Plan, String>;
+    /// One line; the host then uses its own default.
+    fn decide(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String>;
 
-    /// Says how a request is to be run after the attempts, the latest last, failed.
-    ///
-    /// # Errors
-    /// One line; the host then uses its native default.
-    fn recover(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
-        let _ = (request, attempts);
-        Err("this policy does not recover".into())
-    }
-
-    /// Hears what became of a plan. What was measured is also kept by the host: see [`host::trials`]. No request is at hand meanwhile,
-    /// so the host prices nothing: [`host::estimate`] answers with an error.
+    /// Hears what became of a plan. The host keeps what was measured, too: see [`host::trials`]. No
+    /// request is at hand meanwhile: [`host::estimate`] prices the plan that was decided on and no
+    /// other.
     fn learn(&mut self, request: &Request, plan: &Plan, outcome: &Outcome) {
         let _ = (request, plan, outcome);
     }

@@ -1,20 +1,22 @@
-//! What the contract's records and variants can do beyond being built.
+//! Methods of the contract's records and variants.
 
-use crate::{Attempt, Dtype, Failure, Layout, Plan, Precision, Release, Request, Space, Tile, Time};
+use crate::{Attempt, Direction, Dtype, Failure, Layout, Plan, Precision, Release, Request, Space, Stage, Tile, Time};
 
-/// How the picture is divided, from what is surely the whole's output to what only comes near it.
+/// The way the picture is divided, from the whole's output for certain to one that only comes near
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// Not at all.
     Whole,
     /// Into bands whose output is that of the whole picture.
     Exact,
-    /// Into tiles that are decoded alone and cross-faded.
+    /// Into tiles that run alone and are cross-faded.
     Blended,
 }
 
 impl Plan {
-    /// The whole picture at once: batch 1, channels-first, memory handed back at the end. A start to change from.
+    /// The whole picture and all frames at once: batch 1, channels-first, nothing offloaded or copied
+    /// ahead, and the pool keeps its memory for the next job. A start to change from.
     pub const fn whole(precision: Precision) -> Self {
         Self {
             space: Space::Whole,
@@ -35,10 +37,10 @@ impl Plan {
         Self { reason: reason.into(), ..self }
     }
 
-    /// The same plan in exact bands of this many pixels in height. They are as wide as the picture, so only the height is to be chosen,
-    /// and they need no overlap. A band that covers the picture is the whole picture.
+    /// The same plan in exact bands of this many pixels in height. They are as wide as the picture
+    /// and need no overlap. A band that covers the picture is the whole picture.
     ///
-    /// Only worth answering where [`Request::offers_exact`]; otherwise the host blends bands instead.
+    /// The host blends bands instead if its capabilities don't include `exact`.
     #[must_use]
     pub fn exact(self, request: &Request, height: u32) -> Self {
         let band = Tile { height, width: request.width, overlap: 0 };
@@ -52,7 +54,7 @@ impl Plan {
         Self { space: if covers { Space::Whole } else { Space::Blended(tile) }, ..self }
     }
 
-    /// How the picture is divided.
+    /// The way the picture is divided.
     pub const fn kind(&self) -> Kind {
         match self.space {
             Space::Whole => Kind::Whole,
@@ -61,7 +63,7 @@ impl Plan {
         }
     }
 
-    /// The tile, where there is one.
+    /// The tile, if there is one.
     pub const fn tile(&self) -> Option<Tile> {
         match self.space {
             Space::Whole => None,
@@ -90,8 +92,9 @@ impl Plan {
         }
     }
 
-    /// Whether the two are run alike, whatever their reasons. Of exact bands only the height counts: the host gives them the picture's
-    /// width and no overlap.
+    /// True if both divide the work alike, in the same batch, types and memory order. Of exact bands
+    /// only the height counts: the host gives them the picture's width and no overlap. Reason,
+    /// release, offload and prefetch make no difference.
     pub fn is_like(&self, other: &Plan) -> bool {
         let same_space = match (self.space, other.space) {
             (Space::Exact(one), Space::Exact(other)) => one.height == other.height,
@@ -147,60 +150,56 @@ impl Precision {
 }
 
 impl Request {
+    /// The stage that is asked for.
+    pub const fn stage(&self) -> Stage {
+        match self.direction {
+            Direction::Decode => Stage::Decode,
+            Direction::Encode => Stage::Encode,
+        }
+    }
+
     /// A fact that has no field.
     pub fn hint(&self, name: &str) -> Option<&str> {
         self.hints.iter().find(|hint| hint.name == name).map(|hint| hint.value.as_str())
     }
 
-    /// A fact that has no field and is a number.
-    pub fn hinted(&self, name: &str) -> Option<u32> {
-        self.hint(name)?.parse().ok()
-    }
-
-    /// Whether the host can run convolutions in this type; f32 always.
+    /// True if the host can run convolutions in this type; f32 always.
     pub fn offers(&self, dtype: Dtype) -> bool {
-        let name = match dtype {
-            Dtype::F32 => return true,
-            Dtype::Bf16 => "bf16",
-            Dtype::F16 => "f16",
-            Dtype::F8E4m3 => "f8-e4m3",
-            Dtype::F8E5m2 => "f8-e5m2",
-            Dtype::I8 => "i8",
-            Dtype::I4 => "i4",
-        };
-        self.hint("offer.dtypes").is_some_and(|dtypes| dtypes.split(',').any(|offered| offered == name))
+        dtype == Dtype::F32 || self.capabilities.dtypes.contains(&dtype)
     }
 
-    /// Whether the type was measured to be no slower than f32 on this device, and can be had.
+    /// True if the type was measured to be no slower than f32 on this device, and can be had.
     pub fn is_fast(&self, dtype: Dtype) -> bool {
         self.device.fast_dtypes.contains(&dtype) && self.offers(dtype)
     }
 
-    /// Whether the host can run exact bands: the whole picture's output in less memory.
-    pub fn offers_exact(&self) -> bool {
-        self.hint("offer.exact") == Some("true")
-    }
-
-    /// Whether this is a clip that the host can run in chunks with the causal state carried across: the whole clip's output, in less memory.
+    /// True if this is a clip that the host can run in chunks that carry the causal cache: the whole
+    /// clip's output, in less memory.
     pub fn offers_carried(&self) -> bool {
-        self.frames > 1 && self.hint("offer.carried") == Some("true")
+        self.frames > 1 && self.capabilities.carried
     }
 
-    /// Output frames of a clip that have left already. Where there are any, the last attempt's plan is under way and its state goes on: what
-    /// ran whole or in bands can't go on in tiles, tiles stay as they were cut, and types get no narrower. The host sees to that.
-    pub fn delivered(&self) -> u32 {
-        self.hinted("clip.done").unwrap_or(0)
+    /// The plan that a clip is under way with, some of its frames delivered.
+    pub fn begun(&self) -> Option<&Plan> {
+        self.under_way.as_ref().map(|under_way| &under_way.plan)
     }
 
-    /// Sides of tiles, heights of bands and overlaps are multiples of this, in pixels: as offered, else the pixels of one latent pixel.
+    /// Pixels that sides of tiles, heights of bands and overlaps are multiples of; at least 1.
     pub fn tile_unit(&self) -> u32 {
-        self.hinted("offer.tile-unit").unwrap_or(self.model.spatial_scale).max(1)
+        self.capabilities.tile_unit.max(1)
     }
 
-    /// The least side of a tile and the least height of a band, in pixels, where the picture is not smaller: as offered, in whole units.
+    /// The least side of a tile and the least height of a band, in whole units, if the picture is
+    /// not smaller.
     pub fn tile_least(&self) -> u32 {
         let unit = self.tile_unit();
-        self.hinted("offer.tile-least").unwrap_or(unit).max(1).checked_next_multiple_of(unit).unwrap_or(unit)
+        self.capabilities.tile_least.max(1).checked_next_multiple_of(unit).unwrap_or(unit)
+    }
+
+    /// The bytes that activations may take: the limit, less the weights if it counts them.
+    pub const fn activations_limit(&self) -> u64 {
+        let weights = if self.memory.counts_weights { self.model.parameter_bytes } else { 0 };
+        self.memory.limit_bytes.saturating_sub(weights)
     }
 
     /// The longer side, in pixels.
@@ -212,17 +211,17 @@ impl Request {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Backend, Device, Hint, Model, Objective};
+    use crate::{Backend, Capabilities, Device, Memory, Model, Objective};
 
-    fn request(hints: &[(&str, &str)]) -> Request {
+    fn request() -> Request {
         Request {
+            direction: Direction::Decode,
             model: Model {
                 family: "flux".into(),
                 stored: Dtype::Bf16,
                 quantized: false,
-                parameter_bytes: 1,
-                spatial_scale: 8,
-                temporal_scale: 1,
+                parameter_bytes: 100,
+                sample_size: None,
             },
             device: Device {
                 backend: Backend::Cpu,
@@ -232,21 +231,34 @@ mod tests {
                 total_bytes: 1,
                 free_bytes: 1,
                 unified: false,
-                fast_dtypes: vec![],
+                fast_dtypes: vec![Dtype::Bf16, Dtype::F16],
             },
+            memory: Memory { limit_bytes: 300, counts_weights: false },
+            objective: Objective::Balanced,
             batch: 1,
             frames: 1,
             height: 512,
             width: 768,
-            memory_limit: 1,
-            objective: Objective::Balanced,
-            hints: hints.iter().map(|(name, value)| Hint { name: (*name).into(), value: (*value).into() }).collect(),
+            spatial_scale: 8,
+            temporal_scale: 1,
+            capabilities: Capabilities {
+                dtypes: vec![Dtype::F32, Dtype::Bf16],
+                tile_unit: 16,
+                tile_least: 40,
+                batch_most: 1,
+                prefetch_most: 0,
+                exact: true,
+                carried: true,
+                offload: false,
+            },
+            under_way: None,
+            hints: vec![],
         }
     }
 
     #[test]
     fn a_part_that_covers_the_picture_is_the_whole() {
-        let (request, plan) = (request(&[]), Plan::whole(Precision::Uniform(Dtype::F32)));
+        let (request, plan) = (request(), Plan::whole(Precision::Uniform(Dtype::F32)));
         let bands = plan.clone().exact(&request, 128);
         assert_eq!(bands.space, Space::Exact(Tile { height: 128, width: 768, overlap: 0 }));
         assert_eq!(plan.clone().exact(&request, 512).kind(), Kind::Whole);
@@ -258,16 +270,25 @@ mod tests {
     }
 
     #[test]
-    fn offers_are_read_with_their_defaults() {
-        let bare = request(&[]);
-        assert_eq!((bare.offers_exact(), bare.tile_unit(), bare.tile_least()), (false, 8, 8));
-        let full = request(&[("offer.exact", "true"), ("offer.tile-unit", "16"), ("offer.tile-least", "40")]);
-        assert_eq!((full.offers_exact(), full.tile_unit(), full.tile_least()), (true, 16, 48));
-        assert!(!Request { frames: 1, ..request(&[("offer.carried", "true")]) }.offers_carried());
-        let clip = Request { frames: 5, ..request(&[("offer.carried", "true"), ("clip.done", "4")]) };
-        assert_eq!((clip.offers_carried(), clip.delivered(), bare.delivered()), (true, 4, 0));
-        let odd = request(&[("offer.exact", "yes"), ("offer.tile-unit", "0"), ("offer.tile-least", "-1")]);
-        assert_eq!((odd.offers_exact(), odd.tile_unit(), odd.tile_least()), (false, 1, 1));
-        assert_eq!(request(&[("offer.tile-least", "4294967295")]).tile_least(), 8);
+    fn capabilities_are_read_with_care() {
+        let mut request = request();
+        assert_eq!((request.tile_unit(), request.tile_least(), request.offers_carried()), (16, 48, false));
+        assert_eq!([Dtype::F32, Dtype::Bf16, Dtype::F16].map(|dtype| request.is_fast(dtype)), [false, true, false]);
+        request.frames = 5;
+        assert!(request.offers_carried());
+        (request.capabilities.tile_unit, request.capabilities.tile_least) = (0, 0);
+        assert_eq!((request.tile_unit(), request.tile_least()), (1, 1));
+        (request.capabilities.tile_unit, request.capabilities.tile_least) = (8, u32::MAX);
+        assert_eq!(request.tile_least(), 8);
+    }
+
+    #[test]
+    fn weights_are_taken_off_a_limit_that_counts_them() {
+        let mut request = request();
+        assert_eq!(request.activations_limit(), 300);
+        request.memory.counts_weights = true;
+        assert_eq!(request.activations_limit(), 200);
+        request.memory.limit_bytes = 50;
+        assert_eq!(request.activations_limit(), 0);
     }
 }

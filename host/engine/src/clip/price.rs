@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tilewright_models::wan::{Config, Extent, Footprint, Tiled};
+use tilewright_models::wan::{ClipCosts, Config, Extent, Tiled};
 use tilewright_plan::{Cost, CostModel, Dtype, Layout, Plan, Precision, Request, Space, Time, Trial};
 use tilewright_torch::probe::Measured;
 
@@ -32,7 +32,7 @@ pub struct ClipEstimator {
 struct Price {
     precision: Precision,
     layout: Layout,
-    footprint: Footprint,
+    costs: ClipCosts,
 }
 
 /// How a plan's chunks come about.
@@ -66,8 +66,8 @@ impl ClipEstimator {
         let mut prices = Vec::new();
         for speed in &measured.speeds {
             for precision in [Precision::Uniform(speed.dtype), Precision::Mixed(speed.dtype)] {
-                let footprint = config.footprint(precision, speed.layout, measured, on_cpu);
-                prices.extend(footprint.map(|footprint| Price { precision, layout: speed.layout, footprint }));
+                let costs = config.costs(precision, speed.layout, measured, on_cpu);
+                prices.extend(costs.map(|costs| Price { precision, layout: speed.layout, costs }));
             }
         }
         Self {
@@ -130,7 +130,8 @@ impl CostModel for ClipEstimator {
                 extent.tiled = Some(Tiled { tiles, parked, height, width, round });
             }
         }
-        let mut peak = price.footprint.peak_bytes(&extent);
+        let cost = price.costs.of(&extent).map_err(|error| error.to_string())?;
+        let mut peak = cost.peak_bytes as f64;
         if !self.on_cpu {
             // On a CPU the latents are where they were.
             let latents = self.latent_channels * f64::from(self.height) * f64::from(self.width);
@@ -141,7 +142,7 @@ impl CostModel for ClipEstimator {
         let pixels = f64::from(tiles) * f64::from(extent.height) * f64::from(extent.width);
         let gathering = if tiles > 1 { 28.0 } else { 8.0 };
         let output = gathering * self.image_channels * pixels * f64::from(self.frames) / self.bytes_per_second;
-        let seconds = f64::from(self.batch) * (f64::from(tiles) * price.footprint.seconds(&extent) + output);
+        let seconds = f64::from(self.batch) * (f64::from(tiles) * cost.seconds + output);
         // The first frame, those after it, and what is left over at the end.
         let ragged = self.latent_frames > 1 && !(self.latent_frames - 1).is_multiple_of(rounds.pushed);
         let rounds = self.latent_frames.div_ceil(rounds.latent_frames);

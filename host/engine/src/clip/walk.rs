@@ -18,6 +18,7 @@ use crate::{
     Error, Grid, Result,
     attempts::{Turn, Work},
     run::Stopped,
+    weights::Lease,
 };
 
 /// A decode on its way.
@@ -28,7 +29,7 @@ pub(super) struct Walk<'a> {
     delivered: Vec<u32>,
     /// The sample at work, as far as it came.
     live: Option<Live>,
-    decoders: Vec<Decoder>,
+    decoders: Vec<Lease<Decoder>>,
     /// Time spent decoding, failed attempts included: nothing of them that was delivered is done again.
     elapsed: Duration,
     /// Time that others took meanwhile: the sink, and loading.
@@ -416,9 +417,7 @@ impl Work for Walk<'_> {
         self.elapsed += start.elapsed().saturating_sub(self.aside - aside);
         self.not_finite = matches!(outcome, Err(Stopped::Failed(Failure::NonFinite { .. })));
         if outcome.is_ok() {
-            for decoder in self.decoders.drain(..) {
-                self.job.vae.keep(decoder, device);
-            }
+            self.decoders.clear();
         }
         let ((), outcome) = outcome?;
         Ok(((), Outcome { elapsed: self.elapsed, ..outcome }))

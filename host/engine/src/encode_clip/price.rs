@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tilewright_models::wan::{EncoderConfig, EncoderExtent, EncoderFootprint};
+use tilewright_models::wan::{EncodeCosts, EncoderConfig, EncoderExtent};
 use tilewright_plan::{Cost, CostModel, Dtype, Layout, Plan, Precision, Request, Space, Time, Trial};
 use tilewright_torch::probe::Measured;
 
@@ -30,7 +30,7 @@ pub struct ClipEncodeEstimator {
 struct Price {
     precision: Precision,
     layout: Layout,
-    footprint: EncoderFootprint,
+    costs: EncodeCosts,
 }
 
 /// Frames after the first that are asked for at once: a multiple of the temporal scale, which is the host's choice where the plan leaves it.
@@ -49,8 +49,8 @@ impl ClipEncodeEstimator {
         let mut prices = Vec::new();
         for speed in &measured.speeds {
             for precision in [Precision::Uniform(speed.dtype), Precision::Mixed(speed.dtype)] {
-                let footprint = config.footprint(precision, speed.layout, measured);
-                prices.extend(footprint.map(|footprint| Price { precision, layout: speed.layout, footprint }));
+                let costs = config.costs(precision, speed.layout, measured, on_cpu);
+                prices.extend(costs.map(|costs| Price { precision, layout: speed.layout, costs }));
             }
         }
         Self {
@@ -114,12 +114,12 @@ impl CostModel for ClipEncodeEstimator {
         let latents = latent * if self.on_cpu { latent_frames } else { 0.0 }
             + 2.0 * latent * (chunk / f64::from(self.temporal)).ceil();
         // The states of the other tiles; the tile at work goes back to its own where it fails.
-        let others = if plan.offload { 0.0 } else { f64::from(tiles - 1) * price.footprint.state_bytes(&extent) };
-        let state = price.footprint.remembered_bytes(&extent);
-        let peak = price.footprint.working_bytes(&extent) + state + others + waiting + cut + latents;
+        let cost = price.costs.of(&extent).map_err(|error| error.to_string())?;
+        let others = if plan.offload { 0.0 } else { f64::from(tiles - 1) * cost.state_bytes as f64 };
+        let peak = cost.peak_bytes as f64 + others + waiting + cut + latents;
         let pixels = f64::from(tiles) * tile;
         let moved = 12.0 * self.image_channels * pixels * f64::from(self.frames) / self.bytes_per_second;
-        let seconds = f64::from(tiles) * price.footprint.seconds(&extent) + moved;
+        let seconds = f64::from(tiles) * cost.seconds + moved;
         let rounds = 1 + (f64::from(self.frames.saturating_sub(1)) / chunk).ceil() as u32;
         Ok(Cost {
             peak_bytes: peak as u64,

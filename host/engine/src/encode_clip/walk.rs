@@ -15,6 +15,7 @@ use crate::{
     Error, Result,
     attempts::{Turn, Work},
     run::Stopped,
+    weights::Lease,
 };
 
 /// An encode on its way.
@@ -31,7 +32,7 @@ pub(super) struct Walk<'a> {
     /// Of each tile of the division; all have seen the same frames but for the chunk at work.
     states: Vec<EncoderState>,
     chunk: Option<Chunk>,
-    encoder: Option<Encoder>,
+    encoder: Option<Lease<Encoder>>,
     /// Chunks that came to their end.
     chunks: u32,
     /// Time spent encoding, failed attempts included: what was encoded in them is not encoded again.
@@ -344,10 +345,8 @@ impl Work for Walk<'_> {
             outcome
         });
         self.elapsed += start.elapsed().saturating_sub(self.aside - aside);
-        if outcome.is_ok()
-            && let Some(encoder) = self.encoder.take()
-        {
-            self.job.vae.keep_encoder(encoder, device);
+        if outcome.is_ok() {
+            self.encoder = None;
         }
         let (latents, outcome) = outcome?;
         Ok((latents, Outcome { elapsed: self.elapsed, ..outcome }))

@@ -1,25 +1,29 @@
 // {{name}}: the way between the host and rules.js, where the decisions are made.
 //
-// A result that is an error is thrown, a variant is { tag, val }, names are in camelCase; wit/policy.wit says what each field means.
+// A result that is an error is thrown, in a list it is { tag, val } as a variant is; names are in
+// camelCase. wit/policy.wit says what each field means.
 
-import { estimate } from "tilewright:policy/decoding-host@0.1.0";
-import { decide, recover } from "./rules.js";
+import { estimate } from "tilewright:policy/vae-host@0.2.0";
+import { decide } from "./rules.js";
 
-// What the user set; `configure` fills it in.
+// The user's settings; `configure` fills it in.
 let settings = new Map();
 
 export const lifecycle = {
-    // What `tilewright policy inspect` shows. A setting's default says its type: flag, integer, number or text.
+    // Shown by `tilewright policy inspect`. A setting's default says its type: flag, integer, number
+    // or text. A stage that is not listed is the host's to decide.
     describe() {
         const tile = {
             name: "tile",
-            summary: "The side of a tile in pixels, where tiles are needed: 256 to 4096.",
+            summary: "The side of a tile in pixels, if tiles are needed: 256 to 4096.",
             default: { tag: "integer", val: 512 },
         };
-        return { name: "{{name}}", version: "0.1.0", summary: "Whole where it fits, tiles where it doesn't.", settings: [tile] };
+        const summary = "Whole if it fits, tiles if it doesn't.";
+        return { name: "{{name}}", version: "0.1.0", summary, stages: ["decode", "encode"], settings: [tile] };
     },
 
-    // Every declared setting comes along. What is thrown keeps the policy from being put to work: name the setting, say what is allowed.
+    // Every declared setting comes along. A text that is thrown keeps the policy from being put to
+    // work: name the setting, say what is allowed.
     configure(given) {
         settings = new Map(given.map(([name, value]) => [name, value.val]));
         const tile = settings.get("tile");
@@ -27,24 +31,16 @@ export const lifecycle = {
     },
 };
 
-export const decodingPolicy = {
-    decide(request) {
-        return decide(request, settings.get("tile"), price);
-    },
-
-    recover(request, attempts) {
-        return recover(request, attempts, settings.get("tile"), price);
+export const vaePolicy = {
+    decide(request, attempts) {
+        return decide(request, attempts, settings.get("tile"), price);
     },
 
     // Called with what was measured. Most policies need nothing here.
     learn(_request, _plan, _outcome) {},
 };
 
-/** What the host expects a plan to cost; nothing where it can't run it. */
-function price(plan) {
-    try {
-        return estimate(plan);
-    } catch {
-        return undefined;
-    }
+/** The costs that the host expects of plans, in their order; undefined for one that it can't run. */
+function price(plans) {
+    return estimate(plans).map((cost) => (cost.tag === "ok" ? cost.val : undefined));
 }

@@ -1,19 +1,22 @@
-// Decodes whole where that fits into memory, and in tiles where it doesn't. Plain functions, so that `npm test` runs them without WebAssembly.
+// Decodes and encodes whole if that fits into memory, and in tiles if it doesn't. Plain functions, so
+// that `npm test` runs them without WebAssembly.
 //
-// The host asks `decide` once per decode, and `recover` after each plan that failed. What they answer is checked and clamped: a policy
-// advises, and can't break anything.
+// The host asks `decide` for a plan, and again after each plan that failed. It checks and clamps what
+// it is answered: a policy advises, and can't break anything.
 
 // The smallest tile, in pixels of the decoded picture.
 const LEAST = 64;
 
-/** How a request is to be run; `price` asks the host what a plan would cost. */
-export function decide(request, tile, price) {
-    // The device: half the bytes where a probe found bf16 no slower. `request.device.arch` ("gfx1151") is for rules about one chip.
-    return best(request, request.device.fastDtypes.includes("bf16") ? ["bf16", "f32"] : ["f32"], tile, price);
-}
-
-/** How a request is to be run after the attempts failed, the latest last. */
-export function recover(request, attempts, tile, price) {
+/**
+ * A plan for a request after its attempts failed, the latest last; at first there are none.
+ * `request.direction` tells decodes from encodes; `price` asks the host what plans would cost.
+ */
+export function decide(request, attempts, tile, price) {
+    if (attempts.length === 0) {
+        // The device: half the bytes if a probe found bf16 no slower. `request.device.arch`
+        // ("gfx1151") is for rules about one chip.
+        return best(request, request.device.fastDtypes.includes("bf16") ? ["bf16", "f32"] : ["f32"], tile, price);
+    }
     const { plan, failure } = attempts.at(-1);
     if (failure.tag === "non-finite") {
         // NaN or infinity: a type with a wider range.
@@ -22,28 +25,30 @@ export function recover(request, attempts, tile, price) {
     }
     // Too much memory: of a clip fewer frames at once, else smaller tiles.
     const frames = plan.time.tag === "carried" ? Math.floor(plan.time.val / 2) : 0;
-    if (frames >= request.model.temporalScale) {
+    if (frames >= request.temporalScale) {
         return { ...plan, time: { tag: "carried", val: frames }, reason: "memory ran out: fewer frames at once" };
     }
-    // What is thrown is an honest answer: the host goes on with its own default.
-    if (request.hints.some((hint) => hint.name === "clip.done")) throw "a clip that has begun keeps its tiles";
+    // A text that is thrown is an honest answer: the host goes on with its own default.
+    if (request.underWay) throw "a clip that has begun keeps its tiles";
     const side = smaller(plan, request, tile);
     if (!side) throw `no tiles below ${LEAST} pixels`;
     return { ...tiles(plan, side), reason: `memory ran out: tiles of ${side}` };
 }
 
-/** What suits the user's objective best, of what fits into memory. */
+/** The plan that suits the user's objective best, of those that fit into memory. */
 function best(request, dtypes, tile, price) {
-    // The memory: what the user allows, and no more than is free now.
-    const budget = Math.min(request.memoryLimit, request.device.freeBytes);
+    // The memory: as much as the user allows, and no more than is free now.
+    const budget = Math.min(request.memory.limitBytes, request.device.freeBytes);
 
     const plans = [quickest(dtypes, request, price)];
     for (let side; (side = smaller(plans.at(-1), request, tile)); ) plans.push(tiles(plans.at(-1), side));
-    const priced = plans.map((plan) => ({ plan, cost: price(plan) }));
+    const costs = price(plans);
+    const priced = plans.map((plan, number) => ({ plan, cost: costs[number] }));
     const fitting = priced.filter(({ cost }) => cost && cost.peakBytes <= budget);
     if (fitting.length === 0) return { ...plans.at(-1), reason: "nothing is expected to fit: the smallest tiles" };
 
-    // The objective: what the user cares about. Balanced takes the first that fits: the fewer tiles, the nearer to the whole's output.
+    // The objective: whatever the user cares about. Balanced takes the first that fits: the fewer
+    // tiles, the nearer to the whole's output.
     const least = (figure) => fitting.reduce((best, next) => (figure(next.cost) < figure(best.cost) ? next : best));
     const chosen = {
         fastest: () => least((cost) => cost.elapsedNs),
@@ -53,17 +58,18 @@ function best(request, dtypes, tile, price) {
     return { ...chosen.plan, reason: `the best that fits, ${chosen.cost.tiles} tiles` };
 }
 
-/** The quickest of these types and both memory orders, by the host's word: what is quickest whole is so in tiles, too. */
+/** The quickest of these types and both memory orders, by the host's word: so it is in tiles, too. */
 function quickest(dtypes, request, price) {
     const layouts = ["channels-first", "channels-last"];
     const plans = dtypes.flatMap((dtype) => layouts.map((layout) => whole(dtype, layout, request)));
-    const priced = plans.map((plan) => ({ plan, elapsed: price(plan)?.elapsedNs }));
+    const costs = price(plans);
+    const priced = plans.map((plan, number) => ({ plan, elapsed: costs[number]?.elapsedNs }));
     return priced.reduce((best, next) => (next.elapsed < best.elapsed || best.elapsed === undefined ? next : best)).plan;
 }
 
-/** The whole picture at once, or of a clip a few frames, with what the network remembers of the past carried along. */
+/** The whole picture at once, or a few frames of a clip, with the causal cache carried along. */
 function whole(dtype, layout, request) {
-    const clip = { tag: "carried", val: 4 * request.model.temporalScale };
+    const clip = { tag: "carried", val: 4 * request.temporalScale };
     return {
         space: { tag: "whole" },
         time: request.frames > 1 ? clip : { tag: "whole" },
@@ -83,7 +89,7 @@ function tiles(plan, side) {
     return { ...plan, space: { tag: "blended", val: tile } };
 }
 
-/** The next smaller tile than the plan's: the user's side, or a half of it, a quarter, and so on; nothing where that is too small. */
+/** The next smaller tile than the plan's: the user's side, or a half of it, a quarter, and so on; undefined if that is too small. */
 function smaller(plan, request, tile) {
     const than = plan.space.tag === "whole" ? Math.max(request.height, request.width) : plan.space.val.height;
     let side = tile;

@@ -1,32 +1,34 @@
-"""{{name}}: decodes whole where that fits into memory, and in tiles where it doesn't.
+"""{{name}}: decodes and encodes whole if that fits into memory, and in tiles if it doesn't.
 
-The host asks `decide` once per decode, and `recover` after each plan that failed. What it answers is checked and clamped: a policy
+The host asks `decide` for a plan, and again after each plan that failed. It checks and clamps what it is answered: a policy
 advises, and can't break anything. wit/policy.wit says what each field means; bindings/ has the same as Python, for your editor.
 """
 
 from dataclasses import replace
 
-from componentize_py_types import Err
+from componentize_py_types import Err, Ok
 from wit_world.exports import lifecycle
-from wit_world.imports import decoding_host
-from wit_world.imports.decoding import (
+from wit_world.imports import vae_host
+from wit_world.imports.vae import (
     Failure_NonFinite, Layout, Plan, Precision_Uniform, Release, Space_Blended, Space_Whole, Tile, Time_Carried, Time_Whole,
 )
-from wit_world.imports.types import Dtype, Objective
+from wit_world.imports.types import Dtype, Objective, Stage
 
 # The smallest tile, in pixels of the decoded picture.
 LEAST = 64
 
-# What the user set; `configure` fills it in.
+# The user's settings; `configure` fills it in.
 settings = {}
 
 
 class Lifecycle:
     def describe(self):
-        """What `tilewright policy inspect` shows. A setting's default says its type: Value_Flag, _Integer, _Number or _Text."""
+        """Shown by `tilewright policy inspect`. A setting's default says its type: Value_Flag, _Integer, _Number or _Text.
+        A stage that is not listed is the host's to decide."""
         tile = lifecycle.Setting(
-            "tile", "The side of a tile in pixels, where tiles are needed: 256 to 4096.", lifecycle.Value_Integer(512))
-        return lifecycle.Description("{{name}}", "0.1.0", "Whole where it fits, tiles where it doesn't.", [tile])
+            "tile", "The side of a tile in pixels, if tiles are needed: 256 to 4096.", lifecycle.Value_Integer(512))
+        return lifecycle.Description(
+            "{{name}}", "0.1.0", "Whole if it fits, tiles if it doesn't.", [Stage.DECODE, Stage.ENCODE], [tile])
 
     def configure(self, given):
         """Every declared setting comes along. An Err keeps the policy from being put to work: name the setting, say what is allowed."""
@@ -35,12 +37,13 @@ class Lifecycle:
             raise Err("tile: allowed is 256 to 4096")
 
 
-class DecodingPolicy:
-    def decide(self, request):
-        # The device: half the bytes where a probe found bf16 no slower. `request.device.arch` ("gfx1151") is for rules about one chip.
-        return best(request, [Dtype.BF16, Dtype.F32] if Dtype.BF16 in request.device.fast_dtypes else [Dtype.F32])
-
-    def recover(self, request, attempts):
+class VaePolicy:
+    def decide(self, request, attempts):
+        """A plan for a request after its attempts failed, the latest last; at first there are none. `request.direction` tells
+        decodes from encodes."""
+        if not attempts:
+            # The device: half the bytes if a probe found bf16 no slower. `request.device.arch` ("gfx1151") is for rules about one chip.
+            return best(request, [Dtype.BF16, Dtype.F32] if Dtype.BF16 in request.device.fast_dtypes else [Dtype.F32])
         last = attempts[-1].plan
         if isinstance(attempts[-1].failure, Failure_NonFinite):
             # NaN or infinity: a type with a wider range.
@@ -48,10 +51,10 @@ class DecodingPolicy:
                 raise Err("not finite in f32")
             return best(request, [Dtype.F32])
         # Too much memory: of a clip fewer frames at once, else smaller tiles.
-        if isinstance(last.time, Time_Carried) and last.time.value // 2 >= request.model.temporal_scale:
+        if isinstance(last.time, Time_Carried) and last.time.value // 2 >= request.temporal_scale:
             return replace(last, time=Time_Carried(last.time.value // 2), reason="memory ran out: fewer frames at once")
         # An error is an honest answer: the host goes on with its own default.
-        if any(hint.name == "clip.done" for hint in request.hints):
+        if request.under_way is not None:
             raise Err("a clip that has begun keeps its tiles")
         side = smaller(last, request)
         if side is None:
@@ -59,24 +62,23 @@ class DecodingPolicy:
         return replace(tiles(last, side), reason=f"memory ran out: tiles of {side}")
 
     def learn(self, request, plan, outcome):
-        """Called with what was measured. `decoding_host.trials` gives the same later, so that most policies need nothing here."""
+        """Called with what was measured. `vae_host.trials` gives the same later, so that most policies need nothing here."""
 
 
 def best(request, dtypes):
-    """What suits the user's objective best, of what fits into memory."""
-    # The memory: what the user allows, and no more than is free now.
-    budget = min(request.memory_limit, request.device.free_bytes)
+    """The plan that suits the user's objective best, of those that fit into memory."""
+    # The memory: as much as the user allows, and no more than is free now.
+    budget = min(request.memory.limit_bytes, request.device.free_bytes)
 
     # The host says what each plan would cost.
     plans = [quickest(dtypes, request)]
     while side := smaller(plans[-1], request):
         plans.append(tiles(plans[-1], side))
-    priced = [(plan, price(plan)) for plan in plans]
-    fitting = [(plan, cost) for plan, cost in priced if cost is not None and cost.peak_bytes <= budget]
+    fitting = [(plan, cost) for plan, cost in zip(plans, price(plans)) if cost is not None and cost.peak_bytes <= budget]
     if not fitting:
         return replace(plans[-1], reason="nothing is expected to fit: the smallest tiles")
 
-    # The objective: what the user cares about.
+    # The objective: whatever the user cares about.
     plan, cost = {
         Objective.FASTEST: lambda: min(fitting, key=lambda each: each[1].elapsed_ns),
         Objective.LEANEST: lambda: min(fitting, key=lambda each: each[1].peak_bytes),
@@ -87,15 +89,14 @@ def best(request, dtypes):
 
 
 def quickest(dtypes, request):
-    """The quickest of these types and both memory orders, by the host's word: what is quickest whole is so in tiles, too."""
+    """The quickest of these types and both memory orders, by the host's word: the quickest whole is so in tiles, too."""
     plans = [whole(dtype, layout, request) for dtype in dtypes for layout in (Layout.CHANNELS_FIRST, Layout.CHANNELS_LAST)]
-    costs = [price(plan) for plan in plans]
-    return min(zip(plans, costs), key=lambda each: each[1].elapsed_ns if each[1] else float("inf"))[0]
+    return min(zip(plans, price(plans)), key=lambda each: each[1].elapsed_ns if each[1] else float("inf"))[0]
 
 
 def whole(dtype, layout, request):
-    """The whole picture at once, or of a clip a few frames, with what the network remembers of the past carried along."""
-    time = Time_Carried(4 * request.model.temporal_scale) if request.frames > 1 else Time_Whole()
+    """The whole picture at once, or a few frames of a clip, with the causal cache carried along."""
+    time = Time_Carried(4 * request.temporal_scale) if request.frames > 1 else Time_Whole()
     return Plan(
         space=Space_Whole(), time=time, batch=1, precision=Precision_Uniform(dtype), layout=layout,
         release=Release.AT_END, offload=False, prefetch=0, reason="")
@@ -107,7 +108,7 @@ def tiles(plan, side):
 
 
 def smaller(plan, request):
-    """The next smaller tile than the plan's: the user's side, or a half of it, a quarter, and so on; None where that is too small."""
+    """The next smaller tile than the plan's: the user's side, or a half of it, a quarter, and so on; None if that is too small."""
     than = max(request.height, request.width) if isinstance(plan.space, Space_Whole) else plan.space.value.height
     side = settings["tile"]
     while side >= than:
@@ -115,9 +116,6 @@ def smaller(plan, request):
     return side if side >= LEAST else None
 
 
-def price(plan):
-    """What the host expects of a plan; None where it can't run it."""
-    try:
-        return decoding_host.estimate(plan)
-    except Err:
-        return None
+def price(plans):
+    """The costs that the host expects of plans, in their order; None for one that it can't run."""
+    return [cost.value if isinstance(cost, Ok) else None for cost in vae_host.estimate(plans)]

@@ -8,62 +8,68 @@ from dataclasses import replace
 sys.path.insert(0, str(pathlib.Path(__file__).parent / "bindings"))
 
 import app
-from componentize_py_types import Err
+from componentize_py_types import Err, Ok
 from wit_world.exports.lifecycle import Value_Integer
-from wit_world.imports import decoding_host
-from wit_world.imports.decoding import (
-    Attempt, Cost, Failure_OutOfMemory, Failure_OverLimit, Layout, Request, Space_Blended, Space_Whole, Tile, Time_Carried,
+from wit_world.imports import vae_host
+from wit_world.imports.types import Backend, Device, Dtype, Memory, Model, Objective
+from wit_world.imports.vae import (
+    Attempt, Capabilities, Cost, Direction, Failure_OutOfMemory, Failure_OverLimit, Layout, Request, Space_Blended, Space_Whole,
+    Tile, Time_Carried,
 )
-from wit_world.imports.types import Backend, Device, Dtype, Model, Objective
 
 MIB = 1 << 20
 
 
-def estimate(plan):
+def cost(plan):
     """A host for which a pixel of a tile costs a kilobyte."""
     side = 1024 if isinstance(plan.space, Space_Whole) else plan.space.value.height
     return Cost(peak_bytes=side * side << 10, elapsed_ns=1000, tiles=(1024 // side) ** 2, shapes=1, rework=1.0)
 
 
-def request(memory_limit):
+def request(limit_bytes):
     """A picture of 1024×1024 with this much memory."""
-    model = Model("flux", Dtype.BF16, False, 95 * MIB, 8, 1)
+    model = Model("flux", Dtype.BF16, False, 95 * MIB, 1024)
     device = Device(Backend.ROCM, "AMD Radeon 8060S", "gfx1151", 40, 65536 * MIB, 65536 * MIB, True, [])
-    return Request(model, device, 1, 1, 1024, 1024, memory_limit, Objective.BALANCED, [])
+    capabilities = Capabilities(
+        dtypes=[Dtype.F32, Dtype.BF16], tile_unit=8, tile_least=64, batch_most=16, prefetch_most=2, exact=True, carried=True,
+        offload=False)
+    return Request(
+        Direction.DECODE, model, device, Memory(limit_bytes, False), Objective.BALANCED, batch=1, frames=1, height=1024,
+        width=1024, spatial_scale=8, temporal_scale=1, capabilities=capabilities, under_way=None, hints=[])
 
 
 class Decisions(unittest.TestCase):
     def setUp(self):
-        decoding_host.estimate = estimate
+        vae_host.estimate = lambda plans: [Ok(cost(plan)) for plan in plans]
         app.Lifecycle().configure([("tile", Value_Integer(512))])
-        self.policy = app.DecodingPolicy()
+        self.policy = app.VaePolicy()
 
-    def test_whole_where_it_fits_and_tiles_where_it_does_not(self):
-        self.assertEqual(self.policy.decide(request(2048 * MIB)).space, Space_Whole())
-        self.assertEqual(self.policy.decide(request(300 * MIB)).space, Space_Blended(Tile(512, 512, 64)))
+    def test_whole_if_it_fits_and_tiles_if_it_does_not(self):
+        self.assertEqual(self.policy.decide(request(2048 * MIB), []).space, Space_Whole())
+        self.assertEqual(self.policy.decide(request(300 * MIB), []).space, Space_Blended(Tile(512, 512, 64)))
         leanest = replace(request(2048 * MIB), objective=Objective.LEANEST)
-        self.assertEqual(self.policy.decide(leanest).space, Space_Blended(Tile(64, 64, 8)))
+        self.assertEqual(self.policy.decide(leanest, []).space, Space_Blended(Tile(64, 64, 8)))
 
     def test_the_quickest_memory_order_is_taken(self):
         def last_is_quick(plan):
-            return replace(estimate(plan), elapsed_ns=1 if plan.layout == Layout.CHANNELS_LAST else 2)
+            return Ok(replace(cost(plan), elapsed_ns=1 if plan.layout == Layout.CHANNELS_LAST else 2))
 
-        decoding_host.estimate = last_is_quick
-        self.assertEqual(self.policy.decide(request(2048 * MIB)).layout, Layout.CHANNELS_LAST)
+        vae_host.estimate = lambda plans: [last_is_quick(plan) for plan in plans]
+        self.assertEqual(self.policy.decide(request(2048 * MIB), []).layout, Layout.CHANNELS_LAST)
 
     def test_tiles_shrink_until_there_is_nothing_smaller(self):
-        plan, sides = self.policy.decide(request(300 * MIB)), []
+        plan, sides = self.policy.decide(request(300 * MIB), []), []
         with self.assertRaises(Err):
             while True:
-                plan = self.policy.recover(request(300 * MIB), [Attempt(plan, Failure_OutOfMemory(MIB))])
+                plan = self.policy.decide(request(300 * MIB), [Attempt(plan, Failure_OutOfMemory(MIB))])
                 sides.append(plan.space.value.height)
         self.assertEqual(sides, [256, 128, 64])
 
     def test_a_clip_is_taken_in_fewer_frames_at_once(self):
-        clip = replace(request(2048 * MIB), frames=81, model=replace(request(0).model, temporal_scale=4))
-        plan = self.policy.decide(clip)
+        clip = replace(request(2048 * MIB), frames=81, temporal_scale=4)
+        plan = self.policy.decide(clip, [])
         self.assertEqual((plan.space, plan.time), (Space_Whole(), Time_Carried(16)))
-        self.assertEqual(self.policy.recover(clip, [Attempt(plan, Failure_OverLimit(4096 * MIB))]).time, Time_Carried(8))
+        self.assertEqual(self.policy.decide(clip, [Attempt(plan, Failure_OverLimit(4096 * MIB))]).time, Time_Carried(8))
 
     def test_a_tile_out_of_range_is_refused(self):
         with self.assertRaises(Err):

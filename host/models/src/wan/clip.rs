@@ -4,11 +4,13 @@
 //! state depends on that number and not on the clip. What is not through when memory is out stays where it was, and goes on from there.
 
 use tch::Tensor;
+use tilewright_nn::CausalOps;
 
 use super::{
     Config,
-    decoder::{Decoder, Loaded},
     layers::{Origin, Past, prepare, unpatch},
+    network::{Network, Placed},
+    weights::listed,
 };
 use crate::{ComputeFormat, Result};
 
@@ -36,28 +38,28 @@ pub(super) const LEAST_ROWS: i64 = 8;
 
 /// Frames somewhere in the network.
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(super) struct Piece<T> {
     /// The layer that comes next.
     pub layer: usize,
     /// Which of the clip's frames comes first here.
     pub first: i64,
     /// [T, C, H, W]
-    pub frames: Tensor,
+    pub frames: T,
     /// Within a residual layer: what is hidden, beside what it will be added to.
-    pub hidden: Option<Tensor>,
+    pub hidden: Option<T>,
     /// How far the layer came.
     pub done: i64,
     /// The layer's convolution is done, its shortcut not yet.
     pub convolved: bool,
     /// Within a block whose input is added to its output: the input that each frame came from.
-    pub origins: Vec<Origin>,
+    pub origins: Vec<Origin<T>>,
 }
 
-impl Piece {
+impl<T> Piece<T> {
     /// Takes the frames after the first `count` off.
-    fn split(&mut self, count: i64) -> Result<Self> {
-        let rest = |tensor: &Tensor| -> Result<Tensor> { Ok(tensor.f_narrow(0, count, tensor.size()[0] - count)?) };
-        let first = |tensor: &Tensor| -> Result<Tensor> { Ok(tensor.f_narrow(0, 0, count)?) };
+    fn split<O: CausalOps<Tensor = T>>(&mut self, ops: &O, count: i64) -> Result<Self> {
+        let rest = |tensor: &T| -> Result<T> { Ok(ops.narrow(tensor, 0, count, ops.extents(tensor)?[0] - count)?) };
+        let first = |tensor: &T| -> Result<T> { Ok(ops.narrow(tensor, 0, 0, count)?) };
         let (frames, hidden) = (rest(&self.frames)?, self.hidden.as_ref().map(rest).transpose()?);
         self.hidden = self.hidden.as_ref().map(first).transpose()?;
         self.frames = first(&self.frames)?;
@@ -67,11 +69,11 @@ impl Piece {
     }
 
     /// Each frame but the clip's first has become two.
-    pub fn double(&mut self) {
+    pub fn double(&mut self, share: impl Fn(&T) -> T) {
         let mut doubled = Vec::new();
         for (index, origin) in self.origins.drain(..).enumerate() {
             if self.first + index as i64 > 0 {
-                doubled.push(Origin { frame: origin.frame.shallow_clone(), phase: 0 });
+                doubled.push(Origin { frame: share(&origin.frame), phase: 0 });
             }
             doubled.push(Origin { frame: origin.frame, phase: 1 });
         }
@@ -81,15 +83,15 @@ impl Piece {
 }
 
 /// The causal state of a clip, and what of it is under way.
-#[derive(Debug, Default)]
-pub struct Clip {
-    pasts: Vec<Past>,
+#[derive(Debug)]
+pub struct Clip<T> {
+    pasts: Vec<Past<T>>,
     /// For each layer the first frame that is needed of its input, and the first that is needed of the output; empty where all are.
     needed: Vec<i64>,
     /// Latent frames that were pushed, or skipped at the beginning.
     pushed: i64,
     /// The last one goes first.
-    pieces: Vec<Piece>,
+    pieces: Vec<Piece<T>>,
     work: Work,
 }
 
@@ -103,7 +105,13 @@ struct Work {
     done: f64,
 }
 
-impl Clip {
+impl<T> Default for Clip<T> {
+    fn default() -> Self {
+        Self { pasts: Vec::new(), needed: Vec::new(), pushed: 0, pieces: Vec::new(), work: Work::default() }
+    }
+}
+
+impl<T> Clip<T> {
     /// A clip of which nothing has been decoded.
     pub fn new() -> Self {
         Self::default()
@@ -112,8 +120,11 @@ impl Clip {
     /// A clip of which output frames before `frame` are there already: they are not computed again but for what later ones depend on, which is a matter of some
     /// latent frames, and few of the last layers'. The latents are pushed from [`Self::pushed`] on.
     pub fn from_frame(config: &Config, frame: u32) -> Self {
-        let needed = config.first_needed(i64::from(frame));
-        Self { pushed: needed[0], needed, ..Self::default() }
+        // An architecture that no network can be built of has no decoder that this clip could be
+        // pushed to.
+        let network = if frame > 0 { listed(config).ok() } else { None };
+        let needed = network.map(|network| network.first_needed(i64::from(frame))).unwrap_or_default();
+        Self { pushed: needed.first().copied().unwrap_or(0), needed, ..Self::default() }
     }
 
     /// Latent frames that it has taken, or needs not.
@@ -131,11 +142,18 @@ impl Clip {
         self.pasts.clear();
     }
 
+    /// Bytes of the causal state, and of what is under way, by those of a tensor.
+    pub(super) fn bytes_by(&self, of: impl Fn(&T) -> u64) -> u64 {
+        let under_way = self.pieces.iter().flat_map(|piece| [Some(&piece.frames), piece.hidden.as_ref()]);
+        let pasts = self.pasts.iter().flat_map(|past| &past.frames);
+        pasts.chain(under_way.flatten()).map(of).sum()
+    }
+}
+
+impl Clip<Tensor> {
     /// Bytes of the causal state, and of what is under way.
     pub fn bytes(&self) -> usize {
-        let of = |tensor: &Tensor| tensor.numel() * tensor.kind().elt_size_in_bytes();
-        let under_way = self.pieces.iter().map(|piece| of(&piece.frames) + piece.hidden.as_ref().map_or(0, of));
-        self.pasts.iter().map(Past::bytes).sum::<usize>() + under_way.sum::<usize>()
+        self.bytes_by(|tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64) as usize
     }
 
     /// Brings the state of a settled clip to another type, memory order or device.
@@ -154,45 +172,26 @@ impl Clip {
     }
 }
 
-impl Decoder {
-    /// Decodes the next latent frames of a clip, [1, C, T, h, w] in the autoencoder's own space, or, without any, what an earlier push left under way.
-    /// `emit` is called with frames [T, C, H, W] in −1…1, f32, on the device, in their order; `step` with the share of this push that is done. The clip's
-    /// first latent frame gives one frame, each later one [`super::Config::temporal_scale`] of them.
+impl<O: CausalOps> Network<O> {
+    /// As [`super::Decoder::push`].
     ///
     /// # Errors
-    /// libtorch's failures, out of memory included, and what `step` and `emit` return. Whatever was not through is still in the clip: call again
-    /// without latents to go on, perhaps with another spread.
+    /// As there.
     pub fn push(
         &self,
-        clip: &mut Clip,
-        latents: Option<&Tensor>,
+        ops: &O,
+        clip: &mut Clip<O::Tensor>,
+        latents: Option<&O::Tensor>,
         spread: &Spread,
         step: &mut dyn FnMut(f64) -> Result<()>,
-        emit: &mut dyn FnMut(Tensor) -> Result<()>,
+        emit: &mut dyn FnMut(O::Tensor) -> Result<()>,
     ) -> Result<()> {
-        let format = self.format();
-        clip.pasts.resize_with(self.layers.len(), Past::default);
+        clip.pasts.resize_with(self.steps.len(), Past::default);
         if let Some(latents) = latents {
-            // [1, C, T, h, w] → [T, C, h, w]
-            let frames = prepare(&latents.f_squeeze_dim(0)?.f_transpose(0, 1)?, &format)?;
-            let (count, _, height, width) = frames.size4()?;
-            let (first, last) = (clip.pushed, clip.pushed + count);
-            // The first latent frame becomes one frame, each later one `scale`.
-            let reached = |latent: i64, scale: u32| if latent == 0 { 0 } else { (latent - 1) * i64::from(scale) + 1 };
-            let of = |(index, Loaded { layer, .. }): (usize, &Loaded)| {
-                let needed = clip.needed.get(index).copied().unwrap_or(0).max(reached(first, layer.frames));
-                layer.products() * (reached(last, layer.frames) - needed).max(0) as f64
-            };
-            let pixels = (height * width) as f64;
-            let all = self.layers.iter().enumerate().map(of).sum::<f64>() * pixels;
-            clip.work = Work { pixels, all, done: 0.0 };
-            let piece = Piece { layer: 0, first, frames, hidden: None, done: 0, convolved: false, origins: Vec::new() };
-            clip.pieces.push(piece);
-            clip.pushed = last;
+            self.enter(ops, clip, latents)?;
         }
-        let scale = self.config().temporal_scale().max(1);
         while let Some(piece) = clip.pieces.last_mut() {
-            let count = piece.frames.size()[0];
+            let [count, ..] = ops.extents(&piece.frames)?;
             let spare = clip.needed.get(piece.layer).map_or(0, |needed| needed - piece.first);
             if spare >= count {
                 clip.pieces.pop();
@@ -200,32 +199,55 @@ impl Decoder {
             }
             let fresh = piece.done == 0 && !piece.convolved;
             if spare > 0 && fresh {
-                let rest = piece.split(spare)?;
+                let rest = piece.split(ops, spare)?;
                 *piece = rest;
                 continue;
             }
-            let Some(Loaded { layer, .. }) = self.layers.get(piece.layer) else {
-                let frames = unpatch(piece.frames.shallow_clone(), self.config().patch as i64)?;
-                let frames = frames.f_to_kind(tch::Kind::Float)?.f_clamp(-1.0, 1.0)?;
+            let Some(placed) = self.steps.get(piece.layer) else {
+                let frames = unpatch(ops, ops.share(&piece.frames), self.patch)?;
+                let frames = ops.clamped(&ops.in_f32(&frames)?)?;
                 clip.pieces.pop();
                 emit(frames)?;
                 continue;
             };
-            let most = (u64::from(spread.frames) * u64::from(layer.frames) / u64::from(scale)).max(1) as i64;
+            let most = (u64::from(spread.frames) * u64::from(placed.frames) / u64::from(self.scale)).max(1) as i64;
             if count > most && fresh {
-                let rest = piece.split(most)?;
+                let rest = piece.split(ops, most)?;
                 let last = clip.pieces.len() - 1;
                 clip.pieces.insert(last, rest);
                 continue;
             }
-            let products = layer.products() * count as f64 * clip.work.pixels;
+            let products = placed.products() * count as f64 * clip.work.pixels;
             let past = &mut clip.pasts[piece.layer];
-            // Where the clip was not decoded from its beginning, its first frame is no matter of this layer.
+            // Of a clip that was not decoded from its beginning, the first frame is no matter of
+            // this layer.
             past.begun |= piece.first > 0;
-            self.layers[piece.layer].run(piece, past, spread, &format)?;
+            placed.run(ops, piece, past, spread)?;
             clip.work.done += products;
             step((clip.work.done / clip.work.all.max(1.0)).min(1.0))?;
         }
+        Ok(())
+    }
+
+    /// Puts latent frames before the first step.
+    fn enter(&self, ops: &O, clip: &mut Clip<O::Tensor>, latents: &O::Tensor) -> Result<()> {
+        // [1, C, T, h, w] → [T, C, h, w]
+        let shape = ops.shape(latents);
+        let frames = prepare(ops, &ops.transpose(&ops.reshape(latents, &shape[1..])?, 0, 1)?)?;
+        let [count, _, height, width] = ops.extents(&frames)?;
+        let (first, last) = (clip.pushed, clip.pushed + count);
+        // The first latent frame becomes one frame, each later one `scale`.
+        let reached = |latent: i64, scale: u32| if latent == 0 { 0 } else { (latent - 1) * i64::from(scale) + 1 };
+        let of = |(index, placed): (usize, &Placed<O>)| {
+            let needed = clip.needed.get(index).copied().unwrap_or(0).max(reached(first, placed.frames));
+            placed.products() * (reached(last, placed.frames) - needed).max(0) as f64
+        };
+        let pixels = (height * width) as f64;
+        let all = self.steps.iter().enumerate().map(of).sum::<f64>() * pixels;
+        clip.work = Work { pixels, all, done: 0.0 };
+        let piece = Piece { layer: 0, first, frames, hidden: None, done: 0, convolved: false, origins: Vec::new() };
+        clip.pieces.push(piece);
+        clip.pushed = last;
         Ok(())
     }
 }

@@ -245,7 +245,7 @@ impl Config {
     /// # Errors
     /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as FP8.
     pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
-        Weights::new(file, identity, self)?.all_present()
+        Weights::new(file, identity, self, tch::Device::Cpu)?.all_present()
     }
 
     /// Tensors that the decoder needs and whose type can't be computed from.

@@ -1,37 +1,159 @@
 //! The encoder: a clip's frames in, latent frames out, a few at a time.
 
-use tch::{Device, Kind, Tensor};
-use tilewright_torch::to_layout;
+use tch::{Device, Tensor};
+use tilewright_nn::{CausalOps, Ops, Scope, Torch};
 
 use super::{
     EncoderConfig, EncoderState,
-    encoder_layers::{Attention, Average, Causal, Conv, Downsample, Norm, Past, Resnet, fused, patches},
+    encoder_layers::{Attention, Average, Causal, Conv, Downsample, Norm, Past, Resnet, patches},
     weights::Weights,
 };
 use crate::{Checkpoint, ComputeFormat, Error, Identity, Result};
 
 #[derive(Debug)]
-struct Down {
-    resnets: Vec<Resnet>,
-    downsample: Option<Downsample>,
+struct Down<O: Ops> {
+    resnets: Vec<Resnet<O>>,
+    downsample: Option<Downsample<O>>,
     average: Option<Average>,
+}
+
+/// The encoder's network with its weights.
+#[derive(Debug)]
+pub(super) struct EncoderNetwork<O: Ops> {
+    conv_in: Causal<O>,
+    downs: Vec<Down<O>>,
+    before: Resnet<O>,
+    attention: Attention<O>,
+    after: Resnet<O>,
+    norm_out: Norm<O>,
+    conv_out: Causal<O>,
+    /// The means' rows of `quant_conv`: the deviations are not computed.
+    quant: Conv<O>,
+    patch: i64,
+    /// The share that each layer has in the work.
+    shares: Vec<f64>,
+}
+
+impl<O: CausalOps> EncoderNetwork<O> {
+    /// The network of an architecture with the weights that the scope gives.
+    ///
+    /// # Errors
+    /// A weight can't be had.
+    pub fn build(config: &EncoderConfig, root: &Scope<'_, O>) -> Result<Self> {
+        let encoder = root.at("encoder");
+        let first = config.first_channels as i64;
+        let conv_in = Causal::build(&encoder.at("conv_in"), config.in_channels as i64, first, 3)?;
+        let mut downs = Vec::new();
+        for (index, block) in config.down_blocks.iter().enumerate() {
+            let scope = encoder.at("down_blocks").at(index);
+            let (into, width) = (block.into as i64, block.channels as i64);
+            let resnet = |layer: usize| {
+                Resnet::build(&scope.at("resnets").at(layer), if layer == 0 { into } else { width }, width)
+            };
+            let resnets = (0..block.layers).map(resnet).collect::<Result<_>>()?;
+            let is_temporal = block.downsample.is_some_and(|downsample| downsample.temporal);
+            let downsample = block.downsample.map(|_| Downsample::build(&scope.at("downsampler"), width, is_temporal));
+            let average = block.averaged.then(|| Average {
+                channels: width,
+                time: if is_temporal { 2 } else { 1 },
+                space: if block.downsample.is_some() { 2 } else { 1 },
+            });
+            downs.push(Down { resnets, downsample: downsample.transpose()?, average });
+        }
+        let (middle, latent) = (config.middle_channels() as i64, config.latent_channels as i64);
+        let scope = encoder.at("mid_block");
+        Ok(Self {
+            conv_in,
+            downs,
+            before: Resnet::build(&scope.at("resnets").at(0), middle, middle)?,
+            attention: Attention::build(&scope.at("attentions").at(0), middle)?,
+            after: Resnet::build(&scope.at("resnets").at(1), middle, middle)?,
+            norm_out: Norm::build(&encoder.at("norm_out"), middle)?,
+            conv_out: Causal::build(&encoder.at("conv_out"), middle, 2 * latent, 3)?,
+            quant: Conv::first_half(&root.at("quant_conv"), latent)?,
+            patch: config.patch as i64,
+            shares: config.layer_shares(),
+        })
+    }
+
+    /// Frames [1, C, T, H, W] to latents [1, z, t, h, w], `at_once` frames after another.
+    ///
+    /// # Errors
+    /// As [`Encoder::push`].
+    pub fn push(
+        &self,
+        ops: &O,
+        past: &mut Past<O::Tensor>,
+        frames: &O::Tensor,
+        at_once: i64,
+        step: &mut dyn FnMut(f64) -> Result<()>,
+    ) -> Result<O::Tensor> {
+        let shape = ops.shape(frames);
+        // [T, C, H, W]
+        let frames = ops.transpose(&ops.reshape(frames, &shape[1..])?, 0, 1)?;
+        let chunks = shape[2] / at_once;
+        let mut latents = Vec::new();
+        for index in 0..chunks {
+            let part = ops.brought(&ops.narrow(&frames, 0, index * at_once, at_once)?)?;
+            let mut within = |share: f64| step((index as f64 + share) / chunks as f64);
+            latents.push(self.forward(ops, past, &part, &mut within)?);
+        }
+        let latents = ops.transpose(&ops.joined(&latents, 0)?, 0, 1)?;
+        let shape = ops.shape(&latents);
+        Ok(ops.contiguous(&ops.reshape(&latents, &[&[1], &shape[..]].concat())?)?)
+    }
+
+    /// Some frames [T, C, H, W] through all layers.
+    fn forward(
+        &self,
+        ops: &O,
+        past: &mut Past<O::Tensor>,
+        frames: &O::Tensor,
+        step: &mut dyn FnMut(f64) -> Result<()>,
+    ) -> Result<O::Tensor> {
+        past.rewind();
+        let (mut layer, mut done) = (0, 0.0);
+        let mut finished = || {
+            done += self.shares.get(layer).copied().unwrap_or(0.0);
+            layer += 1;
+            step(f64::min(done, 1.0))
+        };
+        let frames = patches(ops, &ops.converted(ops.share(frames), ops.format().rest)?, self.patch)?;
+        let mut hidden = self.conv_in.forward(ops, frames, past)?;
+        finished()?;
+        for down in &self.downs {
+            let shortcut = down.average.map(|average| average.forward(ops, &hidden)).transpose()?;
+            for resnet in &down.resnets {
+                hidden = resnet.forward(ops, hidden, past)?;
+                finished()?;
+            }
+            if let Some(downsample) = &down.downsample {
+                hidden = downsample.forward(ops, hidden, past)?;
+                finished()?;
+            }
+            if let Some(shortcut) = shortcut {
+                hidden = ops.added(&hidden, &shortcut)?;
+            }
+        }
+        hidden = self.before.forward(ops, hidden, past)?;
+        finished()?;
+        hidden = self.attention.forward(ops, hidden)?;
+        hidden = self.after.forward(ops, hidden, past)?;
+        finished()?;
+        hidden = self.norm_out.forward_silu(ops, &hidden)?;
+        hidden = self.conv_out.forward(ops, hidden, past)?;
+        let means = ops.in_f32(&self.quant.forward(ops, &hidden)?)?;
+        finished()?;
+        Ok(means)
+    }
 }
 
 /// A WAN autoencoder's encoder, loaded for one type and memory order on one device.
 #[derive(Debug)]
 pub struct Encoder {
     config: EncoderConfig,
-    format: ComputeFormat,
-    device: Device,
-    conv_in: Causal,
-    downs: Vec<Down>,
-    before: Resnet,
-    attention: Attention,
-    after: Resnet,
-    norm_out: Norm,
-    conv_out: Causal,
-    /// The means' rows of `quant_conv`: the deviations are not computed.
-    quant: Conv,
+    ops: Torch,
+    network: EncoderNetwork<Torch>,
 }
 
 impl Encoder {
@@ -47,55 +169,11 @@ impl Encoder {
         format: ComputeFormat,
         device: Device,
     ) -> Result<Self> {
-        let weights = Weights::of_encoder(file, identity, config)?;
+        let weights = Weights::of_encoder(file, identity, config, device)?;
         weights.all_present()?;
-        let loader = Loader { weights, format, device };
-        let mut downs = Vec::new();
-        for (index, block) in config.down_blocks.iter().enumerate() {
-            let name = format!("encoder.down_blocks.{index}");
-            let into = |layer| if layer == 0 { block.into } else { block.channels };
-            let resnets = (0..block.layers)
-                .map(|layer| loader.resnet(&format!("{name}.resnets.{layer}"), into(layer), block.channels))
-                .collect::<Result<_>>()?;
-            let end = format!("{name}.downsampler");
-            let width = block.channels;
-            let downsample = match block.downsample {
-                Some(downsample) => Some(Downsample {
-                    space: loader.conv(&format!("{end}.resample.1"), width, width, 3, 2)?,
-                    time: match downsample.temporal {
-                        true => Some(loader.causal(&format!("{end}.time_conv"), width, width, 1)?),
-                        false => None,
-                    },
-                }),
-                None => None,
-            };
-            let average = block.averaged.then(|| Average {
-                channels: width as i64,
-                time: if block.downsample.is_some_and(|downsample| downsample.temporal) { 2 } else { 1 },
-                space: if block.downsample.is_some() { 2 } else { 1 },
-            });
-            downs.push(Down { resnets, downsample, average });
-        }
-        let (middle, latent) = (config.middle_channels(), config.latent_channels);
-        let attention = "encoder.mid_block.attentions.0";
-        Ok(Self {
-            conv_in: loader.causal("encoder.conv_in", config.first_channels, config.in_channels, 3)?,
-            downs,
-            before: loader.resnet("encoder.mid_block.resnets.0", middle, middle)?,
-            attention: Attention {
-                norm: loader.norm(&format!("{attention}.norm"), middle)?,
-                mixed: loader.conv(&format!("{attention}.to_qkv"), 3 * middle, middle, 1, 1)?,
-                output: loader.conv(&format!("{attention}.proj"), middle, middle, 1, 1)?,
-                fused: fused(device, middle, &format),
-            },
-            after: loader.resnet("encoder.mid_block.resnets.1", middle, middle)?,
-            norm_out: loader.norm("encoder.norm_out", middle)?,
-            conv_out: loader.causal("encoder.conv_out", 2 * latent, middle, 3)?,
-            quant: loader.means("quant_conv", latent)?,
-            config: config.clone(),
-            format,
-            device,
-        })
+        let ops = Torch::new(format, device, Some(config.middle_channels() as i64));
+        let network = EncoderNetwork::build(config, &Scope::new(&weights, &ops))?;
+        Ok(Self { config: config.clone(), ops, network })
     }
 
     /// The architecture.
@@ -105,7 +183,7 @@ impl Encoder {
 
     /// The types and memory order that it was loaded for.
     pub fn format(&self) -> ComputeFormat {
-        self.format
+        self.ops.format()
     }
 
     /// Before the first frame of a clip.
@@ -127,23 +205,14 @@ impl Encoder {
         frames: &Tensor,
         step: &mut dyn FnMut(f64) -> Result<()>,
     ) -> Result<Tensor> {
-        let count = self.check(state, frames)?;
-        // [T, C, H, W]
-        let frames = frames.f_squeeze_dim(0)?.f_transpose(0, 1)?;
-        let chunk = if state.size.is_none() { 1 } else { i64::from(self.config.temporal_scale()) };
-        state.size = Some([frames.size()[2], frames.size()[3]]);
-        let chunks = count / chunk;
-        let mut latents = Vec::new();
-        for index in 0..chunks {
-            let part = frames.f_narrow(0, index * chunk, chunk)?.f_to_device(self.device)?;
-            let mut within = |share: f64| step((index as f64 + share) / chunks as f64);
-            latents.push(self.forward(&mut state.past, &part, &mut within)?);
-        }
-        Ok(Tensor::f_cat(&latents, 0)?.f_transpose(0, 1)?.f_unsqueeze(0)?.f_contiguous()?)
+        self.check(state, frames)?;
+        let at_once = if state.size.is_none() { 1 } else { i64::from(self.config.temporal_scale()) };
+        state.size = Some([frames.size()[3], frames.size()[4]]);
+        self.network.push(&self.ops, &mut state.past, frames, at_once, step)
     }
 
-    /// How many frames there are, where they are right.
-    fn check(&self, state: &EncoderState, frames: &Tensor) -> Result<i64> {
+    /// Compares frames with those before and with what the network takes.
+    fn check(&self, state: &EncoderState, frames: &Tensor) -> Result<()> {
         let refused = |reason: String| Err(Error::Clip { reason });
         let size = frames.size();
         let &[1, channels, count, height, width] = size.as_slice() else {
@@ -161,105 +230,7 @@ impl Encoder {
             Some(_) if count == 0 || count % i64::from(self.config.temporal_scale()) != 0 => {
                 refused(format!("{count} frames: a multiple of {} expected", self.config.temporal_scale()))
             }
-            _ => Ok(count),
+            _ => Ok(()),
         }
-    }
-
-    /// Some frames [T, C, H, W] through all layers.
-    fn forward(&self, past: &mut Past, frames: &Tensor, step: &mut dyn FnMut(f64) -> Result<()>) -> Result<Tensor> {
-        let format = &self.format;
-        past.rewind();
-        let shares = self.config.layer_shares();
-        let (mut layer, mut done) = (0, 0.0);
-        let mut finished = || {
-            done += shares.get(layer).copied().unwrap_or(0.0);
-            layer += 1;
-            step(f64::min(done, 1.0))
-        };
-        let frames = patches(&frames.f_to_kind(format.rest)?, self.config.patch as i64)?;
-        let mut hidden = self.conv_in.forward(frames, past, format)?;
-        finished()?;
-        for down in &self.downs {
-            let shortcut = down.average.map(|average| average.forward(&hidden)).transpose()?;
-            for resnet in &down.resnets {
-                hidden = resnet.forward(hidden, past, format)?;
-                finished()?;
-            }
-            if let Some(downsample) = &down.downsample {
-                hidden = downsample.forward(hidden, past, format)?;
-                finished()?;
-            }
-            if let Some(shortcut) = shortcut {
-                hidden = hidden.f_add(&shortcut)?;
-            }
-        }
-        hidden = self.before.forward(hidden, past, format)?;
-        finished()?;
-        hidden = self.attention.forward(hidden, format)?;
-        hidden = self.after.forward(hidden, past, format)?;
-        finished()?;
-        hidden = self.norm_out.forward_silu(&hidden, format)?;
-        hidden = self.conv_out.forward(hidden, past, format)?;
-        let means = self.quant.forward(&hidden, format)?.f_to_kind(Kind::Float)?;
-        finished()?;
-        Ok(means)
-    }
-}
-
-/// Loads layers by diffusers' names.
-struct Loader<'a> {
-    weights: Weights<'a>,
-    format: ComputeFormat,
-    device: Device,
-}
-
-impl Loader<'_> {
-    fn tensors(&self, name: &str, shape: &[usize]) -> Result<(Tensor, Tensor)> {
-        let load = |part: &str, shape| {
-            self.weights.load(&format!("{name}.{part}"), shape, self.format.convolution, self.device)
-        };
-        Ok((load("weight", shape)?, load("bias", &shape[..1])?))
-    }
-
-    /// A convolution of one frame, whatever number of dimensions its weight has in the file.
-    fn conv(&self, name: &str, out: usize, into: usize, side: usize, stride: i64) -> Result<Conv> {
-        let (weight, bias) = self.tensors(name, &[out, into, side, side])?;
-        // Where it halves, the rim is put there before.
-        let padding = if stride == 1 { side as i64 / 2 } else { 0 };
-        Ok(Conv { weight: to_layout(&weight, self.format.layout)?, bias, stride, padding })
-    }
-
-    fn causal(&self, name: &str, out: usize, into: usize, side: usize) -> Result<Causal> {
-        let (weight, bias) = self.tensors(name, &[out, into, 3, side, side])?;
-        let tap = |time| -> Result<Tensor> { Ok(to_layout(&weight.f_select(2, time)?, self.format.layout)?) };
-        let taps = [tap(0)?, tap(1)?, tap(2)?];
-        let conv = Conv { weight: taps[2].shallow_clone(), bias, stride: 1, padding: side as i64 / 2 };
-        Ok(Causal { taps, conv })
-    }
-
-    /// The first half of the outputs of a 1×1×1 convolution.
-    fn means(&self, name: &str, latent: usize) -> Result<Conv> {
-        let (weight, bias) = self.tensors(name, &[2 * latent, 2 * latent, 1, 1])?;
-        let half = |tensor: &Tensor| tensor.f_narrow(0, 0, latent as i64);
-        let weight = to_layout(&half(&weight)?, self.format.layout)?;
-        Ok(Conv { weight, bias: half(&bias)?, stride: 1, padding: 0 })
-    }
-
-    fn norm(&self, name: &str, channels: usize) -> Result<Norm> {
-        let gamma = self.weights.load(&format!("{name}.gamma"), &[1, channels, 1, 1], Kind::Float, self.device)?;
-        Ok(Norm { gamma: gamma.f_mul_scalar((channels as f64).sqrt())? })
-    }
-
-    fn resnet(&self, name: &str, into: usize, out: usize) -> Result<Resnet> {
-        Ok(Resnet {
-            norm1: self.norm(&format!("{name}.norm1"), into)?,
-            conv1: self.causal(&format!("{name}.conv1"), out, into, 3)?,
-            norm2: self.norm(&format!("{name}.norm2"), out)?,
-            conv2: self.causal(&format!("{name}.conv2"), out, out, 3)?,
-            shortcut: match into != out {
-                true => Some(self.conv(&format!("{name}.conv_shortcut"), out, into, 1, 1)?),
-                false => None,
-            },
-        })
     }
 }

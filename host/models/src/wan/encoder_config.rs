@@ -156,7 +156,7 @@ impl EncoderConfig {
     /// # Errors
     /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as FP8.
     pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
-        Weights::of_encoder(file, identity, self)?.all_present()
+        Weights::of_encoder(file, identity, self, tch::Device::Cpu)?.all_present()
     }
 
     /// What keeps the encoder from being loaded, a line each.

@@ -1,27 +1,31 @@
-//! The encoder's layers, as libtorch has them. A clip's frames are a batch, [T, C, H, W]: a convolution over three frames is three over one,
-//! summed. What a layer has to remember of the frames before is kept in [`Past`].
+//! The encoder's layers. A clip's frames are a batch, [T, C, H, W]: a convolution over three frames
+//! is three over one, summed. A layer keeps what it has to remember of the frames before in
+//! [`Past`].
 
-use tch::{Device, Kind, Tensor};
-use tilewright_torch::{attention, to_layout};
+use tch::Kind;
+use tilewright_nn::{CausalOps, Ops, Scope};
 
-use super::encoder_state::layout_of;
-use crate::{ComputeFormat, Result};
+use super::layers::gamma;
+use crate::Result;
 
-/// What diffusers' `F.normalize` never divides by less than.
-const LEAST_LENGTH: f64 = 1e-12;
-
-/// The last frames that each layer has seen, in the order in which the layers run. Tensors are replaced and never written to.
-#[derive(Debug, Default)]
-pub(super) struct Past {
-    pub frames: Vec<Option<Tensor>>,
+/// The last frames that each layer has seen, in the order in which the layers run. Tensors are
+/// replaced and never written to.
+#[derive(Debug)]
+pub(super) struct Past<T> {
+    pub frames: Vec<Option<T>>,
     layer: usize,
 }
 
-impl Past {
+impl<T> Default for Past<T> {
+    fn default() -> Self {
+        Self { frames: Vec::new(), layer: 0 }
+    }
+}
+
+impl<T> Past<T> {
     /// The same, to go back to.
-    pub fn snapshot(&self) -> Self {
-        let frames = self.frames.iter().map(|frames| frames.as_ref().map(Tensor::shallow_clone));
-        Self { frames: frames.collect(), layer: 0 }
+    pub fn snapshot(&self, share: impl Fn(&T) -> T) -> Self {
+        Self { frames: self.frames.iter().map(|frames| frames.as_ref().map(&share)).collect(), layer: 0 }
     }
 
     /// The layers run once more.
@@ -29,8 +33,9 @@ impl Past {
         self.layer = 0;
     }
 
-    /// What the layer at hand remembers and these frames, one after the other, and how many it remembered; it will remember the last `most`.
-    fn joined(&mut self, frames: Tensor, most: i64) -> Result<(Tensor, i64)> {
+    /// What the layer at hand remembers and these frames, one after the other, and how many it
+    /// remembered; it will remember the last `most`.
+    fn joined<O: CausalOps<Tensor = T>>(&mut self, ops: &O, frames: T, most: i64) -> Result<(T, i64)> {
         if self.frames.len() <= self.layer {
             self.frames.push(None);
         }
@@ -39,71 +44,94 @@ impl Past {
         let (joined, before) = match place.take() {
             Some(past) => {
                 // After a change of plans the past may be in another type or order, or elsewhere.
-                let past = past.f_to_device(frames.device())?.f_to_kind(frames.kind())?;
-                let past = to_layout(&past, layout_of(&frames))?;
-                (Tensor::f_cat(&[&past, &frames], 0)?, past.size()[0])
+                let past = ops.matched(&past, &frames)?;
+                let before = ops.extents(&past)?[0];
+                (ops.joined(&[past, ops.share(&frames)], 0)?, before)
             }
-            None => (frames, 0),
+            None => (ops.share(&frames), 0),
         };
-        let kept = most.min(joined.size()[0]);
-        let last = joined.f_narrow(0, joined.size()[0] - kept, kept)?;
+        let count = ops.extents(&joined)?[0];
+        let kept = most.min(count);
         // A copy: a view would keep all frames.
-        let mut copy = last.f_empty_like()?;
-        copy.f_copy_(&last)?;
-        *place = Some(copy);
+        *place = Some(ops.copied(&ops.narrow(&joined, 0, count - kept, kept)?)?);
         Ok((joined, before))
     }
 }
 
 /// A convolution of one frame.
 #[derive(Debug)]
-pub(super) struct Conv {
-    pub weight: Tensor,
-    pub bias: Tensor,
-    pub stride: i64,
-    pub padding: i64,
+pub(super) struct Conv<O: Ops> {
+    weight: O::Weight,
+    bias: O::Weight,
+    stride: i64,
+    padding: i64,
 }
 
-impl Conv {
-    pub fn forward(&self, input: &Tensor, format: &ComputeFormat) -> Result<Tensor> {
-        self.convolve(input, format, &self.weight, Some(&self.bias))
+impl<O: CausalOps> Conv<O> {
+    /// A convolution with a window of `side` by `side` pixels. One that halves is given its rim
+    /// before.
+    pub fn build(scope: &Scope<'_, O>, into: i64, out: i64, side: i64, stride: i64) -> Result<Self> {
+        let shape = [out, into, side, side];
+        let weight = scope.ops().arranged(&scope.product("weight", &shape)?, &[0, 1, 2, 3], &shape)?;
+        let padding = if stride == 1 { side / 2 } else { 0 };
+        Ok(Self { weight, bias: scope.product("bias", &[out])?, stride, padding })
     }
 
-    fn convolve(
-        &self,
-        input: &Tensor,
-        format: &ComputeFormat,
-        weight: &Tensor,
-        bias: Option<&Tensor>,
-    ) -> Result<Tensor> {
-        let input = to_layout(&input.f_to_kind(format.convolution)?, format.layout)?;
-        let (stride, padding) = ([self.stride; 2], [self.padding; 2]);
-        Ok(input.f_conv2d(weight, bias, stride, padding, [1, 1], 1)?.f_to_kind(format.rest)?)
+    /// A convolution of single pixels, whose weights have an axis for frames.
+    fn pointwise(scope: &Scope<'_, O>, into: i64, out: i64) -> Result<Self> {
+        let weight = scope.product("weight", &[out, into, 1, 1, 1])?;
+        let weight = scope.ops().arranged(&weight, &[0, 1, 2, 3, 4], &[out, into, 1, 1])?;
+        Ok(Self { weight, bias: scope.product("bias", &[out])?, stride: 1, padding: 0 })
+    }
+
+    /// The first half of the outputs of a convolution of single pixels.
+    pub fn first_half(scope: &Scope<'_, O>, channels: i64) -> Result<Self> {
+        let whole = Self::pointwise(scope, 2 * channels, 2 * channels)?;
+        let half = |weight| scope.ops().first_outputs(weight, channels);
+        Ok(Self { weight: half(&whole.weight)?, bias: half(&whole.bias)?, ..whole })
+    }
+
+    pub fn forward(&self, ops: &O, input: &O::Tensor) -> Result<O::Tensor> {
+        self.convolve(ops, input, &self.weight, Some(&self.bias))
+    }
+
+    fn convolve(&self, ops: &O, input: &O::Tensor, weight: &O::Weight, bias: Option<&O::Weight>) -> Result<O::Tensor> {
+        let input = ops.ordered(&ops.converted(ops.share(input), ops.format().convolution)?)?;
+        let output = ops.convolve(&input, weight, bias, self.stride, [self.padding; 2])?;
+        Ok(ops.converted(output, ops.format().rest)?)
     }
 }
 
 /// A convolution of each frame and the two before it; before the first stand zeros.
 #[derive(Debug)]
-pub(super) struct Causal {
-    /// For the frame two before, the one before, the frame itself.
-    pub taps: [Tensor; 3],
+pub(super) struct Causal<O: Ops> {
+    /// For the frame two before, and the one before.
+    earlier: [O::Weight; 2],
     /// Of the frame itself.
-    pub conv: Conv,
+    conv: Conv<O>,
 }
 
-impl Causal {
-    pub fn forward(&self, input: Tensor, past: &mut Past, format: &ComputeFormat) -> Result<Tensor> {
-        let frames = input.size()[0];
-        let (all, before) = past.joined(input.f_to_kind(format.convolution)?, 2)?;
+impl<O: CausalOps> Causal<O> {
+    /// A convolution with a window of three frames and `side` by `side` pixels.
+    pub fn build(scope: &Scope<'_, O>, into: i64, out: i64, side: i64) -> Result<Self> {
+        let weight = scope.product("weight", &[out, into, 3, side, side])?;
+        let tap = |time| scope.ops().tap(&weight, time);
+        let bias = scope.product("bias", &[out])?;
+        Ok(Self { earlier: [tap(0)?, tap(1)?], conv: Conv { weight: tap(2)?, bias, stride: 1, padding: side / 2 } })
+    }
+
+    pub fn forward(&self, ops: &O, input: O::Tensor, past: &mut Past<O::Tensor>) -> Result<O::Tensor> {
+        let frames = ops.extents(&input)?[0];
+        let (all, before) = past.joined(ops, ops.converted(ops.share(&input), ops.format().convolution)?, 2)?;
         drop(input);
-        let now = all.f_narrow(0, before, frames)?;
-        let output = self.conv.convolve(&now, format, &self.taps[2], Some(&self.conv.bias))?;
-        for (tap, back) in [(&self.taps[1], 1), (&self.taps[0], 2)] {
+        let now = ops.narrow(&all, 0, before, frames)?;
+        let output = self.conv.forward(ops, &now)?;
+        for (tap, back) in [(&self.earlier[1], 1), (&self.earlier[0], 2)] {
             let first = (back - before).max(0);
             if first < frames {
-                let earlier = all.f_narrow(0, before + first - back, frames - first)?;
-                let added = self.conv.convolve(&earlier, format, tap, None)?;
-                let _ = output.f_narrow(0, first, frames - first)?.f_add_(&added)?;
+                let earlier = ops.narrow(&all, 0, before + first - back, frames - first)?;
+                let added = self.conv.convolve(ops, &earlier, tap, None)?;
+                ops.add_onto(&ops.narrow(&output, 0, first, frames - first)?, &added)?;
             }
         }
         Ok(output)
@@ -112,100 +140,130 @@ impl Causal {
 
 /// Divides each pixel by the length of its channels.
 #[derive(Debug)]
-pub(super) struct Norm {
+pub(super) struct Norm<O: Ops> {
     /// [1, C, 1, 1] in f32, times the square root of C.
-    pub gamma: Tensor,
+    gamma: O::Weight,
 }
 
-impl Norm {
-    pub fn forward(&self, input: &Tensor, format: &ComputeFormat) -> Result<Tensor> {
-        let length = input.f_norm_scalaropt_dim_dtype(2, [1], true, Kind::Float)?.f_clamp_min_(LEAST_LENGTH)?;
-        // In f32, whatever the input's type.
-        Ok(input.f_div(&length)?.f_mul_(&self.gamma)?.f_to_kind(format.rest)?)
+impl<O: CausalOps> Norm<O> {
+    pub fn build(scope: &Scope<'_, O>, channels: i64) -> Result<Self> {
+        let ops = scope.ops();
+        let gamma = ops.scaled(&gamma(scope, channels, Kind::Float)?, (channels as f64).sqrt())?;
+        Ok(Self { gamma: ops.arranged(&gamma, &[0, 1, 2, 3], &[1, channels, 1, 1])? })
     }
 
-    pub fn forward_silu(&self, input: &Tensor, format: &ComputeFormat) -> Result<Tensor> {
-        Ok(self.forward(input, format)?.f_silu_()?)
+    fn forward(&self, ops: &O, input: &O::Tensor) -> Result<O::Tensor> {
+        Ok(ops.unit_norm_at_once(input, &self.gamma)?)
+    }
+
+    pub fn forward_silu(&self, ops: &O, input: &O::Tensor) -> Result<O::Tensor> {
+        Ok(ops.silu(self.forward(ops, input)?)?)
     }
 }
 
+/// Norm, SiLU and convolution, twice, added to the input.
 #[derive(Debug)]
-pub(super) struct Resnet {
-    pub norm1: Norm,
-    pub conv1: Causal,
-    pub norm2: Norm,
-    pub conv2: Causal,
-    pub shortcut: Option<Conv>,
+pub(super) struct Resnet<O: Ops> {
+    norm1: Norm<O>,
+    conv1: Causal<O>,
+    norm2: Norm<O>,
+    conv2: Causal<O>,
+    shortcut: Option<Conv<O>>,
 }
 
-impl Resnet {
-    pub fn forward(&self, input: Tensor, past: &mut Past, format: &ComputeFormat) -> Result<Tensor> {
-        let mut hidden = self.norm1.forward_silu(&input, format)?;
-        hidden = self.conv1.forward(hidden, past, format)?;
-        hidden = self.norm2.forward_silu(&hidden, format)?;
-        hidden = self.conv2.forward(hidden, past, format)?;
-        Ok(match &self.shortcut {
-            Some(conv) => hidden.f_add_(&conv.forward(&input, format)?)?,
-            None => hidden.f_add_(&input)?,
+impl<O: CausalOps> Resnet<O> {
+    pub fn build(scope: &Scope<'_, O>, into: i64, out: i64) -> Result<Self> {
+        Ok(Self {
+            norm1: Norm::build(&scope.at("norm1"), into)?,
+            conv1: Causal::build(&scope.at("conv1"), into, out, 3)?,
+            norm2: Norm::build(&scope.at("norm2"), out)?,
+            conv2: Causal::build(&scope.at("conv2"), out, out, 3)?,
+            shortcut: (into != out).then(|| Conv::pointwise(&scope.at("conv_shortcut"), into, out)).transpose()?,
         })
+    }
+
+    pub fn forward(&self, ops: &O, input: O::Tensor, past: &mut Past<O::Tensor>) -> Result<O::Tensor> {
+        let mut hidden = self.norm1.forward_silu(ops, &input)?;
+        hidden = self.conv1.forward(ops, hidden, past)?;
+        hidden = self.norm2.forward_silu(ops, &hidden)?;
+        hidden = self.conv2.forward(ops, hidden, past)?;
+        match &self.shortcut {
+            Some(conv) => ops.add_onto(&hidden, &conv.forward(ops, &input)?)?,
+            None => ops.add_onto(&hidden, &input)?,
+        }
+        Ok(hidden)
     }
 }
 
 /// The attention of one head within each frame.
 #[derive(Debug)]
-pub(super) struct Attention {
-    pub norm: Norm,
-    pub mixed: Conv,
-    pub output: Conv,
-    /// Fused attention is right on this device for this width and type.
-    pub fused: bool,
+pub(super) struct Attention<O: Ops> {
+    norm: Norm<O>,
+    mixed: Conv<O>,
+    output: Conv<O>,
 }
 
-impl Attention {
-    pub fn forward(&self, input: Tensor, format: &ComputeFormat) -> Result<Tensor> {
-        let (frames, channels, height, width) = input.size4()?;
-        let mixed = self.mixed.forward(&self.norm.forward(&input, format)?, format)?;
-        let tokens = mixed.f_to_kind(format.convolution)?.f_flatten(2, 3)?.f_transpose(1, 2)?;
-        let part = |index| tokens.f_narrow(2, index * channels, channels)?.f_contiguous();
+impl<O: CausalOps> Attention<O> {
+    pub fn build(scope: &Scope<'_, O>, channels: i64) -> Result<Self> {
+        Ok(Self {
+            norm: Norm::build(&scope.at("norm"), channels)?,
+            mixed: Conv::build(&scope.at("to_qkv"), channels, 3 * channels, 1, 1)?,
+            output: Conv::build(&scope.at("proj"), channels, channels, 1, 1)?,
+        })
+    }
+
+    pub fn forward(&self, ops: &O, input: O::Tensor) -> Result<O::Tensor> {
+        let shape = ops.extents(&input)?;
+        let [frames, channels, height, width] = shape;
+        let mixed = self.mixed.forward(ops, &self.norm.forward(ops, &input)?)?;
+        let tokens = ops.converted(ops.share(&mixed), ops.format().convolution)?;
+        let tokens = ops.transpose(&ops.reshape(&tokens, &[frames, 3 * channels, height * width])?, 1, 2)?;
+        let part = |index: i64| ops.contiguous(&ops.narrow(&tokens, 2, index * channels, channels)?);
         let (query, key, value) = (part(0)?, part(1)?, part(2)?);
-        let attended = match self.fused {
-            true => attention::fused(query, &key, &value)?,
-            false => attention::plain(&query, &key, &value)?,
-        };
-        let attended = attended.f_transpose(1, 2)?.f_reshape([frames, channels, height, width])?;
-        Ok(self.output.forward(&attended, format)?.f_add_(&input)?)
+        let attended = ops.attention(query, &key, &value)?;
+        let attended = ops.reshape(&ops.transpose(&attended, 1, 2)?, &shape)?;
+        let output = self.output.forward(ops, &attended)?;
+        ops.add_onto(&output, &input)?;
+        Ok(output)
     }
 }
 
 /// Halves height and width, and perhaps the frames.
 #[derive(Debug)]
-pub(super) struct Downsample {
-    pub space: Conv,
+pub(super) struct Downsample<O: Ops> {
+    space: Conv<O>,
     /// A convolution of stride 2 over three frames, the last one of those before among them.
-    pub time: Option<Causal>,
+    time: Option<Causal<O>>,
 }
 
-impl Downsample {
-    pub fn forward(&self, input: Tensor, past: &mut Past, format: &ComputeFormat) -> Result<Tensor> {
+impl<O: CausalOps> Downsample<O> {
+    pub fn build(scope: &Scope<'_, O>, channels: i64, is_temporal: bool) -> Result<Self> {
+        let space = Conv::build(&scope.at("resample.1"), channels, channels, 3, 2)?;
+        let time = is_temporal.then(|| Causal::build(&scope.at("time_conv"), channels, channels, 1));
+        Ok(Self { space, time: time.transpose()? })
+    }
+
+    pub fn forward(&self, ops: &O, input: O::Tensor, past: &mut Past<O::Tensor>) -> Result<O::Tensor> {
         // A column and a row of zeros, at the far sides only.
-        let input = input.f_constant_pad_nd([0, 1, 0, 1])?;
-        let output = self.space.forward(&input, format)?;
-        drop(input);
+        let padded = ops.padded(&input, &[0, 1, 0, 1])?;
+        let output = self.space.forward(ops, &padded)?;
+        drop(padded);
         let Some(time) = &self.time else { return Ok(output) };
-        let frames = output.size()[0];
-        let (all, before) = past.joined(output, 1)?;
+        let frames = ops.extents(&output)?[0];
+        let (all, before) = past.joined(ops, output, 1)?;
         // The first frame of a clip stays as it is.
         if before == 0 {
             return Ok(all);
         }
-        let every_other = |first: i64| all.f_slice(0, first, first + frames - 1, 2);
-        let sum = time.conv.convolve(&every_other(0)?, format, &time.taps[0], Some(&time.conv.bias))?;
-        let sum = sum.f_add(&time.conv.convolve(&every_other(1)?, format, &time.taps[1], None)?)?;
-        Ok(sum.f_add(&time.conv.convolve(&every_other(2)?, format, &time.taps[2], None)?)?)
+        let every_other = |first: i64| ops.every_other(&all, first..first + frames - 1);
+        let sum = time.conv.convolve(ops, &every_other(0)?, &time.earlier[0], Some(&time.conv.bias))?;
+        let sum = ops.added(&sum, &time.conv.convolve(ops, &every_other(1)?, &time.earlier[1], None)?)?;
+        Ok(ops.added(&sum, &time.conv.convolve(ops, &every_other(2)?, &time.conv.weight, None)?)?)
     }
 }
 
-/// What WAN 2.2 adds to a down block's output: its input, averaged over neighbouring pixels, frames and channels (diffusers' `AvgDown3D`).
+/// WAN 2.2's addition to a down block's output: its input, averaged over neighbouring pixels,
+/// frames and channels (diffusers' `AvgDown3D`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Average {
     pub channels: i64,
@@ -215,37 +273,29 @@ pub(super) struct Average {
 }
 
 impl Average {
-    pub fn forward(&self, input: &Tensor) -> Result<Tensor> {
+    pub fn forward<O: CausalOps>(&self, ops: &O, input: &O::Tensor) -> Result<O::Tensor> {
         let Self { channels, time, space } = *self;
         // Zeros stand before the first frame, which is alone.
-        let lacking = (time - input.size()[0] % time) % time;
-        let input = input.f_constant_pad_nd([0, 0, 0, 0, 0, 0, lacking, 0])?;
-        let (frames, into, height, width) = input.size4()?;
+        let lacking = (time - ops.extents(input)?[0] % time) % time;
+        let input = ops.padded(input, &[0, 0, 0, 0, 0, 0, lacking, 0])?;
+        let [frames, into, height, width] = ops.extents(&input)?;
         let (frames, height, width) = (frames / time, height / space, width / space);
-        let apart = input.f_reshape([frames, time, into, height, space, width, space])?;
+        let apart = ops.reshape(&input, &[frames, time, into, height, space, width, space])?;
         let group = into * time * space * space / channels;
-        let grouped = apart.f_permute([0, 2, 1, 4, 6, 3, 5])?.f_reshape([frames, channels, group, height, width])?;
-        Ok(grouped.f_mean_dim([2_i64].as_slice(), false, None)?)
+        let grouped = ops.permuted(&apart, &[0, 2, 1, 4, 6, 3, 5])?;
+        let grouped = ops.reshape(&grouped, &[frames, channels, group, height, width])?;
+        Ok(ops.mean(&grouped, 2)?)
     }
 }
 
-/// Squares of `side` pixels become channels: [T, C, H, W] to [T, C·side², H/side, W/side] (diffusers' `patchify`).
-pub(super) fn patches(frames: &Tensor, side: i64) -> Result<Tensor> {
+/// Squares of `side` pixels become channels: [T, C, H, W] to [T, C·side², H/side, W/side]
+/// (diffusers' `patchify`).
+pub(super) fn patches<O: CausalOps>(ops: &O, frames: &O::Tensor, side: i64) -> Result<O::Tensor> {
     if side == 1 {
-        return Ok(frames.shallow_clone());
+        return Ok(ops.share(frames));
     }
-    let (count, channels, height, width) = frames.size4()?;
-    let apart = frames.f_reshape([count, channels, height / side, side, width / side, side])?;
-    let apart = apart.f_permute([0, 1, 5, 3, 2, 4])?;
-    Ok(apart.f_reshape([count, channels * side * side, height / side, width / side])?)
-}
-
-/// Whether fused attention is right on this device.
-pub(super) fn fused(device: Device, channels: usize, format: &ComputeFormat) -> bool {
-    let dtype = match format.convolution {
-        Kind::BFloat16 => tilewright_plan::Dtype::Bf16,
-        Kind::Half => tilewright_plan::Dtype::F16,
-        _ => tilewright_plan::Dtype::F32,
-    };
-    attention::fused_agrees(device, channels as i64, dtype)
+    let [count, channels, height, width] = ops.extents(frames)?;
+    let apart = ops.reshape(frames, &[count, channels, height / side, side, width / side, side])?;
+    let apart = ops.permuted(&apart, &[0, 1, 5, 3, 2, 4])?;
+    Ok(ops.reshape(&apart, &[count, channels * side * side, height / side, width / side])?)
 }

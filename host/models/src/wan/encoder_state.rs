@@ -13,7 +13,7 @@ pub type Place = [(i64, i64); 2];
 /// Where an encode stands in its clip.
 #[derive(Debug, Default)]
 pub struct EncoderState {
-    pub(super) past: Past,
+    pub(super) past: Past<Tensor>,
     /// Height and width of the frames, once there were some.
     pub(super) size: Option<[i64; 2]>,
 }
@@ -32,7 +32,7 @@ pub struct Part<'a> {
 impl EncoderState {
     /// The same state, to go back to. It shares its tensors, which are replaced and never written to: it holds memory only once the encode has gone on.
     pub fn snapshot(&self) -> Self {
-        Self { past: self.past.snapshot(), size: self.size }
+        Self { past: self.past.snapshot(Tensor::shallow_clone), size: self.size }
     }
 
     /// Bytes of what is remembered.
@@ -112,7 +112,7 @@ impl EncoderState {
 }
 
 /// The order that a tensor [T, C, H, W] has in memory.
-pub(super) fn layout_of(tensor: &Tensor) -> Layout {
+fn layout_of(tensor: &Tensor) -> Layout {
     let last = tensor.stride().get(1) == Some(&1) && tensor.size().get(1) != Some(&1);
     if last { Layout::ChannelsLast } else { Layout::ChannelsFirst }
 }

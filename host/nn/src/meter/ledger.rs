@@ -1,12 +1,20 @@
-//! The bytes that a meter's tensors hold.
+//! The bytes that a meter's tensors hold, and the time that its operations take.
 
 use std::{cell::Cell, rc::Rc};
 
-/// The bytes that are held, and the most that were.
-#[derive(Debug, Default)]
-pub(super) struct Ledger {
+/// The bytes that are held, the most that were, and the time that was spent.
+#[derive(Debug)]
+pub(crate) struct Ledger {
     held: Cell<u64>,
     peak: Cell<u64>,
+    seconds: Cell<f64>,
+    times: Cell<f64>,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self { held: Cell::new(0), peak: Cell::new(0), seconds: Cell::new(0.0), times: Cell::new(1.0) }
+    }
 }
 
 impl Ledger {
@@ -16,6 +24,30 @@ impl Ledger {
 
     pub fn peak(&self) -> u64 {
         self.peak.get()
+    }
+
+    /// From here on the peak is that of what follows.
+    pub fn reset_peak(&self) {
+        self.peak.set(self.held.get());
+    }
+
+    pub fn seconds(&self) -> f64 {
+        self.seconds.get()
+    }
+
+    /// Counts time as often as was said last.
+    pub fn spend(&self, seconds: f64) {
+        self.seconds.set(self.seconds.get() + seconds * self.times.get());
+    }
+
+    /// How often time is counted.
+    pub fn times(&self) -> f64 {
+        self.times.get()
+    }
+
+    /// Counts time so often from here on: laps of a loop stand for others.
+    pub fn repeat(&self, times: f64) {
+        self.times.set(times);
     }
 }
 

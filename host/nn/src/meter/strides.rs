@@ -1,7 +1,7 @@
 //! Extents and strides as libtorch keeps them: they decide which operations are views and which
 //! copy.
 
-use std::array;
+use std::{array, ops::Range};
 
 /// The most axes of a tensor.
 const MOST: usize = 8;
@@ -115,6 +115,11 @@ impl Axes {
         true
     }
 
+    /// True for a picture of several channels whose channels are innermost.
+    pub fn has_channels_innermost(&self) -> bool {
+        self.length > 1 && self.strides[1] == 1 && self.extents[1] != 1
+    }
+
     /// Part of an axis; none if it is not there.
     pub fn narrow(&self, axis: usize, start: i64, length: i64) -> Option<Self> {
         let extent = *self.extents().get(axis)?;
@@ -133,6 +138,26 @@ impl Axes {
             axes.strides.swap(one, other);
             axes
         })
+    }
+
+    /// The axes in another order; none if that is no order of them.
+    pub fn permute(&self, order: &[usize]) -> Option<Self> {
+        let is_order = order.len() == self.length && (0..self.length).all(|axis| order.contains(&axis));
+        is_order.then(|| {
+            let mut axes = *self;
+            for (place, &axis) in order.iter().enumerate() {
+                (axes.extents[place], axes.strides[place]) = (self.extents[axis], self.strides[axis]);
+            }
+            axes
+        })
+    }
+
+    /// Every other index of the first axis; none if the range is not there.
+    pub fn every_other(&self, range: Range<i64>) -> Option<Self> {
+        let mut axes = self.narrow(0, range.start, range.end - range.start)?;
+        axes.extents[0] = (range.end - range.start + 1) / 2;
+        axes.strides[0] = axes.strides[0].saturating_mul(2);
+        Some(axes)
     }
 
     /// Other extents of as many values over the same memory; none if no strides give them (pytorch

@@ -78,7 +78,7 @@ impl Search<'_> {
     /// The best of the clip's tiles, or the same in chunks with the state of those that wait in host memory: frames leave before the end.
     fn streamed(&mut self, best: Priced) -> Priced {
         let is_free = self.begun.is_none() && !self.bounds.leanest;
-        let is_offered = is_free && self.request.hint("offer.offload") == Some("true");
+        let is_offered = is_free && self.request.capabilities.offload;
         if is_offered && best.plan.kind() == Kind::Blended {
             let plan = Plan { time: self.anchor, offload: true, reason: String::new(), ..best.plan };
             if let Answer::Fits(priced) = self.price(plan)

@@ -1,7 +1,7 @@
 //! Clips whose causal state is carried: chunks, bands, and tiles last.
 
 use tilewright_sdk::{
-    Attempt, Backend, Dtype, Failure, Hint, Kind, Layout, Objective, Plan, Policy, Precision, Space, Tile, Time,
+    Attempt, Backend, Direction, Dtype, Failure, Kind, Layout, Objective, Plan, Policy, Precision, Space, Tile, Time,
 };
 
 use super::{adaptive, both, decide, prices::Case};
@@ -52,7 +52,7 @@ fn shorter_chunks_then_bands_then_tiles_over_the_whole_clip() {
     let at = |limit: f64| {
         let case = Case { exact: true, per_chunk: 0.5, ..cpu(limit, Objective::Fastest) };
         let plan = decide(&case, vec![]);
-        assert!(case.price(&plan).peak_bytes as f64 * 1.03 <= case.request().memory_limit as f64);
+        assert!(case.price(&plan).peak_bytes as f64 * 1.03 <= case.request().memory.limit_bytes as f64);
         divided(&plan)
     };
     assert_eq!(at(100.0), (Kind::Whole, Time::Whole));
@@ -85,11 +85,12 @@ fn tiles_stream_where_their_state_can_wait_in_host_memory() {
     assert_eq!(at(Some(0.01)), (carried(4), true));
     assert_eq!(at(Some(0.05)), (Time::Whole, false));
     // Under way they go on like that, in shorter chunks.
-    let case = Case { offload: Some(0.01), done: 4, ..Case::clip(Backend::Cuda, 512, 0.15, Objective::Fastest) };
-    case.install(vec![]);
     let plan = Plan { space: Space::Blended(Tile::square(128, 16)), time: carried(4), offload: true, ..super::f32() };
+    let clip = Case::clip(Backend::Cuda, 512, 0.15, Objective::Fastest);
+    let case = Case { offload: Some(0.01), begun: Some(plan.clone()), ..clip };
+    case.install(vec![]);
     let attempts = [Attempt { plan: plan.clone(), failure: Failure::OutOfMemory(1) }];
-    let next = adaptive().recover(&case.request(), &attempts).unwrap();
+    let next = adaptive().decide(&case.request(), &attempts).unwrap();
     assert_eq!((next.space, next.offload), (plan.space, true));
     assert!(case.price(&next).peak_bytes < case.price(&plan).peak_bytes);
 }
@@ -133,17 +134,17 @@ fn chunks_of_one_decision_are_learnt_as_they_come() {
     let case = Case { per_chunk: 0.0, exact: false, ..cpu(1.2, Objective::Fastest) };
     case.install(vec![]);
     let (request, mut policy) = (case.request(), adaptive());
-    let first = policy.decide(&request).unwrap();
+    let first = policy.decide(&request, &[]).unwrap();
     assert_eq!(divided(&first), (Kind::Whole, carried(4)));
     for _ in 0..3 {
         policy.learn(&request, &first, &case.outcome(&first, 1.0, 2.0));
     }
-    let second = policy.decide(&request).unwrap();
+    let second = policy.decide(&request, &[]).unwrap();
     assert!(!second.is_like(&first));
     // What encoding takes is another matter.
     let mut encode = request;
-    encode.hints.push(Hint { name: "stage".into(), value: "encode".into() });
-    assert!(policy.decide(&encode).unwrap().is_like(&first));
+    encode.direction = Direction::Encode;
+    assert!(policy.decide(&encode, &[]).unwrap().is_like(&first));
 }
 
 #[test]
@@ -154,7 +155,7 @@ fn memory_that_runs_out_gets_shorter_chunks_then_bands_then_tiles() {
     let mut attempts = vec![];
     let mut steps = vec![];
     for _ in 0..4 {
-        let plan = adaptive().recover(&request, &attempts).unwrap();
+        let plan = adaptive().decide(&request, &attempts).unwrap();
         steps.push(divided(&plan));
         attempts.push(Attempt { plan, failure: Failure::OutOfMemory(1 << 20) });
     }
@@ -167,26 +168,27 @@ fn memory_that_runs_out_gets_shorter_chunks_then_bands_then_tiles() {
     let plan = Plan { time: carried(16), layout: Layout::ChannelsLast, ..super::f32() };
     let quicker = busy.price(&plan.clone().exact(&busy.request(), 64));
     let first = [Attempt { plan: plan.clone(), failure: Failure::OutOfMemory(1) }];
-    let next = adaptive().recover(&busy.request(), &first).unwrap();
+    let next = adaptive().decide(&busy.request(), &first).unwrap();
     assert_eq!(divided(&next), (Kind::Whole, carried(8)));
     assert!(quicker.elapsed_ns < busy.price(&next).elapsed_ns && quicker.peak_bytes < busy.price(&next).peak_bytes);
     // Nothing is left to shorten: bands.
     case.install(vec![]);
     let plan = Plan { time: carried(1), layout: Layout::ChannelsLast, ..super::f32() };
     let last = [Attempt { plan, failure: Failure::OutOfMemory(1) }];
-    let next = adaptive().recover(&request, &last).unwrap();
+    let next = adaptive().decide(&request, &last).unwrap();
     assert_eq!(next.kind(), Kind::Exact);
 }
 
 #[test]
 fn values_that_overflow_get_a_wider_type_in_the_same_chunks() {
-    for done in [0, 13] {
-        let case = Case { done, ..Case::clip(Backend::Cuda, 512, 100.0, Objective::Fastest) };
-        case.install(vec![]);
+    for is_under_way in [false, true] {
         let plan = Plan { time: carried(8), ..Plan::whole(Precision::Uniform(Dtype::F16)) };
+        let begun = is_under_way.then(|| plan.clone());
+        let case = Case { begun, ..Case::clip(Backend::Cuda, 512, 100.0, Objective::Fastest) };
+        case.install(vec![]);
         let mut attempts = vec![Attempt { plan, failure: Failure::NonFinite(1) }];
         for word in ["bf16", "mixed-bf16", "f32"] {
-            let next = adaptive().recover(&case.request(), &attempts).unwrap();
+            let next = adaptive().decide(&case.request(), &attempts).unwrap();
             assert_eq!((next.precision.word(), next.time, next.space), (word, carried(8), Space::Whole));
             attempts.push(Attempt { plan: next, failure: Failure::NonFinite(1) });
         }
@@ -199,7 +201,7 @@ fn a_chunk_that_is_wished_for() {
         let case = cpu(limit, Objective::Fastest);
         case.install(vec![]);
         let settings = Adaptive::describe().defaults().with("chunk", chunk);
-        Adaptive::configure(&settings).unwrap().decide(&case.request()).unwrap()
+        Adaptive::configure(&settings).unwrap().decide(&case.request(), &[]).unwrap()
     };
     assert_eq!(with(0, 100.0).time, carried(4));
     assert_eq!(with(1, 100.0).time, carried(1));
@@ -216,4 +218,21 @@ fn a_person_is_told_how_the_clip_is_divided() {
     let reason = |limit| decide(&Case { per_chunk: 0.0, ..cpu(limit, Objective::Fastest) }, vec![]).reason;
     assert!(reason(1.2).starts_with("whole, 4 frames at a time; fastest of "), "{}", reason(1.2));
     assert!(reason(0.25).contains(" frame at a time as whole does not fit: "), "{}", reason(0.25));
+}
+
+#[test]
+fn a_clip_that_another_policy_began_goes_on() {
+    // Asked with no attempts: tiles go on as they were cut, and in no narrower type.
+    let tiles = Plan { space: Space::Blended(Tile::square(256, 32)), time: carried(4), ..super::f32() };
+    let bands = Plan { time: carried(8), layout: Layout::ChannelsLast, ..super::f32() };
+    let whole = Plan { time: Time::Whole, ..super::f32() };
+    for begun in [tiles, bands, whole] {
+        let case = Case::clip(Backend::Cuda, 512, 100.0, Objective::Fastest);
+        let plan = decide(&Case { begun: Some(begun.clone()), ..case }, vec![]);
+        let is_tiled = begun.kind() == Kind::Blended;
+        assert_eq!(plan.kind() == Kind::Blended, is_tiled);
+        assert!(!is_tiled || plan.space == begun.space);
+        assert_eq!((plan.time == Time::Whole, plan.layout), (begun.time == Time::Whole, begun.layout));
+        assert_eq!(plan.precision, begun.precision);
+    }
 }

@@ -75,24 +75,24 @@ fn one_run_on_a_machine_four_times_slower_changes_nothing() {
     for case in cases() {
         let request = case.request();
         case.install(vec![]);
-        let best = adaptive().decide(&request).unwrap();
+        let best = adaptive().decide(&request, &[]).unwrap();
         // Measured before: nothing, the plan itself, other plans, or all of them.
         let itself = vec![case.trial(&best, 1.0, 1.0)];
         let others: Vec<Trial> = kinds(&case).iter().map(|plan| case.trial(plan, 1.0, 1.0)).collect();
         let all = [itself.clone(), others.clone()].concat();
         for known in [vec![], itself, others, all] {
             case.install(known.clone());
-            let best = adaptive().decide(&request).unwrap();
+            let best = adaptive().decide(&request, &[]).unwrap();
             let slow = case.trial(&best, 4.0, 1.0);
             case.install([vec![slow], known].concat());
-            let next = adaptive().decide(&request).unwrap();
+            let next = adaptive().decide(&request, &[]).unwrap();
             assert!(next.is_like(&best), "{case:?}: {next:?} instead of {best:?}");
         }
         // A long-lived host without a history.
         case.install(vec![]);
         let mut policy = adaptive();
         policy.learn(&request, &best, &case.outcome(&best, 4.0, 1.0));
-        let next = policy.decide(&request).unwrap();
+        let next = policy.decide(&request, &[]).unwrap();
         assert!(next.is_like(&best), "{case:?}: learnt {next:?} instead of {best:?}");
     }
 }
@@ -102,13 +102,13 @@ fn one_run_on_a_machine_four_times_slower_changes_nothing() {
 fn regret(case: &Case, busy: f64, mut history: History, learns: bool) -> f64 {
     let request = case.request();
     case.install(vec![]);
-    let best = adaptive().decide(&request).unwrap();
+    let best = adaptive().decide(&request, &[]).unwrap();
     let mut numbers = Numbers(20_261_122);
     let mut policy = adaptive();
     let (mut taken, mut least) = (0.0, 0.0);
     for _ in 0..1000 {
         case.install(if learns { vec![] } else { history.told() });
-        let plan = if learns { policy.decide(&request) } else { adaptive().decide(&request) }.unwrap();
+        let plan = if learns { policy.decide(&request, &[]) } else { adaptive().decide(&request, &[]) }.unwrap();
         let slowness = if numbers.share() < busy { 1.5 + 2.5 * numbers.share() } else { 1.0 + 0.05 * numbers.share() };
         let outcome: Outcome = case.outcome(&plan, 1.3 * slowness, 1.0);
         taken += outcome.elapsed_ns as f64;
@@ -150,7 +150,7 @@ fn a_plan_that_is_slow_every_time_is_left() {
     let mut slow = 0;
     for _ in 0..20 {
         case.install(history.told());
-        let plan = adaptive().decide(&request).unwrap();
+        let plan = adaptive().decide(&request, &[]).unwrap();
         let is_whole = plan.kind() == tilewright_sdk::Kind::Whole;
         slow += u32::from(is_whole);
         let outcome = case.outcome(&plan, if is_whole { 2.0 } else { 1.0 }, 1.0);

@@ -4,8 +4,8 @@
 use std::{cell::Cell, rc::Rc};
 
 use tilewright_sdk::{
-    Backend, Cost, Device, Dtype, Hint, Kind, Layout, Model, Objective, Outcome, Plan, Precision, Request, Time, Trial,
-    host::Stub,
+    Backend, Capabilities, Cost, Device, Direction, Dtype, Kind, Layout, Memory, Model, Objective, Outcome, Plan,
+    Precision, Request, Time, Trial, UnderWay, host::Stub,
 };
 
 /// Bytes per pixel held at once, whole, in f32.
@@ -33,8 +33,8 @@ pub struct Case {
     pub batch: u32,
     /// More than one: a clip whose causal state is carried.
     pub frames: u32,
-    /// Output frames of the clip that have left.
-    pub done: u32,
+    /// The plan that the clip is under way with, its first frames delivered.
+    pub begun: Option<Plan>,
     /// The state of tiles that wait can be kept in host memory, for so much more time; none where it can't.
     pub offload: Option<f64>,
     /// What each chunk takes on top, as a share of a frame's time.
@@ -56,7 +56,7 @@ impl Case {
             width: side,
             batch: 1,
             frames: 1,
-            done: 0,
+            begun: None,
             per_chunk: 0.04,
             offload: None,
             limit,
@@ -79,15 +79,18 @@ impl Case {
     }
 
     pub fn request(&self) -> Request {
-        let hint = |name: &str, value: &str| Hint { name: name.into(), value: value.into() };
+        let half = [Dtype::Bf16, Dtype::F16].into_iter().filter(|dtype| match dtype {
+            Dtype::Bf16 => self.offered.contains("bf16"),
+            _ => self.offered.contains(",f16"),
+        });
         Request {
+            direction: Direction::Decode,
             model: Model {
                 family: self.family.into(),
                 stored: Dtype::Bf16,
                 quantized: false,
                 parameter_bytes: 1 << 27,
-                spatial_scale: 8,
-                temporal_scale: if self.frames > 1 { LATENT_FRAME } else { 1 },
+                sample_size: None,
             },
             device: Device {
                 backend: self.backend,
@@ -99,21 +102,29 @@ impl Case {
                 unified: false,
                 fast_dtypes: self.fast.clone(),
             },
+            memory: Memory {
+                limit_bytes: (self.limit * self.price(&self.natural()).peak_bytes as f64) as u64,
+                counts_weights: false,
+            },
+            objective: self.objective,
             batch: self.batch,
             frames: self.frames,
             height: self.height,
             width: self.width,
-            memory_limit: (self.limit * self.price(&self.natural()).peak_bytes as f64) as u64,
-            objective: self.objective,
-            hints: vec![
-                hint("offer.dtypes", self.offered),
-                hint("offer.tile-unit", "8"),
-                hint("offer.tile-least", "64"),
-                hint("offer.exact", if self.exact { "true" } else { "false" }),
-                hint("offer.carried", if self.frames > 1 { "true" } else { "false" }),
-                hint("offer.offload", if self.offload.is_some() { "true" } else { "false" }),
-                hint("clip.done", &self.done.to_string()),
-            ],
+            spatial_scale: 8,
+            temporal_scale: if self.frames > 1 { LATENT_FRAME } else { 1 },
+            capabilities: Capabilities {
+                dtypes: std::iter::once(Dtype::F32).chain(half).collect(),
+                tile_unit: 8,
+                tile_least: 64,
+                batch_most: 64,
+                prefetch_most: 0,
+                exact: self.exact,
+                carried: self.frames > 1,
+                offload: self.offload.is_some(),
+            },
+            under_way: self.begun.clone().map(|plan| UnderWay { frames_done: LATENT_FRAME, plan }),
+            hints: vec![],
         }
     }
 

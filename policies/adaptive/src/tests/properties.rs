@@ -24,9 +24,9 @@ prop_compose! {
         offered in select(vec!["f32", "f32,bf16", "f32,bf16,f16"]),
     ) -> Case {
         let (height, width) = (height * 8, width * 8);
-        let (frames, done) = (1 + 4 * latent_frames, 0);
+        let (frames, begun) = (1 + 4 * latent_frames, None);
         let offload = (backend != Backend::Cpu).then_some(per_chunk / 10.0);
-        Case { frames, done, per_chunk, offload, backend, height, width, batch, limit: power.exp2(), objective, family, exact, fast, offered }
+        Case { frames, begun, per_chunk, offload, backend, height, width, batch, limit: power.exp2(), objective, family, exact, fast, offered }
     }
 }
 
@@ -110,9 +110,9 @@ proptest! {
     fn an_answer_fits_wherever_one_does(case in any_case()) {
         let request = case.request();
         let count = case.install(Vec::new());
-        match adaptive().decide(&request) {
-            Ok(plan) => prop_assert!(case.price(&plan).peak_bytes as f64 * 1.03 <= request.memory_limit as f64, "{plan:?}"),
-            Err(_) => prop_assert!(least(&case) as f64 * 1.03 > request.memory_limit as f64),
+        match adaptive().decide(&request, &[]) {
+            Ok(plan) => prop_assert!(case.price(&plan).peak_bytes as f64 * 1.03 <= request.memory.limit_bytes as f64, "{plan:?}"),
+            Err(_) => prop_assert!(least(&case) as f64 * 1.03 > request.memory.limit_bytes as f64),
         }
         prop_assert!(count.get() <= 64, "{} estimates", count.get());
     }
@@ -131,10 +131,10 @@ proptest! {
         }
         let looked_up: Vec<_> = (measured.iter().take(16))
             .filter(|(plan, ..)| newest.iter().any(|known| known.is_like(plan))).cloned().collect();
-        if let Ok(plan) = adaptive().decide(&request) {
+        if let Ok(plan) = adaptive().decide(&request, &[]) {
             let peak = case.price(&plan).peak_bytes as f64 * memory_factor(&plan, &looked_up);
             // Sizes are whole bytes, so a ratio taken from them is off by a hair.
-            prop_assert!(peak <= request.memory_limit as f64 * 1.0001, "{plan:?}");
+            prop_assert!(peak <= request.memory.limit_bytes as f64 * 1.0001, "{plan:?}");
         }
         prop_assert!(count.get() <= 64, "{} estimates", count.get());
     }
@@ -144,15 +144,15 @@ proptest! {
         let measured = ran(&case, measured);
         let request = case.request();
         case.install(history(&case, &measured));
-        let first = adaptive().decide(&request);
+        let first = adaptive().decide(&request, &[]);
         let mut warm = adaptive();
-        prop_assert_eq!(&warm.decide(&request), &first);
+        prop_assert_eq!(&warm.decide(&request, &[]), &first);
         // Other decisions leave nothing behind.
-        let _ = warm.decide(&other.request());
-        prop_assert_eq!(&warm.decide(&request), &first);
+        let _ = warm.decide(&other.request(), &[]);
+        prop_assert_eq!(&warm.decide(&request, &[]), &first);
         if let Ok(plan) = first {
             let attempts = [Attempt { plan, failure: Failure::OutOfMemory(1) }];
-            prop_assert_eq!(warm.recover(&request, &attempts), adaptive().recover(&request, &attempts));
+            prop_assert_eq!(warm.decide(&request, &attempts), adaptive().decide(&request, &attempts));
         }
     }
 
@@ -161,18 +161,18 @@ proptest! {
         let mut request = case.request();
         let count = case.install(Vec::new());
         let least = least(&case);
-        request.memory_limit = request.memory_limit.max((least as f64 * 1.03).ceil() as u64);
+        request.memory.limit_bytes = request.memory.limit_bytes.max((least as f64 * 1.03).ceil() as u64);
         // Much less memory than promised, but enough for some plan with its margin.
-        let real = least as f64 + there_is * (request.memory_limit as f64 - least as f64);
+        let real = least as f64 + there_is * (request.memory.limit_bytes as f64 - least as f64);
         let mut policy = adaptive();
-        let mut plan = policy.decide(&request).unwrap();
+        let mut plan = policy.decide(&request, &[]).unwrap();
         let mut attempts: Vec<Attempt> = Vec::new();
         while case.price(&plan).peak_bytes as f64 > real {
             let held = case.price(&plan).peak_bytes;
             attempts.push(Attempt { plan, failure: Failure::OutOfMemory(1 << 20) });
             prop_assert!(attempts.len() <= 3, "the fourth attempt failed too: {attempts:?}");
             count.set(0);
-            let next = policy.recover(&request, &attempts);
+            let next = policy.decide(&request, &attempts);
             // The only plan left may be a failed one in the other memory order, which the host takes for the same.
             prop_assert!(next.is_ok() || real < 1.3 * least as f64, "{next:?} with room");
             let Ok(next) = next else { return Ok(()) };
@@ -199,14 +199,15 @@ proptest! {
     fn a_clip_under_way_goes_on(
         case in any_case(), plan in any_plan(), non_finite in any::<bool>(), more in vec(any::<bool>(), 0..3),
     ) {
-        let case = Case { frames: case.frames.max(5), done: 4, ..case };
+        let begun = Some(Plan { batch: 1, ..plan.clone() });
+        let case = Case { frames: case.frames.max(5), begun, ..case };
         let request = case.request();
         let count = case.install(Vec::new());
         let failure = |non_finite| if non_finite { Failure::NonFinite(1) } else { Failure::OutOfMemory(1) };
         let mut attempts = vec![Attempt { plan: Plan { batch: 1, ..plan.clone() }, failure: failure(non_finite) }];
         for non_finite in more.into_iter().map(Some).chain([None]) {
             count.set(0);
-            let Ok(next) = adaptive().recover(&request, &attempts) else { break };
+            let Ok(next) = adaptive().decide(&request, &attempts) else { break };
             prop_assert!(count.get() <= 64, "{} estimates", count.get());
             let is_tiled = |plan: &Plan| plan.kind() == Kind::Blended;
             prop_assert_eq!(is_tiled(&plan), is_tiled(&next));
@@ -228,16 +229,16 @@ proptest! {
         let request = case.request();
         let count = case.install(history(&case, &measured));
         let mut policy = adaptive();
-        let Ok(mut plan) = policy.decide(&request) else { return Ok(()) };
+        let Ok(mut plan) = policy.decide(&request, &[]) else { return Ok(()) };
         let mut attempts: Vec<Attempt> = Vec::new();
         for failure in failures {
             let failure = match failure {
                 None => Failure::NonFinite(1),
-                Some(over) => Failure::OverLimit((request.memory_limit as f64 * over) as u64),
+                Some(over) => Failure::OverLimit((request.memory.limit_bytes as f64 * over) as u64),
             };
             attempts.push(Attempt { plan: plan.clone(), failure });
             count.set(0);
-            let Ok(next) = policy.recover(&request, &attempts) else { break };
+            let Ok(next) = policy.decide(&request, &attempts) else { break };
             prop_assert!(count.get() <= 64, "{} estimates", count.get());
             prop_assert!(!attempts.iter().any(|attempt| next.repeats(attempt)), "{next:?} again");
             if matches!(failure, Failure::NonFinite(_)) {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 // The trials handed out during a call, to be freed when it ends.
-static tilewright_policy_decoding_host_list_trial_t handed_out;
+static tilewright_policy_vae_host_list_trial_t handed_out;
 
 static contract_string_t copied(const void *text, size_t length) {
     contract_string_t copy = {.ptr = length ? malloc(length) : NULL, .len = length};
@@ -20,8 +20,8 @@ static contract_string_t words(const char *text) {
 
 // Ends a call: what was lent goes back. True where there is no error.
 static bool ended(const char *error, contract_string_t *message) {
-    tilewright_policy_decoding_host_list_trial_free(&handed_out);
-    handed_out = (tilewright_policy_decoding_host_list_trial_t){0};
+    tilewright_policy_vae_host_list_trial_free(&handed_out);
+    handed_out = (tilewright_policy_vae_host_list_trial_t){0};
     if (error != TW_OK) *message = words(error);
     return error == TW_OK;
 }
@@ -37,6 +37,11 @@ void exports_tilewright_policy_lifecycle_describe(exports_tilewright_policy_life
     said->name = words(tw_describe.name);
     said->version = words(tw_describe.version);
     said->summary = words(tw_describe.summary);
+    static const tw_stage usual[] = {TW_STAGE_DECODE, TW_STAGE_ENCODE};
+    const tw_stage *stages = tw_describe.stage_count ? tw_describe.stages : usual;
+    said->stages.len = tw_describe.stage_count ? tw_describe.stage_count : sizeof usual / sizeof *usual;
+    said->stages.ptr = malloc(said->stages.len * sizeof *stages);
+    memcpy(said->stages.ptr, stages, said->stages.len * sizeof *stages);
     said->settings.len = count;
     said->settings.ptr = count ? malloc(count * sizeof *said->settings.ptr) : NULL;
     for (size_t i = 0; i < count; i++) {
@@ -79,41 +84,38 @@ bool exports_tilewright_policy_lifecycle_configure(
     return ended(tw_configure(), message);
 }
 
-bool exports_tilewright_policy_decoding_policy_decide(tw_request *request, tw_plan *plan, contract_string_t *message) {
-    bool is_answered = answered(tw_decide(request, plan), plan, message);
-    tilewright_policy_decoding_request_free(request);
-    return is_answered;
-}
-
-bool exports_tilewright_policy_decoding_policy_recover(
-    tw_request *request, exports_tilewright_policy_decoding_policy_list_attempt_t *attempts, tw_plan *plan,
+bool exports_tilewright_policy_vae_policy_decide(
+    tw_request *request, exports_tilewright_policy_vae_policy_list_attempt_t *attempts, tw_plan *plan,
     contract_string_t *message) {
-    bool is_answered = answered(tw_recover(request, attempts->ptr, attempts->len, plan), plan, message);
-    tilewright_policy_decoding_request_free(request);
-    exports_tilewright_policy_decoding_policy_list_attempt_free(attempts);
+    bool is_answered = answered(tw_decide(request, attempts->ptr, attempts->len, plan), plan, message);
+    tilewright_policy_vae_request_free(request);
+    exports_tilewright_policy_vae_policy_list_attempt_free(attempts);
     return is_answered;
 }
 
-void exports_tilewright_policy_decoding_policy_learn(tw_request *request, tw_plan *plan, tw_outcome *outcome) {
+void exports_tilewright_policy_vae_policy_learn(tw_request *request, tw_plan *plan, tw_outcome *outcome) {
     tw_learn(request, plan, outcome);
     contract_string_t none;
     ended(TW_OK, &none);
-    tilewright_policy_decoding_request_free(request);
-    tilewright_policy_decoding_plan_free(plan);
+    tilewright_policy_vae_request_free(request);
+    tilewright_policy_vae_plan_free(plan);
 }
 
-bool tw_estimate(const tw_plan *plan, tw_cost *cost) {
-    contract_string_t error;
-    tw_plan asked = *plan;
-    // Cast away: the host only reads the plan.
-    if (tilewright_policy_decoding_host_estimate(&asked, cost, &error)) return true;
-    contract_string_free(&error);
-    return false;
+void tw_estimate(const tw_plan *plans, size_t count, tw_cost *costs) {
+    // Cast away: the host only reads the plans.
+    tilewright_policy_vae_host_list_plan_t asked = {.ptr = (tw_plan *)plans, .len = count};
+    tilewright_policy_vae_host_list_result_cost_string_t answers;
+    tilewright_policy_vae_host_estimate(&asked, &answers);
+    for (size_t i = 0; i < count; i++) {
+        bool is_priced = i < answers.len && !answers.ptr[i].is_err;
+        costs[i] = is_priced ? answers.ptr[i].val.ok : (tw_cost){.peak_bytes = UINT64_MAX, .elapsed_ns = UINT64_MAX};
+    }
+    tilewright_policy_vae_host_list_result_cost_string_free(&answers);
 }
 
 size_t tw_trials(uint32_t most, const tw_trial **trials) {
-    tilewright_policy_decoding_host_list_trial_free(&handed_out);
-    tilewright_policy_decoding_host_trials(most, &handed_out);
+    tilewright_policy_vae_host_list_trial_free(&handed_out);
+    tilewright_policy_vae_host_trials(most, &handed_out);
     *trials = handed_out.ptr;
     return handed_out.len;
 }

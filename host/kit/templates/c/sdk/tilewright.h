@@ -1,18 +1,22 @@
-// The contract's words under short names, and what a policy in C defines and may call. policy.wit says what each field means.
+// The contract's words under short names, and the functions that a policy in C defines and may call.
+// policy.wit says what each field means.
 #ifndef TILEWRIGHT_H
 #define TILEWRIGHT_H
 
 #include "contract.h"
 
-typedef exports_tilewright_policy_decoding_policy_request_t tw_request;
-typedef exports_tilewright_policy_decoding_policy_plan_t tw_plan;
-typedef exports_tilewright_policy_decoding_policy_attempt_t tw_attempt;
-typedef exports_tilewright_policy_decoding_policy_outcome_t tw_outcome;
-typedef tilewright_policy_decoding_tile_t tw_tile;
-typedef tilewright_policy_decoding_cost_t tw_cost;
-typedef tilewright_policy_decoding_trial_t tw_trial;
+typedef exports_tilewright_policy_vae_policy_request_t tw_request;
+typedef exports_tilewright_policy_vae_policy_plan_t tw_plan;
+typedef exports_tilewright_policy_vae_policy_attempt_t tw_attempt;
+typedef exports_tilewright_policy_vae_policy_outcome_t tw_outcome;
+typedef tilewright_policy_vae_tile_t tw_tile;
+typedef tilewright_policy_vae_cost_t tw_cost;
+typedef tilewright_policy_vae_trial_t tw_trial;
 typedef tilewright_policy_types_dtype_t tw_dtype;
+typedef tilewright_policy_types_stage_t tw_stage;
 
+enum { TW_DECODE, TW_ENCODE };                                                            // request->direction
+enum { TW_STAGE_TEXT, TW_STAGE_DENOISE, TW_STAGE_DECODE, TW_STAGE_ENCODE };               // tw_stage
 enum { TW_CPU, TW_CUDA, TW_ROCM, TW_METAL };                                              // request->device.backend
 enum { TW_F32, TW_BF16, TW_F16, TW_F8_E4M3, TW_F8_E5M2, TW_I8, TW_I4 };                   // tw_dtype
 enum { TW_FASTEST, TW_BALANCED, TW_LEANEST };                                             // request->objective
@@ -26,7 +30,8 @@ enum { TW_DEBUG, TW_INFO, TW_WARN };                                            
 
 typedef enum { TW_FLAG, TW_INTEGER, TW_NUMBER, TW_TEXT } tw_type;
 
-// A knob: its type says which of the last four fields counts. Before tw_configure they hold the default, afterwards what was given.
+// A setting: its type says which of the last four fields counts. Before tw_configure they hold the
+// default, afterwards the user's value.
 typedef struct {
     const char *name, *summary;
     tw_type type;
@@ -36,26 +41,30 @@ typedef struct {
     const char *text;
 } tw_setting;
 
-// Name and version are printable ASCII without blanks, 64 characters at most.
+// Name and version are printable ASCII without blanks, 64 characters at most. Without a list of
+// stages the policy answers decodes and encodes; a stage that is not listed is the host's to decide.
 typedef struct {
     const char *name, *version, *summary;
+    const tw_stage *stages;
+    size_t stage_count;
     tw_setting *settings;
     size_t setting_count;
 } tw_description;
 
-// What a function below returns where all is well; anything else is an error in one line.
+// Returned by a function below if all is well; anything else is an error in one line.
 #define TW_OK ((const char *)0)
 
 // To be defined by the policy.
 extern const tw_description tw_describe;
 const char *tw_configure(void);
-const char *tw_decide(const tw_request *request, tw_plan *plan);
-const char *tw_recover(const tw_request *request, const tw_attempt *attempts, size_t count, tw_plan *plan);
+const char *tw_decide(const tw_request *request, const tw_attempt *attempts, size_t count, tw_plan *plan);
 void tw_learn(const tw_request *request, const tw_plan *plan, const tw_outcome *outcome);
 
-// What the host expects the plan to cost; false where the plan makes no sense or can't be run.
-bool tw_estimate(const tw_plan *plan, tw_cost *cost);
-// What was measured on this device for this model at about this size, newest first, at most `most`. They live until the call ends.
+// The costs that the host expects of `count` plans, in their order. A plan that makes no sense or
+// can't be run gets UINT64_MAX for its time and peak.
+void tw_estimate(const tw_plan *plans, size_t count, tw_cost *costs);
+// Measurements on this device for this model at about this size, newest first, at most `most`. They
+// live until the call ends.
 size_t tw_trials(uint32_t most, const tw_trial **trials);
 // A line in the host's log.
 void tw_log(uint8_t level, const char *message);
@@ -77,21 +86,21 @@ static inline void tw_because(tw_plan *plan, const char *reason) {
     while (reason[plan->reason.len]) plan->reason.len++;
 }
 
-// Whether a probe on this device found the type no slower than f32.
+// True if a probe on this device found the type no slower than f32.
 static inline bool tw_is_fast(const tw_request *request, tw_dtype dtype) {
     for (size_t i = 0; i < request->device.fast_dtypes.len; i++)
         if (request->device.fast_dtypes.ptr[i] == dtype) return true;
     return false;
 }
 
-// Whether a text of the request reads so.
+// True if a text of the request reads so.
 static inline bool tw_is(contract_string_t text, const char *word) {
     for (size_t i = 0; i < text.len; i++)
         if (!word[i] || text.ptr[i] != (uint8_t)word[i]) return false;
     return !word[text.len];
 }
 
-// What a hint of the request says; NULL where there is none of that name.
+// The text of a hint of the request; NULL if there is none of that name.
 static inline const contract_string_t *tw_hint(const tw_request *request, const char *name) {
     for (size_t i = 0; i < request->hints.len; i++)
         if (tw_is(request->hints.ptr[i].name, name)) return &request->hints.ptr[i].value;

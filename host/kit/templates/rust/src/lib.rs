@@ -1,7 +1,8 @@
-//! {{name}}: decodes whole where that fits into memory, and in tiles where it doesn't.
+//! {{name}}: decodes and encodes whole if that fits into memory, and in tiles if it doesn't.
 //!
-//! The host asks `decide` once per decode, and `recover` after each plan that failed. What it answers is checked and clamped: a policy
-//! advises, and can't break anything. `sdk/wit/policy.wit` says what each field means.
+//! The host asks `decide` for a plan, and again after each plan that failed. It checks and clamps
+//! what it is answered: a policy advises, and can't break anything. `sdk/wit/policy.wit` says what
+//! each field means.
 
 use std::iter::{once, successors};
 
@@ -13,31 +14,34 @@ use tilewright_sdk::{
 /// The smallest tile, in pixels of the decoded picture.
 const LEAST: u32 = 64;
 
-/// One value lives as long as the policy is at work: what `learn` should remember goes in here.
+/// One value lives as long as the policy is at work: whatever `learn` should remember goes in here.
 pub struct Tiles {
     /// The side of a tile, as set by the user.
     side: u32,
 }
 
 impl Policy for Tiles {
-    // What `tilewright policy inspect` shows. A setting's default says its type: flag, integer, number or text.
+    // Shown by `tilewright policy inspect`. A setting's default says its type: flag, integer, number
+    // or text. `.stages(&[Stage::Decode])` would leave encodes to the host.
     fn describe() -> Description {
-        Description::new("{{name}}", env!("CARGO_PKG_VERSION"), "Whole where it fits, tiles where it doesn't.")
-            .setting("tile", "The side of a tile in pixels, where tiles are needed: 256 to 4096.", 512)
+        Description::new("{{name}}", env!("CARGO_PKG_VERSION"), "Whole if it fits, tiles if it doesn't.")
+            .setting("tile", "The side of a tile in pixels, if tiles are needed: 256 to 4096.", 512)
     }
 
-    // Every declared setting comes along. An error keeps the policy from being put to work: name the setting, say what is allowed.
+    // Every declared setting comes along. An error keeps the policy from being put to work: name the
+    // setting, say what is allowed.
     fn configure(settings: &Settings) -> Result<Self, String> {
         Ok(Self { side: settings.count("tile", 256, 4096)? })
     }
 
-    fn decide(&mut self, request: &Request) -> Result<Plan, String> {
-        // The device: half the bytes where a probe found bf16 no slower. `request.device.arch` ("gfx1151") is for rules about one chip.
-        Ok(self.best(request, if request.is_fast(Dtype::Bf16) { &[Dtype::Bf16, Dtype::F32] } else { &[Dtype::F32] }))
-    }
-
-    fn recover(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
-        let Some(Attempt { plan, failure }) = attempts.last() else { return self.decide(request) };
+    // `request.direction` tells decodes from encodes; the host's prices are for the one at hand.
+    fn decide(&mut self, request: &Request, attempts: &[Attempt]) -> Result<Plan, String> {
+        let Some(Attempt { plan, failure }) = attempts.last() else {
+            // The device: half the bytes if a probe found bf16 no slower. `request.device.arch`
+            // ("gfx1151") is for rules about one chip.
+            let is_fast = request.is_fast(Dtype::Bf16);
+            return Ok(self.best(request, if is_fast { &[Dtype::Bf16, Dtype::F32] } else { &[Dtype::F32] }));
+        };
         match failure {
             // NaN or infinity: a type with a wider range.
             Failure::NonFinite(_) if plan.precision == Precision::Uniform(Dtype::F32) => Err("not finite in f32".into()),
@@ -45,12 +49,12 @@ impl Policy for Tiles {
             // Too much memory: of a clip fewer frames at once, else smaller tiles.
             Failure::OutOfMemory(_) | Failure::OverLimit(_) => {
                 let frames = if let Time::Carried(frames) = plan.time { frames / 2 } else { 0 };
-                if frames >= request.model.temporal_scale {
+                if frames >= request.temporal_scale {
                     let time = Time::Carried(frames);
                     return Ok(Plan { time, ..plan.clone() }.because("memory ran out: fewer frames at once"));
                 }
                 // An error is an honest answer: the host goes on with its own default.
-                if request.delivered() > 0 {
+                if request.under_way.is_some() {
                     return Err("a clip that has begun keeps its tiles".into());
                 }
                 let failed = plan.tile().map_or(request.longest(), |tile| tile.height);
@@ -60,25 +64,28 @@ impl Policy for Tiles {
         }
     }
 
-    // Called with what was measured. `host::trials` gives the same later, so that most policies need nothing here.
+    // Called with what was measured. `host::trials` gives the same later, so that most policies need
+    // nothing here.
     fn learn(&mut self, _request: &Request, _plan: &Plan, _outcome: &Outcome) {}
 }
 
 impl Tiles {
-    /// What suits the user's objective best, of what fits into memory.
+    /// The plan that suits the user's objective best, of those that fit into memory.
     fn best(&self, request: &Request, dtypes: &[Dtype]) -> Plan {
-        // The memory: what the user allows, and no more than is free now.
-        let budget = request.memory_limit.min(request.device.free_bytes);
+        // The memory: as much as the user allows, and no more than is free now.
+        let budget = request.memory.limit_bytes.min(request.device.free_bytes);
 
-        // The host says what each plan would cost; one that it can't run is an error, and left out.
         let whole = whole(request, dtypes);
         let sides = successors(self.smaller(request.longest()), |side| self.smaller(*side));
         let tiled = sides.map(|side| tiles(&whole, request, side));
         let plans: Vec<Plan> = once(whole.clone()).chain(tiled).collect();
-        let priced = plans.iter().filter_map(|plan| Some((plan, host::estimate(plan).ok()?)));
+
+        // The host says what each plan would cost; one that it can't run is an error, and left out.
+        let costs = host::estimate(&plans);
+        let priced = plans.iter().zip(costs).filter_map(|(plan, cost)| Some((plan, cost.ok()?)));
         let fitting: Vec<(&Plan, Cost)> = priced.filter(|(_, cost)| cost.peak_bytes <= budget).collect();
 
-        // The objective: what the user cares about.
+        // The objective: whatever the user cares about.
         let best = match request.objective {
             Objective::Fastest => fitting.iter().min_by_key(|(_, cost)| cost.elapsed_ns),
             Objective::Leanest => fitting.iter().min_by_key(|(_, cost)| cost.peak_bytes),
@@ -99,19 +106,22 @@ impl Tiles {
 
 tilewright_sdk::export!(Tiles);
 
-/// The quickest of these types and both memory orders, by the host's word: what is quickest whole is so in tiles, too.
+/// The quickest of these types and both memory orders, by the host's word: the quickest whole is so
+/// in tiles, too.
 fn whole(request: &Request, dtypes: &[Dtype]) -> Plan {
     let plan = |dtype, layout| {
         let mut plan = Plan { layout, ..Plan::whole(Precision::Uniform(dtype)) };
         if request.frames > 1 {
-            // A clip: a few frames at once, and what the network remembers of the past carried along.
-            plan.time = Time::Carried(4 * request.model.temporal_scale);
+            // A clip: a few frames at once, with the causal cache carried along.
+            plan.time = Time::Carried(4 * request.temporal_scale);
         }
         plan
     };
-    let elapsed = |plan: &Plan| host::estimate(plan).map_or(u64::MAX, |cost| cost.elapsed_ns);
-    let plans = dtypes.iter().flat_map(|dtype| [Layout::ChannelsFirst, Layout::ChannelsLast].map(|layout| plan(*dtype, layout)));
-    plans.min_by_key(elapsed).unwrap_or_else(|| plan(Dtype::F32, Layout::ChannelsFirst))
+    let layouts = [Layout::ChannelsFirst, Layout::ChannelsLast];
+    let plans: Vec<Plan> = dtypes.iter().flat_map(|dtype| layouts.map(|layout| plan(*dtype, layout))).collect();
+    let elapsed = host::estimate(&plans).into_iter().map(|cost| cost.map_or(u64::MAX, |cost| cost.elapsed_ns));
+    let quickest = plans.into_iter().zip(elapsed).min_by_key(|(_, elapsed)| *elapsed);
+    quickest.map_or_else(|| plan(Dtype::F32, Layout::ChannelsFirst), |(plan, _)| plan)
 }
 
 /// The same plan in tiles that fade into each other over an eighth of their side.

@@ -1,21 +1,21 @@
 //! Run natively by `cargo test`: no WebAssembly, and a stand-in for the host.
 
-use tilewright_sdk::{Backend, Device, Model, Space, host::Stub};
+use tilewright_sdk::{Backend, Capabilities, Device, Direction, Memory, Model, Space, UnderWay, host::Stub};
 
 use super::*;
 
 const MIB: u64 = 1 << 20;
 
 /// A picture of 1024×1024 with this much memory.
-fn request(memory_limit: u64) -> Request {
+fn request(limit_bytes: u64) -> Request {
     Request {
+        direction: Direction::Decode,
         model: Model {
             family: "flux".into(),
             stored: Dtype::Bf16,
             quantized: false,
             parameter_bytes: 95 * MIB,
-            spatial_scale: 8,
-            temporal_scale: 1,
+            sample_size: Some(1024),
         },
         device: Device {
             backend: Backend::Rocm,
@@ -27,12 +27,25 @@ fn request(memory_limit: u64) -> Request {
             unified: true,
             fast_dtypes: vec![],
         },
+        memory: Memory { limit_bytes, counts_weights: false },
+        objective: Objective::Balanced,
         batch: 1,
         frames: 1,
         height: 1024,
         width: 1024,
-        memory_limit,
-        objective: Objective::Balanced,
+        spatial_scale: 8,
+        temporal_scale: 1,
+        capabilities: Capabilities {
+            dtypes: vec![Dtype::F32, Dtype::Bf16],
+            tile_unit: 8,
+            tile_least: 64,
+            batch_most: 16,
+            prefetch_most: 2,
+            exact: true,
+            carried: true,
+            offload: false,
+        },
+        under_way: None,
         hints: vec![],
     }
 }
@@ -50,12 +63,12 @@ fn policy() -> Tiles {
 }
 
 #[test]
-fn whole_where_it_fits_and_tiles_where_it_does_not() {
-    assert_eq!(policy().decide(&request(2048 * MIB)).unwrap().space, Space::Whole);
-    let tiled = policy().decide(&request(300 * MIB)).unwrap();
+fn whole_if_it_fits_and_tiles_if_it_does_not() {
+    assert_eq!(policy().decide(&request(2048 * MIB), &[]).unwrap().space, Space::Whole);
+    let tiled = policy().decide(&request(300 * MIB), &[]).unwrap();
     assert_eq!(tiled.space, Space::Blended(Tile::square(512, 64)));
     let leanest = Request { objective: Objective::Leanest, ..request(2048 * MIB) };
-    assert_eq!(policy().decide(&leanest).unwrap().space, Space::Blended(Tile::square(64, 8)));
+    assert_eq!(policy().decide(&leanest, &[]).unwrap().space, Space::Blended(Tile::square(64, 8)));
 }
 
 #[test]
@@ -68,7 +81,7 @@ fn the_quickest_type_and_memory_order_are_taken() {
     Stub { estimate: Box::new(estimate), trials: vec![], log: vec![] }.install();
     let mut request = request(2048 * MIB);
     request.device.fast_dtypes = vec![Dtype::Bf16, Dtype::F32];
-    let plan = policy.decide(&request).unwrap();
+    let plan = policy.decide(&request, &[]).unwrap();
     assert_eq!((plan.layout, plan.precision), (Layout::ChannelsLast, Precision::Uniform(Dtype::F32)));
 }
 
@@ -76,9 +89,9 @@ fn the_quickest_type_and_memory_order_are_taken() {
 fn tiles_shrink_until_there_is_nothing_smaller() {
     let mut policy = policy();
     let request = request(300 * MIB);
-    let mut plan = policy.decide(&request).unwrap();
+    let mut plan = policy.decide(&request, &[]).unwrap();
     let mut sides = vec![];
-    while let Ok(next) = policy.recover(&request, &[Attempt { plan, failure: Failure::OutOfMemory(MIB) }]) {
+    while let Ok(next) = policy.decide(&request, &[Attempt { plan, failure: Failure::OutOfMemory(MIB) }]) {
         sides.push(next.tile().unwrap().height);
         plan = next;
     }
@@ -89,11 +102,15 @@ fn tiles_shrink_until_there_is_nothing_smaller() {
 fn a_clip_is_taken_in_fewer_frames_at_once() {
     let mut policy = policy();
     let mut request = Request { frames: 81, ..request(2048 * MIB) };
-    request.model.temporal_scale = 4;
-    let plan = policy.decide(&request).unwrap();
+    request.temporal_scale = 4;
+    let plan = policy.decide(&request, &[]).unwrap();
     assert_eq!((plan.space, plan.time), (Space::Whole, Time::Carried(16)));
     let failure = Failure::OverLimit(4096 * MIB);
-    assert_eq!(policy.recover(&request, &[Attempt { plan, failure }]).unwrap().time, Time::Carried(8));
+    assert_eq!(policy.decide(&request, &[Attempt { plan, failure }]).unwrap().time, Time::Carried(8));
+    // Under way and with nothing left to shorten, it is the host's to go on.
+    let plan = Plan { time: Time::Carried(4), ..Plan::whole(Precision::Uniform(Dtype::F32)) };
+    request.under_way = Some(UnderWay { frames_done: 4, plan: plan.clone() });
+    assert!(policy.decide(&request, &[Attempt { plan, failure }]).is_err());
 }
 
 #[test]

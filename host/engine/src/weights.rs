@@ -1,0 +1,396 @@
+//! Weights on lease: loaded networks, kept between uses within a budget for each device.
+
+use std::{
+    any::Any,
+    fmt,
+    ops::Deref,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tch::Device;
+use tilewright_models::{ComputeFormat, FileId};
+
+use crate::Result;
+
+/// A part of a model that is loaded by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// From latents to frames.
+    Decoder,
+    /// From frames to latents.
+    Encoder,
+}
+
+/// The weights that serve a task: those of one part of one file, on a device, in a format.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WeightKey {
+    /// The file that they come from. A file that was replaced is another one.
+    pub file: FileId,
+    /// The part of it.
+    pub part: Part,
+    /// Their device.
+    pub device: Device,
+    /// Their types and memory order.
+    pub format: ComputeFormat,
+}
+
+/// The idle weights that a store keeps on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Budget {
+    /// The weights that were used last and no others, whatever they take.
+    Last,
+    /// So many bytes, with those in use. Weights in use are never taken away: if they alone exceed
+    /// the budget, nothing is idle.
+    Bytes(u64),
+}
+
+/// What a store holds on a device, and what it did there since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of weights in use.
+    pub leased_bytes: u64,
+    /// Bytes of idle weights.
+    pub idle_bytes: u64,
+    /// Loads from files.
+    pub loads: u64,
+    /// Leases of weights that were there already.
+    pub hits: u64,
+    /// Idle weights freed to make room.
+    pub evictions: u64,
+}
+
+/// Loaded weights. A lease takes them out of the store, so that a tensor is in the hands of one
+/// thread at a time (libtorch's handles may be sent to a thread and not shared between threads); a
+/// second task that needs the same weights at that time loads its own.
+///
+/// Clones share the same weights.
+#[derive(Clone)]
+pub struct WeightStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    default: Budget,
+    /// The devices whose budgets differ from the default.
+    budgets: Vec<(Device, Budget)>,
+    // Loading takes seconds, so that the lock is never held meanwhile; neither are weights freed
+    // under it.
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The least recently used first.
+    idle: Vec<Idle>,
+    usage: Vec<(Device, Usage)>,
+}
+
+struct Idle {
+    key: WeightKey,
+    bytes: u64,
+    weights: Box<dyn Any + Send>,
+}
+
+impl State {
+    fn usage(&mut self, device: Device) -> &mut Usage {
+        let index = self.usage.iter().position(|(of, _)| *of == device).unwrap_or_else(|| {
+            self.usage.push((device, Usage::default()));
+            self.usage.len() - 1
+        });
+        &mut self.usage[index].1
+    }
+
+    fn take(&mut self, index: usize) -> Idle {
+        let idle = self.idle.remove(index);
+        self.usage(idle.key.device).idle_bytes -= idle.bytes;
+        idle
+    }
+
+    /// Takes out the device's idle weights of which `is_enough` says that they have to go, the least
+    /// recently used first.
+    fn evict(&mut self, device: Device, is_enough: impl Fn(&Usage) -> bool) -> Vec<Idle> {
+        let mut evicted = Vec::new();
+        while !is_enough(self.usage(device)) {
+            let Some(index) = self.idle.iter().position(|idle| idle.key.device == device) else { break };
+            evicted.push(self.take(index));
+            self.usage(device).evictions += 1;
+        }
+        evicted
+    }
+}
+
+impl WeightStore {
+    /// A store with this budget for every device.
+    pub fn new(budget: Budget) -> Self {
+        Self::with_budgets(budget, Vec::new())
+    }
+
+    /// A store with budgets of their own for some devices, and a default for all others.
+    pub fn with_budgets(default: Budget, budgets: Vec<(Device, Budget)>) -> Self {
+        Self { shared: Arc::new(Shared { default, budgets, state: Mutex::default() }) }
+    }
+
+    /// The budget of a device.
+    pub fn budget(&self, device: Device) -> Budget {
+        let own = self.shared.budgets.iter().find(|(of, _)| *of == device);
+        own.map_or(self.shared.default, |(_, budget)| *budget)
+    }
+
+    /// What the store holds on a device.
+    pub fn usage(&self, device: Device) -> Usage {
+        *self.state().usage(device)
+    }
+
+    /// Takes the weights of a key, or loads them with `load` if no idle ones are there. Room is made
+    /// before for the `bytes` that they take: idle weights on the device go, the least recently used
+    /// first, until the budget holds all.
+    ///
+    /// The second value is the time that loading took; zero for weights that were there.
+    ///
+    /// # Errors
+    /// Those of `load`; the room that was made stays free.
+    pub fn lease<W: Any + Send>(
+        &self,
+        key: &WeightKey,
+        bytes: u64,
+        load: impl FnOnce() -> Result<W>,
+    ) -> Result<(Lease<W>, Duration)> {
+        if let Some((weights, bytes)) = self.find(key) {
+            return Ok((
+                Lease { weights: Some(weights), key: key.clone(), bytes, store: self.clone() },
+                Duration::ZERO,
+            ));
+        }
+        let evicted = {
+            let mut state = self.state();
+            let evicted = match self.budget(key.device) {
+                Budget::Last => state.evict(key.device, |usage| usage.idle_bytes == 0),
+                Budget::Bytes(most) => state.evict(key.device, |usage| {
+                    usage.idle_bytes.saturating_add(usage.leased_bytes).saturating_add(bytes) <= most
+                }),
+            };
+            state.usage(key.device).leased_bytes += bytes;
+            evicted
+        };
+        drop(evicted);
+        // An empty lease gives the room back if loading fails or panics.
+        let mut lease = Lease { weights: None, key: key.clone(), bytes, store: self.clone() };
+        let start = Instant::now();
+        lease.weights = Some(load()?);
+        self.state().usage(key.device).loads += 1;
+        Ok((lease, start.elapsed()))
+    }
+
+    /// Frees all idle weights on a device, and returns their bytes.
+    pub fn release_idle(&self, device: Device) -> u64 {
+        let evicted = self.state().evict(device, |usage| usage.idle_bytes == 0);
+        evicted.iter().map(|idle| idle.bytes).sum()
+    }
+
+    /// Frees the idle weights of a file, of which a newer one may be in its place.
+    pub fn forget(&self, file: &FileId) {
+        let mut state = self.state();
+        let mut freed = Vec::new();
+        while let Some(index) = state.idle.iter().position(|idle| idle.key.file == *file) {
+            freed.push(state.take(index));
+        }
+        drop(state);
+    }
+
+    fn find<W: Any + Send>(&self, key: &WeightKey) -> Option<(W, u64)> {
+        let mut state = self.state();
+        let index = state.idle.iter().rposition(|idle| idle.key == *key && (*idle.weights).is::<W>())?;
+        let Idle { bytes, weights, .. } = state.take(index);
+        let usage = state.usage(key.device);
+        usage.leased_bytes += bytes;
+        usage.hits += 1;
+        drop(state);
+        weights.downcast().ok().map(|weights| (*weights, bytes))
+    }
+
+    /// Puts weights back among the idle ones, within the budget.
+    fn give_back<W: Any + Send>(&self, key: WeightKey, bytes: u64, weights: W) {
+        let device = key.device;
+        let budget = self.budget(device);
+        let mut state = self.state();
+        let usage = state.usage(device);
+        usage.leased_bytes -= bytes;
+        usage.idle_bytes += bytes;
+        state.idle.push(Idle { key, bytes, weights: Box::new(weights) });
+        let evicted = match budget {
+            Budget::Last => {
+                let last = bytes;
+                state.evict(device, |usage| usage.idle_bytes == last)
+            }
+            Budget::Bytes(most) => {
+                state.evict(device, |usage| usage.idle_bytes.saturating_add(usage.leased_bytes) <= most)
+            }
+        };
+        drop(state);
+        drop(evicted);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change under the lock is complete when a panic can happen.
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for WeightStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WeightStore").field("usage", &self.state().usage).finish()
+    }
+}
+
+/// Weights in use. They go back to their store when the lease is dropped, after a failed task as
+/// after a finished one; a panic frees them.
+pub struct Lease<W: Any + Send> {
+    weights: Option<W>,
+    key: WeightKey,
+    bytes: u64,
+    store: WeightStore,
+}
+
+impl<W: Any + Send> Lease<W> {
+    /// The bytes that the weights take on their device.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The weights' types and memory order.
+    pub fn format(&self) -> ComputeFormat {
+        self.key.format
+    }
+}
+
+impl<W: Any + Send> Deref for Lease<W> {
+    type Target = W;
+
+    fn deref(&self) -> &W {
+        // They are taken when the lease is dropped, and never before.
+        self.weights.as_ref().expect("a lease has its weights until it is dropped")
+    }
+}
+
+impl<W: Any + Send> Drop for Lease<W> {
+    fn drop(&mut self) {
+        match self.weights.take() {
+            Some(weights) if !thread::panicking() => self.store.give_back(self.key.clone(), self.bytes, weights),
+            _ => self.store.state().usage(self.key.device).leased_bytes -= self.bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use tilewright_plan::{Dtype, Layout, Precision};
+
+    use super::*;
+
+    static ALIVE: AtomicU32 = AtomicU32::new(0);
+
+    struct Loaded;
+
+    struct Counted(&'static AtomicU32);
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    fn key(file: u64, dtype: Dtype) -> WeightKey {
+        let format = ComputeFormat::new(Precision::Uniform(dtype), Layout::ChannelsLast).unwrap();
+        WeightKey { file: FileId::for_tests(file), part: Part::Decoder, device: Device::Cpu, format }
+    }
+
+    fn lease(store: &WeightStore, file: u64, bytes: u64) -> Lease<Loaded> {
+        store.lease(&key(file, Dtype::F32), bytes, || Ok(Loaded)).unwrap().0
+    }
+
+    #[test]
+    fn weights_that_were_used_are_leased_again_without_a_load() {
+        let store = WeightStore::new(Budget::Bytes(100));
+        drop(lease(&store, 1, 40));
+        drop(lease(&store, 2, 40));
+        drop(lease(&store, 1, 40));
+        let usage = store.usage(Device::Cpu);
+        assert_eq!((usage.loads, usage.hits, usage.idle_bytes, usage.leased_bytes), (2, 1, 80, 0));
+        assert_eq!(store.usage(Device::Cuda(0)), Usage::default(), "another device");
+    }
+
+    #[test]
+    fn the_least_recently_used_goes_first_and_nothing_in_use_goes() {
+        let store = WeightStore::new(Budget::Bytes(100));
+        drop(lease(&store, 1, 40));
+        drop(lease(&store, 2, 40));
+        let used = lease(&store, 1, 40);
+        // 2 is idle and goes; 1 is in use, so that both together exceed the budget for a while.
+        let large = lease(&store, 3, 90);
+        let usage = store.usage(Device::Cpu);
+        assert_eq!((usage.leased_bytes, usage.idle_bytes, usage.evictions), (130, 0, 1));
+        drop(used);
+        assert_eq!(store.usage(Device::Cpu).idle_bytes, 0, "no room while the other is in use");
+        drop(large);
+        let usage = store.usage(Device::Cpu);
+        assert_eq!((usage.leased_bytes, usage.idle_bytes), (0, 90));
+    }
+
+    #[test]
+    fn two_tasks_at_once_have_weights_of_their_own() {
+        let store = WeightStore::new(Budget::Bytes(100));
+        let (one, other) = (lease(&store, 1, 30), lease(&store, 1, 30));
+        drop((one, other));
+        let again = (lease(&store, 1, 30), lease(&store, 1, 30));
+        let usage = store.usage(Device::Cpu);
+        assert_eq!((usage.loads, usage.hits), (2, 2));
+        drop(again);
+    }
+
+    #[test]
+    fn only_the_last_stay_if_so_asked() {
+        let store = WeightStore::new(Budget::Last);
+        drop(lease(&store, 1, 40));
+        let wider = store.lease(&key(1, Dtype::Bf16), 20, || {
+            assert_eq!(store.usage(Device::Cpu).idle_bytes, 0, "the others are gone before the load");
+            Ok(Loaded)
+        });
+        drop(wider.unwrap());
+        assert_eq!(store.usage(Device::Cpu).idle_bytes, 20);
+    }
+
+    #[test]
+    fn a_load_that_fails_or_panics_leaves_nothing_behind() {
+        let store = WeightStore::new(Budget::Bytes(100));
+        let failed = store.lease::<Loaded>(&key(1, Dtype::F32), 50, || Err(crate::Error::Interrupted));
+        assert!(failed.is_err());
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            store.lease::<Loaded>(&key(1, Dtype::F32), 50, || panic!("a test")).map(drop)
+        }));
+        assert!(panicked.is_err());
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _lease = lease(&store, 1, 30);
+            panic!("a test");
+        }));
+        assert!(panicked.is_err());
+        let usage = store.usage(Device::Cpu);
+        assert_eq!((usage.leased_bytes, usage.idle_bytes, usage.loads), (0, 0, 1));
+    }
+
+    #[test]
+    fn freed_weights_are_gone() {
+        let store = WeightStore::new(Budget::Bytes(100));
+        for file in 1..=3 {
+            ALIVE.fetch_add(1, Ordering::SeqCst);
+            drop(store.lease(&key(file, Dtype::F32), 10, || Ok(Counted(&ALIVE))).unwrap());
+        }
+        store.forget(&FileId::for_tests(2));
+        assert_eq!(ALIVE.load(Ordering::SeqCst), 2);
+        assert_eq!(store.release_idle(Device::Cpu), 20);
+        assert_eq!(ALIVE.load(Ordering::SeqCst), 0);
+    }
+}

@@ -1,0 +1,272 @@
+//! The cost of a clip's decode: the network runs on a meter, push by push, and its state, the most
+//! bytes held and the time are read off.
+
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    hash::Hash,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
+
+use tch::Kind;
+use tilewright_nn::{CausalOps, ComputeFormat, Costs, Meter, MeterTensor};
+use tilewright_plan::{Layout, Precision};
+use tilewright_torch::probe::Measured;
+
+use super::{Config, Spread, clip::Clip, network::Network, weights::metered};
+use crate::{Error, Result};
+
+/// A clip that is decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Extent {
+    /// Latent frames of the clip.
+    pub latent_frames: u32,
+    /// Latent frames that are pushed at once.
+    pub pushed: u32,
+    /// Output frames that run through the last layers at once.
+    pub frames: u32,
+    /// Output pixels.
+    pub height: u32,
+    /// Output pixels.
+    pub width: u32,
+    /// Output rows of a band, if libtorch's convolutions take their input in bands.
+    pub band: Option<u32>,
+    /// Given for one of several tiles, and for one that fades out at its edges.
+    pub tiled: Option<Tiled>,
+}
+
+/// How tiles become frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tiled {
+    /// How many there are; those that are not at work hold their state.
+    pub tiles: u32,
+    /// Their states wait in host memory.
+    pub parked: bool,
+    /// Output pixels of all together.
+    pub height: u32,
+    /// Output pixels of all together.
+    pub width: u32,
+    /// Latent frames that each takes before the next one's turn comes.
+    pub round: u32,
+}
+
+/// What a decode costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ClipCost {
+    /// The most bytes held at once, the causal state and frames that are on their way out included.
+    pub peak_bytes: u64,
+    /// Bytes of the causal state between two pushes, when it has grown to its end.
+    pub state_bytes: u64,
+    /// The time that a decode takes.
+    pub seconds: f64,
+}
+
+/// Pushes after which the causal state grows no more, however few latent frames each brings.
+const SETTLED: u32 = 3;
+
+/// Extents whose cost is remembered.
+const REMEMBERED: usize = 512;
+
+/// Costs that were worked out.
+#[derive(Clone, Debug)]
+pub(super) struct Remembered<E>(Arc<Mutex<HashMap<E, ClipCost>>>);
+
+impl<E> Default for Remembered<E> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<E: Copy + Eq + Hash> Remembered<E> {
+    /// The cost of an extent, worked out if it is not known.
+    ///
+    /// # Errors
+    /// Those of working it out.
+    pub fn get(&self, extent: &E, work_out: impl FnOnce() -> Result<ClipCost>) -> Result<ClipCost> {
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cost) = known().get(extent) {
+            return Ok(*cost);
+        }
+        let cost = work_out()?;
+        let mut known = known();
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        known.insert(*extent, cost);
+        Ok(cost)
+    }
+}
+
+/// Works out the costs of clips in one precision and memory order on one device.
+#[derive(Clone, Debug)]
+pub struct ClipCosts {
+    config: Arc<Config>,
+    format: ComputeFormat,
+    costs: Costs,
+    /// Built when it is first asked.
+    network: Arc<OnceLock<Network<Meter>>>,
+    known: Remembered<Extent>,
+}
+
+impl ClipCosts {
+    /// The cost of a decode.
+    ///
+    /// # Errors
+    /// The architecture's widths don't go together.
+    pub fn of(&self, extent: &Extent) -> Result<ClipCost> {
+        self.known.get(extent, || self.metered(extent))
+    }
+
+    fn metered(&self, extent: &Extent) -> Result<ClipCost> {
+        let meter = Meter::new(self.format, self.costs);
+        let network = match self.network.get() {
+            Some(network) => network,
+            None => {
+                let network = metered(&self.config, &meter)?;
+                self.network.get_or_init(|| network)
+            }
+        };
+        Decode::new(&self.config, network, &meter, extent)?.cost()
+    }
+}
+
+/// A decode on a meter.
+struct Decode<'a> {
+    network: &'a Network<Meter>,
+    meter: &'a Meter,
+    extent: &'a Extent,
+    /// [1, C, T, h, w]
+    latents: MeterTensor,
+    clip: Clip<MeterTensor>,
+    /// Frames of the tile's round, and bytes of one output frame in f32.
+    kept: RefCell<Vec<MeterTensor>>,
+    frame_bytes: u64,
+    image_channels: i64,
+    /// Output frames per latent frame.
+    scale: i64,
+}
+
+impl<'a> Decode<'a> {
+    fn new(config: &Config, network: &'a Network<Meter>, meter: &'a Meter, extent: &'a Extent) -> Result<Self> {
+        let side = |pixels: u32| i64::from((pixels / config.spatial_scale()).max(1));
+        let frames = i64::from(extent.latent_frames.max(1));
+        let shape = [1, config.latent_channels as i64, frames, side(extent.height), side(extent.width)];
+        let image_channels = config.image_channels as i64;
+        Ok(Self {
+            network,
+            meter,
+            extent,
+            latents: meter.given(&shape, Kind::Float)?,
+            clip: Clip::default(),
+            kept: RefCell::default(),
+            frame_bytes: 4 * image_channels as u64 * u64::from(extent.height) * u64::from(extent.width),
+            image_channels,
+            scale: i64::from(config.temporal_scale()),
+        })
+    }
+
+    /// Pushes latent frames until the pushes are alike; those that are left cost what the last one
+    /// did.
+    fn cost(mut self) -> Result<ClipCost> {
+        let Extent { latent_frames: all, tiled, .. } = *self.extent;
+        let pushed = self.extent.pushed.max(1);
+        let (mut done, mut pushes, mut cost) = (0, 0, ClipCost::default());
+        let mut per_frame = 0.0;
+        while done < all {
+            let round = tiled.map_or(pushed, |tiled| tiled.round.max(1));
+            let until = (done - done % round + round).min(all);
+            if pushes == SETTLED && until - done > 2 * pushed {
+                let alike = ((until - done) / pushed - 1) * pushed;
+                self.skip(alike)?;
+                cost.seconds += per_frame * f64::from(alike);
+                done += alike;
+            }
+            // From here on rounds are like the last one, or shorter.
+            if pushes >= SETTLED && tiled.is_none_or(|tiled| tiled.round < all) {
+                cost.seconds += per_frame * f64::from(all - done);
+                break;
+            }
+            let count = pushed.min(until - done);
+            let before = self.meter.seconds();
+            let peak = self.push(done, count)?;
+            per_frame = (self.meter.seconds() - before) / f64::from(count);
+            cost.seconds += per_frame * f64::from(count);
+            done += count;
+            pushes += 1;
+            cost.peak_bytes = cost.peak_bytes.max(peak);
+            if let Some(tiled) = &tiled {
+                cost.peak_bytes = cost.peak_bytes.max(self.gathered(tiled, peak, done == until));
+            }
+        }
+        cost.state_bytes = self.state_bytes();
+        Ok(cost)
+    }
+
+    /// The most held while the next latent frames go all the way through.
+    fn push(&mut self, done: u32, count: u32) -> Result<u64> {
+        let Extent { frames, height, band, tiled, .. } = *self.extent;
+        let Self { network, meter, latents, kept, .. } = self;
+        let latents = tilewright_nn::Ops::narrow(*meter, latents, 2, i64::from(done), i64::from(count))?;
+        meter.reset_peak();
+        let mut emit = |frames: MeterTensor| {
+            if tiled.is_some() {
+                kept.borrow_mut().push(frames);
+            } else if meter.is_cpu() {
+                // In the order of a file's frames.
+                tilewright_nn::Ops::contiguous(*meter, &frames)?;
+            }
+            Ok(())
+        };
+        let spread = Spread { frames, band, height };
+        network.push(*meter, &mut self.clip, Some(&latents), &spread, &mut |_| Ok(()), &mut emit)?;
+        Ok(self.meter.peak_bytes())
+    }
+
+    /// Latent frames that cost what those before them do: only the frames that they leave behind
+    /// are counted.
+    fn skip(&mut self, count: u32) -> Result<()> {
+        if self.extent.tiled.is_some() {
+            let Extent { height, width, .. } = *self.extent;
+            let shape = [i64::from(count) * self.scale, self.image_channels, i64::from(height), i64::from(width)];
+            self.kept.borrow_mut().push(self.meter.occupied(&shape, Kind::Float)?);
+        }
+        Ok(())
+    }
+
+    fn state_bytes(&self) -> u64 {
+        self.clip.bytes_by(MeterTensor::bytes)
+    }
+
+    /// The most held beside the other tiles' states and the frames that are gathered.
+    fn gathered(&self, tiled: &Tiled, peak: u64, is_round_over: bool) -> u64 {
+        let kept: Vec<u64> = self.kept.borrow().iter().map(MeterTensor::bytes).collect();
+        let whole = 4 * self.image_channels as u64 * u64::from(tiled.height) * u64::from(tiled.width);
+        let gathered = kept.iter().sum::<u64>() / self.frame_bytes.max(1) * whole;
+        // A tile that has seen the whole clip holds no state.
+        let holds = !tiled.parked && tiled.round < self.extent.latent_frames;
+        let others = if holds { u64::from(tiled.tiles.saturating_sub(1)) * self.state_bytes() } else { 0 };
+        let before = if tiled.tiles > 1 { gathered } else { 0 };
+        let mut most = peak + others + before;
+        if is_round_over {
+            // All of the tile's frames, and one piece of them after the other weighted.
+            most = most.max(self.meter.held_bytes() + kept.last().copied().unwrap_or(0) + others + gathered);
+            self.kept.borrow_mut().clear();
+        }
+        most
+    }
+}
+
+impl Config {
+    /// The costs of decodes in a precision and memory order on a device that was measured; none if
+    /// these can't be run there.
+    pub fn costs(&self, precision: Precision, layout: Layout, measured: &Measured, on_cpu: bool) -> Option<ClipCosts> {
+        let speed = measured.speeds.iter().find(|speed| speed.dtype == precision.dtype() && speed.layout == layout)?;
+        Some(ClipCosts {
+            config: Arc::new(self.clone()),
+            format: ComputeFormat::new(precision, layout).map_err(Error::from).ok()?,
+            costs: Costs::new(speed, measured.bytes_per_second, on_cpu),
+            network: Arc::default(),
+            known: Remembered::default(),
+        })
+    }
+}

@@ -1,0 +1,102 @@
+//! The cost of a clip's encode: the network runs on a meter, push by push.
+
+use std::sync::{Arc, OnceLock};
+
+use tch::Kind;
+use tilewright_nn::{ComputeFormat, Costs, Meter, MeterTensor, Ops};
+use tilewright_plan::{Layout, Precision};
+use tilewright_torch::probe::Measured;
+
+use super::{
+    ClipCost, EncoderConfig, cost::Remembered, encoder::EncoderNetwork, encoder_layers::Past, weights::metered_encoder,
+};
+use crate::Result;
+
+/// A clip that is encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EncoderExtent {
+    /// Frames of the clip that are encoded: 1, and any multiple of the temporal scale.
+    pub frames: u32,
+    /// Pixels.
+    pub height: u32,
+    /// Pixels.
+    pub width: u32,
+}
+
+/// Pushes after which the causal state grows no more.
+const SETTLED: u32 = 3;
+
+/// Works out the costs of encodes in one precision and memory order on one device.
+#[derive(Clone, Debug)]
+pub struct EncodeCosts {
+    config: Arc<EncoderConfig>,
+    format: ComputeFormat,
+    costs: Costs,
+    /// Built when it is first asked.
+    network: Arc<OnceLock<EncoderNetwork<Meter>>>,
+    known: Remembered<EncoderExtent>,
+}
+
+impl EncodeCosts {
+    /// The cost of an encode, push by push with the state before each kept to go back to. The peak
+    /// counts both states, and not the frames, which others hold.
+    ///
+    /// # Errors
+    /// The architecture's widths don't go together.
+    pub fn of(&self, extent: &EncoderExtent) -> Result<ClipCost> {
+        self.known.get(extent, || self.metered(extent))
+    }
+
+    fn metered(&self, extent: &EncoderExtent) -> Result<ClipCost> {
+        let meter = Meter::new(self.format, self.costs);
+        let network = match self.network.get() {
+            Some(network) => network,
+            None => {
+                let network = metered_encoder(&self.config, &meter)?;
+                self.network.get_or_init(|| network)
+            }
+        };
+        let scale = self.config.temporal_scale().max(1);
+        let later = extent.frames.saturating_sub(1) / scale;
+        let (mut past, mut cost) = (Past::default(), ClipCost::default());
+        let mut last = 0.0;
+        for push in 0..=later.min(SETTLED) {
+            let count = if push == 0 { 1 } else { i64::from(scale) };
+            let shape =
+                [1, count, self.config.image_channels as i64, i64::from(extent.height), i64::from(extent.width)];
+            let frames = meter.transpose(&meter.given(&shape, Kind::Float)?, 1, 2)?;
+            meter.reset_peak();
+            let before = meter.seconds();
+            let mut next = past.snapshot(MeterTensor::clone);
+            network.push(&meter, &mut next, &frames, count, &mut |_| Ok(()))?;
+            past = next;
+            cost.peak_bytes = cost.peak_bytes.max(meter.peak_bytes());
+            last = meter.seconds() - before;
+            cost.seconds += last;
+        }
+        cost.seconds += last * f64::from(later.saturating_sub(SETTLED));
+        cost.state_bytes = past.frames.iter().flatten().map(MeterTensor::bytes).sum();
+        Ok(cost)
+    }
+}
+
+impl EncoderConfig {
+    /// The costs of encodes in a precision and memory order on a device that was measured; none if
+    /// these can't be run there.
+    pub fn costs(
+        &self,
+        precision: Precision,
+        layout: Layout,
+        measured: &Measured,
+        on_cpu: bool,
+    ) -> Option<EncodeCosts> {
+        let speed = measured.speeds.iter().find(|speed| speed.dtype == precision.dtype() && speed.layout == layout)?;
+        Some(EncodeCosts {
+            config: Arc::new(self.clone()),
+            format: ComputeFormat::new(precision, layout).ok()?,
+            costs: Costs::new(speed, measured.bytes_per_second, on_cpu),
+            network: Arc::default(),
+            known: Remembered::default(),
+        })
+    }
+}

@@ -1,0 +1,408 @@
+//! The steps that a decoder is made of. Each kind is built from the names of its weights, says what
+//! it means for the frames, and takes a piece through itself, in one place.
+
+use tilewright_nn::{CausalOps, Ops, Scope};
+use tilewright_torch::winograd::TAPS;
+
+use super::{
+    clip::{Piece, Spread},
+    layers::{Causal, Origin, Past, Still, UnitNorm, Work, copies_of_last, side_by_side},
+};
+use crate::Result;
+
+/// A step of the network.
+pub(super) trait Step<O: CausalOps> {
+    /// Takes a piece through. If it ends early, piece and past are such that it may be called
+    /// again.
+    fn run(&self, ops: &O, piece: &mut Piece<O::Tensor>, past: &mut Past<O::Tensor>, spread: &Spread) -> Result<()>;
+
+    /// Products per pixel and frame of the input.
+    fn products(&self) -> f64 {
+        0.0
+    }
+
+    /// True if its output depends on the two frames before.
+    fn is_causal(&self) -> bool {
+        false
+    }
+}
+
+/// A step of any kind: what is added here is known everywhere.
+#[derive(Debug)]
+pub(super) enum AnyStep<O: CausalOps> {
+    Point(Point<O>),
+    Stem(Stem<O>),
+    Begin(Begin),
+    Hide(Hide<O>),
+    Sum(Sum<O>),
+    Attention(Attention<O>),
+    Double(Double<O>),
+    Upsample(Upsample<O>),
+    End(End<O>),
+}
+
+impl<O: CausalOps> AnyStep<O> {
+    pub fn step(&self) -> &dyn Step<O> {
+        match self {
+            AnyStep::Point(step) => step,
+            AnyStep::Stem(step) => step,
+            AnyStep::Begin(step) => step,
+            AnyStep::Hide(step) => step,
+            AnyStep::Sum(step) => step,
+            AnyStep::Attention(step) => step,
+            AnyStep::Double(step) => step,
+            AnyStep::Upsample(step) => step,
+            AnyStep::End(step) => step,
+        }
+    }
+}
+
+fn product(into: i64, out: i64) -> f64 {
+    into as f64 * out as f64
+}
+
+/// Uninitialised frames with so many channels, as many and as large as those of a piece.
+fn room<O: CausalOps>(ops: &O, piece: &Piece<O::Tensor>, channels: i64) -> Result<O::Tensor> {
+    let [count, _, height, width] = ops.extents(&piece.frames)?;
+    Ok(ops.empty([count, channels, height, width])?)
+}
+
+fn band<O: CausalOps>(ops: &O, piece: &Piece<O::Tensor>, spread: &Spread) -> Result<Option<i64>> {
+    Ok(spread.band_of(ops.extents(&piece.frames)?[2]))
+}
+
+/// Before the decoder, pixel by pixel.
+#[derive(Debug)]
+pub(super) struct Point<O: CausalOps> {
+    conv: Still<O>,
+    channels: i64,
+}
+
+impl<O: CausalOps> Point<O> {
+    pub fn build(scope: &Scope<'_, O>, channels: i64) -> Result<Self> {
+        Ok(Self { conv: Still::pointwise(scope, channels, channels, 1)?, channels })
+    }
+}
+
+impl<O: CausalOps> Step<O> for Point<O> {
+    fn run(&self, ops: &O, piece: &mut Piece<O::Tensor>, _: &mut Past<O::Tensor>, _: &Spread) -> Result<()> {
+        piece.frames = self.conv.each(ops, &piece.frames)?;
+        Ok(())
+    }
+
+    fn products(&self) -> f64 {
+        product(self.channels, self.channels)
+    }
+}
+
+/// A causal convolution that stands alone, after a norm or not.
+#[derive(Debug)]
+pub(super) struct Stem<O: CausalOps> {
+    norm: Option<UnitNorm<O>>,
+    conv: Causal<O>,
+    into: i64,
+}
+
+impl<O: CausalOps> Stem<O> {
+    pub fn build(scope: &Scope<'_, O>, norm: Option<UnitNorm<O>>, into: i64, out: i64) -> Result<Self> {
+        Ok(Self { norm, conv: Causal::build_leaner(scope, into, out)?, into })
+    }
+}
+
+impl<O: CausalOps> Step<O> for Stem<O> {
+    fn run(&self, ops: &O, piece: &mut Piece<O::Tensor>, past: &mut Past<O::Tensor>, spread: &Spread) -> Result<()> {
+        let band = band(ops, piece, spread)?;
+        let output = piece.hidden.take().map_or_else(|| room(ops, piece, self.conv.out()), Ok)?;
+        let output = piece.hidden.insert(output);
+        let mut work = Work { frames: &piece.frames, output, add: false, band, done: &mut piece.done };
+        self.conv.forward(ops, self.norm.as_ref(), past, &mut work)?;
+        if let Some(output) = piece.hidden.take() {
+            piece.frames = output;
+        }
+        Ok(())
+    }
+
+    fn products(&self) -> f64 {
+        27.0 * product(self.into, self.conv.out())
+    }
+
+    fn is_causal(&self) -> bool {
+        true
+    }
+}
+
+/// A block begins whose input is added to its output.
+#[derive(Debug)]
+pub(super) struct Begin;
+
+impl<O: CausalOps> Step<O> for Begin {
+    fn run(&self, ops: &O, piece: &mut Piece<O::Tensor>, _: &mut Past<O::Tensor>, _: &Spread) -> Result<()> {
+        let [count, ..] = ops.extents(&piece.frames)?;
+        let origins = (0..count)
+            .map(|index| -> Result<_> { Ok(Origin { frame: ops.narrow(&piece.frames, 0, index, 1)?, phase: 1 }) });
+        let origins = origins.collect::<Result<Vec<_>>>()?;
+        // The block's sums are written onto its input.
+        let own = ops.copied(&piece.frames)?;
+        (piece.frames, piece.origins) = (own, origins);
+        Ok(())
+    }
+}
+
+/// A residual layer's two halves: a norm, SiLU and a causal convolution each.
+pub(super) fn residual<O: CausalOps>(scope: &Scope<'_, O>, into: i64, out: i64) -> Result<[AnyStep<O>; 2]> {
+    let norm = UnitNorm::build(&scope.at("norm1"), into)?;
+    let conv = Causal::build_leaner(&scope.at("conv1"), into, out)?;
+    let sum =
+        Sum { norm: UnitNorm::build(&scope.at("norm2"), out)?, conv: Causal::build(&scope.at("conv2"), out, out)? };
+    let shortcut = (into != out).then(|| Still::pointwise(&scope.at("conv_shortcut"), into, out, 1)).transpose()?;
+    Ok([AnyStep::Hide(Hide { norm, conv, shortcut, into }), AnyStep::Sum(sum)])
+}
+
+/// The first half: the input stays, or goes through its shortcut, beside what is hidden.
+#[derive(Debug)]
+pub(super) struct Hide<O: CausalOps> {
+    norm: UnitNorm<O>,
+    conv: Causal<O>,
+    shortcut: Option<Still<O>>,
+    into: i64,
+}
+
+impl<O: CausalOps> Step<O> for Hide<O> {
+    fn run(&self, ops: &O, piece: &mut Piece<O::Tensor>, past: &mut Past<O::Tensor>, spread: &Spread) -> Result<()> {
+        let band = band(ops, piece, spread)?;
+        let hidden = piece.hidden.take().map_or_else(|| room(ops, piece, self.conv.out()), Ok)?;
+        let output = piece.hidden.insert(hidden);
+        if !piece.convolved {
+            let mut work = Work { frames: &piece.frames, output, add: false, band, done: &mut piece.done };
+            self.conv.forward(ops, Some(&self.norm), past, &mut work)?;
+            piece.convolved = true;
+        }
+        if let Some(shortcut) = &self.shortcut {
+            piece.frames = shortcut.each(ops, &piece.frames)?;
+        }
+        Ok(())
+    }
+
+    fn products(&self) -> f64 {
+        (if self.shortcut.is_some() { 28.0 } else { 27.0 }) * product(self.into, self.conv.out())
+    }
+
+    fn is_causal(&self) -> bool {
+        true
+    }
+}
+
+/// The second half, added to what stayed.
+#[derive(Debug)]
+pub(super) struct Sum<O: CausalOps> {
+    norm: UnitNorm<O>,
+    conv: Causal<O>,
+}
+
+impl<O: CausalOps> Step<O> for Sum<O> {
+    fn run(&self, ops: &O, piece: &mut Piece<O::Tensor>, past: &mut Past<O::Tensor>, spread: &Spread) -> Result<()> {
+        let band = band(ops, piece, spread)?;
+        if let Some(hidden) = &piece.hidden {
+            let mut work = Work { frames: hidden, output: &piece.frames, add: true, band, done: &mut piece.done };
+            self.conv.forward(ops, Some(&self.norm), past, &mut work)?;
+        }
+        piece.hidden = None;
+        Ok(())
+    }
+
+    fn products(&self) -> f64 {
+        27.0 * product(self.conv.out(), self.conv.out())
+    }
+
+    fn is_causal(&self) -> bool {
+        true
+    }
+}
+
+/// Attention of one head over all pixels of each frame, added to the input.
+#[derive(Debug)]
+pub(super) struct Attention<O: CausalOps> {
+    norm: UnitNorm<O>,
+    /// [3C, C]
+    query_key_value: O::Weight,
+    query_key_value_bias: O::Weight,
+    /// [C, C]
+    output: O::Weight,
+    output_bias: O::Weight,
+    channels: i64,
+}
+
+impl<O: CausalOps> Attention<O> {
+    pub fn build(scope: &Scope<'_, O>, channels: i64) -> Result<Self> {
+        let linear = |part: &str, out: i64| -> Result<(O::Weight, O::Weight)> {
+            let scope = scope.at(part);
+            let weight = scope.product("weight", &[out, channels, 1, 1])?;
+            Ok((scope.ops().arranged(&weight, &[0, 1, 2, 3], &[out, channels])?, scope.product("bias", &[out])?))
+        };
+        let norm = UnitNorm::build(&scope.at("norm"), channels)?;
+        let (query_key_value, query_key_value_bias) = linear("to_qkv", 3 * channels)?;
+        let (output, output_bias) = linear("proj", channels)?;
+        Ok(Self { norm, query_key_value, query_key_value_bias, output, output_bias, channels })
+    }
+
+    fn frame(&self, ops: &O, frame: &O::Tensor, onto: &O::Tensor) -> Result<()> {
+        let shape = ops.extents(frame)?;
+        let [_, channels, height, width] = shape;
+        let format = ops.format();
+        let mut tokens = ops.converted(self.norm.forward(ops, frame, false)?, format.convolution)?;
+        tokens = ops.reshape(&tokens, &[1, channels, height * width])?;
+        tokens = ops.contiguous(&ops.transpose(&tokens, 1, 2)?)?;
+        let all = ops.linear(&tokens, &self.query_key_value, &self.query_key_value_bias)?;
+        drop(tokens);
+        let part = |third: i64| ops.contiguous(&ops.narrow(&all, 2, third * channels, channels)?);
+        let (query, key, value) = (part(0)?, part(1)?, part(2)?);
+        drop(all);
+        let mixed = ops.attention(query, &key, &value)?;
+        drop((key, value));
+        let added = ops.converted(ops.linear(&mixed, &self.output, &self.output_bias)?, format.rest)?;
+        let added = ops.reshape(&ops.transpose(&added, 1, 2)?, &shape)?;
+        Ok(ops.copy_onto(onto, &ops.added(frame, &added)?)?)
+    }
+}
+
+impl<O: CausalOps> Step<O> for Attention<O> {
+    /// A frame at a time; the input is replaced.
+    fn run(&self, ops: &O, piece: &mut Piece<O::Tensor>, _: &mut Past<O::Tensor>, _: &Spread) -> Result<()> {
+        let output = room(ops, piece, self.channels)?;
+        for lap in ops.laps(0..ops.extents(&piece.frames)?[0], 1).alike_after(0) {
+            let frame = ops.narrow(&piece.frames, 0, lap.start, 1)?;
+            self.frame(ops, &frame, &ops.narrow(&output, 0, lap.start, 1)?)?;
+        }
+        piece.frames = output;
+        Ok(())
+    }
+
+    fn products(&self) -> f64 {
+        4.0 * product(self.channels, self.channels)
+    }
+}
+
+/// Makes two frames of each but the clip's first, which stays alone: the frame and the two before
+/// become twice the channels, and these two frames. The past of the second frame is zeros, not the
+/// first.
+#[derive(Debug)]
+pub(super) struct Double<O: CausalOps> {
+    conv: Still<O>,
+    channels: i64,
+}
+
+impl<O: CausalOps> Double<O> {
+    pub fn build(scope: &Scope<'_, O>, channels: i64) -> Result<Self> {
+        Ok(Self { conv: Still::pointwise(scope, channels, 2 * channels, TAPS as i64)?, channels })
+    }
+
+    fn forward(&self, ops: &O, past: &mut Past<O::Tensor>, frames: &O::Tensor) -> Result<O::Tensor> {
+        let [mut count, ..] = ops.extents(frames)?;
+        let mut rest = ops.share(frames);
+        let (mut output, mut kept) = (Vec::new(), Vec::new());
+        if !past.begun && count > 0 {
+            output.push(ops.narrow(frames, 0, 0, 1)?);
+            rest = ops.narrow(frames, 0, 1, count - 1)?;
+            count -= 1;
+        }
+        if count > 0 {
+            let [_, channels, height, width] = ops.extents(&rest)?;
+            let window = past.window(ops, &rest)?;
+            let stacked = ops.ordered(&side_by_side(ops, &window, count)?)?;
+            drop(window);
+            let doubled = self.conv.each(ops, &stacked)?;
+            drop(stacked);
+            // [T, 2, C, H, W] → [2T, C, H, W], whatever the order in memory.
+            let both = ops.empty([2 * count, channels, height, width])?;
+            for half in 0..2 {
+                let from = ops.narrow(&doubled, 1, half * channels, channels)?;
+                ops.copy_onto(&ops.every_other(&both, half..2 * count)?, &from)?;
+            }
+            kept = copies_of_last(ops, &rest)?;
+            output.push(both);
+        }
+        let output = match output.len() {
+            1 => output.remove(0),
+            _ => ops.ordered(&ops.joined(&output, 0)?)?,
+        };
+        past.keep(kept);
+        past.begun = true;
+        Ok(output)
+    }
+}
+
+impl<O: CausalOps> Step<O> for Double<O> {
+    fn run(&self, ops: &O, piece: &mut Piece<O::Tensor>, past: &mut Past<O::Tensor>, _: &Spread) -> Result<()> {
+        piece.frames = self.forward(ops, past, &piece.frames)?;
+        piece.double(|frame| ops.share(frame));
+        Ok(())
+    }
+
+    fn products(&self) -> f64 {
+        6.0 * product(self.channels, self.channels)
+    }
+
+    fn is_causal(&self) -> bool {
+        true
+    }
+}
+
+/// Twice the height and width.
+#[derive(Debug)]
+pub(super) struct Upsample<O: CausalOps> {
+    conv: Still<O>,
+    into: i64,
+    out: i64,
+}
+
+impl<O: CausalOps> Upsample<O> {
+    pub fn build(scope: &Scope<'_, O>, into: i64, out: i64) -> Result<Self> {
+        Ok(Self { conv: Still::upsampling(scope, into, out)?, into, out })
+    }
+}
+
+impl<O: CausalOps> Step<O> for Upsample<O> {
+    fn run(&self, ops: &O, piece: &mut Piece<O::Tensor>, _: &mut Past<O::Tensor>, _: &Spread) -> Result<()> {
+        piece.frames = self.conv.each(ops, &piece.frames)?;
+        Ok(())
+    }
+
+    fn products(&self) -> f64 {
+        36.0 * product(self.into, self.out)
+    }
+}
+
+/// The block's input is added to its output: WAN 2.2's shortcut past a whole block, whose channels
+/// are repeated and laid out in time and space (diffusers' `DupUp3D`).
+#[derive(Debug)]
+pub(super) struct End<O: Ops> {
+    /// For each phase the input channel of each of the 4 · out channels before they are laid out in
+    /// squares of 2×2.
+    channels: Vec<O::Weight>,
+}
+
+impl<O: CausalOps> End<O> {
+    pub fn build(ops: &O, into: i64, out: i64, is_temporal: bool) -> Result<Self> {
+        let phases = if is_temporal { 2 } else { 1 };
+        let repeats = (out * phases * 4 / into.max(1)).max(1);
+        let channels = (0..phases).map(|phase| {
+            let from: Vec<i64> = (0..out)
+                .flat_map(|to| (0..4).map(move |place| ((to * phases + phase) * 4 + place) / repeats))
+                .collect();
+            ops.channels(&from)
+        });
+        Ok(Self { channels: channels.collect::<tilewright_nn::Result<_>>()? })
+    }
+}
+
+impl<O: CausalOps> Step<O> for End<O> {
+    fn run(&self, ops: &O, piece: &mut Piece<O::Tensor>, _: &mut Past<O::Tensor>, _: &Spread) -> Result<()> {
+        for (index, origin) in piece.origins.iter().enumerate() {
+            let channels = &self.channels[(origin.phase as usize).min(self.channels.len() - 1)];
+            let repeated = ops.unfolded(&origin.frame, channels)?;
+            ops.add_onto(&ops.narrow(&piece.frames, 0, index as i64, 1)?, &repeated)?;
+        }
+        piece.origins.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,119 @@
+//! Operations that causal video networks take beside those of pictures. Frames are a batch of
+//! pictures, [T, C, H, W].
+
+use std::{fmt, ops::Range};
+
+use tch::Kind;
+
+use crate::{Ops, Result, Store};
+
+/// Operations on frames, and on the weights that convolve them.
+///
+/// # Errors
+/// As [`Ops`].
+pub trait CausalOps: Ops {
+    /// The weights of a 3×3 convolution over three frames, laid out for Winograd's filtering.
+    type CausalKernel: fmt::Debug;
+
+    /// True if tensors are in host memory.
+    fn is_cpu(&self) -> bool;
+
+    /// Zeros in the type of another tensor, rows and columns innermost.
+    fn zeros(&self, shape: [i64; 4], like: &Self::Tensor) -> Result<Self::Tensor>;
+
+    /// A copy in memory of its own, in the same order.
+    fn copied(&self, tensor: &Self::Tensor) -> Result<Self::Tensor>;
+
+    /// Tensors one after another along an axis.
+    fn joined(&self, parts: &[Self::Tensor], axis: usize) -> Result<Self::Tensor>;
+
+    /// The sum of two tensors of the same extents.
+    fn added(&self, tensor: &Self::Tensor, other: &Self::Tensor) -> Result<Self::Tensor>;
+
+    /// Every other frame from one frame to another, as a view.
+    fn every_other(&self, frames: &Self::Tensor, range: Range<i64>) -> Result<Self::Tensor>;
+
+    /// The axes in another order, as a view.
+    fn permuted(&self, tensor: &Self::Tensor, order: &[usize]) -> Result<Self::Tensor>;
+
+    /// The mean along an axis, which is gone then.
+    fn mean(&self, tensor: &Self::Tensor, axis: usize) -> Result<Self::Tensor>;
+
+    /// Values between −1 and 1.
+    fn clamped(&self, tensor: &Self::Tensor) -> Result<Self::Tensor>;
+
+    /// Each pixel's channels at length √C, then scaled by `gamma`, a frame at a time, and SiLU
+    /// after that if asked for.
+    fn unit_norm(&self, frames: &Self::Tensor, gamma: &Self::Weight, silu: bool) -> Result<Self::Tensor>;
+
+    /// Each pixel's channels at length 1, then scaled by `gamma` [1, C, 1, 1] in f32, all frames at
+    /// once.
+    fn unit_norm_at_once(&self, frames: &Self::Tensor, gamma: &Self::Weight) -> Result<Self::Tensor>;
+
+    /// A convolution by libtorch in any case, with `padding` rows above and below and columns at
+    /// either side.
+    fn convolve(
+        &self,
+        frames: &Self::Tensor,
+        weight: &Self::Weight,
+        bias: Option<&Self::Weight>,
+        stride: i64,
+        padding: [i64; 2],
+    ) -> Result<Self::Tensor>;
+
+    /// The same with the last `into` input channels of weights that have more.
+    fn convolve_last(
+        &self,
+        frames: &Self::Tensor,
+        weight: &Self::Weight,
+        bias: &Self::Weight,
+        padding: [i64; 2],
+    ) -> Result<Self::Tensor>;
+
+    /// Convolves a frame and those before it, oldest first, by Winograd's filtering.
+    fn filter_frames(
+        &self,
+        frames: &[&Self::Tensor],
+        kernel: &Self::CausalKernel,
+        store: Store<'_, Self::Tensor>,
+    ) -> Result<()>;
+
+    /// Channels of a frame selected and laid out in squares of 2×2 pixels.
+    fn unfolded(&self, frame: &Self::Tensor, channels: &Self::Weight) -> Result<Self::Tensor>;
+
+    /// The input channels that [`Self::unfolded`] selects.
+    fn channels(&self, from: &[i64]) -> Result<Self::Weight>;
+
+    /// Weights [out, into, 3, 3, 3] for [`Self::filter_frames`].
+    fn causal_kernel(&self, weight: &Self::Weight, bias: &Self::Weight) -> Result<Self::CausalKernel>;
+
+    /// Weights with their axes in another order and then of another shape, laid out in the format's
+    /// memory order if they have four axes.
+    fn arranged(&self, weight: &Self::Weight, order: &[usize], shape: &[i64]) -> Result<Self::Weight>;
+
+    /// One tap in time of weights [out, into, T, h, w], laid out.
+    fn tap(&self, weight: &Self::Weight, time: i64) -> Result<Self::Weight>;
+
+    /// The weights of the first `count` output channels; laid out if they have four axes.
+    fn first_outputs(&self, weight: &Self::Weight, count: i64) -> Result<Self::Weight>;
+
+    /// A bias with so many zeros before it.
+    fn delayed(&self, bias: &Self::Weight, zeros: i64) -> Result<Self::Weight>;
+
+    /// Weights times a factor.
+    fn scaled(&self, weight: &Self::Weight, factor: f64) -> Result<Self::Weight>;
+
+    /// A tensor in the type, the memory order and the place of another.
+    fn matched(&self, tensor: &Self::Tensor, like: &Self::Tensor) -> Result<Self::Tensor>;
+
+    /// A tensor where the network computes.
+    fn brought(&self, tensor: &Self::Tensor) -> Result<Self::Tensor>;
+
+    /// The tensor in f32.
+    ///
+    /// # Errors
+    /// Memory is out.
+    fn in_f32(&self, tensor: &Self::Tensor) -> Result<Self::Tensor> {
+        self.converted(self.share(tensor), Kind::Float)
+    }
+}

@@ -1,0 +1,118 @@
+//! The meter's side of convolutions by rows, with norm and activation on the way.
+
+use std::ops::Range;
+
+use tch::Kind;
+use tilewright_torch::{
+    CPU_PIECE,
+    winograd::{BLOCK, scratch_bytes},
+};
+
+use super::{Meter, MeterTensor, bytes, four, refused};
+use crate::{Result, Rows, Store};
+
+/// The shape of weights that are laid out for Winograd's filtering.
+#[derive(Clone, Copy, Debug)]
+pub struct MeterKernel {
+    into: i64,
+    out: i64,
+    upsamples: bool,
+}
+
+impl MeterKernel {
+    pub(super) fn new(weight: &[i64], bias: &[i64], upsamples: bool) -> Result<Self> {
+        match *weight {
+            [out, into, 3, 3] if *bias == [out] => Ok(Self { into, out, upsamples }),
+            _ => Err(refused("a convolution", &[weight, bias])),
+        }
+    }
+}
+
+/// The extents of sums per sample and channel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MeterSums {
+    pub(super) batch: i64,
+    pub(super) channels: i64,
+}
+
+impl MeterSums {
+    fn check(&self, picture: [i64; 4]) -> Result<()> {
+        match [self.batch, self.channels] == picture[..2] {
+            true => Ok(()),
+            false => Err(refused("sums", &[&[self.batch, self.channels], &picture])),
+        }
+    }
+}
+
+impl Meter {
+    /// Output pixels that are computed: whole blocks, and as many threads as there are blocks for.
+    pub(super) fn filtered_pixels(&self, [batch, height, width]: [i64; 3]) -> f64 {
+        let block = f64::from(BLOCK);
+        let blocks = (batch as f64 * (height as f64 / block).ceil() * (width as f64 / block).ceil()).max(1.0);
+        let threads = f64::from(tch::get_num_threads().max(1));
+        ((blocks / threads).ceil() * threads * block * block).max((batch * height * width) as f64)
+    }
+
+    pub(super) fn filtered(
+        &self,
+        input: Rows<'_, MeterTensor>,
+        kernel: &MeterKernel,
+        before: Option<&MeterSums>,
+        rows: Range<i64>,
+        store: Store<'_, MeterTensor>,
+        sums: Option<&mut MeterSums>,
+    ) -> Result<()> {
+        let [batch, channels, stored, width] = four("a convolution", input.tensor)?;
+        let MeterKernel { into, out, upsamples } = *kernel;
+        let scale = if upsamples { 2 } else { 1 };
+        let needed = ((rows.start - 1).max(0) / scale)..((rows.end + scale) / scale).min(input.height);
+        let is_there = input.first <= needed.start && needed.end <= input.first + stored;
+        if channels != into || !is_there || rows.start < 0 || rows.start >= rows.end {
+            return Err(refused(
+                "a convolution",
+                &[input.tensor.axes.extents(), &[out, into], &[rows.start, rows.end]],
+            ));
+        }
+        if let Some(before) = before {
+            before.check([batch, into, 0, 0])?;
+        }
+        let output = [batch, out, rows.end - rows.start, width.saturating_mul(scale)];
+        if let Some(sums) = sums {
+            sums.check(output)?;
+        }
+        match store {
+            Store::Onto(tensor) | Store::Added(tensor) if *tensor.axes.extents() != output => {
+                return Err(refused("a convolution", &[tensor.axes.extents(), &output]));
+            }
+            _ => {}
+        }
+        self.touch(scratch_bytes(into, upsamples) as u64);
+        let rate = self.costs.winograd.unwrap_or(self.costs.plain);
+        let products = if upsamples { 2.25 } else { 4.0 };
+        self.spend(products * rate.of(into as f64, out as f64) * self.filtered_pixels([batch, output[2], output[3]]));
+        Ok(())
+    }
+
+    pub(super) fn added_up(&self, sums: &MeterSums, picture: &MeterTensor) -> Result<()> {
+        let shape = four("sums", picture)?;
+        sums.check(shape)?;
+        let [batch, channels, height, width] = shape;
+        let row = batch.saturating_mul(channels).saturating_mul(width);
+        let rows = (CPU_PIECE / row.max(1)).clamp(1, height.max(1));
+        // Values less their mean, and the squares of these; 16-bit values in f32 before that.
+        let pieces = if picture.kind == Kind::Float { 2 } else { 3 };
+        self.touch((row.saturating_mul(rows) as u64).saturating_mul(4 * pieces));
+        // A piece stays in a core's cache.
+        self.moves(picture.bytes());
+        Ok(())
+    }
+
+    pub(super) fn normed(&self, picture: &MeterTensor, affine: &MeterSums) -> Result<MeterTensor> {
+        affine.check(four("a norm", picture)?)?;
+        let wide = bytes(&picture.axes, Kind::Float);
+        let _copy = (picture.kind != Kind::Float).then(|| self.hold(wide));
+        // The product reads and writes, and so does SiLU.
+        self.moves(picture.bytes().saturating_add(wide.saturating_mul(3)));
+        Ok(self.made(picture.axes.dense(), Kind::Float))
+    }
+}

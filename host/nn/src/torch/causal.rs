@@ -1,0 +1,163 @@
+//! libtorch's side of the operations on frames.
+
+use std::ops::Range;
+
+use tch::{Device, Kind, Tensor};
+use tilewright_plan::Layout;
+use tilewright_torch::{
+    to_layout, unit_norm,
+    winograd::{Rows, Winograd},
+};
+
+use super::{Torch, stored};
+use crate::{CausalOps, Ops, Result, Store};
+
+/// As in torch.nn.functional.normalize: a pixel of zeros stays one.
+const LEAST_LENGTH: f64 = 1e-12;
+
+impl Torch {
+    /// Weights in the format's memory order if they are those of a convolution.
+    fn laid_out_picture(&self, weight: Tensor) -> Result<Tensor> {
+        if weight.dim() == 4 { self.laid_out(weight) } else { Ok(weight) }
+    }
+}
+
+fn axes(order: &[usize]) -> Vec<i64> {
+    order.iter().map(|&axis| axis as i64).collect()
+}
+
+impl CausalOps for Torch {
+    type CausalKernel = Winograd;
+
+    fn is_cpu(&self) -> bool {
+        self.device == Device::Cpu
+    }
+
+    fn zeros(&self, shape: [i64; 4], like: &Tensor) -> Result<Tensor> {
+        Ok(Tensor::f_zeros(shape, (like.f_kind()?, like.device()))?)
+    }
+
+    fn copied(&self, tensor: &Tensor) -> Result<Tensor> {
+        let mut copy = tensor.f_empty_like()?;
+        copy.f_copy_(tensor)?;
+        Ok(copy)
+    }
+
+    fn joined(&self, parts: &[Tensor], axis: usize) -> Result<Tensor> {
+        Ok(Tensor::f_cat(parts, axis as i64)?)
+    }
+
+    fn added(&self, tensor: &Tensor, other: &Tensor) -> Result<Tensor> {
+        Ok(tensor.f_add(other)?)
+    }
+
+    fn every_other(&self, frames: &Tensor, range: Range<i64>) -> Result<Tensor> {
+        Ok(frames.f_slice(0, range.start, range.end, 2)?)
+    }
+
+    fn permuted(&self, tensor: &Tensor, order: &[usize]) -> Result<Tensor> {
+        Ok(tensor.f_permute(axes(order))?)
+    }
+
+    fn mean(&self, tensor: &Tensor, axis: usize) -> Result<Tensor> {
+        Ok(tensor.f_mean_dim([axis as i64].as_slice(), false, None)?)
+    }
+
+    fn clamped(&self, tensor: &Tensor) -> Result<Tensor> {
+        Ok(tensor.f_clamp(-1.0, 1.0)?)
+    }
+
+    fn unit_norm(&self, frames: &Tensor, gamma: &Tensor, silu: bool) -> Result<Tensor> {
+        let (count, channels, height, width) = frames.size4()?;
+        let output = self.empty([count, channels, height, width])?;
+        if self.has_winograd() {
+            unit_norm(frames, gamma, silu, &output)?;
+            return Ok(output);
+        }
+        // In f32 and back, a frame at a time: nothing more than one is ever held in f32.
+        let gamma = gamma.f_to_kind(Kind::Float)?.f_mul_scalar((channels as f64).sqrt())?.f_view([1, -1, 1, 1])?;
+        for index in 0..count {
+            let frame = frames.f_narrow(0, index, 1)?.f_to_kind(Kind::Float)?;
+            let length = frame.f_linalg_norm(2.0, &[1_i64][..], true, None::<Kind>)?.f_clamp_min_(LEAST_LENGTH)?;
+            let mut normed = frame.f_div(&length)?.f_mul_(&gamma)?;
+            if silu {
+                normed = normed.f_silu_()?;
+            }
+            output.f_narrow(0, index, 1)?.f_copy_(&normed)?;
+        }
+        Ok(output)
+    }
+
+    fn unit_norm_at_once(&self, frames: &Tensor, gamma: &Tensor) -> Result<Tensor> {
+        let length = frames.f_norm_scalaropt_dim_dtype(2, [1], true, Kind::Float)?.f_clamp_min_(LEAST_LENGTH)?;
+        // In f32, whatever the frames' type.
+        Ok(frames.f_div(&length)?.f_mul_(gamma)?.f_to_kind(self.format.rest)?)
+    }
+
+    fn convolve(
+        &self,
+        frames: &Tensor,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        stride: i64,
+        padding: [i64; 2],
+    ) -> Result<Tensor> {
+        Ok(frames.f_conv2d(weight, bias, [stride; 2], padding, [1, 1], 1)?)
+    }
+
+    fn convolve_last(&self, frames: &Tensor, weight: &Tensor, bias: &Tensor, padding: [i64; 2]) -> Result<Tensor> {
+        let (into, all) = (frames.size4()?.1, weight.size4()?.1);
+        let weight = self.laid_out(weight.f_narrow(1, all - into, into)?)?;
+        self.convolve(frames, &weight, Some(bias), 1, padding)
+    }
+
+    fn filter_frames(&self, frames: &[&Tensor], kernel: &Winograd, store: Store<'_, Tensor>) -> Result<()> {
+        let rows: Vec<Rows<'_>> = frames.iter().map(|frame| Rows::all(frame)).collect();
+        let (add, output) = stored(store);
+        let height = rows.last().map_or(0, |rows| rows.height);
+        Ok(kernel.convolve_frames(&rows, None, 0..height, add, output, None)?)
+    }
+
+    fn unfolded(&self, frame: &Tensor, channels: &Tensor) -> Result<Tensor> {
+        Ok(frame.f_index_select(1, channels)?.f_pixel_shuffle(2)?)
+    }
+
+    fn channels(&self, from: &[i64]) -> Result<Tensor> {
+        Ok(Tensor::f_from_slice(from)?.f_to_device(self.device)?)
+    }
+
+    fn causal_kernel(&self, weight: &Tensor, bias: &Tensor) -> Result<Winograd> {
+        Ok(Winograd::causal(weight, bias)?)
+    }
+
+    fn arranged(&self, weight: &Tensor, order: &[usize], shape: &[i64]) -> Result<Tensor> {
+        self.laid_out_picture(weight.f_permute(axes(order))?.f_reshape(shape)?)
+    }
+
+    fn tap(&self, weight: &Tensor, time: i64) -> Result<Tensor> {
+        self.laid_out_picture(weight.f_select(2, time)?)
+    }
+
+    fn first_outputs(&self, weight: &Tensor, count: i64) -> Result<Tensor> {
+        self.laid_out_picture(weight.f_narrow(0, 0, count)?)
+    }
+
+    fn delayed(&self, bias: &Tensor, zeros: i64) -> Result<Tensor> {
+        let none = Tensor::f_zeros([zeros], (bias.f_kind()?, bias.device()))?;
+        Ok(Tensor::f_cat(&[none, bias.shallow_clone()], 0)?)
+    }
+
+    fn scaled(&self, weight: &Tensor, factor: f64) -> Result<Tensor> {
+        Ok(weight.f_mul_scalar(factor)?)
+    }
+
+    fn matched(&self, tensor: &Tensor, like: &Tensor) -> Result<Tensor> {
+        let tensor = tensor.f_to_device(like.device())?.f_to_kind(like.kind())?;
+        let is_last = like.stride().get(1) == Some(&1) && like.size().get(1) != Some(&1);
+        Ok(to_layout(&tensor, if is_last { Layout::ChannelsLast } else { Layout::ChannelsFirst })?)
+    }
+
+    fn brought(&self, tensor: &Tensor) -> Result<Tensor> {
+        Ok(tensor.f_to_device(self.device)?)
+    }
+}
