@@ -188,12 +188,22 @@ fn plane(area: &Area<'_>, title: &str, x: &Axis, y: &Axis, series: &[Series], ma
         (false, false) => {
             draw_plane(area, builder.build_cartesian_2d(across, up).map_err(draw_error)?, x, y, series, marks)
         }
-        (true, false) => {
-            draw_plane(area, builder.build_cartesian_2d(across.log_scale(), up).map_err(draw_error)?, x, y, series, marks)
-        }
-        (false, true) => {
-            draw_plane(area, builder.build_cartesian_2d(across, up.log_scale()).map_err(draw_error)?, x, y, series, marks)
-        }
+        (true, false) => draw_plane(
+            area,
+            builder.build_cartesian_2d(across.log_scale(), up).map_err(draw_error)?,
+            x,
+            y,
+            series,
+            marks,
+        ),
+        (false, true) => draw_plane(
+            area,
+            builder.build_cartesian_2d(across, up.log_scale()).map_err(draw_error)?,
+            x,
+            y,
+            series,
+            marks,
+        ),
         (true, true) => {
             let chart = builder.build_cartesian_2d(across.log_scale(), up.log_scale()).map_err(draw_error)?;
             draw_plane(area, chart, x, y, series, marks)
