@@ -1,4 +1,4 @@
-//! Contests on a tiny network, with planners written for the occasion.
+//! Contests on a tiny network, with planners made for the tests.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,7 @@ use tilewright_plan::{
 };
 use tilewright_torch::device::Choice;
 
-/// Answers one plan, whatever becomes of it.
+/// A planner that always answers one plan.
 struct Stubborn {
     identity: PolicyIdentity,
     plan: Plan,
@@ -53,14 +53,15 @@ impl Planner for Stubborn {
     fn learn(&mut self, _: &Request, _: &Device, _: &Plan, _: &Outcome) {}
 }
 
-/// `whole`, `f16` (which overflows on large latents), `fixed:space=…` as the sweep spells it, or nobody.
+/// `whole`, `f16` (which overflows on large latents), `fixed:space=…` as the sweep spells it, or an
+/// error.
 fn planner(spelling: &Spelling) -> Result<Box<dyn Planner>, Box<dyn std::error::Error + Send + Sync>> {
     let setting = |name: &str| spelling.settings.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
     let side = |name: &str| setting(name).and_then(|text| text.parse().ok()).unwrap_or(0);
     let tile = Tile { height: side("tile"), width: side("tile"), overlap: side("overlap") };
     let space = match setting("space") {
         Some("blended") => Space::Blended(tile),
-        // The host would carry exact tiles out as blended ones.
+        // The host would run exact tiles as blended ones.
         Some("exact") => Space::Blended(tile),
         _ => Space::Whole,
     };
@@ -94,7 +95,7 @@ fn planner(spelling: &Spelling) -> Result<Box<dyn Planner>, Box<dyn std::error::
     Ok(Box::new(Stubborn { identity, plan }))
 }
 
-/// Ends the measurement after so many questions whether it goes on.
+/// Ends the measurement after a number of calls of `goes_on`.
 struct Patience(usize);
 
 impl Watch for Patience {
@@ -104,7 +105,8 @@ impl Watch for Patience {
     }
 }
 
-/// The pool counts for the whole process: a decode beside another one would have its memory ascribed to it.
+/// The pool counts for the whole process: a concurrent decode's memory would be ascribed to this
+/// one.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -237,7 +239,7 @@ fn clips_take_turns_and_all_their_frames_are_compared() {
         assert!(row.peak_bytes.is_some_and(|bytes| bytes > 0));
     }
     assert_eq!(four.plan.as_ref().unwrap().time, Time::Carried { frames: 4 });
-    // The state is carried: chunks change nothing. Tiles do.
+    // The causal cache is carried: chunks change nothing. Tiles do.
     for row in [four, eight] {
         let difference = row.difference.unwrap();
         assert!(difference.max < 1e-5 && difference.border_mean.is_none(), "{difference:?}");

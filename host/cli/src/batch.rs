@@ -1,4 +1,4 @@
-//! Files, one after the other: one that fails does not stop those after it.
+//! Work on several files in order: a failed file does not stop those after it.
 
 use tilewright_outputs::Refused;
 
@@ -15,9 +15,10 @@ pub trait Work {
     fn work(&mut self, input: &Input) -> Outcome;
 }
 
-/// Works through the files. The failure of a single file is the command's; of several files, each failure is printed at
-/// once and the command fails with their number. Only an output that is another file of the same command ends it there.
-/// `done` is the word for the work, such as `decoded`.
+/// Works through the files. The failure of a single file is the command's; of several files, each
+/// failure is printed at once and the command fails with their number. Only an output that is
+/// another file of the same command ends the command there. `done` is the word for the work, such
+/// as `decoded`.
 pub fn work_through(work: &mut dyn Work, inputs: &[Input], several: bool, done: &str) -> Outcome {
     if !several {
         return inputs.iter().try_for_each(|input| work.work(input).map_err(|failure| input.renamed(failure)));

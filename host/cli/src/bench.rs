@@ -1,4 +1,4 @@
-//! `tilewright bench …`: arguments to contests, and what they find to tables, JSON and reports.
+//! `tilewright bench …`: from arguments to contests, and from results to tables, JSON and reports.
 
 mod pages;
 mod tables;
@@ -29,12 +29,12 @@ use crate::{
     tell::tell,
 };
 
-/// Frames of a generated clip, where nobody says.
+/// The default frames of a generated clip.
 const FRAMES: u32 = 17;
 
-/// Runs of the suite: as many as published, and with --quick.
+/// Runs of the suite: by default and with --quick.
 const FULL: Rounds = Rounds { first_apart: true, warmup: 3, iterations: 10 };
-/// Of the full suite, where a decode takes over a minute.
+/// Runs of the full suite if a decode takes over a minute.
 const SLOW: Rounds = Rounds { first_apart: true, warmup: 0, iterations: 3 };
 const QUICK: Rounds = Rounds { first_apart: true, warmup: 0, iterations: 2 };
 
@@ -47,7 +47,7 @@ impl From<tilewright_bench::Error> for Failure {
     }
 }
 
-/// Measures or generates as asked.
+/// Measures or generates, by the command.
 pub fn run(arguments: &Bench) -> Outcome {
     match &arguments.command {
         None => contest(arguments),
@@ -62,7 +62,7 @@ fn contest(arguments: &Bench) -> Outcome {
     let (Some(latent), Some(vae_path)) = (&arguments.latent, &arguments.vae) else {
         return Err(Failure::input("a latent and --vae are needed"));
     };
-    // Everything that can be wrong with the arguments comes before anything that takes time.
+    // All arguments are checked before anything that takes time.
     let against = match &arguments.against {
         Against::None => None,
         Against::Policy(spelling) => Some(spelling.clone()),
@@ -98,7 +98,7 @@ fn run_suite(arguments: &Suite) -> Outcome {
     let given = [&arguments.vae, &arguments.video_vae].into_iter().flatten();
     let roles = given.fold(files::roles(), |roles, path| files::reads_vae(roles, path));
     let policies = Policies::checked(arguments.policies.iter(), &arguments.common, roles)?;
-    // Weights of what is not measured are neither asked for nor generated.
+    // Weights that no case needs are neither asked for nor generated.
     let of_pictures = arguments.only.is_empty() || !arguments.only.iter().all(|case| case.is_of_clips());
     let of_clips = arguments.only.is_empty() || arguments.only.iter().any(|case| case.is_of_clips());
     let mut weights = Vec::new();
@@ -115,7 +115,7 @@ fn run_suite(arguments: &Suite) -> Outcome {
     }
     let machine = machine(&arguments.common)?;
     let rounds = if arguments.quick { QUICK } else { FULL };
-    // Whoever says how often means it.
+    // An explicit number of runs counts for slow cases, too.
     let slow = Some(SLOW).filter(|_| !arguments.quick && arguments.iterations.is_none());
     let rounds = Rounds { iterations: arguments.iterations.unwrap_or(rounds.iterations), ..rounds };
     let suite = suite::Suite {
@@ -174,7 +174,7 @@ fn generate_weights(arguments: &GenerateWeights) -> Outcome {
 
 fn generate_latent(arguments: &GenerateLatent) -> Outcome {
     let (width, height) = arguments.size;
-    // Without a network's name a clip is WAN 2.1's, and a picture of that scale, too.
+    // The default network of a clip is WAN 2.1's, and so is that of a picture of its scale.
     let network = arguments.network.unwrap_or(Network::WAN_21);
     if !width.is_multiple_of(network.scale) || !height.is_multiple_of(network.scale) {
         let Network { name, scale, .. } = network;
@@ -211,12 +211,13 @@ fn generated(network: Network) -> Outcome<PathBuf> {
     Ok(Weights { network, seed: 0 }.kept()?)
 }
 
-/// Puts policies to work. One sandbox serves them all: each has a clock of its own, which would tick while others are measured.
+/// Loads policies. One sandbox serves them all: each sandbox has a clock of its own, which would
+/// tick while others are measured.
 struct Policies(PolicyHost);
 
 impl Policies {
-    /// A policy that is not there, a wrong setting or a report that can't be written is the arguments' fault: nothing is measured
-    /// then.
+    /// Checks policies and report before anything is measured: a missing policy, a wrong setting or
+    /// a report that can't be written is the arguments' fault.
     fn checked<'a>(spellings: impl IntoIterator<Item = &'a Spelling>, common: &Common, roles: Roles) -> Outcome<Self> {
         let spellings: Vec<_> = spellings.into_iter().collect();
         let roles = spellings.iter().fold(roles, |roles, spelling| files::reads_policy(roles, &spelling.policy));
@@ -280,7 +281,8 @@ impl Weighted {
         })
     }
 
-    /// The latents of a file that is of this model, their scaling undone where they carry that of the VAE in the file given.
+    /// The latents of a file for this model, with the scaling undone if they carry that of the VAE
+    /// in `scaled`.
     fn latents(&self, latent: &mut Latent, scaled: Option<&Path>) -> Outcome<Tensor> {
         match self {
             Self::Pictures(vae) => {
@@ -319,7 +321,7 @@ fn refuse_clips(path: &Path, advice: &str) -> Outcome {
     }
 }
 
-/// The user's weights, or generated ones; what they are is added to the list.
+/// The user's weights, or generated ones; adds their description to the list.
 fn weighed(path: Option<&Path>, network: Network, weights: &mut Vec<String>) -> Outcome<PathBuf> {
     let (path, what) = match path {
         Some(path) => (path.to_owned(), path.display().to_string()),
@@ -329,7 +331,7 @@ fn weighed(path: Option<&Path>, network: Network, weights: &mut Vec<String>) -> 
     Ok(path)
 }
 
-/// The table or the JSON on standard output; the report into its file.
+/// Prints the table or the JSON, and writes the report.
 fn publish(
     common: &Common,
     report: &impl Serialize,

@@ -1,4 +1,4 @@
-//! The configuration that this run goes by, and `tilewright config …`.
+//! The configuration of this run, and `tilewright config …`.
 
 mod certificates;
 pub mod start;
@@ -17,7 +17,8 @@ use crate::{
 /// Chosen once, from the command line.
 static PLACE: OnceLock<Place> = OnceLock::new();
 
-/// Chooses the configuration of this run: the file asked for, which must exist even if it is never read, or the user's.
+/// Chooses the configuration of this run: the given file, which must exist even if it is never
+/// read, or the user's.
 pub fn choose(file: Option<PathBuf>) -> Outcome {
     let named = file.filter(|path| !path.as_os_str().is_empty());
     let place = named.map_or(Place::User, Place::At);
@@ -27,17 +28,17 @@ pub fn choose(file: Option<PathBuf>) -> Outcome {
     Ok(())
 }
 
-/// Where the configuration stands.
+/// The choice of the configuration's file.
 pub fn place() -> &'static Place {
     PLACE.get().unwrap_or(&Place::User)
 }
 
-/// What is configured, read now.
+/// The configuration, read now.
 pub fn current() -> Outcome<Config> {
     Ok(Config::load(place())?)
 }
 
-/// Where it is configured, for messages.
+/// The configuration's path, for messages.
 pub fn shown_path() -> String {
     place().path().map_or_else(|| "the configuration".into(), |path| path.display().to_string())
 }
@@ -72,7 +73,7 @@ fn check(path: &str) -> Outcome {
     Ok(writeln!(printer::stdout(), "{}", table::facts(rows))?)
 }
 
-/// The server that `tilewright serve` makes of a configuration.
+/// The server that `tilewright serve` would start, as rows of a table.
 fn served(config: &Config) -> Outcome<Vec<(&'static str, String)>> {
     let server = &config.server;
     let access = match (&server.tls, server.has_tokens()) {

@@ -1,4 +1,4 @@
-//! `tilewright inspect`: says what files are.
+//! `tilewright inspect`: describes files.
 
 mod records;
 mod tensors;
@@ -23,7 +23,8 @@ use crate::{
 use records::Recorded;
 use tensors::Tensor;
 
-/// The most texts of a file that are listed before the rest is only counted: a PNG may have any number.
+/// The most texts of a file that are listed before the rest is only counted: a PNG may have any
+/// number.
 const MOST_TEXTS: usize = 64;
 
 /// The facts known about a file.
@@ -64,7 +65,7 @@ enum Found {
     },
 }
 
-/// Looks at files without loading them.
+/// Inspects files without loading them.
 pub fn run(arguments: &Inspect) -> Outcome {
     let mut stdout = printer::stdout();
     let (mut reports, mut failures) = (Vec::new(), Vec::new());
@@ -113,7 +114,7 @@ impl Report {
                 })
             }
             _ => {
-                // If it is no file of tensors, the error says what it is.
+                // The error names the kind of a file without tensors.
                 let file = Checkpoint::open(path)?;
                 let inspection = Box::new(Inspection::of(&file));
                 let undecodable = tensors::refusal(path, &inspection);
@@ -145,7 +146,8 @@ impl Report {
     }
 }
 
-/// The format that a file's first bytes show; none also if it can't be read, which its next reader reports.
+/// The format that a file's first bytes show; none also if it can't be read, which its next reader
+/// reports.
 fn kind(path: &Path) -> Option<Format> {
     let mut start = Vec::new();
     tilewright_files::open(path).ok()?.take(LOOKED_AT).read_to_end(&mut start).ok()?;

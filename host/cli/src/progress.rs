@@ -1,4 +1,5 @@
-//! How a decode goes on: a bar with the time left on a terminal, plain lines otherwise. All on standard error.
+//! Progress of a decode: a bar with the time left on a terminal, plain lines otherwise. All on
+//! standard error.
 
 use std::time::{Duration, Instant};
 
@@ -16,10 +17,11 @@ use crate::{
 /// Steps of the bar.
 const STEPS: u64 = 1000;
 
-/// How often a plain line is printed.
+/// The interval of plain lines.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// The share of the work after which its pace alone gives the time left; until then the estimate counts, less and less.
+/// The share of the work after which its pace alone gives the time left; until then the estimate
+/// counts, less and less.
 const KNOWN: f64 = 0.25;
 
 /// Shows progress, and ends the decode when the user interrupts.
@@ -32,7 +34,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// From now on Ctrl-C and SIGTERM end the work at the next layer, or the program if that takes too long.
+    /// Starts a piece of work that Ctrl-C and SIGTERM end at the next layer; if that takes too
+    /// long, they end the program.
     pub fn new() -> Self {
         signals::manner(Manner::Soon);
         let bar = is_shown().then(|| {
@@ -43,7 +46,7 @@ impl Progress {
         Self { bar, pace: Pace::new(Instant::now()), spoken: Instant::now(), plan: String::new() }
     }
 
-    /// The same, where work lies about that must not stay when the program is ended: `abandon` takes it away.
+    /// As [`Progress::new`]; `abandon` removes unfinished work if the program is ended.
     pub fn abandoning(abandon: impl FnOnce() + Send + 'static) -> Self {
         signals::abandoning(abandon);
         Self::new()
@@ -54,7 +57,8 @@ impl Progress {
         signals::manner(Manner::Soon);
     }
 
-    /// The work has ended: takes the bar away. What follows, giving files their names, is short and no longer interrupted.
+    /// Removes the bar after the work. The rest, giving files their names, is short and no longer
+    /// interrupted.
     pub fn finish(&self) {
         signals::manner(Manner::Finishing);
         if let Some(bar) = &self.bar {
@@ -182,7 +186,8 @@ mod tests {
         pace.expected = Some(Duration::from_secs(100));
         assert_eq!(pace.left(0.0, start), Some(Duration::from_secs(100)), "the estimate, before anything is done");
         assert_eq!(pace.left(0.0, after(10)), Some(Duration::from_secs(90)));
-        // Twice as slow as expected: after an eighth of the work, estimate and pace count half each.
+        // Twice as slow as expected: after an eighth of the work, estimate and pace count half
+        // each.
         let left = pace.left(0.125, after(25)).unwrap().as_secs_f64();
         assert!((left - (87.5 + 175.0) / 2.0).abs() < 1e-6, "{left}");
         assert_eq!(pace.left(0.5, after(100)), Some(Duration::from_secs(100)), "the pace alone");

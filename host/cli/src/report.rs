@@ -1,4 +1,4 @@
-//! What was decided and measured: tables for people, the record for programs.
+//! Reports of decisions and outcomes: tables for people, records for programs.
 
 use std::{
     io::{self, Write},
@@ -15,17 +15,18 @@ use crate::{
     printer, table,
 };
 
-/// A file opened to be appended to.
+/// Opens a file for appending.
 pub fn appended(path: &Path) -> io::Result<std::fs::File> {
     tilewright_files::append(path)
 }
 
-/// Appends the record where the user asked for it, with what was said where he asked for that, as one write, so that records of several processes don't mix.
+/// Appends the record to the user's file, with the exchange if it was asked for, in one write, so
+/// that records of several processes don't mix.
 pub fn keep(recording: &Recording, record: &Record, planner: &mut Recorder) -> Outcome {
     let Some(path) = recording.file() else { return Ok(()) };
     let exchange = planner.take();
     let line = match exchange {
-        // Here alone: pictures, standard output and the history have the ordinary record.
+        // Only here: pictures, standard output and the history have the ordinary record.
         Some(_) => serde_json::to_vec(&Record { exchange, ..record.clone() }),
         None => serde_json::to_vec(record),
     };
@@ -36,7 +37,7 @@ pub fn keep(recording: &Recording, record: &Record, planner: &mut Recorder) -> O
         .map_err(|error| Failure::work(format!("{}: can't be written: {error}", path.display())))
 }
 
-/// The form in which a decision is shown.
+/// The form of a report.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown {
     /// The record alone on standard output, as JSON.
@@ -66,7 +67,7 @@ pub fn print_json(shown: Shown, record: &Record, files: &[PathBuf]) -> Outcome {
     Ok(writeln!(printer::stdout(), "{}", text.map_err(Failure::work)?)?)
 }
 
-/// What was decided and measured: the record alone on standard output as JSON, or tables.
+/// Reports a decision and its outcome: the record alone as JSON on standard output, or tables.
 pub fn report(shown: Shown, record: &Record, candidates: &[Candidate], files: &[PathBuf]) -> Outcome {
     if shown.json || shown.aside {
         // Standard output carries only the record or the picture.
@@ -174,7 +175,7 @@ fn explanation(record: &Record, candidates: &[Candidate]) -> String {
         return format!("{} asked for no prices: it decides by rule.", record.policy.name);
     }
     let considered = once(candidates);
-    // What differs: a picture's batch, a clip's chunks.
+    // The column that differs: a picture's batch, a clip's chunks.
     let divided = if record.request.frames > 1 { "chunks" } else { "batch" };
     let heading = ["", "space", "precision", "layout", divided, "tiles", "rework", "memory", "time", "note"];
     let limit = record.request.memory_limit;

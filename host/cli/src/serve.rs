@@ -1,4 +1,4 @@
-//! `tilewright serve`: a configuration to a server, and where it listens to standard output.
+//! `tilewright serve`: starts a server from a configuration, and prints its address.
 
 use std::io::{ErrorKind, Write};
 
@@ -23,7 +23,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Serves until it is told to end.
+/// Serves until a signal ends it.
 pub fn run(arguments: &Serve, verbose: u8) -> Outcome {
     let config = config::current()?;
     let level = ["info", "debug", "trace"][usize::from(verbose.min(2))];
@@ -37,7 +37,7 @@ pub fn run(arguments: &Serve, verbose: u8) -> Outcome {
     }
     let scheme = if config.server.tls.is_some() { "https" } else { "http" };
     let ready = move |address: std::net::SocketAddr| {
-        // Whoever started it and reads no more has the log.
+        // A caller that reads no more has the log.
         let mut stdout = printer::stdout();
         let _ = writeln!(stdout, "listening on {scheme}://{address}").and_then(|()| stdout.flush());
     };
@@ -56,7 +56,7 @@ pub fn run(arguments: &Serve, verbose: u8) -> Outcome {
 }
 
 /// The failure of a service that did not start, with the configuration's line if that is the cause.
-/// The cause is looked for only now: what the configuration names may be missing, and a policy that
+/// The cause is looked for only now: a configured policy's file may be missing, and a policy that
 /// was in force before goes on without its file.
 fn explained(config: &Config, is_listening_elsewhere: bool, error: Error) -> Failure {
     let is_folder =
@@ -65,7 +65,7 @@ fn explained(config: &Config, is_listening_elsewhere: bool, error: Error) -> Fai
         Error::Listen { .. } if !is_listening_elsewhere => {
             Failure::work(config.wrong_at("server/listen", Failure::from(error).to_string()))
         }
-        // It has its line.
+        // This error has its line already.
         Error::Config(_) => error.into(),
         error if error.is_input() || is_folder => config::start::check(config).err().unwrap_or_else(|| error.into()),
         error => error.into(),

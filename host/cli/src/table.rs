@@ -15,8 +15,8 @@ const USUAL_WIDTH: u16 = 100;
 /// single words.
 const LEAST_WIDTH: u16 = 60;
 
-/// A table of two columns: names and values. Each value is one line, here and in lists: a line break in one can't forge
-/// a row.
+/// A table of two columns: names and values. Each value is one line, here and in lists: a line
+/// break in one can't forge a row.
 pub fn facts<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
@@ -35,7 +35,7 @@ pub fn listing(heading: &[&str], numbers: &[&str], rows: impl IntoIterator<Item 
     trimmed(&filled(heading, numbers, rows))
 }
 
-/// The same, as wide as the terminal at most: longer texts go on below, in their columns.
+/// A table that is at most as wide as the terminal: longer texts wrap within their columns.
 pub fn wrapped(heading: &[&str], numbers: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let width = printer::stdout_width().unwrap_or(USUAL_WIDTH).max(LEAST_WIDTH);
     fitted(filled(heading, numbers, rows), width)

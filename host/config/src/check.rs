@@ -1,4 +1,5 @@
-//! What can only be told of the configuration as a whole: whether names are known, and whether one thing stands against another.
+//! Checks of the configuration as a whole: whether names are known, and which keys exclude each
+//! other.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,7 @@ use tilewright_plan::words::did_you_mean;
 
 use crate::{Config, Route, Source, Stage, conditions::FAMILIES, origin::Fault};
 
-/// What is wrong whatever ships.
+/// The first fault that does not depend on the shipped policies.
 pub(crate) fn within(config: &Config) -> Result<(), Fault> {
     if let Some(detail) = config.server.exposure() {
         return fault("server/listen", detail);
@@ -40,9 +41,9 @@ pub(crate) fn within(config: &Config) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What is wrong where only these policies ship.
+/// The first fault if only these policies ship.
 pub(crate) fn against(config: &Config, shipped: &[&str]) -> Result<(), Fault> {
-    // Where to listen may have been said elsewhere since.
+    // The address may have been overridden on the command line since.
     if let Some(detail) = config.server.exposure() {
         return fault("server/listen", detail);
     }

@@ -1,4 +1,4 @@
-//! Where the configuration stands.
+//! The path of the configuration file.
 
 use std::{
     env, fs,
@@ -11,28 +11,30 @@ use crate::{Error, Result};
 /// Bytes of the longest file that is read.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Which file is read.
+/// The choice of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The user's, where there is one.
+    /// The user's, if there is one.
     User,
-    /// This one, which has to be there.
+    /// This one, which has to exist.
     At(PathBuf),
     /// None: the defaults.
     Nowhere,
 }
 
-/// `$XDG_CONFIG_HOME/tilewright/config.toml` or `~/.config/tilewright/config.toml`; nothing for a user without a home.
+/// `$XDG_CONFIG_HOME/tilewright/config.toml` or `~/.config/tilewright/config.toml`; none for a user
+/// without a home.
 pub fn user_path() -> Option<PathBuf> {
     Some(home_folder("XDG_CONFIG_HOME", ".config")?.join("tilewright").join("config.toml"))
 }
 
-/// `$XDG_STATE_HOME/tilewright/server` or `~/.local/state/tilewright/server`; nothing for a user without a home.
+/// `$XDG_STATE_HOME/tilewright/server` or `~/.local/state/tilewright/server`; none for a user
+/// without a home.
 pub(crate) fn state_path() -> Option<PathBuf> {
     Some(home_folder("XDG_STATE_HOME", ".local/state")?.join("tilewright").join("server"))
 }
 
-/// The folder that a variable names, or the one that is usual below the user's home.
+/// The folder that a variable names, or the usual one below the user's home.
 fn home_folder(variable: &str, usual: &str) -> Option<PathBuf> {
     let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute(variable).or_else(|| absolute("HOME").map(|home| home.join(usual)))
@@ -57,7 +59,7 @@ impl Place {
         is_file(path).map_err(|source| Error::Unreadable { path: path.clone(), source })
     }
 
-    /// The file and its text, where there is one.
+    /// The file and its text, if it exists.
     pub(crate) fn read(&self) -> Result<Option<(PathBuf, String)>> {
         let Some(path) = self.path() else { return Ok(None) };
         match text(&path) {

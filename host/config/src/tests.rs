@@ -1,4 +1,4 @@
-//! The configuration as a whole: what it says, and what is said of one that is wrong.
+//! The configuration as a whole: its values, and its errors.
 
 use std::{path::PathBuf, time::Duration};
 

@@ -1,6 +1,7 @@
-//! How values are written – names, paths, sizes, spans of time, numbers, lists – and what is said of one that is not.
+//! Readers of values – names, paths, sizes, spans of time, numbers, lists – and their errors.
 //!
-//! What reads a value gives anything that can be made of it, so that one function serves a key and an optional key.
+//! A reader of a value returns any type that can be made of it, so that one function serves a key
+//! and an optional key.
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData, path::PathBuf, time::Duration};
 
@@ -19,7 +20,7 @@ const LEAST_MEMORY: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Name(pub String);
 
-/// A word that is compared with what a job or a device says of itself.
+/// A word that is compared with a job's or a device's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Word(pub String);
 
@@ -27,10 +28,10 @@ pub(crate) struct Word(pub String);
 struct Written(PathBuf);
 
 impl Name {
-    /// The name, where it is one.
+    /// The name, if the text is one.
     ///
     /// # Errors
-    /// What is allowed.
+    /// The rule for names.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_');
         match (1..=LONGEST).contains(&text.len()) && text.bytes().all(plain) {
@@ -64,7 +65,7 @@ impl<'de> Deserialize<'de> for Written {
     }
 }
 
-/// A text that `read` makes something of, or says why not; `expected` is what stands there instead of a number or a table.
+/// A text that `read` accepts; `expected` describes it in the error for a number or a table.
 pub(crate) fn text<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     expected: &'static str,
@@ -173,7 +174,7 @@ impl Visitor<'_> for Whole {
     }
 }
 
-/// A number that `allowed` lets pass; `expected` says which those are.
+/// A number that `allowed` accepts; `expected` describes those.
 pub(crate) fn number<'de, D: Deserializer<'de>>(
     deserializer: D,
     expected: &'static str,

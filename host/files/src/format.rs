@@ -1,5 +1,5 @@
-//! Kinds of files, told by their first bytes and never by their names: tables of signatures, and of advice about wrong
-//! files.
+//! Kinds of files, told by their first bytes and never by their names: tables of signatures, and of
+//! advice about wrong files.
 
 use crate::header;
 
@@ -192,7 +192,8 @@ const WORDS: &[(Format, &str, &str)] = &[
 ];
 
 impl Format {
-    /// The kind of a file from its first [`LOOKED_AT`] bytes, or all if it is shorter; none if it is unknown.
+    /// The kind of a file from its first [`LOOKED_AT`] bytes, or all if it is shorter; none if it
+    /// is unknown.
     pub fn of(start: &[u8]) -> Option<Self> {
         let has = |(at, bytes): &(usize, &[u8])| start.get(*at..).is_some_and(|rest| rest.starts_with(bytes));
         if start.is_empty() {

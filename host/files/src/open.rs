@@ -1,4 +1,5 @@
-//! Plain files, opened without ever waiting: a named pipe waits for a writer, and a device may do anything when opened.
+//! Plain files, opened without ever waiting: a named pipe waits for a writer, and a device may do
+//! anything when opened.
 
 use std::{
     fs::{self, File, FileType, Metadata, OpenOptions},
@@ -20,8 +21,8 @@ const OTHERS: [(Is, &str); 4] = [
     (FileTypeExt::is_block_device, "a device"),
 ];
 
-/// Opens a plain file for reading, through links. Anything else is refused at once, even if it takes the file's place
-/// between two checks.
+/// Opens a plain file for reading, through links. Anything else is refused at once, even if it
+/// takes the file's place between two checks.
 ///
 /// # Errors
 /// [`ErrorKind::IsADirectory`] for a folder, [`ErrorKind::InvalidInput`] for pipes, sockets,
@@ -60,8 +61,8 @@ pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     String::from_utf8(read(path, most)?).map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is no text in UTF-8"))
 }
 
-/// Opens a file for appending, and makes it if it is missing. A terminal or `/dev/null` is accepted; a pipe or socket,
-/// which may wait for ever, is not.
+/// Opens a file for appending, and makes it if it is missing. A terminal or `/dev/null` is
+/// accepted; a pipe or socket, which may wait for ever, is not.
 ///
 /// # Errors
 /// As [`open`].

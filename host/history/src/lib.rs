@@ -1,5 +1,6 @@
-//! The history of trials: every decode that ended, kept in one SQLite file that all processes of the user share. Policies are told
-//! from it what was measured before ([`History::trials`]); people list, export and clear it.
+//! The history of trials: every decode that ended, kept in one SQLite file that all processes of
+//! the user share. Policies read earlier measurements from it ([`History::trials`]); people list,
+//! export and clear it.
 //!
 //! ```
 //! use tilewright_history::{Filter, History};

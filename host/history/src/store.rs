@@ -17,10 +17,11 @@ pub const MOST_ROWS: u32 = 20_000;
 /// The largest record that is kept, in bytes of JSON; a decode's has a few thousand.
 pub const MOST_RECORD_BYTES: usize = 1 << 20;
 
-/// Appends between two removals of what is too old: removing costs more than appending.
+/// Appends between two prunings: pruning costs more than appending.
 const PRUNE_EVERY: i64 = 64;
 
-/// How often a file that is damaged, or gone a moment after it was there, is begun anew before its place is given up.
+/// The number of attempts to create a file that turns out damaged, or disappears after it was
+/// found.
 const MOST_TRIES: u32 = 8;
 
 const INSERT: &str = "
@@ -42,13 +43,14 @@ pub struct History {
 }
 
 impl History {
-    /// Opens a file, made where it is missing: the file readable by the user alone, and so are folders that are made for it. A damaged
-    /// history is renamed to `NAME.broken-TIME` and a new one begun: see [`History::take_put_aside`]. So is any file called
-    /// `history.sqlite`; under another name, a file that does not begin as a database is left alone.
+    /// Opens a file, or creates it for the user alone, with missing parent folders. A damaged
+    /// history is renamed to `NAME.broken-TIME` and a new one created: see
+    /// [`History::take_put_aside`]. So is any file called `history.sqlite`; under another name, a
+    /// file that does not begin as a database is left alone.
     ///
     /// # Errors
-    /// It can't be made, read or moved; it is no database; a newer version or another program wrote it; another process keeps it locked
-    /// for 5 s.
+    /// The file can't be made, read or renamed; it is not a database; a newer version or another
+    /// program wrote it; another process keeps it locked for 5 s.
     pub fn open(path: &Path) -> Result<Self> {
         let path = std::path::absolute(path).map_err(|cause| Error::Make { path: path.to_owned(), cause })?;
         let mut put_aside = Vec::new();
@@ -64,7 +66,7 @@ impl History {
         Self::open(&place::user_path()?)
     }
 
-    /// Opens a file only to read it: none where there is none, and a damaged one stays where it is.
+    /// Opens a file only to read it; none if it is missing. A damaged one stays where it is.
     ///
     /// # Errors
     /// As [`History::open`], and [`Error::Corrupt`].
@@ -82,13 +84,14 @@ impl History {
         &self.path
     }
 
-    /// Where damaged files went since this was last asked, to be told to the user.
+    /// The paths of files quarantined since the last call, for the user.
     pub fn take_put_aside(&mut self) -> Vec<PathBuf> {
         mem::take(&mut self.put_aside)
     }
 
-    /// Keeps the record of a decode that ended, made on the device with this fingerprint; one without an outcome has failed. Now and then what is older
-    /// than the newest [`MOST_ROWS`] is removed. A file found damaged here is put aside, as in [`History::open`].
+    /// Adds the record of a decode that ended, made on the device with this fingerprint; one
+    /// without an outcome has failed. Now and then all but the newest [`MOST_ROWS`] are removed. A
+    /// file found damaged here is quarantined, as in [`History::open`].
     ///
     /// # Errors
     /// [`Error::TooLarge`], or SQLite can't write.
@@ -105,7 +108,7 @@ impl History {
         let sqlite = |cause| Error::sqlite(&self.path, cause);
         let Record { request, plan, outcome, .. } = record;
         let tile = plan.space.tile();
-        // A record of ours has a time; whatever else claims to be one is taken as made now.
+        // Records of this program have a valid time; any other record counts as made now.
         let time = humantime::parse_rfc3339(&record.time).unwrap_or_else(|_| SystemTime::now());
         let space = plan.space.to_string();
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sqlite)?;
@@ -141,11 +144,11 @@ impl History {
         transaction.commit().map_err(sqlite)
     }
 
-    /// Does it once more with a new file where this one turns out to be damaged.
+    /// Retries once with a new file if this one turns out to be damaged.
     pub(crate) fn healed<T>(&mut self, mut work: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
         match work(self) {
             Err(Error::Corrupt { .. }) => {
-                // Closed before it is moved.
+                // Closed before it is renamed.
                 self.connection =
                     Connection::open_in_memory().map_err(|cause| Error::Sqlite { path: self.path.clone(), cause })?;
                 self.put_aside.extend(aside::put_aside(&self.path)?);
@@ -162,7 +165,7 @@ fn connect(path: &Path) -> Result<Connection> {
     schema::connect(path)
 }
 
-/// Connects to a file, made where it is missing, with damaged ones put aside.
+/// Connects to a file, created if it is missing, with damaged ones quarantined.
 fn begin(path: &Path, put_aside: &mut Vec<PathBuf>) -> Result<Connection> {
     let mut tries = 0;
     loop {
@@ -170,7 +173,7 @@ fn begin(path: &Path, put_aside: &mut Vec<PathBuf>) -> Result<Connection> {
         tries += 1;
         match connect(path) {
             Err(Error::Corrupt { .. }) if tries < MOST_TRIES => put_aside.extend(aside::put_aside(path)?),
-            // Another process puts it aside just now.
+            // Another process is quarantining it.
             Err(Error::Sqlite { cause, .. })
                 if tries < MOST_TRIES && cause.sqlite_error_code() == Some(ErrorCode::CannotOpen) => {}
             done => return done,

@@ -122,7 +122,7 @@ impl Place {
     }
 }
 
-/// The seconds of what a policy is told, which tell the records apart.
+/// The seconds of the trials that a policy gets, which tell the records apart.
 fn told(history: &mut History, record: &Record, most: u32) -> Vec<u128> {
     let model = model_fingerprint(&record.request.model);
     let query = Query { device: DEVICE, model: &model, request: &record.request };
@@ -163,7 +163,8 @@ fn policies_are_told_of_this_device_and_model_at_about_this_size() {
         history.append(DEVICE, &record).unwrap();
     }
     assert_eq!(told(&mut history, &asked, 9), []);
-    // A quarter and four times the output are still about this size, whatever it consists of; one more row of pixels is not.
+    // A quarter and four times the output are still about this size, whatever its axes; one more
+    // row of pixels is not.
     let sizes = [[1, 1, 256, 256], [4, 1, 512, 512], [1, 4, 512, 512], [1, 1, 255, 256], [4, 1, 513, 512]];
     for (second, size) in sizes.into_iter().enumerate() {
         history.append(DEVICE, &record(second as u32 + 10, size, 64 * second as u32)).unwrap();
@@ -220,7 +221,7 @@ fn encodes_and_decodes_are_not_told_of_each_other() {
         record.request.hints.extend(stage.map(|stage| Hint { name: "stage".into(), value: stage.into() }));
         record
     };
-    // From before there were stages, and of either.
+    // Records without a stage, and of either.
     let records = [staged(1, None), staged(2, Some("decode")), staged(3, Some("encode"))];
     for record in &records {
         history.append(DEVICE, record).unwrap();
@@ -236,7 +237,8 @@ fn processes_at_once_lose_nothing_and_readers_never_fail() {
     const WRITERS: u32 = 4;
     const EACH: u32 = 200;
     let place = &Place::new();
-    // Counts strong references: one for each writer that is still at work, whether it ends well or not.
+    // Counts strong references: one for each writer that is still at work, whether it ends well or
+    // not.
     let working = Arc::new(());
     // Each opens for itself, the first ones at the same moment, when there is no file yet.
     thread::scope(|scope| {

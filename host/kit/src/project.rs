@@ -1,5 +1,5 @@
-//! A policy's project: begun from a template in one of four languages, and built by that language's own tool-chain into a component that
-//! fits the contract.
+//! A policy's project: created from a template in one of four languages, and built by that
+//! language's own tool-chain into a component of the contract.
 
 mod build;
 mod create;
@@ -16,7 +16,7 @@ pub use build::{Built, Wanted, build};
 pub use create::{Created, create};
 pub use error::ProjectError;
 
-/// A language that policies can be written in here.
+/// A language of policy projects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Language {
@@ -30,8 +30,8 @@ pub enum Language {
     Js,
 }
 
-/// Name on the command line, name for people, the file that tells its projects, and the memory that its policies have to be granted beyond
-/// a policy's own.
+/// Name on the command line, name for people, the file that identifies its projects, and the memory
+/// that its policies need beyond a policy's own.
 struct Facts {
     language: Language,
     word: &'static str,
@@ -60,7 +60,7 @@ const FACTS: [Facts; 4] = [
 ];
 
 impl Language {
-    /// Every language, as it is written on the command line.
+    /// The names of all languages on the command line.
     pub fn words() -> [&'static str; 4] {
         FACTS.map(|facts| facts.word)
     }
@@ -70,10 +70,10 @@ impl Language {
         self.facts().title
     }
 
-    /// Finds out what a project is written in.
+    /// Detects the language of a project.
     ///
     /// # Errors
-    /// [`ProjectError::NoProject`] where nothing tells.
+    /// [`ProjectError::NoProject`] if no file identifies one.
     pub fn of(project: &Path) -> Result<Self, ProjectError> {
         let found = FACTS.iter().find(|facts| project.join(facts.marker).is_file());
         found.map(|facts| facts.language).ok_or_else(|| ProjectError::NoProject {
@@ -82,7 +82,8 @@ impl Language {
         })
     }
 
-    /// The memory that a policy in it has to be granted, in bytes, where a policy's usual share is too little.
+    /// The memory that its policies have to be granted, in bytes, if a policy's usual limit is too
+    /// low.
     pub fn memory_bytes(self) -> Option<usize> {
         self.facts().memory_bytes
     }

@@ -1,5 +1,6 @@
-//! Pictures and clips in and out of files. Nothing half-written ever stands under a final name: every file is written under
-//! another name in its own folder and renamed when all are whole. Videos go through ffmpeg's program; the rest is Rust.
+//! Pictures and clips in and out of files. Outputs are written atomically: each file gets a
+//! temporary name in its own folder, and all are renamed when all are complete. Videos go through
+//! ffmpeg's program; the rest is Rust.
 
 #![forbid(unsafe_code)]
 

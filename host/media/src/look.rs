@@ -1,4 +1,4 @@
-//! Facts of a picture, an animation or a video, and the texts beside its pixels, without a frame of it being unpacked.
+//! Properties of a picture, an animation or a video, and its texts, without unpacking a frame.
 
 use std::{fs::File, io::BufReader, path::Path};
 
@@ -16,10 +16,10 @@ use crate::{
     texts,
 };
 
-/// The most bytes of a text that is unpacked: longer ones are left out.
+/// The most bytes of a text that is unpacked; longer ones are left out.
 const MOST_TEXT: usize = 16 << 20;
 
-/// A picture's or clip's facts.
+/// A picture's or clip's properties.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Look {
     /// Pixels, frames and channels.
@@ -28,17 +28,17 @@ pub struct Look {
     pub rate: Option<Rate>,
     /// A PNG's text chunks, the texts in a JPEG's or WebP's EXIF, or a video's tags, by keyword.
     pub texts: Texts,
-    /// The reason if its pixels are more than are read, as for an encode.
+    /// The reason if it has more pixels than an encode reads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unencodable: Option<String>,
 }
 
 impl Look {
-    /// Looks into a file of this format.
+    /// Inspects a file of this format.
     ///
     /// # Errors
-    /// [`Error::Input`] for other formats, [`Error::Tool`] if ffmpeg is needed and missing, others if the file is
-    /// damaged.
+    /// [`Error::Input`] for other formats, [`Error::Tool`] if ffmpeg is needed and missing, others
+    /// if the file is damaged.
     pub fn of(path: &Path, format: Format) -> Result<Self> {
         match format {
             Format::Png => Self::still(path, ImageFormat::Png),

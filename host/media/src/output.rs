@@ -1,4 +1,4 @@
-//! Where pictures and clips go: the path is checked before any work is done, and files get their final names when all are whole.
+//! Output paths of pictures and clips: checked before any work is done, and written atomically.
 
 mod names;
 
@@ -28,10 +28,10 @@ use crate::{
 /// The path that stands for standard output.
 pub const STANDARD: &str = "-";
 
-/// Choices for an output beyond those that its path makes.
+/// Choices for an output beyond its path.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// The format, instead of the one that the path's ending asks for; standard output has no ending.
+    /// The format, instead of the one of the path's ending; standard output has no ending.
     pub format: Option<Format>,
     /// Existing files are left in place.
     pub no_clobber: bool,
@@ -41,7 +41,7 @@ pub struct Options {
     pub depth: Depth,
 }
 
-/// Where pictures or clips go; the place has been found writable.
+/// The output of pictures or clips; its folder has been found writable.
 #[derive(Clone, Debug)]
 pub struct Output {
     path: PathBuf,
@@ -59,11 +59,11 @@ impl Output {
         Self::with(path, kind, Options::default())
     }
 
-    /// Checks a path before any work is done: its ending, that its folder is there and can be written, that an existing
-    /// file may be replaced, and that ffmpeg is there if it is needed.
+    /// Checks a path before any work is done: its ending, its folder's existence and permissions,
+    /// that an existing file may be replaced, and that ffmpeg is installed if it is needed.
     ///
-    /// `-` is standard output. `{n}` in the name becomes the next free number. For clips, an existing folder, a name
-    /// that ends in `/` or one without an ending means a folder of frames.
+    /// `-` is standard output. `{n}` in the name becomes the next free number. For clips, an
+    /// existing folder, a name that ends in `/` or one without an ending means a folder of frames.
     ///
     /// # Errors
     /// [`Error::Output`], [`Error::Folder`] or [`Error::Tool`]; nothing has been written then.
@@ -71,7 +71,7 @@ impl Output {
         Self::checked(path, kind, options, false)
     }
 
-    /// [`Output::with`] for an output whose folder may still be missing: then it is checked that it can be made.
+    /// [`Output::with`] for an output whose folder may be missing yet: checks that it can be made.
     ///
     /// # Errors
     /// As [`Output::with`].
@@ -143,7 +143,7 @@ impl Output {
         Error::Folder { path: folder.to_owned(), cause }
     }
 
-    /// Refuses a name that is taken, if existing files are to be left.
+    /// Refuses an existing name, if existing files are to stay.
     fn check_free(&self, name: &Path) -> Result<()> {
         match self.options.no_clobber && fs::symlink_metadata(name).is_ok() {
             true => Err(taken(name)),
@@ -156,23 +156,23 @@ impl Output {
         &self.path
     }
 
-    /// True if it goes to standard output.
+    /// True for standard output.
     pub fn is_standard(&self) -> bool {
         self.path.as_os_str() == STANDARD
     }
 
-    /// True if its name contains `{n}`, so that the name is known only when the number is.
+    /// True if the name contains `{n}`; the name is known only when its number is.
     pub fn is_numbered(&self) -> bool {
         name_of(&self.path).to_string_lossy().contains(NUMBER)
     }
 
-    /// The way its pictures are written.
+    /// The settings of its pictures.
     pub(crate) fn still(&self) -> Still {
         let format = if self.format == Format::Folder { Format::Png } else { self.format };
         Still { format, quality: self.options.quality, depth: self.options.depth }
     }
 
-    /// Notes for the user on texts that its format has no place for.
+    /// Notes for the user on texts that its format can't hold.
     pub fn notes(&self, texts: &Texts) -> Vec<String> {
         self.format
             .left_out(texts)
@@ -181,11 +181,11 @@ impl Output {
             .collect()
     }
 
-    /// Checks what is known only once the input has been read: whether the format can hold so large, so many and such frames, and
-    /// whether files stand in the way.
+    /// Checks an output against the shape of its input: the format's limits, and files that exist
+    /// already.
     ///
     /// # Errors
-    /// [`Error::Write`] where the format can't hold them, as for pictures; else [`Error::Output`].
+    /// [`Error::Write`] if the format can't hold the frames; else [`Error::Output`].
     pub fn check(&self, shape: &Shape) -> Result<()> {
         let Shape { samples, frames, width, height, channels } = *shape;
         if samples == 0 || frames == 0 || width == 0 || height == 0 || ![1, 3, 4].contains(&channels) {
@@ -233,13 +233,14 @@ impl Output {
         Ok(())
     }
 
-    /// Whether the frames go into a folder that is there already.
+    /// True if the frames go into an existing folder.
     fn is_inside(&self) -> bool {
         self.format == Format::Folder && self.path.is_dir()
     }
 
-    /// The final names of files and folders for so many samples: the path itself for one sample, or if all are in one
-    /// file; else numbered from 1. Names with `{n}` have the numbers that are free now.
+    /// The final names of files and folders for `count` samples: the path itself for one sample, or
+    /// if all are in one file; else numbered from 1. Names with `{n}` have the numbers that are
+    /// free now.
     pub fn names(&self, count: usize) -> Vec<PathBuf> {
         let count = if self.format == Format::Safetensors { 1 } else { count };
         if self.is_numbered() {
@@ -274,8 +275,7 @@ impl Output {
         (1..=count).map(numbered).collect()
     }
 
-    /// The files of frames that clips of this shape would have in their folders, if these are written; else as
-    /// [`Output::names`].
+    /// The files of frames for clips of this shape; for other formats as [`Output::names`].
     pub fn files(&self, shape: &Shape) -> Vec<PathBuf> {
         let names = self.names(shape.samples);
         match self.format {
@@ -288,7 +288,7 @@ impl Output {
         }
     }
 
-    /// A temporary file for the output that is to have this name.
+    /// A temporary file for the output of this name.
     ///
     /// # Errors
     /// No file can be made there.
@@ -296,10 +296,10 @@ impl Output {
         if self.is_standard() { temporary_in(&env::temp_dir(), ending) } else { temporary(name, ending) }
     }
 
-    /// Writes pictures of one size; gives the files' names. None stands there unless all are whole.
+    /// Writes pictures of one size; returns the files' names. All files get their names together.
     ///
     /// # Errors
-    /// [`Error::Write`] where writing fails; what was written is removed.
+    /// [`Error::Write`]; files written so far are removed.
     pub fn write(&self, pictures: &[Frame], texts: &Texts) -> Result<Vec<PathBuf>> {
         let names = self.names(pictures.len());
         let mut written = Vec::new();
@@ -322,7 +322,7 @@ impl Output {
     /// Writes one picture of 8-bit values.
     ///
     /// # Errors
-    /// [`Error::Write`] where writing fails; what was written is removed.
+    /// [`Error::Write`]; the file is removed then.
     pub fn write_pixels(&self, pixels: &Pixels) -> Result<()> {
         let failed = |cause| Error::Write { path: self.path.clone(), source: cause };
         let file = self.temporary(&self.path, ".tmp").map_err(|error| failed(error.into()))?;
@@ -330,11 +330,12 @@ impl Output {
         self.place(file, &self.path).map(drop)
     }
 
-    /// Gives a whole file its final name and returns it: `name`, or with `{n}` the next that is free by now. For
-    /// standard output, the file is copied there and removed.
+    /// Returns a complete file its final name and returns it: `name`, or with `{n}` the next free
+    /// one. For standard output, the file is copied there and removed.
     ///
     /// # Errors
-    /// [`Error::Write`]; [`Error::Output`] if the name has been taken meanwhile and existing files are to be left.
+    /// [`Error::Write`]; [`Error::Output`] if the name has been taken meanwhile and existing files
+    /// are to stay.
     pub fn place(&self, mut file: NamedTempFile, name: &Path) -> Result<PathBuf> {
         let failed = |error: io::Error| Error::write(name, error);
         if self.is_standard() {
@@ -347,7 +348,7 @@ impl Output {
                 let name = numbered(&self.path, number);
                 match place_new(file, &name).map_err(|error| Error::write(&name, error))? {
                     None => return Ok(name),
-                    // Another process was quicker.
+                    // Another process took the name first.
                     Some(back) => (file, number) = (back, number + 1),
                 }
             }
@@ -362,7 +363,8 @@ impl Output {
         Ok(name.to_owned())
     }
 
-    /// Gives a whole folder its final name and returns it; nothing may have it yet but an empty folder.
+    /// Returns a complete folder its final name and returns it; only an empty folder may have it
+    /// yet.
     pub(crate) fn place_folder(&self, folder: TempDir, name: &Path) -> Result<PathBuf> {
         let failed = |error: io::Error| Error::write(name, error);
         if !self.is_numbered() && !self.options.no_clobber {
@@ -376,7 +378,7 @@ impl Output {
             let free = if self.is_numbered() { numbered(&self.path, number) } else { name.to_owned() };
             match fs::create_dir(&free) {
                 Ok(()) => {
-                    // Over the empty folder, which this process has just made.
+                    // Replaces the empty folder, which this process has just made.
                     fs::rename(folder.path(), &free).map_err(failed)?;
                     let _ = folder.keep();
                     return Ok(free);

@@ -34,12 +34,13 @@ impl From<Refused> for io::Error {
     }
 }
 
-/// The path at which a file of this name is written or replaced: the path itself, or the target of a link, which is
-/// replaced in its own folder while the link stays. A path that doesn't exist is free.
+/// The path at which a file of this name is written or replaced: the path itself, or the target of
+/// a link, which is replaced in its own folder while the link stays. A path that doesn't exist is
+/// free.
 ///
 /// # Errors
-/// The path is a folder, device, pipe or socket; a file that is write-protected or another user's; a link to nothing;
-/// or a link of another user's, except root's.
+/// The path is a folder, device, pipe or socket; a file that is write-protected or another user's;
+/// a link to nothing; or a link of another user's, except root's.
 pub fn destination(path: &Path) -> Result<PathBuf, Refused> {
     let refused = |reason: String| Err(Refused::new(path, reason));
     let unreadable = |error: io::Error| Refused::new(path, format!("can't be written: {error}"));
@@ -52,7 +53,8 @@ pub fn destination(path: &Path) -> Result<PathBuf, Refused> {
     if !facts.is_symlink() {
         return replaceable(&facts).map_or_else(refused, |()| Ok(path.to_owned()));
     }
-    // The system has the same rule in folders that everybody can write to; root's links are the machine's own.
+    // The system has the same rule in folders that everybody can write to; root's links are the
+    // machine's own.
     if facts.uid() != user() && facts.uid() != 0 {
         return refused(format!("is a link of another user's (user {}): give another name", facts.uid()));
     }

@@ -1,4 +1,5 @@
-//! A folder with a guessable name: entered only if it belongs to this user, and its files opened only if they do.
+//! A folder with a guessable name: entered only if it belongs to this user, and its files opened
+//! only if they do.
 
 use std::{
     ffi::OsString,
@@ -21,8 +22,9 @@ const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
 /// The permission of everybody to write.
 const OTHERS_WRITE: u32 = 0o002;
 
-/// A folder of this user, held open: its files are found in it even if its own path changes. No link is followed, and
-/// no file is opened that is another user's, is not plain, or has a second name elsewhere.
+/// A folder of this user, held open: its files are found in it even if its own path changes. No
+/// link is followed, and no file is opened that is another user's, is not plain, or has a second
+/// name elsewhere.
 #[derive(Debug)]
 pub struct OwnFolder {
     path: PathBuf,
@@ -33,7 +35,8 @@ impl OwnFolder {
     /// Opens a folder, or makes it for this user alone.
     ///
     /// # Errors
-    /// It can't be made or opened; a link or a file stands there; it is another user's, or everybody can write to it.
+    /// It can't be made or opened; a link or a file stands there; it is another user's, or
+    /// everybody can write to it.
     pub fn open(path: &Path) -> io::Result<Self> {
         match mkdirat(rustix::fs::CWD, path, FOLDER_MODE) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -61,10 +64,12 @@ impl OwnFolder {
         &self.path
     }
 
-    /// Opens a file for reading and writing and keeps its contents; a missing one is made only if `create` is true.
+    /// Opens a file for reading and writing and keeps its contents; a missing one is made only if
+    /// `create` is true.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`]; [`ErrorKind::PermissionDenied`] for a file that [`OwnFolder`] does not open.
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::PermissionDenied`] for a file that [`OwnFolder`] does
+    /// not open.
     pub fn file(&self, name: &str, create: bool) -> io::Result<File> {
         let flags = OFlags::RDWR | if create { OFlags::CREATE } else { OFlags::empty() };
         self.opened(name, flags)
@@ -83,7 +88,8 @@ impl OwnFolder {
         Ok(contents)
     }
 
-    /// Replaces a file atomically by one that is on the disk; `new` is the new one's name until then.
+    /// Replaces a file atomically by one that is on the disk; `new` is the new one's name until
+    /// then.
     ///
     /// # Errors
     /// It can't be written.

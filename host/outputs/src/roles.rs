@@ -60,8 +60,8 @@ impl Roles {
         self
     }
 
-    /// Adds an input that is open, such as standard input. Only a plain file is compared: no output replaces a pipe, and
-    /// standard input and output may be one socket.
+    /// Adds an input that is open, such as standard input. Only a plain file is compared: no output
+    /// replaces a pipe, and standard input and output may be one socket.
     #[must_use]
     pub fn reads_open(mut self, what: impl Into<String>, input: impl AsFd) -> Self {
         self.open.extend(plain(input).map(|file| (what.into(), file)));
@@ -75,15 +75,16 @@ impl Roles {
         self
     }
 
-    /// Adds an output that is only compared: it may be a folder, or its replacement is checked elsewhere.
+    /// Adds an output that is only compared: it may be a folder, or its replacement is checked
+    /// elsewhere.
     #[must_use]
     pub fn occupies(mut self, option: impl Into<String>, path: &Path) -> Self {
         self.outputs.push(Written { option: option.into(), path: path.to_owned(), is_file: false, open: None });
         self
     }
 
-    /// Adds an output that is open, such as standard output, with the name for messages. As for [`Roles::reads_open`],
-    /// only a plain file is compared.
+    /// Adds an output that is open, such as standard output, with the name for messages. As for
+    /// [`Roles::reads_open`], only a plain file is compared.
     #[must_use]
     pub fn occupies_open(mut self, option: impl Into<String>, name: &str, output: impl AsFd) -> Self {
         self.outputs.extend(plain(output).map(|file| Written {
@@ -95,8 +96,8 @@ impl Roles {
         self
     }
 
-    /// Compares every output with every input and every other output, by the files behind the paths, and checks that it
-    /// may be replaced. Call it before anything is written.
+    /// Compares every output with every input and every other output, by the files behind the
+    /// paths, and checks that it may be replaced. Call it before anything is written.
     ///
     /// # Errors
     /// [`Refused`], for the first output that fails.

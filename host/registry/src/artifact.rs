@@ -1,5 +1,6 @@
-//! How a policy is laid out in a registry: the CNCF's layout for WebAssembly, which asks for exactly one layer. The signature is an
-//! annotation of the manifest: other tools copy annotations and ignore those that they don't know.
+//! The layout of a policy in a registry: the CNCF's for WebAssembly, which asks for exactly one
+//! layer. The signature is an annotation of the manifest: other tools copy annotations and ignore
+//! unknown ones.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,27 +21,27 @@ const CONFIG: &str = "application/vnd.wasm.config.v0+json";
 /// The layer's type, and the one that was used before there was a common one.
 const LAYERS: [&str; 2] = ["application/wasm", "application/vnd.wasm.content.layer.v1+wasm"];
 
-/// Bytes of the longest signature that is carried along.
+/// Bytes of the longest signature.
 const MOST_SIGNATURE: usize = 16 << 10;
 
-/// What a registry is told of a policy, for people and catalogues; nothing depends on it.
+/// A policy's description in a registry, for people and catalogues; nothing depends on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
     /// Its name.
     pub name: String,
     /// Its version.
     pub version: String,
-    /// What it does, in a line.
+    /// Its purpose, in a line.
     pub summary: String,
-    /// Whether the file is a component; a core module otherwise.
+    /// True for a component, false for a core module.
     pub is_component: bool,
-    /// What it asks of its host.
+    /// Its imports.
     pub imports: Vec<String>,
-    /// What it answers.
+    /// Its exports.
     pub exports: Vec<String>,
 }
 
-/// The bytes to upload. The same policy and signature give the same bytes, whenever and wherever.
+/// The bytes to upload. The same policy and signature always give the same bytes.
 pub(crate) struct Laid {
     pub config: Vec<u8>,
     pub manifest: Vec<u8>,
@@ -48,7 +49,7 @@ pub(crate) struct Laid {
 
 /// Lays a policy out.
 pub(crate) fn lay(wasm: &[u8], about: &About, signature: Option<&str>) -> Result<Laid> {
-    // The layout wants a time, and none would be the policy's own.
+    // The layout requires a time; a real one would change the digest.
     let mut config = json!({
         "created": "1970-01-01T00:00:00Z",
         "architecture": "wasm",
@@ -108,7 +109,7 @@ fn unlayable(error: &dyn std::error::Error) -> Error {
     Error::NotAPolicy { reference: "this policy".into(), detail: format!("it can't be described: {error}") }
 }
 
-/// What a manifest says of the policy that it holds.
+/// The contents of a manifest that holds a policy.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub layer: String,
@@ -144,7 +145,7 @@ pub(crate) fn read(manifest: &[u8], reference: &Reference) -> Result<Found> {
     Ok(Found { layer: digest, bytes: layer.size(), signature })
 }
 
-/// What a stranger wrote, fit for one line.
+/// A stranger's text, fit for one line.
 pub(crate) fn shortened(text: &str) -> String {
     let turns =
         |c: char| matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

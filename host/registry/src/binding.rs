@@ -1,6 +1,7 @@
-//! The binding of a signed policy to the reference that was asked for. A signature says who made a file, but a registry
-//! may hand out any file that was ever signed by the same key, under any name and version. The signer's words about the
-//! file, which are signed as well, are therefore compared with the reference.
+//! The binding of a signed policy to the reference that was asked for. A signature says who made a
+//! file, but a registry may hand out any file that was ever signed by the same key, under any name
+//! and version. The signer's words about the file, which are signed as well, are therefore compared
+//! with the reference.
 
 use crate::Reference;
 

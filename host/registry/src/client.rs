@@ -14,21 +14,21 @@ use crate::{
 /// The manifest's digest as the registry has it.
 const DIGEST: &str = "docker-content-digest";
 
-/// What came of a push.
+/// The result of a push.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pushed {
-    /// The name with the digest: what will always be this policy.
+    /// The name with the digest, which always denotes this policy.
     pub reference: String,
     /// The manifest's digest.
     pub digest: String,
 }
 
-/// What came of a pull: these bytes have the digests that were promised.
+/// The result of a pull: the bytes have the promised digests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pulled {
     /// The policy's file.
     pub wasm: Vec<u8>,
-    /// The text of its signature, where it came with one; nobody has verified it yet.
+    /// The text of its signature, if it came with one; it has not been verified yet.
     pub signature: Option<String>,
     /// The manifest's digest.
     pub digest: String,
@@ -43,10 +43,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// Gets ready to ask a reference's registry: over TLS, unless it is on this machine or `plain_http` says that it need not be.
+    /// A client of a reference's registry: over TLS, unless it is on this machine or `plain_http`
+    /// allows otherwise.
     ///
     /// # Errors
-    /// [`Error::Reference`] where its registry is no address.
+    /// [`Error::Reference`] if its registry is not an address.
     pub fn new(reference: &Reference, credentials: Credentials, plain_http: bool, limits: Limits) -> Result<Self> {
         Ok(Self { session: Session::new(reference, credentials, plain_http, limits)?, limits })
     }
@@ -54,7 +55,7 @@ impl Client {
     /// Uploads a policy under the reference's tag.
     ///
     /// # Errors
-    /// [`Error::Reference`] without a tag; whatever the registry or the way to it does.
+    /// [`Error::Reference`] without a tag; the errors of the registry and the connection.
     pub fn push(&self, reference: &Reference, wasm: &[u8], about: &About, signature: Option<&str>) -> Result<Pushed> {
         let (Some(tag), None) = (reference.tag(), reference.digest()) else {
             let detail = "a push needs a tag, and no digest".into();
@@ -79,7 +80,8 @@ impl Client {
     /// Downloads the policy that a reference names.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::NotAPolicy`], [`Error::TooLarge`], [`Error::Digest`]; whatever the registry or the way to it does.
+    /// [`Error::NotFound`], [`Error::NotAPolicy`], [`Error::TooLarge`], [`Error::Digest`]; the
+    /// errors of the registry and the connection.
     pub fn pull(&self, reference: &Reference) -> Result<Pulled> {
         let (manifest, digest) = self.manifest(reference)?;
         let found = artifact::read(&manifest, reference)?;
@@ -105,7 +107,8 @@ impl Client {
         Ok((manifest, digest))
     }
 
-    /// Only from the registry itself: other addresses that a manifest may give for a layer are not asked.
+    /// Downloads the layer from the registry itself: other addresses that a manifest may give are
+    /// not used.
     fn layer(&self, reference: &Reference, expected: &str, bytes: u64) -> Result<Vec<u8>> {
         const WHAT: &str = "asking for the policy";
         let most = self.limits.policy_bytes;
@@ -118,7 +121,7 @@ impl Client {
         if response.status() != 200 {
             return Err(self.session.refused(WHAT, response));
         }
-        // What is longer than the manifest says is something else, however much of it there is.
+        // A body that is longer than the manifest says is something else, so reading stops.
         let wasm = self.session.body("policy", &mut response, bytes)?;
         let digest = digest::of(&wasm);
         if digest != expected {
@@ -136,7 +139,7 @@ impl Client {
                 Method::PUT => vec![("content-type", HeaderValue::from_static("application/octet-stream"))],
                 _ => Vec::new(),
             };
-            // Owned by the caller for as long as the request lasts.
+            // Borrowed by the caller for as long as the request lasts.
             self.session.ask(Ask { what: WHAT, method, url, parts: Parts { headers, body }, scope: Scope::Push })
         };
         let known = ask(Method::HEAD, self.session.url(&format!("blobs/{digest}"))?, None)?;
@@ -161,7 +164,7 @@ impl Client {
     }
 }
 
-/// A registry that says which digest the manifest has must have the same one.
+/// Checks the digest of the manifest, if the registry states it.
 fn same_digest(headers: &HeaderMap, digest: &str, reference: &Reference) -> Result<()> {
     let said = headers.get(DIGEST).and_then(|value| value.to_str().ok());
     match said.filter(|said| digest::is_sha256(said) && *said != digest) {

@@ -1,4 +1,4 @@
-//! A conversation with one registry: who we are, and where we let it send us.
+//! A session with one registry: credentials, tokens, and the redirects that are followed.
 
 use std::cell::RefCell;
 
@@ -26,10 +26,10 @@ const HOPS: usize = 5;
 /// Bytes read of an error's or a token's text.
 const TEXT: u64 = 64 << 10;
 
-/// Why a redirect is not followed.
+/// The reason why a redirect is not followed.
 const DOWNGRADE: &str = "it leaves TLS";
 
-/// What may be done with a token.
+/// The rights of a token.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scope {
     Pull,
@@ -43,13 +43,13 @@ pub(crate) struct Session {
     base: Uri,
     credentials: Credentials,
     authorization: RefCell<Option<HeaderValue>>,
-    /// The user said that TLS is not needed.
+    /// True if the user allows HTTP without TLS.
     plain_http: bool,
 }
 
-/// What is asked.
+/// A request.
 pub(crate) struct Ask<'a> {
-    /// In errors.
+    /// Its subject, for errors.
     pub what: &'static str,
     pub method: Method,
     pub url: Uri,
@@ -85,13 +85,14 @@ impl Session {
         url.ok_or_else(|| Error::Reference { text: path, detail: "it makes no address".into() })
     }
 
-    /// Asks, as somebody known where the registry wants that, and follows it to where the answer is.
+    /// Sends a request, with credentials if the registry asks for them, and follows redirects.
     pub fn ask(&self, ask: Ask<'_>) -> Result<Response<Body>> {
         let Ask { what, method, mut url, mut parts, scope } = ask;
         let (mut known, mut hops) = (false, 0);
         loop {
             let is_own = origin(&url) == origin(&self.base);
-            // Never to anybody else: not to where a download is redirected, nor to where an upload is sent.
+            // Credentials go to no other host: neither to a redirected download nor to an upload's
+            // address.
             parts.headers.retain(|(name, _)| *name != "authorization");
             if let Some(value) = self.authorization.borrow().clone().filter(|_| is_own) {
                 parts.headers.push(("authorization", value));
@@ -123,7 +124,7 @@ impl Session {
         bytes.ok_or_else(|| Error::TooLarge { reference: self.reference.to_string(), what, most })
     }
 
-    /// Where an answer points: an upload's place, or a redirect's.
+    /// The address in an answer: an upload's, or a redirect's.
     pub fn location(&self, what: &'static str, from: &Uri, response: &Response<Body>) -> Result<Uri> {
         let text = response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let to = resolved(from, text).ok_or_else(|| self.redirect(what, text, "that is no address"))?;
@@ -131,7 +132,7 @@ impl Session {
         Ok(to)
     }
 
-    /// What an answer that was not wanted means.
+    /// The error of an unexpected answer.
     pub fn refused(&self, what: &'static str, mut response: Response<Body>) -> Error {
         let registry = self.reference.registry().to_owned();
         let text = self.transport.body(what, &mut response, TEXT).ok().flatten().unwrap_or_default();
@@ -143,7 +144,8 @@ impl Session {
         }
     }
 
-    /// TLS is never left: without it the registry has to be on this machine, or the user to have said so.
+    /// Allows an address if it keeps TLS, or if the registry is on this machine or the user allows
+    /// HTTP.
     fn permitted(&self, to: &Uri) -> Result<(), &'static str> {
         let is_here = || to.authority().is_some_and(|authority| crate::reference::is_loopback(authority.as_str()));
         match to.scheme_str() {
@@ -158,11 +160,11 @@ impl Session {
         Error::Redirect { registry, what: what.into(), to: shortened(to), why }
     }
 
-    /// Answers a registry that asks who we are; false where we have nothing to say.
+    /// Answers an authentication challenge; false if there are no credentials.
     fn identify(&self, response: &Response<Body>, scope: Scope) -> Result<bool> {
         let values: Vec<&str> =
             response.headers().get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok()).collect();
-        // What can't be parsed is no challenge that could be answered.
+        // A malformed challenge can't be answered.
         let challenges: Vec<ChallengeRef<'_>> =
             values.iter().flat_map(|value| ChallengeParser::new(value)).filter_map(Result::ok).collect();
         let of = |scheme: &str| challenges.iter().find(|challenge| challenge.scheme.eq_ignore_ascii_case(scheme));
@@ -189,7 +191,7 @@ impl Session {
         }
     }
 
-    /// Gets a token from where the challenge says.
+    /// Gets a token from the challenge's address.
     fn token(&self, challenge: &ChallengeRef<'_>, scope: Scope) -> Result<String> {
         const WHAT: &str = "logging in";
         let parameter = |name: &str| {
@@ -231,14 +233,14 @@ struct Token {
     access_token: Option<String>,
 }
 
-/// Scheme, host and port: what credentials belong to.
+/// Scheme, host and port, which credentials belong to.
 fn origin(url: &Uri) -> (Option<&str>, Option<String>, Option<u16>) {
     let fallback = if url.scheme_str() == Some("https") { 443 } else { 80 };
     let host = url.host().map(str::to_ascii_lowercase);
     (url.scheme_str(), host, url.port_u16().or(Some(fallback)))
 }
 
-/// An address as a registry gives it: a whole one, or a path of its own.
+/// An address in a registry's answer: absolute, or a path.
 fn resolved(from: &Uri, text: &str) -> Option<Uri> {
     if text.starts_with('/') && !text.starts_with("//") {
         let mut parts = from.clone().into_parts();
@@ -246,18 +248,18 @@ fn resolved(from: &Uri, text: &str) -> Option<Uri> {
         return Uri::from_parts(parts).ok();
     }
     let url: Uri = text.parse().ok()?;
-    // A name before the host would be sent along as somebody's credentials.
+    // User information before the host would be sent as credentials.
     let authority = url.authority()?.as_str();
     (url.scheme().is_some() && !authority.contains('@')).then_some(url)
 }
 
-/// As it may stand in a query.
+/// A text, encoded for a query.
 fn encoded(text: &str) -> String {
     let keeps = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     text.bytes().map(|byte| if keeps(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
-/// A registry's own words: the first error of the specification's form.
+/// A registry's own message: the first error in the specification's form.
 fn said(text: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Errors {

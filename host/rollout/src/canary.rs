@@ -1,8 +1,13 @@
-//! A policy that takes a share of a route's jobs until it is promoted or stopped.
+//! A canary: a policy that takes a share of a route's jobs until it is promoted or stopped.
 //!
-//! It is stopped by the watchdog's rule, each of its jobs held against those of the incumbent that ended since the one before it; by one
-//! sample whose picture is further from that of the incumbent's plan than the route allows; or where the last look is undecided. It is
-//! promoted where a look finds it not worse and, if samples are taken, at least one was good.
+//! A canary ends by one of these rules:
+//!
+//! | result | condition |
+//! |---|---|
+//! | stopped | the watchdog's rule, on its jobs and the incumbent's between them |
+//! | stopped | one sample's PSNR to the incumbent's picture is below the route's bound |
+//! | stopped | the last look of the comparison is undecided |
+//! | promoted | a look finds it not worse and, if samples are taken, at least one was good |
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,11 +19,12 @@ use crate::{
     tally::{self, Kind, Sample},
 };
 
-/// The incumbent's jobs of a kind that one of the canary's is held against, and the kinds that such are kept of.
+/// The incumbent's jobs of a kind that one of the canary's is compared with, and the number of
+/// kinds.
 const FRESH: usize = 15;
 const KINDS: usize = 64;
 
-/// How far a trial is.
+/// The state of a trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CanaryState {
@@ -36,30 +42,31 @@ pub enum CanaryState {
 pub struct CanaryFacts {
     /// The policy on trial.
     pub policy: String,
-    /// Its revision; another one begins a trial of its own.
+    /// Its revision; another one begins a new trial.
     pub revision: u64,
-    /// How far it is.
+    /// The state of the trial.
     pub state: CanaryState,
-    /// Why it was promoted or stopped, in a line.
+    /// The reason of its promotion or stop, in a line.
     pub why: Option<String>,
-    /// Jobs that it was given.
+    /// Jobs assigned to it.
     pub jobs: u64,
-    /// Its jobs against those of the incumbent that ended between them.
+    /// Its jobs compared with those of the incumbent that ended between them.
     pub comparison: Comparison,
     /// Samples that were decoded twice.
     pub samples: u32,
-    /// The least PSNR among them, in dB; none before the first. Equal pictures are infinite, and written as null.
+    /// The least PSNR among them, in dB; none before the first. Equal pictures are infinite, and
+    /// written as null.
     pub least_psnr: Option<f64>,
 }
 
-/// What a route's canary comes to with a job.
+/// The effect of a job on a route's canary.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Finding {
     Promote(String),
     Stop(String),
 }
 
-/// A trial, and whose turn it is.
+/// A trial, and the shares due.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Canary {
     pub facts: CanaryFacts,
@@ -87,20 +94,20 @@ impl Canary {
         }
     }
 
-    /// Whether the next job is the canary's: exactly its share of them, evenly spread.
+    /// True if the next job is the canary's: exactly its share of them, evenly spread.
     pub fn takes(&mut self, share: f64) -> bool {
         let takes = self.facts.state == CanaryState::Trial && turn(&mut self.due, share);
         self.facts.jobs += u64::from(takes);
         takes
     }
 
-    /// Whether this job of it is decoded twice.
+    /// True if this job of the canary is decoded twice.
     pub fn samples(&mut self, share: f64) -> bool {
-        // The first one tells the most.
+        // The first sample tells the most.
         self.facts.jobs == 1 && share > 0.0 || turn(&mut self.sample_due, share)
     }
 
-    /// Keeps a job of the incumbent's, for the next one of the canary's.
+    /// Keeps a job of the incumbent's, for the canary's next one.
     pub fn incumbent_ended(&mut self, kind: &Kind, job: Sample) {
         if self.facts.state != CanaryState::Trial {
             self.fresh.clear();
@@ -116,7 +123,8 @@ impl Canary {
         }
     }
 
-    /// Counts a job, held against the incumbent's of its kind since the one before it, and a sample's PSNR.
+    /// Counts a job of the canary, compared with the incumbent's of its kind since its last one,
+    /// and a sample's PSNR.
     pub fn ended(&mut self, kind: &Kind, job: Sample, psnr: Option<f64>, least: f64, samples: bool) -> Option<Finding> {
         if self.facts.state != CanaryState::Trial {
             return None;
@@ -135,7 +143,8 @@ impl Canary {
         }
         let mut incumbents = self.fresh.remove(kind)?;
         if incumbents.len() % 2 == 0 {
-            // The lower one of two in the middle would make half of equal jobs look slower, and more.
+            // The lower one of two in the middle would make more than half of equal jobs look
+            // slower.
             incumbents.pop_front();
         }
         let found = self.facts.comparison.add(job, tally::median(incumbents.iter().copied())?)?;
@@ -226,7 +235,8 @@ mod tests {
     #[test]
     fn a_machine_that_gets_slower_and_faster_slows_both() {
         let mut random = Noise::new();
-        // Each job takes 30 % more or less by chance, on a machine whose speed wanders between half and twice.
+        // Each job takes 30 % more or less by chance, on a machine whose speed wanders between half
+        // and twice.
         let mut trial = |ratio: f64, share: f64| {
             let (mut canary, kind, mut speed) = (Canary::begin("new", 1, "sha256:00"), "a".to_owned(), 1.0_f64);
             (0..20_000).find_map(|_| {

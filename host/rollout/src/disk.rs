@@ -1,5 +1,6 @@
-//! The one way in which state reaches the disk: whole files under their own names, which outlast a power cut once a
-//! write has returned. Every failed write is remembered, and tests can make any step fail.
+//! The only writer of state to the disk: whole files under their own names, which survive a power
+//! cut after the write has returned. Every failed write is remembered, and tests can make any step
+//! fail.
 
 use std::{
     fs::File,
@@ -16,11 +17,11 @@ use tempfile::NamedTempFile;
 /// The prefix of unfinished files' names, by which those of a killed server are found.
 const PART: &str = ".tilewright-";
 
-/// Bytes that a probe writes: as much as a decision of a job and the state of many policies take.
+/// Bytes that a probe writes: the size of one job's decision and the state of many policies.
 const PROBE: usize = 64 << 10;
 
-/// The environment variable by which tests make steps fail: `7` for the seventh alone, `7..` for it and all that
-/// follow. Builds for users ignore it.
+/// The environment variable by which tests make steps fail: `7` for the seventh alone, `7..` for it
+/// and all that follow. Builds for users ignore it.
 pub const FAULT: &str = "TILEWRIGHT_DISK_FAULT";
 
 /// The message of a step that a test makes fail.
@@ -65,7 +66,8 @@ impl Disk {
         Self(Arc::new(Inner { fault, ..Inner::default() }))
     }
 
-    /// A disk whose step of this number, counted from 1, fails for lack of room: alone, or with all that follow.
+    /// A disk whose step of this number, counted from 1, fails for lack of room: alone, or with all
+    /// that follow.
     #[cfg(test)]
     pub(crate) fn failing(first: u64, and_all_after: bool) -> Self {
         Self(Arc::new(Inner { fault: Some(Fault { first, and_all_after }), ..Inner::default() }))
@@ -90,8 +92,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Writes a whole file under a name, in place of any file there. It outlasts a power cut. If any step before the
-    /// last one, the folder's sync, fails, nothing has changed.
+    /// Writes a whole file under a name, in place of any file there. It outlasts a power cut. If
+    /// any step before the last one, the folder's sync, fails, nothing has changed.
     ///
     /// # Errors
     /// The file can't be written, or its folder not synced; [`Disk::trouble`] says so from then on.
@@ -178,7 +180,8 @@ pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Removes files that a server left unfinished when it was killed. Only for folders that nobody else works in.
+/// Removes files that a server left unfinished when it was killed. Only for folders that nobody
+/// else works in.
 pub fn remove_unfinished(folder: &Path) {
     let is_unfinished =
         |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PART.as_bytes()));

@@ -1,9 +1,9 @@
-//! Policies in service: revisions of a policy take over from each other while work goes on, routes say which policy decides for which
-//! job, shadows are asked beside and only compared, canaries take a share until they are promoted or stopped, and a watchdog rolls back
-//! what does worse. Knows nothing of HTTP, jobs or libtorch.
+//! Policies in service: revisions replace each other while work goes on, routes assign policies to
+//! jobs, shadows are asked beside and only compared, canaries take a share until they are promoted
+//! or stopped, and a watchdog rolls back worse revisions. Knows nothing of HTTP, jobs or libtorch.
 //!
-//! [`Rollout`] holds it all. A job is given an [`Assignment`] when it is accepted, decides through a [`Decider`], and says at its end what
-//! came of it ([`Rollout::ended`]).
+//! [`Rollout`] holds the state. A job gets an [`Assignment`] when it is accepted, decides through a
+//! [`Decider`], and reports its result at its end ([`Rollout::ended`]).
 
 #![forbid(unsafe_code)]
 

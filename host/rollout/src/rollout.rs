@@ -1,4 +1,4 @@
-//! Everything in service: the policies, the routes, and what is known of them.
+//! All policies and routes in service, and their state.
 
 mod changes;
 mod opening;
@@ -31,43 +31,43 @@ use crate::{
 /// Events that are kept.
 const EVENTS: usize = 512;
 
-/// What a policy is to be replaced by.
+/// The replacement for a policy's revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Replacement {
-    /// A module that was uploaded, or was in force before.
+    /// A stored module: uploaded, or in force before.
     Stored {
         /// `sha256:…`
         digest: String,
     },
-    /// From where it can be had.
+    /// A source that the request names.
     From(Source),
-    /// What the configuration says, as it is now.
+    /// The configured source, as it is now.
     Configured,
 }
 
-/// What a change came to.
+/// The result of a change.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// In force now.
+    /// The revision in force now.
     pub in_force: Arc<Revision>,
-    /// False where it was in force already, and nothing has changed.
+    /// False if it was in force already, and nothing has changed.
     pub changed: bool,
 }
 
-/// What the gate says of a module that is stored now.
+/// The gate's verdict on a module that is stored now.
 #[derive(Clone, Debug)]
 pub struct Checked {
     /// `sha256:…`
     pub digest: String,
-    /// Everything that it found.
+    /// All findings.
     pub verdict: Verdict,
 }
 
-/// A route and what is on trial on it.
+/// A route and its canary.
 struct InForce {
     route: Route,
     shadow: Arc<Shadow>,
-    /// Shared with the same route of the configuration before.
+    /// Shared with the same route of the previous configuration.
     canary: Arc<Mutex<Canary>>,
 }
 
@@ -84,9 +84,9 @@ pub struct Rollout {
     routes: ArcSwap<Vec<Arc<InForce>>>,
     shadows: Shadows,
     events: Mutex<VecDeque<Event>>,
-    /// The contents of the state file, if known for certain. Locked during every change of what is in force, from
-    /// before it is stored until it takes effect: nothing serves that a restart would not know, and no two changes
-    /// cross.
+    /// The contents of the state file, if known for certain. Locked during every change of what is
+    /// in force, from before it is stored until it takes effect: nothing serves that a restart
+    /// would not know, and no two changes cross.
     written: Mutex<Option<Kept>>,
     /// The next revision numbers of policies that are no longer configured.
     numbers: Mutex<BTreeMap<String, u64>>,
@@ -102,7 +102,7 @@ fn now() -> String {
 }
 
 impl Rollout {
-    /// Who decides for a job that is accepted now.
+    /// The assignment of a job that is accepted now.
     ///
     /// # Errors
     /// [`Error::NoRoute`]
@@ -110,7 +110,8 @@ impl Rollout {
         loop {
             let (routes, slots) = (self.routes.load_full(), self.slots.load_full());
             let admitted = self.admit_by(&routes, &slots, case);
-            // Between the two loads another configuration may have come into force, without these routes' policies.
+            // Between the two loads another configuration may have come into force, without these
+            // routes' policies.
             let is_late =
                 matches!(admitted, Err(Error::UnknownPolicy { .. })) && !Arc::ptr_eq(&routes, &self.routes.load_full());
             if !is_late {
@@ -144,7 +145,7 @@ impl Rollout {
         }
         let shadowing =
             |name: &String| -> Result<_> { Ok((shadow.clone(), find(name)?.forces.load().in_force.clone())) };
-        // What is compared is the incumbent.
+        // The incumbent is compared.
         let shadow = route.shadow.as_ref().filter(|_| !on_trial).map(shadowing);
         Ok(Assignment {
             route: route.name.clone(),
@@ -163,7 +164,7 @@ impl Rollout {
         self.shadows.ask(asked);
     }
 
-    /// Files that are to be watched, with the policies that they are of.
+    /// Files to be watched, each with its policy.
     pub fn watched(&self) -> Vec<(PathBuf, String)> {
         let slots = self.slots.load();
         let of = |slot: &Arc<Slot>| match &slot.changing().wanted {
@@ -189,7 +190,7 @@ impl Rollout {
         self.slots.load().values().map(|slot| slot.facts()).collect()
     }
 
-    /// One of them.
+    /// One policy in service.
     ///
     /// # Errors
     /// [`Error::UnknownPolicy`]
@@ -197,7 +198,7 @@ impl Rollout {
         Ok(self.find(name)?.facts())
     }
 
-    /// Every route in order, with its shadow and its canary where it has them.
+    /// Every route in order, with its shadow and its canary if it has them.
     pub fn routes(&self) -> Vec<(Route, Option<ShadowFacts>, Option<CanaryFacts>)> {
         let facts = |taking: &Arc<InForce>| {
             let InForce { route, shadow, canary } = &**taking;
@@ -207,12 +208,13 @@ impl Rollout {
         self.routes.load().iter().map(facts).collect()
     }
 
-    /// What happened, newest first.
+    /// The events, newest first.
     pub fn events(&self) -> Vec<Event> {
         lock(&self.events).iter().rev().cloned().collect()
     }
 
-    /// Removes modules that no revision and no unfinished job needs. `needed`: the modules of unfinished jobs.
+    /// Removes modules that no revision and no unfinished job needs. `needed`: the modules of
+    /// unfinished jobs.
     ///
     /// # Errors
     /// The error of `needed`; nothing is removed then.
@@ -232,8 +234,8 @@ impl Rollout {
                 .flatten()
                 .map(|revision| revision.digest.clone())
         });
-        // `needed` is called after the revisions are read: a job that is accepted in between gets one of those, or one
-        // whose module is new.
+        // `needed` is called after the revisions are read: a job that is accepted in between gets
+        // one of those, or one whose module is new.
         let digests: Vec<String> = digests.chain(needed()?).collect();
         for removed in self.sources.modules.retain(&digests) {
             self.sources.forget(&removed);
@@ -254,8 +256,8 @@ impl Rollout {
         (self.listener)(&event);
     }
 
-    /// Stores changes that could not be stored when they came into force, if there are any: the watchdog can't wait for
-    /// room.
+    /// Stores changes that could not be stored when they came into force, if there are any: the
+    /// watchdog can't wait for room.
     ///
     /// # Errors
     /// The state still can't be written.

@@ -1,4 +1,4 @@
-//! A policy in service: the place that revisions take turns in.
+//! A policy in service and its revisions.
 
 use std::{
     collections::VecDeque,
@@ -20,18 +20,18 @@ use crate::{
 /// Refusals that are kept.
 const REFUSED: usize = 16;
 
-/// A module that was not let in.
+/// A module that was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refused {
-    /// When, RFC 3339 in UTC.
+    /// The time, RFC 3339 in UTC.
     pub time: String,
-    /// Where it came from, in words.
+    /// Its origin, in words.
     pub origin: String,
-    /// Why, in a line.
+    /// The reason, in a line.
     pub why: String,
 }
 
-/// Who decides, and who did before.
+/// The revision that decides, and the previous one.
 #[derive(Clone, Debug)]
 pub(crate) struct Forces {
     pub in_force: Arc<Revision>,
@@ -42,26 +42,27 @@ pub(crate) struct Forces {
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub name: String,
-    /// Read by every job; written whole.
+    /// Read by every job; replaced as a whole.
     pub forces: ArcSwap<Forces>,
     pub paused: AtomicBool,
-    /// Nobody asked for the pause: the next revision ends it.
+    /// The watchdog paused it: the next revision ends the pause.
     pub paused_by_watchdog: AtomicBool,
-    /// Held by whoever brings another revision, which may take long: one comes after the other.
+    /// Held by a swap, which may take long: swaps run one after the other.
     pub swapping: Mutex<()>,
-    /// Held for moments, by whoever changes something.
+    /// Held briefly, by every change.
     changing: Mutex<Changing>,
     refused: Mutex<VecDeque<Refused>>,
     draining: Mutex<Vec<Weak<Revision>>>,
 }
 
-/// What only changes look at.
+/// State that only changes read.
 #[derive(Debug)]
 pub(crate) struct Changing {
     /// The number of the next revision.
     pub next: u64,
     pub wanted: Wanted,
-    /// The digest that the configured source had when it was looked at last: the same one is not put in force again.
+    /// The digest of the configured source when it was last read: the same one is not put in force
+    /// again.
     pub seen: Option<String>,
 }
 
@@ -83,15 +84,15 @@ impl From<&KeptPolicy> for Paused {
 pub struct SlotFacts {
     /// Its name in the configuration.
     pub name: String,
-    /// Where its modules come from, in words.
+    /// The source of its modules, in words.
     pub source: String,
-    /// Not asked.
+    /// True if it is not asked.
     pub paused: bool,
-    /// Who decides.
+    /// The revision that decides.
     pub in_force: Arc<Revision>,
-    /// Who did before.
+    /// The previous revision.
     pub previous: Option<Arc<Revision>>,
-    /// Older ones that jobs still hold.
+    /// Older revisions that jobs still hold.
     pub draining: Vec<Arc<Revision>>,
     /// Newest first.
     pub refused: Vec<Refused>,
@@ -119,7 +120,7 @@ impl Slot {
         self.paused.load(Ordering::Acquire)
     }
 
-    /// Puts a revision in force; what was in force stays at hand, and what was at hand drains.
+    /// Puts a revision in force; the one in force becomes the previous one, and that one drains.
     pub fn take_over(&self, revision: Arc<Revision>) {
         let before = self.forces.load_full();
         if let Some(old) = &before.previous {
@@ -128,7 +129,7 @@ impl Slot {
         self.forces.store(Arc::new(Forces { in_force: revision, previous: Some(before.in_force.clone()) }));
     }
 
-    /// Puts the previous revision in force again, with none behind it; gives the one that goes.
+    /// Puts the previous revision in force again, with none behind it; returns the one that goes.
     pub fn go_back(&self) -> Option<Arc<Revision>> {
         let before = self.forces.load_full();
         let previous = before.previous.clone()?;
@@ -143,7 +144,8 @@ impl Slot {
         draining.push(Arc::downgrade(revision));
     }
 
-    /// The revision that decides exactly as a kept one and has the same number, if it is still at hand.
+    /// The revision that decides exactly as a saved one and has the same number, if it is still
+    /// loaded.
     pub fn at_hand(&self, kept: &KeptRevision) -> Option<Arc<Revision>> {
         let forces = self.forces.load_full();
         let draining = self.draining.lock().unwrap_or_else(PoisonError::into_inner);

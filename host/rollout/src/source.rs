@@ -1,4 +1,5 @@
-//! From where a policy is to come, to a module that is loaded, signed where that is asked for, and past its gate.
+//! From a policy's source to a module that is loaded, has the required signature, and has passed
+//! its gate.
 
 use std::{
     path::Path,
@@ -18,10 +19,10 @@ use crate::{
     module::{called, digest},
 };
 
-/// Sandboxes that are kept at hand, one for each set of limits.
+/// Sandboxes that stay set up, one for each set of limits.
 const HOSTS: usize = 16;
 
-/// What a policy may use beyond what every policy may, as it is kept.
+/// The grants of a policy beyond every policy's limits, as they are saved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Grants {
@@ -40,7 +41,7 @@ impl Grants {
     }
 }
 
-/// Everything that is configured of a policy, by which a change is known.
+/// The configuration of a policy, by which a change is recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub source: Source,
@@ -51,14 +52,14 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// A policy that ships, as it is.
+    /// A shipped policy without further configuration.
     pub fn shipped(name: &str) -> Self {
         let (source, grants) = (Source::Shipped(name.into()), Grants::default());
         Self { source, digest: None, settings: Vec::new(), grants, watch: false }
     }
 
-    /// The form that is kept across restarts. A key that is null, false or an empty list is left out, so that a version
-    /// with another key, which nobody configures yet, still knows what an older one has written.
+    /// The form that is saved across restarts. A key that is null, false or an empty list is left
+    /// out, so that a version with a new, unused key still recognises an older version's text.
     fn kept(&self) -> Value {
         let Self { source, digest, settings, grants, watch } = self;
         let Grants { memory_bytes, fuel, wall_ms, inert_wasi } = grants;
@@ -78,7 +79,7 @@ impl Wanted {
         kept
     }
 
-    /// The same as text.
+    /// The saved form as text.
     pub fn text(&self) -> String {
         self.kept().to_string()
     }
@@ -88,7 +89,8 @@ impl Wanted {
         if !text.starts_with("Wanted {") {
             return serde_json::from_str::<Value>(text).is_ok_and(|kept| kept == self.kept());
         }
-        // Before, it was what `{:?}` printed; written out, since what that prints now may be something else.
+        // Earlier versions saved the output of `{:?}`; it is written out here, since that output
+        // may change.
         let Self { source, digest, settings, grants, watch } = self;
         let Grants { memory_bytes, fuel, wall_ms, inert_wasi } = grants;
         let grants = format!(
@@ -119,20 +121,20 @@ impl From<&config::Policy> for Wanted {
     }
 }
 
-/// A module's bytes and where they came from.
+/// A module's bytes and their origin.
 pub struct Fetched {
     pub bytes: Vec<u8>,
-    /// In words.
+    /// The origin, in words.
     pub origin: String,
-    /// The name of a policy that ships: it passed its gate when the program was built.
+    /// The name of a shipped policy: it passed its gate when the program was built.
     pub shipped: Option<String>,
     pub signature: Option<String>,
-    /// The reference that it was asked for by, if it is from a registry.
+    /// The reference of the request, if it is from a registry.
     pub reference: Option<Reference>,
 }
 
 impl Fetched {
-    /// Changes with the module and with its signature.
+    /// A fingerprint that changes with the module and with its signature.
     pub fn fingerprint(&self) -> String {
         let signature = self.signature.as_ref().map(|signature| digest(signature.as_bytes()));
         format!("{} {}", digest(&self.bytes), signature.as_deref().unwrap_or("unsigned"))
@@ -150,13 +152,13 @@ pub struct Prepared {
     pub digest: String,
 }
 
-/// What a policy is configured with.
+/// The settings of a policy.
 #[derive(Clone, Copy)]
 pub enum Settings<'a> {
     /// These.
     Given(&'a [(String, String)]),
-    /// Those of the revision in force, where the module describes itself by the same name; another policy has other settings, and gets its
-    /// own defaults.
+    /// Those of the revision in force, if the module describes itself by the same name; a module
+    /// with another name gets its own defaults.
     InForce { name: &'a str, settings: &'a [(String, String)] },
 }
 
@@ -170,7 +172,7 @@ impl<'a> Settings<'a> {
     }
 }
 
-/// Fetches, loads and admits.
+/// Fetches, loads and checks modules.
 pub struct Sources {
     pub modules: Modules,
     cache: CacheDir,
@@ -182,7 +184,7 @@ impl Sources {
         Self { modules, cache, hosts: Mutex::default() }
     }
 
-    /// The sandbox with these limits, set up once.
+    /// The sandbox with these limits.
     fn host(&self, grants: Grants) -> Result<Arc<PolicyHost>> {
         let limits = grants.limits();
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -191,19 +193,19 @@ impl Sources {
         }
         let host = Arc::new(PolicyHost::new(limits, &self.cache)?);
         if hosts.len() >= HOSTS {
-            // Policies that are loaded keep theirs.
+            // Loaded policies keep their own.
             hosts.remove(0);
         }
         hosts.push((limits, host.clone()));
         Ok(host)
     }
 
-    /// Removes the compiled code and the verdicts of a module that nothing needs any longer.
+    /// Removes the compiled code and the verdicts of an unused module.
     pub fn forget(&self, digest: &str) {
         PolicyHost::forget(&self.cache, digest);
     }
 
-    /// The bytes that a source has now.
+    /// The current bytes of a source.
     pub fn fetch(&self, source: &Source, grants: Grants) -> Result<Fetched> {
         match source {
             Source::Shipped(name) => {
@@ -239,14 +241,14 @@ impl Sources {
     /// The bytes that are stored under a digest.
     pub fn stored(&self, digest: &str) -> Result<Fetched> {
         let bytes = self.modules.get(digest)?;
-        // What somebody uploads again and again is still what ships.
+        // An uploaded copy of a shipped policy counts as shipped.
         let shipped = shipped_as(&bytes);
         let path = self.modules.path(digest).ok_or_else(|| Error::UnknownModule { digest: digest.into() })?;
         let signature = signature_beside(&path)?;
         Ok(Fetched { bytes, origin: called(digest), shipped, signature, reference: None })
     }
 
-    /// Loads, compiles, passes the gate, and warms up. Nothing is put in force.
+    /// Loads, compiles, checks and warms up a module. Nothing is put in force.
     pub fn prepare(
         &self,
         fetched: Fetched,
@@ -274,15 +276,16 @@ impl Sources {
         step_aside();
         let digest = self.modules.keep(&bytes)?;
         if let Some(signature) = &signature {
-            // What is put in force again after a restart has to be signed then, too.
+            // Saved, since the module has to be signed after a restart, too.
             self.modules.sign(&digest, signature)?;
         }
         let (settings, policy) = (settings.to_vec(), admitted.policy);
         Ok(Prepared { loaded, policy, settings, grants, origin, digest })
     }
 
-    /// The gate's verdict on a module, which is kept with its signature if it can be loaded at all. If signatures are
-    /// required, the signature comes first: no module without a trusted one is compiled.
+    /// The gate's verdict on a module, which is stored with its signature if it can be loaded at
+    /// all. If signatures are required, the signature is verified first: no module without a
+    /// trusted one is compiled.
     pub fn check(
         &self,
         fetched: &Fetched,
@@ -303,8 +306,8 @@ impl Sources {
     }
 }
 
-/// Verifies that a module may be looked at at all: if signatures are required, somebody trusted has signed it, and a
-/// module from a registry was not signed under another name or version.
+/// Verifies a module before it is compiled: if signatures are required, a trusted key has signed
+/// it, and a module from a registry was not signed under another name or version.
 fn verified(fetched: &Fetched, policies: &Policies) -> Result<()> {
     if fetched.shipped.is_some() || !policies.require_signed {
         return Ok(());
@@ -329,7 +332,8 @@ pub(crate) fn shipped_as(bytes: &[u8]) -> Option<String> {
     tilewright_policy::shipped_names().find(is_same).map(str::to_owned)
 }
 
-/// A source for people. User information, which no reference to a registry has, may be a password: it is left out.
+/// A source for people. User information may be a password and is left out; no valid reference has
+/// any.
 pub(crate) fn shown(source: &Source) -> String {
     match source {
         Source::Oci(reference) => format!("oci://{}", without_user(reference)),
@@ -337,8 +341,8 @@ pub(crate) fn shown(source: &Source) -> String {
     }
 }
 
-/// Lets whoever else wants this processor go first. A swap is over a millisecond of work; the system may run it on a processor where a
-/// decision is under way, which would wait for all of it.
+/// Yields the processor. A swap is over a millisecond of work; the system may run it on a processor
+/// with a decision under way, which would wait for all of it.
 pub(crate) fn step_aside() {
     thread::yield_now();
 }
@@ -370,7 +374,7 @@ mod tests {
             watch: true,
         };
         let texts = [
-            // A key that was not known then is as if it had been left out.
+            // A key unknown to the earlier version reads as if left out.
             (&shipped, "{\"source\":\"adaptive\"}"),
             (
                 &shipped,

@@ -1,5 +1,5 @@
-//! What is in force, kept across restarts. The configuration says where a policy begins; what was swapped in since stays until the
-//! configuration, or the file that it names, says something new.
+//! The revisions in force, saved across restarts. The configuration gives a policy's first
+//! revision; a later swap stays until the configuration, or the file that it names, changes.
 
 use std::{
     collections::BTreeMap,
@@ -11,17 +11,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Disk, Error, Result, canary::CanaryState, revision::Revision, source::Grants};
 
-/// The version of the file that this program writes. Version 0 had no version field, and no numbers of policies that
-/// are no longer configured.
+/// The version of the file that this program writes. Version 0 had no version field, and no numbers
+/// of policies that are no longer configured.
 const VERSION: u32 = 1;
 
-/// The jump of numbers if the file is damaged: beyond all that were given out since its copy was made.
+/// The jump of numbers if the file is damaged: beyond all that were used since its copy was made.
 const JUMP: u64 = 1000;
 
 /// The most bytes of a state file that is read.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// A revision that can be made again.
+/// A revision that can be loaded again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptRevision {
     pub number: u64,
@@ -58,7 +58,7 @@ impl From<&Revision> for KeptRevision {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptPolicy {
     pub next: u64,
-    /// The configuration of it, as text, and the digest that its source had.
+    /// Its configuration as text, and the digest of its source at that time.
     pub configured: String,
     pub seen: Option<String>,
     pub in_force: KeptRevision,
@@ -68,7 +68,7 @@ pub struct KeptPolicy {
     pub paused_by_watchdog: bool,
 }
 
-/// How a canary's trial ended.
+/// The end of a canary's trial.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptCanary {
     pub policy: String,
@@ -77,7 +77,7 @@ pub struct KeptCanary {
     pub why: Option<String>,
 }
 
-/// Everything.
+/// The saved state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Kept {
@@ -85,13 +85,13 @@ pub struct Kept {
     pub policies: BTreeMap<String, KeptPolicy>,
     /// By route.
     pub canaries: BTreeMap<String, KeptCanary>,
-    /// The next revision numbers of policies that are no longer configured: one that is configured again goes on from
-    /// there.
+    /// The next revision numbers of policies that are no longer configured; one that is configured
+    /// again continues from there.
     pub numbers: BTreeMap<String, u64>,
 }
 
 impl Kept {
-    /// The next revision number of every policy that there ever was.
+    /// The next revision number of every policy that ever existed.
     pub fn next_numbers(&self) -> BTreeMap<String, u64> {
         let mut numbers = self.numbers.clone();
         for (name, policy) in &self.policies {
@@ -121,11 +121,13 @@ impl State {
         Self { path, disk }
     }
 
-    /// The stored state; empty if there is no file. A file that can't be understood is put aside: the configuration
-    /// says where to begin, and numbers go on well above those of the copy that was made with the change before.
+    /// The saved state; empty if there is no file. A malformed file is quarantined: the
+    /// configuration gives the first revisions, and numbers continue well above those of the copy
+    /// made with the change before.
     ///
     /// # Errors
-    /// [`Error::Storage`] if the file can't be read, [`Error::Newer`] if a newer program has written it.
+    /// [`Error::Storage`] if the file can't be read, [`Error::Newer`] if a newer program has
+    /// written it.
     pub fn read(&self) -> Result<Kept> {
         let Some(text) = self.text(&self.path)? else { return Ok(Kept::default()) };
         match self.understood(&text)? {
@@ -138,8 +140,8 @@ impl State {
                     kept.numbers = before.next_numbers();
                     kept.numbers.values_mut().for_each(|next| *next += JUMP);
                 }
-                // It also stays in place until a new file replaces it: if this start goes no further, the next one
-                // finds it as it was.
+                // The copy also stays in place until a new file replaces it, so that the next start
+                // finds it if this one fails.
                 let _ = fs::remove_file(&aside);
                 if let Err(error) = fs::hard_link(&self.path, &aside) {
                     tracing::warn!(%error, "what was in force can't be put aside");
@@ -157,14 +159,15 @@ impl State {
         }
     }
 
-    /// The state in a text. The outer error is a newer program's text, the inner one a text that is not sound.
+    /// The state in a text. The outer error is a newer program's text, the inner one a text that is
+    /// not sound.
     fn understood(&self, text: &[u8]) -> Result<serde_json::Result<Kept>> {
         // Parsed directly, a list would be taken for the fields in their order.
         let fields: serde_json::Map<String, serde_json::Value> = match serde_json::from_slice(text) {
             Ok(fields) => fields,
             Err(error) => return Ok(Err(error)),
         };
-        // The version comes first: this program can't know what a newer one means by the rest.
+        // The version comes first: a newer version may mean other things by the rest.
         let found = fields.get("version").and_then(serde_json::Value::as_u64).unwrap_or(0);
         if found > u64::from(VERSION) {
             return Err(Error::Newer { path: self.path.clone(), found, known: VERSION });
@@ -187,8 +190,8 @@ impl State {
     pub fn write(&self, kept: &Kept) -> Result<()> {
         let write = || -> io::Result<()> {
             let text = serde_json::to_vec_pretty(&Kept { version: VERSION, ..kept.clone() })?;
-            // The current file, if sound, gets a second name, since the new file takes its first one. The older copy is
-            // replaced last, so that a failed write costs nothing.
+            // The current file, if sound, gets a second name, since the new file takes its first
+            // one. The older copy is replaced last, so that a failed write costs nothing.
             let (copy, next) = (self.copy(), self.path.with_extension("next"));
             let is_sound = |text: Vec<u8>| matches!(self.understood(&text), Ok(Ok(_)));
             let _ = fs::remove_file(&next);

@@ -1,4 +1,4 @@
-//! When a revision is taken back without anybody asking.
+//! The watchdog: the rules by which a revision is rolled back automatically.
 
 use serde::Serialize;
 
@@ -8,18 +8,19 @@ use crate::{
     tally::{Sample, Tally},
 };
 
-/// Failures in a row that are too many, whatever came before.
+/// The failures in a row that trigger a rollback.
 const IN_A_ROW: u32 = 3;
 
-/// Failures among the last 200 decisions that are looked at, and the share that any policy may have.
+/// The least failures among the last 200 decisions that are tested, and the failure rate that every
+/// policy may have.
 const LEAST_FAILURES: u32 = 3;
 const MAY_FAIL: f64 = 0.02;
 
-/// The share that a revision may have because the one before it was no better. Beyond that neither is of use, and the
-/// native default decides.
+/// The failure rate that a revision may have because the previous one was no better. Beyond that
+/// neither is of use, and the fallback decides.
 const MAY_FAIL_AS_BEFORE: f64 = 0.1;
 
-/// The chance of so many failures, were the share no more than allowed, below which they are too many.
+/// The significance level of the binomial test on the number of failures.
 const CHANCE: f64 = 0.001;
 
 /// The rule in words, for people.
@@ -29,14 +30,15 @@ clearly worse than those of the revision before it: after 10, 20, 40, 80 and 160
 over 1.1 times its median time or memory than a fair coin would show with a chance of 0.002 (sign test; at most 2 of 100 revisions \
 that are no more than a tenth worse are rolled back).";
 
-/// What the watchdog knows of a revision, beyond its tally.
+/// The watchdog's state of a revision, beside its tally.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Watch {
-    /// Held against the previous revision.
+    /// The comparison with the previous revision.
     pub against_previous: Comparison,
 }
 
-/// Whether a revision's failures are too many; why. `before`: failures of the one before it among its last decisions, and how many those are.
+/// The reason for a rollback by failures, if they are too many. `before`: failures of the previous
+/// revision among its last decisions, and the number of those decisions.
 pub fn fails(new: &Tally, before: Option<(u32, u32)>) -> Option<String> {
     if new.in_a_row >= IN_A_ROW {
         return Some(format!("{} failed or invalid answers in a row", new.in_a_row));
@@ -48,7 +50,8 @@ pub fn fails(new: &Tally, before: Option<(u32, u32)>) -> Option<String> {
     too_many.then(|| format!("{failures} of the last {decisions} answers failed or were invalid"))
 }
 
-/// Whether a job makes it clear that a revision does worse than the one before it; why. `median`: of that one's jobs of the same kind.
+/// The reason for a rollback by a job's cost, if the revision is clearly worse than the previous
+/// one. `median`: of the previous one's jobs of the same kind.
 pub fn worse(watch: &mut Watch, job: Sample, median: Sample) -> Option<String> {
     let found = watch.against_previous.add(job, median)?;
     (found == Rule::Worse).then(|| format!("worse than the revision before: {}", watch.against_previous.words()))

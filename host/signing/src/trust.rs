@@ -1,4 +1,4 @@
-//! Whose signatures count, and what a signature says.
+//! Trusted keys, and verification of signatures by them.
 
 use minisign_verify::Signature;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use crate::{KeyId, PublicKey};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trusted {
-    /// Whose it is, in the user's words.
+    /// Its owner, in the user's words.
     pub name: String,
     /// The key.
     pub key: PublicKey,
@@ -19,36 +19,36 @@ pub struct Trusted {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustList(Vec<Trusted>);
 
-/// A signature that holds.
+/// A valid signature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Signed {
     /// The trusted key's name.
     pub by: String,
-    /// Its number.
+    /// Its id.
     pub key: KeyId,
-    /// What the signer said, signed with the rest.
+    /// The signer's trusted comment, signed with the rest.
     pub comment: String,
 }
 
-/// Why a file does not count as signed. Each says what to do.
+/// The reason why a file does not count as signed. Each names the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "verdict")]
 pub enum Refusal {
     /// There is no signature.
     #[error("it is not signed")]
     Unsigned,
-    /// The signature's text is none.
+    /// The signature's text is malformed.
     #[error("its signature can't be read: {detail}: ask for it again")]
     Garbled {
-        /// What is wrong with it.
+        /// The fault.
         detail: String,
     },
     /// Signed by a key that is not among the trusted ones.
     #[error("it is signed with key {key}, which is not among the trusted keys ({})", listed(known))]
     Untrusted {
-        /// The number in the signature; unproven.
+        /// The id in the signature; unproven.
         key: KeyId,
-        /// The names of those that are trusted.
+        /// The names of the trusted keys.
         known: Vec<String>,
     },
     /// Signed with a trusted key, but not these bytes.
@@ -58,7 +58,7 @@ pub enum Refusal {
     Bad {
         /// The trusted key's name.
         by: String,
-        /// Its number.
+        /// Its id.
         key: KeyId,
     },
 }
@@ -74,7 +74,7 @@ impl TrustList {
         &self.0
     }
 
-    /// Who signed these bytes, where it is somebody trusted.
+    /// The trusted key that signed these bytes, if any.
     ///
     /// # Errors
     /// [`Refusal`] in every other case.
@@ -86,8 +86,8 @@ impl TrustList {
             return Err(Refusal::Untrusted { key, known: self.0.iter().map(|trusted| trusted.name.clone()).collect() });
         };
         let bad = Refusal::Bad { by: first.name.clone(), key };
-        // Numbers are short and chosen by whoever makes a key: two keys may have the same.
-        // Of signatures, only those over a hash are taken: what minisign made before 2022 could be replayed for another file.
+        // Ids are short and chosen by the maker of a key: two keys may have the same. Only
+        // signatures over a hash are accepted: older ones could be replayed for another file.
         let holds = named.find(|trusted| trusted.key.key.verify(bytes, &signature, false).is_ok());
         let signed = holds.map(|trusted| Signed {
             by: trusted.name.clone(),
@@ -98,18 +98,18 @@ impl TrustList {
     }
 }
 
-/// The number of the key that a signature claims to be made with; unproven.
+/// The id of the key that a signature claims to be made with; unproven.
 ///
 /// # Errors
-/// [`Refusal::Garbled`] for what is no signature.
+/// [`Refusal::Garbled`] for a text that is not a signature.
 pub fn key_of(signature: &str) -> Result<KeyId, Refusal> {
     parsed(signature).map(|(_, key)| key)
 }
 
-/// What the signer said along with a signature; unproven.
+/// The signer's comment in a signature; unproven.
 ///
 /// # Errors
-/// [`Refusal::Garbled`] for what is no signature.
+/// [`Refusal::Garbled`] for a text that is not a signature.
 pub fn comment_of(signature: &str) -> Result<String, Refusal> {
     parsed(signature).map(|(signature, _)| signature.trusted_comment().to_owned())
 }
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn a_key_that_takes_anothers_number_signs_nothing_in_its_name() {
         let ((mine, my_key), (_, other_key)) = (pair(), pair());
-        // The other key, under my number.
+        // The other key, under my id.
         let decode =
             |key: &PublicKey| base64::Engine::decode(&base64::engine::general_purpose::STANDARD, key.to_string());
         let (own, other) = (decode(&my_key).unwrap(), decode(&other_key).unwrap());

@@ -1,5 +1,6 @@
-//! The memory behind CPU tensors: size classes for small requests, best fit for large ones, and pages that are kept for the next
-//! request until a trim or the limit returns them. Knows nothing of libtorch; sizes are bytes.
+//! The allocator of CPU tensors: size classes for small requests, best fit for large ones, and
+//! pages that stay for the next request until a trim or the limit returns them. Knows nothing of
+//! libtorch; sizes are bytes.
 
 mod pages;
 mod ranges;
@@ -20,13 +21,14 @@ use slab::{SMALL, Slab, cell_for, slab_for};
 use crate::memory::Memory;
 
 const PAGE: usize = 4 << 10;
-/// Free ranges that are looked at for memory already held before the one that lacks least is taken.
+/// Free ranges that are searched for memory already held before the one that lacks least is taken.
 const CANDIDATES: usize = 32;
-/// Above the limit, at most an eighth of it, and no less than this, may be lost to rounding: parts of granules and of slabs
-/// whose rest is in use. Past that a request is refused though its own bytes would fit.
+/// Above the limit, at most an eighth of it, and no less than this, may be lost to rounding: parts
+/// of granules and of slabs whose rest is in use. Past that a request is refused although its own
+/// bytes would fit.
 const LEAST_ROUNDING: usize = 32 << 20;
 
-/// Why a request was refused.
+/// The reason why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// It would pass the limit.
@@ -41,12 +43,13 @@ pub struct Pool(Mutex<State>);
 struct State {
     pages: Pages,
     ranges: Ranges,
-    /// What is in use, by offset.
+    /// Blocks in use, by offset.
     blocks: BTreeMap<usize, Block>,
-    /// Slabs with a free cell: cell size → offsets. The lowest is filled first, so that the highest may become empty.
+    /// Slabs with a free cell: cell size → offsets. The lowest is filled first, so that the highest
+    /// may become empty.
     open: BTreeMap<usize, BTreeSet<usize>>,
     limit: usize,
-    /// Something was freed since all that is cached was last returned.
+    /// True if something was freed since all cached memory was last returned.
     cached: bool,
     in_use: usize,
     peak: usize,
@@ -60,7 +63,7 @@ enum Block {
 }
 
 impl Pool {
-    /// A pool over at most `reservation` bytes of address space; less where the system allows less.
+    /// A pool over at most `reservation` bytes of address space; less if the system allows less.
     ///
     /// # Errors
     /// There is hardly any address space.
@@ -89,19 +92,21 @@ impl Pool {
         self.state().allocate(bytes)
     }
 
-    /// Frees what [`Pool::allocate`] gave; false, and nothing is done, for any other address.
+    /// Frees a block of [`Pool::allocate`]; returns false, and does nothing, for any other address.
     pub fn release(&self, address: *mut u8) -> bool {
         self.state().release(address).is_some()
     }
 
-    /// From now on no request may raise the bytes in use above `bytes`, and no memory is cached above it.
+    /// From now on no request may raise the bytes in use above `bytes`, and no memory is cached
+    /// above it.
     pub fn set_limit(&self, bytes: usize) {
         let mut state = self.state();
         state.limit = bytes;
         state.return_cached(bytes);
     }
 
-    /// Returns all that is held and not in use to the system, but for what shares a granule with something in use.
+    /// Returns all memory that is held and not in use to the system, except granules that are
+    /// partly in use.
     pub fn trim(&self) {
         let mut state = self.state();
         if state.cached {
@@ -110,13 +115,13 @@ impl Pool {
         }
     }
 
-    /// Starts a new peak from what is in use.
+    /// Starts a new peak from the memory in use.
     pub fn reset_peak(&self) {
         let mut state = self.state();
         state.peak = state.in_use;
     }
 
-    /// How the pool stands.
+    /// The pool's accounting.
     pub fn memory(&self) -> Memory {
         let state = self.state();
         let (mut all, mut largest) = (0, 0);
@@ -136,7 +141,7 @@ impl Pool {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing in here panics half-way through a change.
+        // No change in here panics half-way.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -187,7 +192,8 @@ impl State {
         Ok((offset, fresh))
     }
 
-    /// Of the free ranges that are large enough, the one that needs the fewest fresh pages: the smallest, then lowest of those.
+    /// Of the free ranges that are large enough, the one that needs the fewest fresh pages: the
+    /// smallest, then lowest of those.
     fn take_range(&mut self, bytes: usize) -> Result<(usize, bool), Refused> {
         let mut best = None;
         for start in self.ranges.at_least(bytes).take(CANDIDATES) {
@@ -206,7 +212,7 @@ impl State {
         }
         self.pages.back(start, bytes).map_err(|_| Refused::System)?;
         self.ranges.take(start, bytes);
-        // Before the new pages are touched, so that both together never are in memory.
+        // Before the new pages are touched, so that the sum never exceeds the limit.
         self.return_cached(self.limit);
         if self.pages.held_bytes() > self.limit.saturating_add(LEAST_ROUNDING.max(self.limit / 8)) {
             self.give_back(start, bytes);
@@ -249,8 +255,9 @@ impl State {
         self.cached = true;
     }
 
-    /// Returns free memory to the system until no more than `most_held` bytes are held. The largest ranges go first and each
-    /// from its end, so that few calls are needed and what stays is packed low.
+    /// Returns free memory to the system until no more than `most_held` bytes are held. The largest
+    /// ranges go first and each from its end, so that few calls are needed and what stays is packed
+    /// low.
     fn return_cached(&mut self, most_held: usize) {
         for (start, bytes) in self.ranges.largest_first() {
             if self.pages.held_bytes() <= most_held {
@@ -261,8 +268,9 @@ impl State {
     }
 }
 
-/// The pool's address space on this machine: four times its memory, so that pieces in use never stand in the way of a block that
-/// memory has room for; under `ulimit -v` at most half of what is allowed, since stacks and libraries need their share.
+/// The pool's address space on this machine: four times its memory, so that pieces in use never
+/// stand in the way of a block that memory has room for; under `ulimit -v` at most half of what is
+/// allowed, since stacks and libraries need their share.
 pub fn reservation() -> usize {
     // SAFETY: plain queries; `addresses` is valid for writing.
     let (pages, page, addresses) = unsafe {

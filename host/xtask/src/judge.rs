@@ -1,8 +1,8 @@
-//! `cargo xtask judge`: other people's programs judge a running `tilewright serve`, each a server of its own. What they
-//! are and what they look at is in `tests/service/README.md`.
+//! `cargo xtask judge`: third-party programs test a running `tilewright serve`, each a server of
+//! its own. `tests/service/README.md` describes them.
 //!
 //! ```text
-//! target/judge/<name>/   the server's configuration, data and log, and what the judge leaves; emptied before
+//! target/judge/<name>/   a server's configuration, data and log; emptied before each run
 //! target/judge/cache     what the program keeps of policies and of this machine, for all of them
 //! ```
 
@@ -31,12 +31,12 @@ pub struct Arguments {
     /// Judge this program instead of building one
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
-    /// How many examples of each operation and phase the judge of the API sends
+    /// The number of examples of each operation and phase that the judge of the API sends
     #[arg(long, value_name = "N", default_value_t = 15)]
     max_examples: u32,
 }
 
-/// What looks at a service from outside.
+/// A third-party program that tests a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Judge {
     /// openapi-spec-validator: whether the API's description is OpenAPI
@@ -63,11 +63,11 @@ impl Judge {
     }
 }
 
-/// What a judge came to.
+/// The result of a judge.
 enum Verdict {
     Passed,
     Found(String),
-    /// What it needs can't be had: nothing is known of what it judges.
+    /// A requirement is missing: nothing is known of its subject.
     LeftOut(String),
 }
 
@@ -81,20 +81,20 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The judges that were asked for, with all that they need.
+/// The requested judges, with all their requirements.
 pub struct Panel<'a> {
     project: &'a Project,
     judges: Vec<Judge>,
     needs: Needs,
-    /// The one that isn't to be built.
+    /// The program to test, if it isn't to be built.
     program: Option<PathBuf>,
     max_examples: u32,
-    /// Two at once would empty each other's folders.
+    /// Two runs at once would empty each other's folders.
     _lock: File,
 }
 
 impl<'a> Panel<'a> {
-    /// Brings what the judges need; fails where a judge that was named can't have it.
+    /// Fetches the requirements of the judges; fails if a judge that was named can't have its own.
     pub fn bring(project: &'a Project, arguments: Arguments) -> Result<Self> {
         let Arguments { which, program, max_examples } = arguments;
         let program = program.map(|path| fs::canonicalize(&path).with_context(|| format!("{}", path.display())));
@@ -113,12 +113,12 @@ impl<'a> Panel<'a> {
         Ok(Self { project, judges, needs, program, max_examples, _lock: lock })
     }
 
-    /// Whether there is something to judge already.
+    /// True if the program to test exists already.
     pub fn has_program(&self) -> bool {
         self.program.is_some()
     }
 
-    /// Lets each judge judge, and tells what it came to; fails where one found something.
+    /// Runs each judge and prints its result; fails if one found a fault.
     pub fn judge(&self) -> Result<()> {
         let mut verdicts = Vec::new();
         for &judge in &self.judges {
@@ -138,7 +138,7 @@ impl<'a> Panel<'a> {
         verdict
     }
 
-    /// Fails with what was found.
+    /// Runs one judge; fails with its findings.
     fn judged(&self, judge: Judge) -> Result<()> {
         let place = self.place(judge);
         if place.exists() {
@@ -164,7 +164,7 @@ fn places(project: &Project) -> PathBuf {
     project.target().join("judge")
 }
 
-/// Sees to it that nobody else judges in this checkout.
+/// Locks the judges of this checkout.
 fn lock(project: &Project) -> Result<File> {
     let path = places(project).join("lock");
     fs::create_dir_all(places(project))?;
@@ -175,7 +175,7 @@ fn lock(project: &Project) -> Result<File> {
     Ok(file)
 }
 
-/// A line for each judge. What was left out is no pass, and is told last, where it is seen.
+/// A line for each judge. A skipped judge has not passed; it comes last, where it is seen.
 fn summed_up(verdicts: &[(Judge, Verdict)]) -> Result<()> {
     println!();
     for (judge, verdict) in verdicts {

@@ -1,4 +1,5 @@
-//! The policies that ship: compiled to WebAssembly and laid where the host embeds them from.
+//! The shipped policies: compiled to WebAssembly and copied to the folder that the host embeds them
+//! from.
 
 use std::{ffi::OsString, fs, path::Path};
 
@@ -28,7 +29,7 @@ pub fn compile(project: &Project) -> Result<()> {
             format!("{} was not built: policies/{name}/Cargo.toml needs crate-type = [\"cdylib\"]", module.display())
         })?;
         let path = place.join(format!("{name}.wasm"));
-        // Left alone where nothing changed, so that cargo embeds nothing anew.
+        // An unchanged file stays, so that cargo rebuilds nothing.
         if fs::read(&path).is_ok_and(|now| now == bytes) {
             continue;
         }
@@ -40,7 +41,7 @@ pub fn compile(project: &Project) -> Result<()> {
     remove_others(&place, &names)
 }
 
-/// Removes modules whose policy is gone: the host would embed them still.
+/// Removes modules of removed policies: the host would still embed them.
 fn remove_others(place: &Path, names: &[String]) -> Result<()> {
     for entry in fs::read_dir(place)?.flatten() {
         let path = entry.path();

@@ -1,5 +1,5 @@
-//! Ways to compile for wasm32-unknown-unknown: the target that rustup has or can add, or else Debian's compiler, which brings
-//! the standard library as source.
+//! Compilers for wasm32-unknown-unknown: the target that rustup has or can add, or else Debian's
+//! compiler, which brings the standard library as source.
 
 use std::{
     env,
@@ -15,29 +15,29 @@ use crate::{project::Project, tools};
 
 const TARGET: &str = "wasm32-unknown-unknown";
 
-/// Set to `debian` to skip rustup, as where it can't be had.
+/// The variable that skips rustup with the value `debian`.
 const FORCE: &str = "TILEWRIGHT_WASM";
 
-/// Debian's compiler, and the least release that the workspace is written for.
+/// Debian's compiler, and the oldest release that compiles the workspace.
 const DEBIAN: &str = "/usr/bin/rustc";
 const LEAST: &str = concat!("rustc ", env!("CARGO_PKG_RUST_VERSION"));
 
 /// Longer than fetching 20 MB takes.
 const RUSTUP_LIMIT: Duration = Duration::from_secs(180);
 
-/// A way that works.
+/// A compiler that works.
 pub enum Way {
     /// The toolchain has the target's standard library.
     Installed,
     /// Debian's rustc compiles the standard library too.
     Debian {
-        /// What links.
+        /// The linker.
         linker: PathBuf,
     },
 }
 
 impl Way {
-    /// Finds the first way that works, installing what is missing where that is allowed.
+    /// Finds the first compiler that works, and installs missing parts if possible.
     pub fn find(project: &Project) -> Result<Self> {
         let debian = env::var(FORCE).is_ok_and(|value| value == "debian");
         if !debian && is_installed() {
@@ -63,7 +63,7 @@ impl Way {
         Ok(Way::Debian { linker })
     }
 
-    /// cargo, ready to compile packages for the target, and the folder that the modules appear in.
+    /// cargo, ready to compile packages for the target, and the folder of the modules.
     pub fn cargo(&self, project: &Project) -> (Command, PathBuf) {
         let mut cargo = project.cargo();
         cargo.args(["build", "--profile", "policy", "--target", TARGET]);
@@ -119,7 +119,7 @@ fn is_installed() -> bool {
     sysroot(&current()).is_some_and(|root| root.join("lib/rustlib").join(TARGET).join("lib").is_dir())
 }
 
-/// Whether a compiler is there, recent enough, with the sources of its standard library.
+/// True if a compiler is installed, recent enough, with the sources of its standard library.
 fn has_sources(rustc: &Path) -> bool {
     let version = tools::ask(Command::new(rustc).arg("--version").env_remove("LD_LIBRARY_PATH"));
     let is_recent = version.is_some_and(|version| release(&version) >= release(LEAST));

@@ -1,4 +1,4 @@
-//! The published claims, and what was found of each.
+//! The published claims, and their verdicts.
 
 use serde::Serialize;
 
@@ -8,15 +8,15 @@ use super::{
 };
 use crate::Row;
 
-/// Whether a claim holds here.
+/// The verdict on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It does.
+    /// It holds.
     Met,
-    /// It does not.
+    /// It does not hold.
     NotMet,
-    /// The figures are of different things, or there is none.
+    /// The figures measure different things, or there is none.
     NotComparable,
 }
 
@@ -30,7 +30,7 @@ impl std::fmt::Display for Verdict {
     }
 }
 
-/// What a claim's figure is read off.
+/// The source of a claim's figure.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     /// The baseline's median in a case, in milliseconds.
@@ -55,20 +55,20 @@ enum Source {
     MeanDifference,
     /// A policy's median in a case, in seconds.
     Seconds(&'static str),
-    /// The most that a policy held in any case of these names, in bytes.
+    /// The highest peak of a policy in any case of these names, in bytes.
     Held(&'static [&'static str]),
-    /// How evenly clips go on where carried chunks meet, as a share.
+    /// The evenness of clips across carried chunks, as a share.
     Transitions,
-    /// Nothing; why not.
+    /// Nothing; the reason.
     Nothing(&'static str),
 }
 
-/// What a figure has to be.
+/// The condition on a figure.
 #[derive(Clone, Copy, Debug)]
 enum Bar {
     AtMost(f64),
     AtLeast(f64),
-    /// Can't be held against the published one; why.
+    /// Not comparable with the published one; the reason.
     Incomparable(&'static str),
 }
 
@@ -77,7 +77,7 @@ struct Claim {
     published: &'static str,
     source: Source,
     bar: Bar,
-    /// A quick run's smaller pictures say something of it too.
+    /// True if a quick run's smaller pictures are evidence, too.
     any_size: bool,
 }
 
@@ -133,7 +133,7 @@ const CLAIMS: [Claim; 21] = [
     sized("WAN 320×320, memory", "under 50 GB", Source::Held(WAN), Bar::AtMost(50e9)),
 ];
 
-/// Every claim with what the cases say of it. `conversion_ms` is the time of converting a latent and a picture.
+/// Every claim with its result. `conversion_ms` is the time of converting a latent and a picture.
 pub fn evaluate(cases: &[CaseReport], conversion_ms: Option<f64>, quick: bool) -> Vec<ClaimRow> {
     CLAIMS.iter().map(|claim| claim.evaluate(cases, conversion_ms, quick)).collect()
 }
@@ -205,7 +205,7 @@ impl Source {
                 rows_after_first(of(id)?).filter_map(|row| Some(row.median_ms? / 1e3)).min_by(f64::total_cmp)
             }
             Source::Held(ids) => {
-                // What one of the cases held says nothing of the others.
+                // One case's peak says nothing of the others.
                 let cases = ids.iter().map(|id| of(id)).collect::<Option<Vec<_>>>()?;
                 let rows = cases.into_iter().flat_map(rows_after_first);
                 rows.filter_map(|row| row.peak_bytes).max().map(|bytes| bytes as f64)
@@ -229,7 +229,7 @@ impl Source {
         }
     }
 
-    /// What the figure is of, for a claim that is held against it.
+    /// The description of the figure, for a claim that it is compared with.
     fn basis(self, cases: &[CaseReport]) -> String {
         match self {
             Source::Time(id) => format!("best policy's median against {}, in case {id}", plainly(id)),

@@ -17,10 +17,10 @@ const LARGEST: u64 = 4 << 20;
 
 /// A file that can't be used.
 struct Unfit<'a> {
-    /// The key that names it.
+    /// Its key in the configuration.
     key: &'static str,
     file: &'a Path,
-    /// The fault, and the value that is expected.
+    /// The fault, and the expected value.
     reason: String,
 }
 

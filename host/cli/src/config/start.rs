@@ -1,5 +1,5 @@
-//! Faults of a configuration that keep a service from starting: `config check` looks for all of it,
-//! and `serve` names the line of what it found.
+//! Faults of a configuration that keep a service from starting: `config check` looks for all of
+//! them, and `serve` names the line of the one that stopped it.
 
 use std::{net::TcpListener, path::Path};
 
@@ -67,7 +67,8 @@ pub fn model(config: &Config, name: &str, configured: &tilewright_config::Model)
     })
 }
 
-/// The address is one of this machine's. The port is not tried: the service may be at work there.
+/// Checks that the address is one of this machine's. The port is not tried: the service may be
+/// running.
 fn address(config: &Config) -> Outcome {
     let address = config.server.listen.ip();
     let taken = TcpListener::bind((address, 0)).map(drop);
@@ -77,7 +78,7 @@ fn address(config: &Config) -> Outcome {
     })
 }
 
-/// Traces can be sent to what is named.
+/// Checks that traces can be sent to the configured collector.
 fn collector(config: &Config) -> Outcome {
     let Some(endpoint) = &config.server.telemetry.otlp else { return Ok(()) };
     endpoint.parse::<Uri>().map(drop).map_err(|error| {
@@ -86,7 +87,7 @@ fn collector(config: &Config) -> Outcome {
     })
 }
 
-/// The data folder can be written, or the folder that it is going to be made in. Nothing is left
+/// Checks that the data folder, or its parent if it is missing, can be written. Nothing is left
 /// there.
 fn data(config: &Config) -> Outcome {
     let wrong = |detail: String| Failure::from(config.wrong_at("server/data", detail));
@@ -98,7 +99,7 @@ fn data(config: &Config) -> Outcome {
     })
 }
 
-/// Every GPU that is named is there.
+/// Checks that every configured GPU exists.
 fn devices(config: &Config) -> Outcome {
     for (name, configured) in config.devices() {
         let Choice::Gpu(place) = configured.device else { continue };
@@ -109,8 +110,8 @@ fn devices(config: &Config) -> Outcome {
     Ok(())
 }
 
-/// A policy can be put in force: it is what the configuration says, signed where that is asked for,
-/// has its settings, and passes its gate.
+/// Checks that a policy can be put in force: it has the configured digest and the required
+/// signature, takes its settings, and passes its gate.
 fn policy(config: &Config, name: &str, configured: &Policy, cache: &CacheDir) -> Outcome {
     let wrong = |key: &str, detail: String| Failure::from(config.wrong_at(&format!("policies/{name}/{key}"), detail));
     let refused = |error: PolicyError| match error {
@@ -121,7 +122,7 @@ fn policy(config: &Config, name: &str, configured: &Policy, cache: &CacheDir) ->
     let (bytes, origin) = match &configured.source {
         Source::Shipped(shipped) => (shipped_module(shipped).unwrap_or_default().to_vec(), shipped.clone()),
         Source::File(path) => (host.read_file(path).map_err(refused)?, path.display().to_string()),
-        // Nothing is fetched only to look at it.
+        // A registry is not contacted for a check.
         Source::Oci(reference) => {
             let parsed = reference.parse::<Reference>().map(drop);
             return parsed.map_err(|error| wrong("source", Failure::from(error).to_string()));
@@ -143,7 +144,7 @@ fn policy(config: &Config, name: &str, configured: &Policy, cache: &CacheDir) ->
         _ => host.load_shipped(&origin),
     };
     let loaded = loaded.map_err(refused)?;
-    // The service puts nothing in force that does not pass.
+    // The service puts no policy in force that does not pass.
     host.admit(&loaded, &configured.set, Admission { require_checked: true }).map(drop).map_err(refused)
 }
 
@@ -163,7 +164,7 @@ fn blamed(error: &PolicyError, set: &[(String, String)]) -> String {
     match error {
         PolicyError::UnknownSetting { name, .. } | PolicyError::SettingType { name, .. } => format!("set/{name}"),
         PolicyError::Refused { reason, .. } => {
-            // In the policy's own words, which begin with the setting where one is to blame.
+            // The policy's own message, which begins with the setting if one is to blame.
             let goes_on = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_');
             let named = set
                 .iter()
@@ -227,7 +228,7 @@ mod tests {
         let told = |text: &str| address(&Config::parse(text, Path::new("tilewright.toml")).unwrap());
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         told(&format!("[server]\nlisten = \"{}\"", taken.local_addr().unwrap())).unwrap();
-        // One of those that are for documentation, and no machine's.
+        // An address reserved for documentation, which no machine has.
         let text = "[server]\nlisten = \"192.0.2.1:7590\"\nbehind-proxy = true\ntoken-file = \"t\"";
         let told = told(text).unwrap_err().to_string();
         assert!(told.starts_with("tilewright.toml:2: can't listen on 192.0.2.1: "), "{told}");

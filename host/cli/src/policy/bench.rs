@@ -1,4 +1,4 @@
-//! `tilewright policy bench`: what a policy's calls cost.
+//! `tilewright policy bench`: the cost of a policy's calls.
 
 use std::{io::Write, time::Duration};
 
@@ -7,7 +7,7 @@ use tilewright_plan::{bytes, words::counted};
 
 use crate::{args::BenchPolicy, failure::Outcome, printer, table, tell::tell};
 
-/// A mean so many times the typical time is the machine's doing.
+/// The ratio of mean to typical time above which the machine is to blame.
 const NOISY: f64 = 1.5;
 
 /// Measures one policy.
@@ -85,7 +85,7 @@ fn row(call: &Call) -> Vec<String> {
     ]
 }
 
-/// What makes the figures something else than they seem.
+/// Warns of circumstances that distort the figures.
 fn warn(report: &Report) {
     for call in &report.calls {
         let function = call.function;

@@ -1,4 +1,4 @@
-//! `tilewright policy check`: the gate that every policy passes, with everything that it finds.
+//! `tilewright policy check`: the gate that every policy passes, with all its findings.
 
 use std::{collections::BTreeSet, io::Write};
 
@@ -118,7 +118,7 @@ fn groups(verdict: &Verdict, all: bool) -> Vec<Group<'_>> {
     groups
 }
 
-/// What to do about errors and warnings, once for each problem.
+/// The remedies for errors and warnings, once for each problem.
 fn advice(verdict: &Verdict) -> Vec<Vec<String>> {
     let grave = verdict.findings.iter().filter(|finding| finding.severity != Severity::Note);
     let problems: BTreeSet<(Severity, Problem, &str)> =

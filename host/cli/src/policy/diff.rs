@@ -1,4 +1,4 @@
-//! `tilewright policy diff`: where two policies decide differently, and what that is worth.
+//! `tilewright policy diff`: the decisions in which two policies differ, and their predicted cost.
 
 use std::{io::Write, time::Duration};
 
@@ -100,7 +100,7 @@ fn show(comparison: &Comparison) -> Outcome {
     Ok(())
 }
 
-/// The policy, with the settings that tell it from the other where both are the same policy.
+/// The policy, with the settings that tell it from the other if both are the same policy.
 fn described(one: &PolicyIdentity, other: &PolicyIdentity) -> String {
     let unlike = one.settings.iter().filter(|(name, value)| other.settings.get(*name) != Some(value));
     let settings: Vec<String> = unlike.map(|(name, value)| format!("{name}={value}")).collect();
@@ -116,7 +116,7 @@ fn row(difference: &Difference) -> Vec<String> {
             .fields
             .iter()
             .map(|field| match field.name {
-                // These speak for themselves.
+                // These fields need no name.
                 "space" | "precision" | "layout" => of(field).to_owned(),
                 name => format!("{name} {}", of(field)),
             })

@@ -1,4 +1,4 @@
-//! `tilewright policy inspect`: what there is to know of a policy without putting it to work.
+//! `tilewright policy inspect`: a policy's description and properties, without asking it to decide.
 
 use std::io::Write;
 

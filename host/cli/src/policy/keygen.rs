@@ -21,7 +21,7 @@ const PASSWORD: &str = "TILEWRIGHT_KEY_PASSWORD";
 /// Bytes of the longest password; minisign takes no longer one.
 const MOST_PASSWORD: u64 = 1024;
 
-/// Makes and writes a pair.
+/// Generates and writes a pair.
 pub fn run(arguments: &Keygen) -> Outcome {
     let (secret, public) = (with_ending(&arguments.name, "key"), with_ending(&arguments.name, "pub"));
     let roles = files::roles().writes("the secret key", &secret).writes("the public key", &public);
@@ -29,7 +29,7 @@ pub fn run(arguments: &Keygen) -> Outcome {
         Some(password) => roles.reads("the password", password).check()?,
         None => roles.check()?,
     }
-    // Before a password is asked for.
+    // Checked before a password is asked for.
     if let Some(path) = [&secret, &public].into_iter().find(|path| !arguments.force && path.symlink_metadata().is_ok())
     {
         return Err(tilewright_signing::Error::Stands { path: path.clone() }.into());
@@ -56,7 +56,7 @@ fn with_ending(name: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// A key's password: from a file, the variable, or the terminal, where a new one is asked for twice.
+/// A key's password: from a file, the variable, or the terminal, which asks twice for a new one.
 pub fn password(arguments: &Password, is_new: bool, otherwise: &str) -> Outcome<String> {
     let given = match &arguments.password_file {
         Some(path) => Some(first_line(path)?),

@@ -1,4 +1,4 @@
-//! `tilewright policy pull`: a policy out of a registry.
+//! `tilewright policy pull`: downloads a policy from a registry.
 
 use std::{
     fs, io,
@@ -30,11 +30,11 @@ struct Report {
     version: String,
     /// The digest of the file, which records carry.
     policy: String,
-    /// Who signed it, where a trusted key did.
+    /// The signature, if a trusted key made it.
     signed: Option<Signed>,
     /// The missing part, if no signed statement says that this is the policy asked for.
     unbound: Option<String>,
-    /// The key that it claims to be signed with otherwise.
+    /// The key that the signature claims otherwise.
     untrusted_key: Option<KeyId>,
 }
 
@@ -55,7 +55,7 @@ pub fn run(arguments: &Pull) -> Outcome {
         Err(refusal) if policies.require_signed => return Err(admission::refused(&shown, None, &refusal)),
         Err(Refusal::Unsigned) => (None, None),
         Err(Refusal::Untrusted { key, .. }) => (None, Some(key)),
-        // What a trusted key is said to have signed, and did not, is never kept.
+        // A file with an invalid signature of a trusted key is never kept.
         Err(refusal) => return Err(Failure::work(format!("policy {shown}: {refusal}"))),
     };
     // The signed name is compared, too: a registry may hand out any file that was ever signed.
@@ -84,8 +84,8 @@ pub fn run(arguments: &Pull) -> Outcome {
     if arguments.connection.json { super::print(&report) } else { tell(&report) }
 }
 
-/// Each file is whole or not there, and nothing that stood there goes before both can be had. The signature that belonged to what stood
-/// there goes first: it would speak of another file.
+/// Writes both files atomically; existing ones are replaced only after both are complete. The
+/// existing signature goes first: it would speak of another file.
 fn keep(path: &Path, pulled: &Pulled) -> Outcome {
     let beside = signature_path(path);
     let kept = written(path, &pulled.wasm).and_then(|policy| {
@@ -100,7 +100,7 @@ fn keep(path: &Path, pulled: &Pulled) -> Outcome {
     kept.map_err(|error| Failure::work(format!("{}: can't be written: {error}", path.display())))
 }
 
-/// The file that is to stand there, whole, under another name.
+/// A complete temporary file for this path.
 fn written(path: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
     let mut file = tilewright_outputs::temporary(path, ".tmp")?;
     file.as_file_mut().write_all(bytes)?;

@@ -1,4 +1,4 @@
-//! `tilewright policy push`: a policy into a registry.
+//! `tilewright policy push`: uploads a policy to a registry.
 
 use std::io::Write;
 
@@ -35,11 +35,11 @@ pub fn run(arguments: &Push) -> Outcome {
     let file = arguments.file.display();
     let key = signature.as_deref().map(key_of).transpose();
     let key = key.map_err(|refusal| Failure::input(format!("policy {file}: {refusal}")))?;
-    // Others would find out: tell the one who can mend it.
+    // The owner can mend it before others see it.
     if let Err(bad @ Refusal::Bad { .. }) = config::current()?.policies.trusted.verify(&bytes, signature.as_deref()) {
         return Err(Failure::input(format!("policy {file}: {bad}, or sign it again")));
     }
-    // No pull would take it under this name.
+    // No pull would accept it under this name.
     let comment = signature.as_deref().and_then(|signature| comment_of(signature).ok());
     let binding = comment.map(|comment| arguments.reference.binding(&Statement::read(&comment)));
     if let Some(Binding::Other(mismatch)) = binding {
@@ -57,7 +57,7 @@ pub fn run(arguments: &Push) -> Outcome {
     Ok(writeln!(printer::summary(), "pushed {name} {version}, {signed}: {}", pushed.reference)?)
 }
 
-/// Whoever the user is to a registry, under the sandbox's limit for files.
+/// A client with the user's credentials, under the sandbox's limit for files.
 pub fn client(reference: &Reference, connection: &Connection, grants: PolicyGrants) -> Outcome<Client> {
     let limits = Limits { policy_bytes: grants.limits().file_bytes as u64, ..Limits::default() };
     let credentials = Credentials::of_user(reference.registry())?;

@@ -1,4 +1,4 @@
-//! `tilewright policy swap` and `rollback`: what a server is asked to do with its policies.
+//! `tilewright policy swap` and `rollback`: requests to a server about its policies.
 
 use std::{
     io::Write,
@@ -26,7 +26,7 @@ use crate::{
     printer, table,
 };
 
-/// For everything that a request takes: a module may have to be compiled.
+/// The timeout of a request: a module may have to be compiled.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Bytes of an answer.
@@ -111,7 +111,7 @@ fn segment(name: &str) -> Outcome<&str> {
         .ok_or_else(|| Failure::input(format!("'{name}' is no policy's name: expected letters, digits, - and _")))
 }
 
-/// A server, as one user speaks to it.
+/// A server, and the user's credentials for it.
 struct Server {
     agent: Agent,
     url: String,
@@ -124,7 +124,7 @@ impl Server {
         let scheme = if configured.tls.is_some() { "https" } else { "http" };
         let mut address = configured.listen;
         if address.ip().is_unspecified() {
-            // It listens everywhere, here as well.
+            // An address of all interfaces includes this one.
             address.set_ip(if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
         }
         let url = arguments.server.clone().unwrap_or_else(|| format!("{scheme}://{address}"));
@@ -147,9 +147,9 @@ impl Server {
         Ok(Self { agent: config.new_agent(), url, token: token.transpose()? })
     }
 
-    /// Sends a module and its signature; its digest.
+    /// Uploads a module and its signature; returns its digest.
     fn uploaded(&self, file: &Path, policy: &str) -> Outcome<String> {
-        // What it may use is the server's to say.
+        // The server decides on the policy's grants.
         let grants = PolicyGrants { wasi: Some(WasiArgument::Inert), ..PolicyGrants::default() };
         let bytes = super::host(grants)?.read_file(file)?;
         let signature = admission::signature(file)?;
@@ -204,7 +204,7 @@ impl Server {
 /// The size limit of a file of certificates or keys, in bytes.
 const MOST_PEM: u64 = 1 << 20;
 
-/// ring for the mathematics; the certificates that the system trusts, and those that the user does.
+/// TLS with ring, the system's trusted certificates and the user's.
 fn tls(arguments: &ServerArguments) -> Outcome<TlsConfig> {
     let read = |path: &Path| {
         tilewright_files::read(path, MOST_PEM)

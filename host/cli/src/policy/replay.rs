@@ -48,7 +48,7 @@ pub fn run(arguments: &Replay) -> Outcome {
         recorded.sessions.iter().all(|session| session.policy.digest == policy.inspection().digest)
     };
     match asked {
-        // The one that decided then, by its file or name.
+        // The policy that decided then, by its file or name.
         Some(policy) if arguments.set.is_empty() && decided(&policy) => known.push(policy),
         Some(policy) => return compare(arguments, &recorded, &|_| Ok(policy.clone())),
         None => {}
@@ -102,7 +102,7 @@ fn read(path: &Path) -> Outcome<Recorded> {
     gather(records::read(source)).map_err(|error| wrong(path, &error))
 }
 
-/// The policies that decided then, by their digests: of the files given, or shipped.
+/// The policies that decided then, by their digests: of the given files, or shipped.
 fn decided_then(
     host: &PolicyHost,
     recorded: &Recorded,
@@ -141,7 +141,8 @@ fn decided_then(
     Ok(policies)
 }
 
-/// Asks another policy, or the same with other settings. A policy of the same name takes over the recorded settings that it has.
+/// Asks another policy, or the same with other settings. A policy of the same name gets the
+/// recorded settings that it has.
 fn compare(
     arguments: &Replay,
     recorded: &Recorded,
@@ -167,7 +168,7 @@ fn compare(
     tell_other(&report, arguments.all)
 }
 
-/// A line per call that is not equal, and its differences.
+/// Prints a line per call that is not equal, and its differences.
 fn tell(report: &Again, all: bool) -> Outcome {
     let mut stdout = printer::stdout();
     for row in report.calls.iter().filter(|row| all || row.verdict != Verdict::Equal) {

@@ -1,4 +1,4 @@
-//! `tilewright policy simulate`: policies through a workload on a device that is only a table.
+//! `tilewright policy simulate`: policies on a workload, on a device that is only a table.
 
 mod page;
 
@@ -19,13 +19,13 @@ use crate::{
     tell::tell,
 };
 
-/// Who takes part where nobody is named: all that ship but the one that only does as it is told.
+/// The default policies: all shipped ones but `fixed`, which only follows its settings.
 const ENTRANTS: [&str; 4] = ["adaptive", "gfx1151", "comfyui", "diffusers"];
 
 /// The workload that needs no file.
 const BUILTIN: &str = "builtin";
 
-/// Simulates.
+/// Simulates policies.
 pub fn run(arguments: &Simulate) -> Outcome {
     if let Some(plot) = &arguments.plot {
         Page::check(plot)?;

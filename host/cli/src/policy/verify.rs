@@ -1,4 +1,4 @@
-//! `tilewright policy verify`: who signed a file.
+//! `tilewright policy verify`: the signer of a file.
 
 use std::{io::Write, path::Path};
 
@@ -76,8 +76,8 @@ pub fn run(arguments: &Verify) -> Outcome {
     }
 }
 
-/// A key on the command line: itself, or its file. What is a key is never taken for a file's name: whoever hands out the folder could
-/// have laid another key there under it.
+/// A key on the command line: itself, or its file. A text that is a key is never taken for a file's
+/// name: another key could have been placed there under it.
 fn given(text: &str) -> Outcome<Trusted> {
     let path = Path::new(text);
     let (key, name) = match text.parse::<PublicKey>() {

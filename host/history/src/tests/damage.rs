@@ -1,4 +1,4 @@
-//! Files that are damaged, of another kind, or in the wrong place.
+//! Files that are damaged, of another kind, or at the wrong path.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn a_damaged_file_is_put_aside_and_a_new_one_begun() {
             bytes[..16].fill(0);
             bytes
         },
-        // Sound at first sight: the header and the tables' definitions are, and nothing else.
+        // The header and the tables' definitions are sound, and nothing else.
         |mut bytes| {
             bytes[8192..].fill(0xa5);
             bytes
@@ -51,11 +51,11 @@ fn a_file_of_another_kind_and_name_is_left_where_it_is() {
         assert!(matches!(outcome, Err(Error::NoHistory { .. })), "{outcome:?}");
     }
     assert_eq!(fs::read(&path).unwrap(), weights);
-    // Larger than any history, so that SQLite is not asked.
+    // Larger than any history, so that SQLite is not called.
     fs::File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
     assert!(matches!(History::open(&path), Err(Error::NoHistory { .. })));
     assert_eq!(fs::read_dir(place.0.path()).unwrap().count(), 1, "nothing was moved or made");
-    // What begins as a database is a damaged history, whatever its name.
+    // A file that begins as a database is a damaged history under any name.
     fs::remove_file(&path).unwrap();
     drop(History::open(&path).unwrap());
     let mut bytes = fs::read(&path).unwrap();
@@ -112,7 +112,7 @@ fn places_that_cannot_be_written_are_said() {
     for path in [file.join("history.sqlite"), "/proc/tilewright/history.sqlite".into()] {
         assert!(matches!(History::open(&path), Err(Error::Make { .. })), "{}", path.display());
     }
-    // A folder stands where the file should.
+    // A folder in the place of the file.
     assert!(matches!(History::open(place.0.path()), Err(Error::NoFile { .. })));
 }
 

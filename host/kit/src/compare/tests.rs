@@ -1,4 +1,4 @@
-//! Comparisons of the policies that ship.
+//! Comparisons of the shipped policies.
 
 use std::{fs, path::PathBuf};
 
@@ -54,7 +54,7 @@ fn settings_show_in_the_fields_that_they_set() {
         let release = difference.fields.last().unwrap();
         assert_eq!((release.a.as_str(), release.b.as_str()), ("keep", "at-end"));
     }
-    // Every first decision; the recoveries follow upon different plans and are not compared.
+    // Every first decision; the recoveries follow different plans and are not compared.
     assert!(
         comparison.differences.len() > 60
             && comparison.differences.iter().any(|difference| difference.fields.len() == 2)

@@ -1,5 +1,5 @@
-//! Takes out of a module or component what execution doesn't need: custom sections (names, producers, debugging information), also in the
-//! modules and components inside.
+//! Removes sections that execution doesn't need from a module or component: custom sections (names,
+//! producers, debugging information), also in the modules and components inside.
 
 /// Bytes before the first section.
 const HEADER: usize = 8;
@@ -11,7 +11,8 @@ const NESTED: [u8; 2] = [1, 4];
 /// The version field of a core module; anything else is taken for a component.
 const MODULE: [u8; 4] = [1, 0, 0, 0];
 
-/// The same module or component without custom sections; as it was where it is damaged, which loading it will tell.
+/// The same module or component without custom sections; unchanged if it is damaged, which loading
+/// it will report.
 pub(super) fn shrunk(wasm: &[u8]) -> Vec<u8> {
     stripped(wasm).unwrap_or_else(|| wasm.to_vec())
 }
@@ -40,7 +41,7 @@ fn stripped(wasm: &[u8]) -> Option<Vec<u8>> {
     Some(kept)
 }
 
-/// A number in LEB128, and what follows it.
+/// A number in LEB128, and the bytes after it.
 fn leb(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let mut value = 0;
     for (index, byte) in bytes.iter().enumerate().take(5) {

@@ -142,7 +142,7 @@ fn what_has_no_frame_to_go_on_from_is_swept() {
     sweep();
     assert!(Journal::is_begun(&path));
     drop(journal);
-    // Damaged frames are none to go on from.
+    // Damaged frames are not resumed from.
     File::options().write(true).open(path.join(frames_name(0))).unwrap().set_len(10).unwrap();
     let (journal, done) = Journal::open(&output, "job", SHAPE).unwrap();
     assert_eq!((done, journal.kept()), (vec![0, 0], 0));
@@ -169,7 +169,8 @@ fn frames_out_of_turn_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever a crash leaves of the frames, what is found is a beginning of what was written, and the decode goes on from it.
+    /// After any cut or damage, the frames found are a prefix of those written, and the decode
+    /// resumes.
     #[test]
     fn any_cut_or_damage_leaves_a_prefix(committed in 0_usize..=6, more in 0_usize..=6, at in 0_u64..1200, cut: bool) {
         let folder = tempfile::tempdir().unwrap();

@@ -12,7 +12,7 @@ use tilewright_outputs::folder_of;
 /// The part of a name that stands for the next free number.
 pub const NUMBER: &str = "{n}";
 
-/// Digits of the largest number in a name that counting goes on from.
+/// Digits of the largest number that counting goes on from.
 const MOST_DIGITS: usize = 9;
 
 /// The last part of a path.

@@ -1,5 +1,5 @@
-//! Changes to policies: swap, rollback, pause, promotion; and their checks. Each change is stored before it is in
-//! force, and is not in force if it can't be stored.
+//! Changes to policies: swap, rollback, pause, promotion; and their checks. Each change is stored
+//! before it is in force, and is not in force if it can't be stored.
 
 use std::sync::{Arc, MutexGuard, TryLockError, atomic::Ordering};
 
@@ -17,10 +17,11 @@ use crate::{
 };
 
 impl Rollout {
-    /// Another revision of a policy takes over, once it has passed its gate and is warm. Until then nothing changes, and nobody waits.
+    /// Swaps a policy's revision after the new one has passed its gate and is warm. Nothing changes
+    /// until then, and no job waits.
     ///
     /// # Errors
-    /// Why it is not let in; nothing has changed then.
+    /// The reason of the refusal; nothing has changed then.
     pub fn swap(&self, name: &str, replacement: &Replacement, settings: Option<&[(String, String)]>) -> Result<Change> {
         let slot = self.find(name)?;
         let swapping = match slot.swapping.try_lock() {
@@ -31,8 +32,8 @@ impl Rollout {
         self.swapped(&slot, swapping, replacement, settings, None)
     }
 
-    /// Swaps a policy; `_swapping` keeps out other swaps of it. `configured`: the policy's new configuration, if it
-    /// changes.
+    /// Swaps a policy; `_swapping` keeps out other swaps of it. `configured`: the policy's new
+    /// configuration, if it changes.
     pub(super) fn swapped(
         &self,
         slot: &Arc<Slot>,
@@ -57,7 +58,7 @@ impl Rollout {
         step_aside();
         match prepared {
             Ok(prepared) => self.put_in_force(slot, prepared, What::Swapped, source, None),
-            // Nothing is wrong with the module: it is tried again once there is room.
+            // The module is sound: the swap is tried again when there is room.
             Err(error @ Error::Storage { .. }) => Err(error),
             Err(error) => {
                 self.refused(slot, &origin, source, &error);
@@ -70,7 +71,8 @@ impl Rollout {
         match replacement {
             Replacement::Stored { digest } => self.sources.stored(digest),
             Replacement::From(source) => {
-                // Otherwise a caller that may swap could make the server ask any machine that it reaches.
+                // Otherwise a caller with the right to swap could make the server contact any
+                // machine in its reach.
                 if let Source::Oci(reference) = source {
                     let parsed: Result<Reference, _> = reference.parse();
                     let is_allowed =
@@ -87,8 +89,8 @@ impl Rollout {
         }
     }
 
-    /// Puts a revision in force, after storing it with its number. `trial`: the route whose canary it was, and the
-    /// reason for its promotion; the same write ends the trial.
+    /// Puts a revision in force, after storing it with its number. `trial`: the route whose canary
+    /// it was, and the reason for its promotion; the same write ends the trial.
     fn put_in_force(
         &self,
         slot: &Arc<Slot>,
@@ -120,7 +122,7 @@ impl Rollout {
         let revision = Arc::new(Revision::new(&slot.name, policy.next, now(), prepared));
         policy.next += 1;
         (policy.in_force, policy.previous) = ((&*revision).into(), Some((&*before.in_force).into()));
-        // The watchdog had paused another revision.
+        // The pause by the watchdog was of another revision.
         let goes_on = std::mem::take(&mut policy.paused_by_watchdog);
         policy.paused &= !goes_on;
         if let Err(error) = self.keep(&mut written, kept.clone()) {
@@ -154,8 +156,8 @@ impl Rollout {
         Ok(Change { in_force: revision, changed: true })
     }
 
-    /// Fails if a configuration that was read meanwhile no longer has the policy: a change would belong to no policy,
-    /// and its number would be given out again.
+    /// Fails if a configuration that was read meanwhile no longer has the policy: a change would
+    /// belong to no policy, and its number would be given out again.
     fn check_in_service(&self, slot: &Arc<Slot>) -> Result<()> {
         let is_in_service = self.slots.load().get(&slot.name).is_some_and(|known| Arc::ptr_eq(known, slot));
         if is_in_service { Ok(()) } else { Err(self.unknown(&slot.name)) }
@@ -178,7 +180,7 @@ impl Rollout {
         self.tell(What::Refused, Some(&slot.name), None, Some(in_force), detail);
     }
 
-    /// The previous revision takes over again.
+    /// Puts the previous revision in force again.
     ///
     /// # Errors
     /// [`Error::NoPrevious`], [`Error::UnknownPolicy`]
@@ -198,7 +200,7 @@ impl Rollout {
         Ok(Change { in_force: previous, changed: true })
     }
 
-    /// From now on the native default decides in a policy's place, or no longer.
+    /// Pauses a policy, so that the fallback decides in its place, or resumes it.
     ///
     /// # Errors
     /// [`Error::UnknownPolicy`], [`Error::Storage`]
@@ -214,7 +216,7 @@ impl Rollout {
         drop(written);
         if changed {
             if !paused {
-                // Whoever asks for it again gives it another chance.
+                // Resuming gives the revision another chance.
                 slot.forces.load().in_force.begin_anew();
             }
             let (what, detail) = match paused {
@@ -226,16 +228,16 @@ impl Rollout {
         Ok(())
     }
 
-    /// A route's canary takes over, whatever its trial has shown so far.
+    /// Promotes a route's canary, whatever its trial has shown so far.
     ///
     /// # Errors
-    /// [`Error::NoCanary`], [`Error::UnknownRoute`], or why it can't be put in force.
+    /// [`Error::NoCanary`], [`Error::UnknownRoute`], or the reason why it can't be put in force.
     pub fn promote(&self, route: &str) -> Result<Change> {
         let taking = self.on_trial(route)?;
         self.promoted(&taking, "somebody asked")
     }
 
-    /// A route's canary gets nothing any more.
+    /// Stops a route's canary.
     ///
     /// # Errors
     /// [`Error::NoCanary`], [`Error::UnknownRoute`], [`Error::Storage`]
@@ -269,7 +271,7 @@ impl Rollout {
     pub(super) fn promoted(&self, taking: &InForce, why: &str) -> Result<Change> {
         let trial = taking.route.canary.as_ref().ok_or_else(|| Error::NoCanary { name: taking.route.name.clone() })?;
         let candidate = self.find(&trial.policy)?.forces.load().in_force.clone();
-        // Another one may have taken over since: it begins a trial of its own.
+        // Another revision may have taken over since: it begins a trial of its own.
         if lock(&taking.canary).facts.revision != candidate.number {
             return Err(Error::NoCanary { name: taking.route.name.clone() });
         }
@@ -282,7 +284,7 @@ impl Rollout {
         self.put_in_force(&slot, prepared, What::Promoted, SourceNow::default(), Some((taking, why)))
     }
 
-    /// Stops a canary that does worse: it gets nothing any more, even if that can't be stored.
+    /// Stops a canary that does worse, even if that can't be stored.
     pub(super) fn stopped(&self, taking: &InForce, why: &str) {
         {
             let mut written = lock(&self.written);
@@ -301,8 +303,9 @@ impl Rollout {
         self.tell(What::CanaryStopped, policy.as_deref(), Some(&taking.route.name), None, detail);
     }
 
-    /// Stores a module with its signature and returns the gate's verdict on it, with the grants of the policy that it
-    /// is for. If signatures are required, the signature is verified before the module is looked at.
+    /// Stores a module with its signature and returns the gate's verdict on it, with the grants of
+    /// the policy that it is for. If signatures are required, the signature is verified before the
+    /// module is looked at.
     ///
     /// # Errors
     /// [`Error::Garbled`], [`Error::Unsigned`], [`Error::UnknownPolicy`], or the error of a module
@@ -322,10 +325,11 @@ impl Rollout {
         Ok(Checked { digest, verdict })
     }
 
-    /// Keeps a signature beside a stored module; whose it is counts when the module is put in force.
+    /// Stores a signature beside a stored module; its key is checked when the module is put in
+    /// force.
     ///
     /// # Errors
-    /// No such module; no signature at all.
+    /// The module is not stored; the text is not a signature.
     pub fn sign(&self, digest: &str, signature: &str) -> Result<()> {
         check_signature(signature)?;
         let bytes = self.sources.modules.get(digest)?;
@@ -338,10 +342,10 @@ impl Rollout {
         self.sources.modules.sign(digest, signature)
     }
 
-    /// What the gate says of a replacement for a policy, with its settings and grants.
+    /// The gate's verdict on a replacement for a policy, with its settings and grants.
     ///
     /// # Errors
-    /// It can't be had, or not be loaded at all.
+    /// The module can't be fetched or loaded.
     pub fn check(
         &self,
         name: &str,
@@ -369,7 +373,7 @@ impl Replacement {
     }
 }
 
-/// Refuses text that is no signature at all, whether or not the configuration asks for signatures.
+/// Refuses a text that is not a signature, even if the configuration does not require signatures.
 fn check_signature(text: &str) -> Result<()> {
     match tilewright_signing::key_of(text) {
         Ok(_) => Ok(()),
@@ -378,7 +382,7 @@ fn check_signature(text: &str) -> Result<()> {
     }
 }
 
-/// The changes to a policy's source that come with a swap.
+/// The changes to a policy's source in a swap.
 #[derive(Default)]
 pub(super) struct SourceNow {
     /// The fingerprint of the source's current module.
@@ -408,7 +412,7 @@ fn kept_policy<'a>(kept: &'a mut Kept, slot: &Slot) -> Result<&'a mut KeptPolicy
     kept.policies.get_mut(&slot.name).ok_or_else(|| Error::UnknownPolicy { name: slot.name.clone(), known })
 }
 
-/// The entry of a trial that ends, for the stored state; `None` if it has ended already.
+/// The entry of a trial that ends, for the saved state; `None` if it has ended already.
 fn ended(taking: &InForce, state: CanaryState, why: &str) -> Option<KeptCanary> {
     let canary = lock(&taking.canary);
     let is_on_trial = canary.facts.state == CanaryState::Trial;
@@ -421,7 +425,8 @@ fn end(taking: &InForce, state: CanaryState, why: &str) {
     (canary.facts.state, canary.facts.why) = (state, Some(why.into()));
 }
 
-/// What a replacement is configured with: what is given, what is configured where that is asked for, or else what is in force.
+/// The settings of a replacement: the given ones, or else the configured ones if those are asked
+/// for, or else those in force.
 fn settings_for<'a>(
     replacement: &Replacement,
     given: Option<&'a [(String, String)]>,

@@ -1,4 +1,5 @@
-//! How everything comes in force: at the start, with the routes of a configuration, and for jobs that were accepted before.
+//! The start: routes of a configuration, revisions in force before, and jobs that were accepted
+//! before.
 
 use std::{
     collections::BTreeMap,
@@ -22,12 +23,13 @@ use crate::{
 };
 
 impl Rollout {
-    /// Puts everything in force that the configuration names, or that was in force when the server ended; the listener hears of every event.
-    /// `used`: by policy, the highest number that any job was ever given; neither it nor any lower one is given out
-    /// again, even if the state file is lost.
+    /// Puts every policy in force that the configuration names, or that was in force when the
+    /// server ended; `listener` gets every event. `used`: by policy, the highest number that any
+    /// job was given; neither it nor any lower one is used again, even if the state file is lost.
     ///
     /// # Errors
-    /// The [`crate::Error`] of a policy that can't be put in force, or of new state that can't be stored.
+    /// The [`crate::Error`] of a policy that can't be put in force, or of new state that can't be
+    /// stored.
     pub fn open(
         folder: &Path,
         disk: Disk,
@@ -69,7 +71,8 @@ impl Rollout {
             let is_known = |(name, policy): (&String, &KeptPolicy)| {
                 kept.policies.get(name).is_some_and(|known| known.in_force.is_same(&policy.in_force))
             };
-            // A revision that is in no file does not serve. One that was in force before does.
+            // A revision that is not in the state file does not serve. One that was in force before
+            // does.
             if !rollout.kept().policies.iter().all(is_known) {
                 return Err(error);
             }
@@ -79,8 +82,8 @@ impl Rollout {
         Ok(Arc::new(rollout))
     }
 
-    /// A policy's slot, with what was in force before. Whether its source says something else by now is looked at afterwards: what is broken
-    /// then keeps nobody from starting.
+    /// A policy's slot, with the revision that was in force before. A change of its source is
+    /// looked for afterwards, so that a broken source does not prevent the start.
     pub(super) fn slot(&self, name: &str, wanted: Wanted, kept: Option<&KeptPolicy>, config: &Config) -> Result<Slot> {
         if let Some(kept) = kept {
             match self.revive(name, &kept.in_force, &config.policies) {
@@ -129,7 +132,7 @@ impl Rollout {
         Ok(Revision::new(policy, kept.number, kept.since.clone(), prepared))
     }
 
-    /// The routes; what is on trial goes on where it is the same trial.
+    /// The routes; a trial continues if it is the same one.
     pub(super) fn in_force(&self, config: &Config, kept: &Kept) -> Vec<Arc<InForce>> {
         let before = self.routes.load_full();
         let routes = config.routes().iter().cloned().map(|route| {
@@ -145,7 +148,7 @@ impl Rollout {
         routes.collect()
     }
 
-    /// A route's canary at the beginning: one whose trial has ended does not begin again.
+    /// A route's canary at the start: a trial that has ended does not begin again.
     pub(super) fn trial(&self, route: &Route, kept: &Kept) -> Canary {
         let Some(CanaryRoute { policy, .. }) = &route.canary else { return Canary::default() };
         let Some(slot) = self.slots.load().get(policy).cloned() else { return Canary::default() };
@@ -159,11 +162,12 @@ impl Rollout {
         canary
     }
 
-    /// The assignment of a job that was accepted before the server ended: the same revision, in force or not. The same
-    /// number is not enough: module, settings and grants have to be those that the job was accepted under.
+    /// The assignment of a job that was accepted before the server ended: the same revision, in
+    /// force or not. The same number is not enough: module, settings and grants have to be those at
+    /// its acceptance.
     ///
     /// # Errors
-    /// The revision can't be had any more.
+    /// The revision can't be loaded any more.
     pub fn revived(&self, pinned: &Pinned) -> Result<Assignment> {
         let slot = self.slots.load().get(&pinned.policy).cloned();
         let Pinned { number, digest, origin, since, settings, grants, .. } = pinned.clone();
@@ -202,7 +206,8 @@ impl Rollout {
     }
 }
 
-/// Every policy that the configuration names: those declared, and those that ship and a route names.
+/// Every policy that the configuration names: those declared, and those that ship and a route
+/// names.
 pub(super) fn wanted(config: &Config) -> BTreeMap<String, Wanted> {
     let mut all: BTreeMap<String, Wanted> =
         config.policies.named.iter().map(|(name, policy)| (name.clone(), Wanted::from(policy))).collect();

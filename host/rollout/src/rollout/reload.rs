@@ -1,4 +1,4 @@
-//! A configuration that is read anew, and files that have changed.
+//! Reloaded configurations, and changed files.
 
 use std::{
     collections::BTreeMap,
@@ -11,11 +11,13 @@ use super::{Replacement, Rollout, lock, one_line, opening::wanted};
 use crate::{Result, What, slot::Slot, state::raise};
 
 impl Rollout {
-    /// Switches to another configuration: changed policies go through the gate and take over, and all routes change
-    /// together. A policy that was in service before and can't be replaced stays as it is; returns a line for each.
+    /// Switches to another configuration: changed policies go through the gate and take over, and
+    /// all routes change together. A policy that was in service before and can't be replaced stays
+    /// as it is; returns a line for each.
     ///
     /// # Errors
-    /// A new policy can't be put in force, or the state can't be stored: the old configuration stays whole.
+    /// A new policy can't be put in force, or the state can't be stored: the old configuration
+    /// stays whole.
     pub fn reload(&self, config: &Config) -> Result<Vec<String>> {
         let before = self.slots.load_full();
         let mut slots = BTreeMap::new();
@@ -34,7 +36,7 @@ impl Rollout {
                 }
             }
         }
-        // The old configuration's routes decide until the new one's do, so the policies of both stay until then.
+        // The old routes decide until the new ones do, so the policies of both stay until then.
         let mut both = (*before).clone();
         both.extend(slots.iter().map(|(name, slot)| (name.clone(), slot.clone())));
         {
@@ -77,12 +79,13 @@ impl Rollout {
         }
     }
 
-    /// Reports a new configuration, certificate or token that does not serve.
+    /// Reports an invalid new configuration, certificate or token.
     pub fn reload_refused(&self, why: &str) {
         self.tell(What::ReloadRefused, None, None, None, why.to_owned());
     }
 
-    /// Checks every source that needs no registry, and every source that is new in the configuration.
+    /// Checks every source that needs no registry, and every source that is new in the
+    /// configuration.
     pub fn refresh_all(&self) {
         for name in self.slots.load().keys() {
             let Ok(slot) = self.find(name) else { continue };

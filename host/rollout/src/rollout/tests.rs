@@ -1,5 +1,5 @@
-//! Each write fails, alone and with all that follow: acknowledged changes are in force after a restart, and no number
-//! is used twice.
+//! Each write fails, alone and with all that follow: acknowledged changes are in force after a
+//! restart, and no number is used twice.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -48,8 +48,8 @@ fn tile(tile: u32) -> Settings {
     vec![("tile".to_owned(), tile.to_string())]
 }
 
-/// The facts that callers see of a policy: numbers and settings of the revisions in force and before, and if it is
-/// paused.
+/// The visible state of a policy: numbers and settings of the revisions in force and before, and
+/// its pause.
 type Facts = BTreeMap<String, (u64, Settings, Option<(u64, Settings)>, bool)>;
 
 fn facts(rollout: &Rollout) -> (Facts, bool) {
@@ -143,7 +143,7 @@ fn every_write_fails_and_nothing_acknowledged_is_lost() {
             let again = place.open(Disk::default(), &BTreeMap::new(), "[policies.two]\nsource = 'fixed'\n").unwrap();
             let mut found = facts(&again);
             numbers.look(&again);
-            // A policy of the last configuration alone begins anew if no reload got that far.
+            // A policy of the last configuration alone starts again if no reload got that far.
             for facts in [&mut acknowledged, &mut may_be].into_iter().flatten().chain([&mut found]) {
                 facts.0.remove("two");
             }
@@ -186,7 +186,8 @@ fn a_swap_by_hand_outlives_another_way_of_writing_the_configuration_down() {
     let configured = |source: &str| {
         format!("Wanted {{ source: Shipped(\"{source}\"), digest: None, settings: [], grants: {grants}, watch: true }}")
     };
-    // As versions before wrote it; and another configuration, which does put what it names in force.
+    // The texts of earlier versions; and another configuration, which does change the revision in
+    // force.
     for (source, expected) in [("fixed", tile(64)), ("adaptive", Vec::new())] {
         let mut state: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         state["policies"]["own"]["configured"] = configured(source).into();
@@ -284,7 +285,8 @@ fn the_watchdog_does_not_wait_for_room_and_a_restart_knows_of_it_once_there_is()
     drop(rollout);
     let rollout = place.open(Disk::default(), &BTreeMap::new(), "").unwrap();
     assert_eq!(rollout.policy("own").unwrap().in_force.number, 1);
-    // With no revision before it, no policy is asked until another one takes over, even after a restart.
+    // With no revision before it, no policy is asked until another one takes over, even after a
+    // restart.
     let slot = rollout.find("own").unwrap();
     rollout.take_back(&slot, &slot.forces.load().in_force.clone(), "a test");
     drop(rollout);

@@ -1,4 +1,4 @@
-//! What jobs come to, and what the watchdog and the trials make of it.
+//! Results of jobs, and the actions of the watchdog and the trials on them.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -13,24 +13,25 @@ use crate::{
 };
 
 impl Rollout {
-    /// Counts a decision; the watchdog looks at it when the job has ended, and its record is there to be dumped.
+    /// Counts a decision; the watchdog checks it when the job has ended, and its record can be
+    /// dumped.
     pub(crate) fn decided(&self, revision: &Revision, failed: bool) {
         revision.judged().tally.decided(failed);
     }
 
-    /// Hears what came of a job: counts it, and acts on what that shows.
+    /// Counts a job's result, and acts on it.
     pub fn ended(&self, assignment: &Assignment, ended: Ended) {
         let Ended { record, is_mixed, is_lost, psnr } = ended;
         let revision = &assignment.revision;
         let kind = tally::kind(&record.request, &record.device);
         let measured = record.measured().filter(|_| !is_mixed && record.fallback.is_none()).map(tally::Sample::from);
-        // What never ends well takes the longest of times.
-        // So does a job that only the host's own plan finished.
+        // A job without a result counts as the slowest. So does a job that only the fallback
+        // finished.
         let is_lost =
             is_lost || record.fallback.as_ref().is_some_and(|fallback| fallback.reason == FallbackReason::Exhausted);
         let sample = measured.or((is_lost && !is_mixed).then_some(tally::Sample::LOST));
         let Some(slot) = self.slots.load().get(&revision.policy).cloned() else { return };
-        // Taken before this revision's own counts are locked: two locks at once could wait for each other.
+        // Read before this revision's own counts are locked: two locks at once could deadlock.
         let previous = slot.forces.load().previous.clone().filter(|previous| previous.number < revision.number);
         let median = previous.and_then(|previous| previous.judged().tally.median(&kind));
         let mut why = None;
@@ -58,7 +59,7 @@ impl Rollout {
         }
     }
 
-    /// Tells the canary of the job's route, whose own job it is or the incumbent's.
+    /// Passes a job to the canary of its route, as the canary's or the incumbent's.
     fn trial_goes_on(
         &self,
         assignment: &Assignment,
@@ -71,7 +72,7 @@ impl Rollout {
         let Some(trial) = &taking.route.canary else { return };
         let mut canary = lock(&taking.canary);
         if !assignment.canary {
-            // One that drains is no longer what the canary would replace.
+            // A draining revision is no longer the one that the canary would replace.
             let slots = self.slots.load();
             let in_force = slots.get(&taking.route.policy).map(|slot| slot.forces.load());
             let is_incumbent = in_force.is_some_and(|forces| Arc::ptr_eq(&forces.in_force, &assignment.revision));
@@ -101,7 +102,8 @@ impl Rollout {
         }
     }
 
-    /// The watchdog's verdict: the previous revision takes over, or, where there is none, nobody is asked; with a dump either way.
+    /// Carries out the watchdog's verdict, with a dump: the previous revision takes over; without
+    /// one, the policy is paused.
     pub(super) fn take_back(&self, slot: &Arc<Slot>, revision: &Arc<Revision>, why: &str) {
         let mut written = lock(&self.written);
         let forces = slot.forces.load_full();
@@ -139,7 +141,7 @@ impl Rollout {
             .filter(|taking| taking.route.canary.as_ref().is_some_and(|canary| canary.policy == slot.name))
         {
             self.stopped(taking, why);
-            // What is in force again was not on trial, and is not now.
+            // The revision in force again was not a canary, and is not one now.
             let mut canary = lock(&taking.canary);
             canary.facts.revision = in_force;
             canary.digest.clone_from(&now_in_force.digest);
@@ -150,7 +152,7 @@ impl Rollout {
     }
 }
 
-/// Why a revision fails too often, where it does.
+/// The reason why a revision fails too often, if it does.
 fn failing(slot: &Slot, revision: &Arc<Revision>) -> Option<String> {
     let previous = slot.forces.load().previous.clone().filter(|previous| previous.number < revision.number);
     let before = previous.map(|previous| previous.judged().tally.recent_failures());

@@ -22,7 +22,8 @@ impl Numbers {
     }
 }
 
-/// Takes and frees as a decoder does: each step holds its input, its output and what is added to it, sizes growing by stages.
+/// Allocates and frees as a decoder does: each step holds its input, its output and an addend,
+/// sizes growing by stages.
 fn decode(pool: &Pool, scale: f64) {
     let mut before: Option<*mut u8> = None;
     for stage in [0.5, 1.0, 2.0, 4.0, 8.0, 16.0] {
@@ -101,7 +102,8 @@ fn free_neighbours_serve_their_sum() {
 fn held_memory_is_preferred_to_untouched_memory_that_fits_better() {
     let pool = pool();
     let fences: Vec<_> = (0..4).map(|_| pool.allocate(16 * MIB).unwrap()).collect();
-    // A hole of 16 MiB without memory, then one of 32 MiB, partly in the same free range as the rest.
+    // A hole of 16 MiB without memory, then one of 32 MiB, partly in the same free range as the
+    // rest.
     assert!(pool.release(fences[1]));
     pool.trim();
     assert!(pool.release(fences[3]));
@@ -173,7 +175,8 @@ fn a_trim_returns_all_that_is_free() {
     small.into_iter().for_each(|cell| assert!(pool.release(cell)));
     pool.trim();
     assert!(pool.memory().held as usize <= 3 * MIB + 2 * GRANULE, "{:?}", pool.memory());
-    // SAFETY: the block has 40 MiB; pages come back zeroed, which is how it shows that they had gone.
+    // SAFETY: the block has 40 MiB; pages come back zeroed, which is how it shows that they had
+    // gone.
     let again = unsafe { slice::from_raw_parts(pool.allocate(40 * MIB).unwrap(), 40 * MIB) };
     assert!(again.iter().all(|byte| *byte == 0));
     assert!(pool.release(again.as_ptr().cast_mut()));
@@ -253,7 +256,8 @@ fn no_two_blocks_share_a_byte_from_any_thread() {
                     let words = (1 << numbers.below(18)) + numbers.below(1000);
                     let block = pool.allocate(words * 8).unwrap();
                     let mark = worker << 32 | step;
-                    // SAFETY: the pool says that these bytes are ours alone, which is what the test is about.
+                    // SAFETY: the pool says that these bytes are ours alone, which is what the test
+                    // is about.
                     let block = unsafe { slice::from_raw_parts_mut(block.cast::<u64>(), words) };
                     block.fill(mark);
                     live.push((block, mark));

@@ -22,16 +22,17 @@ use crate::{
 /// Values of the elementwise operation: more than caches hold.
 const VALUES: i64 = 16 << 20;
 
-/// The value that tensors hold: speed does not depend on it, and filling them with one value is quick.
+/// The value that tensors hold: speed does not depend on it, and filling them with one value is
+/// quick.
 const VALUE: f64 = 0.5;
 
-/// A run counts as at least its time divided by this, however long its threads waited for a core: they also wait for
-/// each other.
+/// The least part of its time that a run counts as, as a divisor: threads also wait for each other,
+/// not only for a core.
 const MOST_STOLEN: u32 = 8;
 
-/// The time that each of the process's threads has waited for a core so far, in nanoseconds: other programs on a busy
-/// machine say nothing about the device's speed (Linux, Documentation/scheduler/sched-stats.rst). Empty if the kernel
-/// doesn't tell, and for a GPU.
+/// The time that each of the process's threads has waited for a core so far, in nanoseconds: other
+/// programs on a busy machine say nothing about the device's speed (Linux,
+/// Documentation/scheduler/sched-stats.rst). Empty if the kernel doesn't tell, and for a GPU.
 struct Waited(HashMap<std::ffi::OsString, u64>);
 
 impl Waited {
@@ -135,7 +136,8 @@ fn filled(device: Device, shape: &[i64], dtype: Dtype) -> Result<Tensor> {
     Ok(Tensor::f_full(shape, VALUE, (kind(dtype)?, device))?)
 }
 
-/// A 3×3 convolution of up to two samples, so that memory that grows with the input can be told from the rest.
+/// A 3×3 convolution of up to two samples, so that memory that grows with the input can be told
+/// from the rest.
 struct Convolution {
     input: Tensor,
     weight: Tensor,

@@ -1,5 +1,5 @@
-//! The course of a measurement: the trials, their number, and when to stop. It knows the time only from its [`Bench`],
-//! and looks at the clock between pieces of work that are known to be small.
+//! The course of a measurement: the trials, their number, and when to stop. It knows the time only
+//! from its [`Bench`], and looks at the clock between pieces of work that are known to be small.
 
 use std::time::Duration;
 
@@ -8,10 +8,12 @@ use tilewright_plan::{Dtype, Layout};
 use super::{Measured, Rate, Scratch, Speed, TRIED};
 use crate::Result;
 
-/// A type this many times slower than f32 is not tried on more: some processors emulate f16 a thousand times slower.
+/// A type this many times slower than f32 is not tried on more: some processors emulate f16 a
+/// thousand times slower.
 const HOPELESS: f64 = 8.0;
 
-/// A first run of at most so many seconds is repeated even if it was too slow: it prepares what the others use.
+/// The longest first run, in seconds, that is repeated even if it was too slow: it prepares what
+/// later ones use.
 const TRIVIAL: f64 = 0.05;
 
 /// Runs that are counted, after one that warms up, if there is time.
@@ -59,7 +61,8 @@ pub(super) trait Bench {
     fn elementwise_bytes(&self) -> f64;
 }
 
-/// Channels of a trial and the sides that it may have, the one that counts first: the others are for lack of time.
+/// Channels of a trial and the sides that it may have, the one that counts first: the others are
+/// for lack of time.
 pub(super) type Rung = (i64, &'static [i64]);
 
 /// The sizes of trials on a kind of device.
@@ -69,8 +72,8 @@ pub(super) struct Sizes {
     pub winograd: [Rung; 2],
     /// Tokens of the attention, the number that counts first.
     pub tokens: &'static [i64],
-    /// Channels and side of the convolution whose memory is measured, of one for slow devices, and of one for types
-    /// that are too slow for either.
+    /// Channels and side of the convolution whose memory is measured, of one for slow devices, and
+    /// of one for types that are too slow for either.
     pub scratch: [(i64, i64); 3],
     /// As [`Scratch::small`], in f32.
     pub small: u64,
@@ -103,11 +106,13 @@ const ATTENTION: f64 = 1.0;
 pub(super) struct Course<'a, B> {
     pub bench: &'a mut B,
     pub sizes: &'a Sizes,
-    /// True if f32, which all else is compared with, was tried on smaller sizes or less often than it should be.
+    /// True if f32, which all else is compared with, was tried on smaller sizes or less often than
+    /// it should be.
     hurried: bool,
 }
 
-/// Convolutions of one type and memory order; `reached` has the seconds per pixel and tap of each rung.
+/// Convolutions of one type and memory order; `reached` has the seconds per pixel and tap of each
+/// rung.
 struct Climb {
     dtype: Dtype,
     layout: Layout,
@@ -172,8 +177,9 @@ impl<'a, B: Bench> Course<'a, B> {
         Ok(Measured { speeds, bytes_per_second, hurried: self.hurried })
     }
 
-    /// The least time of a trial in seconds, and true if the run that warms up is the only one. Up to [`RUNS`] more
-    /// follow while there is time; a trial that takes longer than `patience` seconds is not run again.
+    /// The least time of a trial in seconds, and true if the run that warms up is the only one. Up
+    /// to [`RUNS`] more follow while there is time; a trial that takes longer than `patience`
+    /// seconds is not run again.
     fn least(&mut self, trial: Trial, patience: f64, until: Duration) -> Result<(f64, bool)> {
         let warm = self.bench.run(trial)?;
         let mut least = warm;
@@ -190,8 +196,8 @@ impl<'a, B: Bench> Course<'a, B> {
         Ok((least.as_secs_f64().max(1e-9), runs == 0))
     }
 
-    /// The largest trial that there is time for at a rate, and true if it is the one that counts. If there is time for
-    /// none: the smallest if it `must` be, else none.
+    /// The largest trial that there is time for at a rate, and true if it is the one that counts.
+    /// If there is time for none: the smallest if it `must` be, else none.
     fn affordable(&self, trials: &[Trial], rate: f64, until: Duration, must: bool) -> Option<(Trial, bool)> {
         let left = until.saturating_sub(self.bench.now()).as_secs_f64();
         let place = trials.iter().position(|trial| LEAST_RUNS * trial.operations() / rate <= left);
@@ -199,7 +205,8 @@ impl<'a, B: Bench> Course<'a, B> {
         Some((trials[place], place == 0))
     }
 
-    /// Convolutions of a type and memory order, from small to large, as long as they are worth the time.
+    /// Convolutions of a type and memory order, from small to large, as long as they are worth the
+    /// time.
     fn climb(&mut self, dtype: Dtype, layout: Layout, single: &[Climb], until: Duration) -> Result<Climb> {
         let is_single = dtype == Dtype::F32;
         let mut climb = Climb {
@@ -229,8 +236,8 @@ impl<'a, B: Bench> Course<'a, B> {
             let (seconds, once) = self.least(trial, patience, until_here)?;
             climb.flops_per_second = trial.operations() / seconds;
             climb.reached.push(seconds / taps);
-            // On a busy machine the smallest trials mostly wait for their threads: a larger one may say otherwise, if
-            // it doesn't take long.
+            // On a busy machine the smallest trials mostly wait for their threads: a larger one may
+            // say otherwise, if it doesn't take long.
             climb.hopeless = seconds > patience;
             if climb.hopeless && number + 2 >= rungs.len() {
                 break;
@@ -243,8 +250,8 @@ impl<'a, B: Bench> Course<'a, B> {
         Ok(climb)
     }
 
-    /// The memory that a convolution holds: of the largest that there is time for, or at least of the middle one if it
-    /// `must` be known.
+    /// The memory that a convolution holds: of the largest that there is time for, or at least of
+    /// the middle one if it `must` be known.
     fn scratch(&mut self, climb: &Climb, must: bool, until: Duration) -> Result<Scratch> {
         let [large, middle, small] = self.sizes.scratch;
         let left = until.saturating_sub(self.bench.now()).as_secs_f64();
@@ -264,8 +271,8 @@ impl<'a, B: Bench> Course<'a, B> {
         Ok(scratch)
     }
 
-    /// The speed that a climb comes to. If it ended early, it is f32's, slowed down as at the largest size that both
-    /// reached.
+    /// The speed that a climb comes to. If it ended early, it is f32's, slowed down as at the
+    /// largest size that both reached.
     fn speed(&self, climb: &Climb, single: Option<&Climb>, winograd: Option<Rate>, attention: f64) -> Speed {
         let by_single = |single: &Climb| -> Option<(Rate, f64)> {
             // Small convolutions take as long in any type: they say nothing about large ones.
@@ -322,7 +329,8 @@ impl<'a, B: Bench> Course<'a, B> {
         Ok(trial.operations() / seconds)
     }
 
-    /// The same if there is time; `likely` if there is none, or if this type's attention can't be run.
+    /// The attention's speed if there is time; `likely` if there is none, or if this type's
+    /// attention can't be run.
     fn attention_or(&mut self, dtype: Dtype, rate: f64, likely: f64, until: Duration) -> f64 {
         let least = self.sizes.tokens.last().map(|tokens| Trial::Attention { dtype, tokens: *tokens });
         let has_time = self.affordable(least.as_slice(), rate, until, false).is_some();

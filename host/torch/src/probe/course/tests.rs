@@ -127,8 +127,8 @@ fn no_machine_is_measured_for_long() {
         let single = measured.best(Dtype::F32).unwrap();
         let others = [Dtype::Bf16, Dtype::F16].map(|dtype| measured.best(dtype).unwrap() / single);
         let truth = [Dtype::Bf16, Dtype::F16].map(|dtype| speed(dtype).unwrap() / speed(Dtype::F32).unwrap());
-        // A slow type is never taken for a fast one, whatever disturbs; the reverse may happen, which costs time and
-        // not precision.
+        // A slow type is never taken for a fast one under any disturbance; the reverse may happen,
+        // which costs time and not precision.
         for (found, truth) in others.iter().zip(truth) {
             assert!(*found < 0.5 || truth > 0.5, "{what}: {found} instead of {truth}");
             assert!(*found > 0.5 || truth < 0.5 || what == "busy by turns", "{what}: {found} instead of {truth}");
