@@ -37,7 +37,7 @@ pub struct Contest<'a> {
 }
 
 /// A contest's report, and the pictures behind it.
-pub(crate) struct Held {
+pub(crate) struct ContestResult {
     pub report: Report,
     /// The last pictures of each entry, as in [`Decoded`]; none without a reference.
     pub pictures: Vec<Option<Tensor>>,
@@ -49,12 +49,12 @@ impl Contest<'_> {
     ///
     /// # Errors
     /// Pictures that can't be compared or a request that can't be made. Never a policy's failure.
-    pub fn hold(&self, planners: &Planners<'_>, watch: &mut dyn Watch) -> Result<Report> {
-        Ok(self.held(planners, watch)?.report)
+    pub fn run(&self, planners: &Planners<'_>, watch: &mut dyn Watch) -> Result<Report> {
+        Ok(self.run_keeping_pictures(planners, watch)?.report)
     }
 
-    /// [`Self::hold`], with the pictures.
-    pub(crate) fn held(&self, planners: &Planners<'_>, watch: &mut dyn Watch) -> Result<Held> {
+    /// [`Self::run`], with the pictures.
+    pub(crate) fn run_keeping_pictures(&self, planners: &Planners<'_>, watch: &mut dyn Watch) -> Result<ContestResult> {
         let mut interrupted = false;
         let mut reference = None;
         if let Some(spelling) = &self.against {
@@ -90,7 +90,7 @@ impl Contest<'_> {
             let Entry { spelling, memory_limit, objective } = entry;
             let mut row = match place {
                 Ok(index) => Row::new(spelling, *objective, *memory_limit, &runners[*index].lane),
-                Err(error) => Row::failed(spelling, *objective, *memory_limit, error.clone()),
+                Err(error) => Row::from_error(spelling, *objective, *memory_limit, error.clone()),
             };
             let pictures = place.as_ref().ok().and_then(|index| runners[*index].lane.pictures.as_ref());
             let whole = reference.as_ref().and_then(|(_, pictures)| pictures.as_ref());
@@ -115,7 +115,7 @@ impl Contest<'_> {
             iterations: self.rounds.iterations,
             interrupted,
         };
-        Ok(Held { report, pictures })
+        Ok(ContestResult { report, pictures })
     }
 
     fn job(&self, memory_limit: u64, objective: Objective) -> std::result::Result<Box<dyn Decode + '_>, String> {

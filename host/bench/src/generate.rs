@@ -55,14 +55,14 @@ enum Layers {
     /// An image autoencoder, which may start with a 1×1 convolution.
     Kl { post_quant: bool },
     /// A video autoencoder.
-    Wan(wan::Shape),
+    Wan(wan::DecoderShape),
 }
 
 const fn kl(name: &'static str, latent_channels: usize, post_quant: bool) -> Network {
     Network { name, latent_channels, scale: 8, layers: Layers::Kl { post_quant } }
 }
 
-const fn video(name: &'static str, scale: u32, shape: wan::Shape) -> Network {
+const fn video(name: &'static str, scale: u32, shape: wan::DecoderShape) -> Network {
     Network { name, latent_channels: shape.latent_channels, scale, layers: Layers::Wan(shape) }
 }
 
@@ -73,8 +73,8 @@ impl Network {
         kl("sdxl", 4, true),
         kl("sd3", 16, false),
         kl("sd", 4, true),
-        video("wan-2.1", 8, wan::Shape { base: 96, latent_channels: 16, out: 3, nested: false }),
-        video("wan-2.2", 16, wan::Shape { base: 256, latent_channels: 48, out: 12, nested: true }),
+        video("wan-2.1", 8, wan::DecoderShape { base: 96, latent_channels: 16, out: 3, nested: false }),
+        video("wan-2.2", 16, wan::DecoderShape { base: 256, latent_channels: 48, out: 12, nested: true }),
     ];
 
     /// Flux's.
@@ -172,7 +172,7 @@ impl Weights {
     ///
     /// # Errors
     /// There is no cache folder, or the file can't be written.
-    pub fn kept(self) -> Result<PathBuf> {
+    pub fn cached_file(self) -> Result<PathBuf> {
         let folder = cache_folder()?;
         let path = folder.join(format!("generated-{}-{}-{RECIPE}.safetensors", self.network.name, self.seed));
         if !path.is_file() {
@@ -200,7 +200,7 @@ impl Weights {
             .iter()
             .map(|(name, shape, bytes)| Ok((name.as_str(), TensorView::new(Dtype::BF16, shape.clone(), bytes)?)))
             .collect::<Result<Vec<_>>>()?;
-        write_whole(path, &serialized(views)?)
+        write_whole(path, &serialize(views)?)
     }
 
     /// Values that depend on the seed and the tensor's name alone. Norms and biases are not ones
@@ -309,7 +309,7 @@ impl Latents {
     /// The file can't be written.
     pub fn write(self, path: &Path) -> Result<()> {
         let bytes: Vec<u8> = self.values().into_iter().flat_map(f32::to_le_bytes).collect();
-        write_whole(path, &serialized(vec![("latents", TensorView::new(Dtype::F32, self.shape(), &bytes)?)])?)
+        write_whole(path, &serialize(vec![("latents", TensorView::new(Dtype::F32, self.shape(), &bytes)?)])?)
     }
 }
 
@@ -328,7 +328,7 @@ fn place(pixel: usize, cell: usize) -> (usize, f64) {
     (pixel / cell, share * share * (3.0 - 2.0 * share))
 }
 
-fn serialized(views: Vec<(&str, TensorView<'_>)>) -> Result<Vec<u8>> {
+fn serialize(views: Vec<(&str, TensorView<'_>)>) -> Result<Vec<u8>> {
     let format = [("format".to_owned(), "pt".to_owned())].into();
     Ok(safetensors::serialize(views, Some(format))?)
 }
@@ -433,7 +433,7 @@ mod tests {
         use tilewright_plan::{Dtype, Layout, Precision};
         let folder = tempfile::tempdir().unwrap();
         for (nested, out, scale) in [(false, 3, 8), (true, 12, 16)] {
-            let shape = wan::Shape { base: 16, latent_channels: 16, out, nested };
+            let shape = wan::DecoderShape { base: 16, latent_channels: 16, out, nested };
             let path = folder.path().join(format!("{out}.safetensors"));
             Weights { network: video("any", scale, shape), seed: 3 }.write(&path).unwrap();
             let file = Checkpoint::open(&path).unwrap();

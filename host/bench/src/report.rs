@@ -108,7 +108,7 @@ pub struct Row {
 
 impl Row {
     /// A row that has an error and nothing else.
-    pub(crate) fn failed(spelling: &Spelling, objective: Objective, memory_limit: u64, error: String) -> Self {
+    pub(crate) fn from_error(spelling: &Spelling, objective: Objective, memory_limit: u64, error: String) -> Self {
         let lane = Lane { error: Some(error), ..Lane::default() };
         Self::new(spelling, objective, memory_limit, &lane)
     }

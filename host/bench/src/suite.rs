@@ -11,8 +11,8 @@ use tilewright_engine::{Machine, Vae, VideoVae};
 use tilewright_plan::{Device, Objective};
 
 use crate::{
-    Contest, Entry, Latents, Planners, Report, Result, Rounds, Spelling, Subject, Watch, contest::Held, race::Ear,
-    subject::Decoded, sweep::tensor,
+    Contest, Entry, Latents, Planners, Report, Result, Rounds, Spelling, Subject, Watch, contest::ContestResult,
+    race::Ear, subject::Decoded, sweep::tensor,
 };
 use cases::{CASES, Case, Of};
 use transitions::{borders, borders_alone, evenness, over_elsewhere, steps};
@@ -122,7 +122,7 @@ impl Suite<'_> {
     pub fn run(&self, planners: &Planners<'_>, watch: &mut dyn Watch) -> Result<SuiteReport> {
         let mut planned = Vec::new();
         let mut seconds = Some(0.0);
-        for case in CASES.iter().filter(|case| self.wants(case)) {
+        for case in CASES.iter().filter(|case| self.selects(case)) {
             let (case, guess) = self.plan(case)?;
             let about = guess.map_or("as long as it takes".into(), |guess| format!("about {}", in_words(guess)));
             watch.say(&format!("{}: {}: {about}", case.case.id, case.case.what));
@@ -166,7 +166,7 @@ impl Suite<'_> {
         })
     }
 
-    fn wants(&self, case: &Case) -> bool {
+    fn selects(&self, case: &Case) -> bool {
         let chosen = self.only.is_empty() || self.only.iter().any(|name| name.0.id == case.id);
         chosen
             && match case.of {
@@ -273,7 +273,7 @@ impl Suite<'_> {
             against: Some(Spelling::whole()),
             rounds: *rounds,
         };
-        let Held { mut report, pictures } = contest.held(planners, watch)?;
+        let ContestResult { mut report, pictures } = contest.run_keeping_pictures(planners, watch)?;
         let mut transitions = None;
         if case.id == cases::SMOOTH && !report.interrupted {
             watch.say("the same clip in one go, and in chunks decoded alone");
@@ -296,19 +296,19 @@ impl Suite<'_> {
         let all = latents.size()[2];
         let scale = video.config.temporal_scale().max(1) as usize;
         let one_go = scale as i64 * all;
-        let Some(whole) = self.decoded(video, latents, one_go, planners, watch)? else { return Ok(None) };
+        let Some(whole) = self.decode_chunks(video, latents, one_go, planners, watch)? else { return Ok(None) };
         let mut chunks = Vec::new();
         for first in (0..all).step_by(ALONE) {
             let part = latents.f_narrow(2, first, (ALONE as i64).min(all - first))?;
-            let Some(chunk) = self.decoded(video, &part, one_go, planners, watch)? else { return Ok(None) };
+            let Some(chunk) = self.decode_chunks(video, &part, one_go, planners, watch)? else { return Ok(None) };
             chunks.push(chunk);
         }
-        Ok(Some(compared(&whole, rows, &chunks, all as usize, scale)?))
+        Ok(Some(compare(&whole, rows, &chunks, all as usize, scale)?))
     }
 
     /// The frames [T, C, H, W] of a clip in chunks of `chunk` frames; none if the decode fails or
     /// is interrupted.
-    fn decoded(
+    fn decode_chunks(
         &self,
         video: &VideoVae,
         latents: &Tensor,
@@ -334,7 +334,7 @@ impl Suite<'_> {
     /// channels-last, and the picture back to f32 and channels-first.
     fn conversion_ms(&self) -> Result<Option<f64>> {
         use tilewright_torch::{channels_last, probe::synchronize};
-        let case = CASES.iter().find(|case| case.id == cases::HALF && self.wants(case));
+        let case = CASES.iter().find(|case| case.id == cases::HALF && self.selects(case));
         let Some(Case { of: of @ Of::Pictures { side, batch }, .. }) = case else { return Ok(None) };
         let _no_grad = tch::no_grad_guard();
         let device = self.machine.device;
@@ -362,7 +362,7 @@ fn baseline_peak(reports: &[CaseReport], id: &str) -> Option<u64> {
 
 /// Compares clips [T, C, H, W]: the whole in one go, those of the rows, and chunks that were
 /// decoded alone.
-fn compared(
+fn compare(
     whole: &Tensor,
     rows: &[Option<Tensor>],
     chunks: &[Tensor],

@@ -144,7 +144,7 @@ fn a_policy_that_fails_is_a_row_and_the_others_go_on() {
         against: Some("whole".parse().unwrap()),
         rounds: ROUNDS,
     };
-    let report = contest.hold(&planner, &mut Patience(PATIENT)).unwrap();
+    let report = contest.run(&planner, &mut Patience(PATIENT)).unwrap();
     let errors: Vec<Option<&str>> = report.runs.iter().map(|row| row.error.as_deref()).collect();
     assert_eq!(errors[0], None);
     assert!(errors[1].is_some(), "f16 overflows on every attempt");
@@ -170,12 +170,12 @@ fn an_interruption_leaves_what_was_measured() {
         against,
         rounds: Rounds { first_apart: true, warmup: 0, iterations: 50 },
     };
-    let report = contest(None).hold(&planner, &mut Patience(200)).unwrap();
+    let report = contest(None).run(&planner, &mut Patience(200)).unwrap();
     let measured: Vec<usize> = report.runs.iter().map(|row| row.samples_ms.len()).collect();
     assert!(report.interrupted && measured.iter().all(|count| *count < 50), "{measured:?}");
     assert!(report.runs.iter().all(|row| row.error.is_none()), "an interruption is nobody's failure");
     // Not even the reference was reached.
-    let report = contest(Some("whole".parse().unwrap())).hold(&planner, &mut Patience(1)).unwrap();
+    let report = contest(Some("whole".parse().unwrap())).run(&planner, &mut Patience(1)).unwrap();
     assert!(report.interrupted && report.against.is_none() && report.runs.len() == 2);
 }
 
@@ -230,7 +230,7 @@ fn clips_take_turns_and_all_their_frames_are_compared() {
         rounds,
     };
     let rounds = Rounds { first_apart: true, warmup: 0, iterations: 1 };
-    let report = contest(Some("whole"), rounds).hold(&planner, &mut Patience(PATIENT)).unwrap();
+    let report = contest(Some("whole"), rounds).run(&planner, &mut Patience(PATIENT)).unwrap();
     let request = report.request.unwrap();
     assert_eq!((request.batch, request.frames, request.height, request.width), (2, 9, 64, 112));
     let [four, eight, tiles, nobody] = &report.runs[..] else { panic!("four rows") };
@@ -247,6 +247,6 @@ fn clips_take_turns_and_all_their_frames_are_compared() {
     let difference = tiles.difference.unwrap();
     assert!(difference.max > 1e-4 && difference.border_mean.unwrap() > 1e-4, "{difference:?}");
     assert_eq!(nobody.error.as_deref(), Some("nobody is called nobody"));
-    let report = contest(None, Rounds { first_apart: false, ..rounds }).hold(&planner, &mut Patience(PATIENT)).unwrap();
+    let report = contest(None, Rounds { first_apart: false, ..rounds }).run(&planner, &mut Patience(PATIENT)).unwrap();
     assert!(report.runs.iter().all(|row| row.difference.is_none()) && report.runs[0].finished == 1);
 }

@@ -1,6 +1,6 @@
 //! Work on several files in order: a failed file does not stop those after it.
 
-use tilewright_outputs::Refused;
+use tilewright_outputs::OutputRefused;
 
 use crate::{
     failure::{Failure, Outcome},
@@ -27,7 +27,7 @@ pub fn work_through(work: &mut dyn Work, inputs: &[Input], several: bool, done: 
     for (index, input) in inputs.iter().enumerate() {
         tell!("{} of {count}: {}", index + 1, input.shown);
         let outcome = work.work(input);
-        let is_clash = matches!(&outcome, Err(Failure::Input(error)) if error.is::<Refused>());
+        let is_clash = matches!(&outcome, Err(Failure::Input(error)) if error.is::<OutputRefused>());
         match outcome.map_err(|failure| input.renamed(failure)) {
             Ok(()) => {}
             Err(failure) if is_clash => {
@@ -35,7 +35,7 @@ pub fn work_through(work: &mut dyn Work, inputs: &[Input], several: bool, done: 
                 return Err(failure.and(format!("{} is left; {before} of {count} were {done}", input.shown)));
             }
             Err(Failure::ClosedPipe) => return Err(Failure::ClosedPipe),
-            Err(failure) if signals::received() => {
+            Err(failure) if signals::is_received() => {
                 return Err(failure.and(format!("{} of {count} were {done}", index - failed.len())));
             }
             Err(failure) => {

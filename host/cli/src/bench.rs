@@ -68,7 +68,7 @@ fn contest(arguments: &Bench) -> Outcome {
         Against::Policy(spelling) => Some(spelling.clone()),
     };
     let roles = files::reads_vae(files::roles().reads("the latent", latent), vae_path);
-    let policies = Policies::checked(arguments.policies.iter().chain(&against), &arguments.common, roles)?;
+    let policies = Policies::check(arguments.policies.iter().chain(&against), &arguments.common, roles)?;
     let vae = Weighted::open(vae_path, arguments)?;
     let machine = machine(&arguments.common)?;
     let mut latent = vae.latent(latent, arguments.tensor.as_deref())?;
@@ -84,10 +84,10 @@ fn contest(arguments: &Bench) -> Outcome {
         rounds: Rounds { first_apart: true, warmup: arguments.warmup, iterations: arguments.iterations },
     };
     let mut waiting = Waiting::new();
-    let report = contest.hold(&policies.planner(), &mut waiting)?;
+    let report = contest.run(&policies.planner(), &mut waiting)?;
     waiting.finish();
     publish(&arguments.common, &report, || tables::contest(&report), || pages::contest(&report))?;
-    ended(report.interrupted)?;
+    exit_outcome(report.interrupted)?;
     match report.runs.iter().all(|row| row.samples_ms.is_empty()) {
         true => Err(Failure::work("no policy was measured: the table says why of each")),
         false => Ok(()),
@@ -97,20 +97,20 @@ fn contest(arguments: &Bench) -> Outcome {
 fn run_suite(arguments: &Suite) -> Outcome {
     let given = [&arguments.vae, &arguments.video_vae].into_iter().flatten();
     let roles = given.fold(files::roles(), |roles, path| files::reads_vae(roles, path));
-    let policies = Policies::checked(arguments.policies.iter(), &arguments.common, roles)?;
+    let policies = Policies::check(arguments.policies.iter(), &arguments.common, roles)?;
     // Weights that no case needs are neither asked for nor generated.
     let of_pictures = arguments.only.is_empty() || !arguments.only.iter().all(|case| case.is_of_clips());
     let of_clips = arguments.only.is_empty() || arguments.only.iter().any(|case| case.is_of_clips());
     let mut weights = Vec::new();
     let mut vae = None;
     if of_pictures {
-        let path = weighed(arguments.vae.as_deref(), arguments.network, &mut weights)?;
+        let path = choose_weights(arguments.vae.as_deref(), arguments.network, &mut weights)?;
         refuse_clips(&path, "--vae takes an image VAE, --video-vae this one")?;
         vae = Some(Vae::open(&path, Overrides::default())?);
     }
     let mut video = None;
     if of_clips {
-        let path = weighed(arguments.video_vae.as_deref(), Network::WAN_21, &mut weights)?;
+        let path = choose_weights(arguments.video_vae.as_deref(), Network::WAN_21, &mut weights)?;
         video = Some(VideoVae::open(&path)?);
     }
     let machine = machine(&arguments.common)?;
@@ -133,15 +133,15 @@ fn run_suite(arguments: &Suite) -> Outcome {
     let report = suite.run(&policies.planner(), &mut waiting)?;
     waiting.finish();
     publish(&arguments.common, &report, || tables::suite(&report), || pages::suite(&report))?;
-    ended(report.interrupted)
+    exit_outcome(report.interrupted)
 }
 
 fn run_sweep(arguments: &Sweep) -> Outcome {
     let roles = arguments.vae.iter().fold(files::roles(), |roles, path| files::reads_vae(roles, path));
-    let policies = Policies::checked([&arguments.policy], &arguments.common, roles)?;
+    let policies = Policies::check([&arguments.policy], &arguments.common, roles)?;
     let path = match &arguments.vae {
         Some(path) => path.clone(),
-        None => generated(Network::FLUX)?,
+        None => generate_weights_of(Network::FLUX)?,
     };
     refuse_clips(&path, "bench sweep measures pictures: bench LATENT and bench suite measure clips, too")?;
     let vae = Vae::open(&path, Overrides::default())?;
@@ -162,14 +162,14 @@ fn run_sweep(arguments: &Sweep) -> Outcome {
     let report = sweep.run(&policies.planner(), &mut waiting)?;
     waiting.finish();
     publish(&arguments.common, &report, || tables::sweep(&report), || pages::sweep(&report))?;
-    ended(report.interrupted)
+    exit_outcome(report.interrupted)
 }
 
 fn generate_weights(arguments: &GenerateWeights) -> Outcome {
     files::check_file(files::roles(), "-o", Some(&arguments.output))?;
     output::writable(&arguments.output)?;
     Weights { network: arguments.network, seed: arguments.seed }.write(&arguments.output)?;
-    wrote(&arguments.output)
+    report_written(&arguments.output)
 }
 
 fn generate_latent(arguments: &GenerateLatent) -> Outcome {
@@ -200,15 +200,15 @@ fn generate_latent(arguments: &GenerateLatent) -> Outcome {
     };
     files::check_file(files::roles(), "-o", Some(&arguments.output))?;
     latents.write(&arguments.output)?;
-    wrote(&arguments.output)
+    report_written(&arguments.output)
 }
 
-fn wrote(path: &Path) -> Outcome {
+fn report_written(path: &Path) -> Outcome {
     Ok(writeln!(printer::summary(), "wrote  {}", path.display())?)
 }
 
-fn generated(network: Network) -> Outcome<PathBuf> {
-    Ok(Weights { network, seed: 0 }.kept()?)
+fn generate_weights_of(network: Network) -> Outcome<PathBuf> {
+    Ok(Weights { network, seed: 0 }.cached_file()?)
 }
 
 /// Loads policies. One sandbox serves them all: each sandbox has a clock of its own, which would
@@ -218,14 +218,14 @@ struct Policies(PolicyHost);
 impl Policies {
     /// Checks policies and report before anything is measured: a missing policy, a wrong setting or
     /// a report that can't be written is the arguments' fault.
-    fn checked<'a>(spellings: impl IntoIterator<Item = &'a Spelling>, common: &Common, roles: Roles) -> Outcome<Self> {
+    fn check<'a>(spellings: impl IntoIterator<Item = &'a Spelling>, common: &Common, roles: Roles) -> Outcome<Self> {
         let spellings: Vec<_> = spellings.into_iter().collect();
         let roles = spellings.iter().fold(roles, |roles, spelling| files::reads_policy(roles, &spelling.policy));
         files::check_file(roles, "--plot", common.plot.as_deref())?;
         let policies = Self(policy::host(common.grants)?);
         let mut warnings = BTreeSet::new();
         for spelling in spellings {
-            let admitted = policy::admitted(&policies.0, &spelling.policy, &spelling.settings)?;
+            let admitted = policy::verify_and_load(&policies.0, &spelling.policy, &spelling.settings)?;
             warnings.extend(admitted.warning());
         }
         for warning in warnings {
@@ -237,12 +237,12 @@ impl Policies {
         Ok(policies)
     }
 
-    fn configured(&self, spelling: &Spelling) -> Outcome<Box<dyn Planner>> {
-        Ok(Box::new(policy::admitted(&self.0, &spelling.policy, &spelling.settings)?.policy))
+    fn load_planner(&self, spelling: &Spelling) -> Outcome<Box<dyn Planner>> {
+        Ok(Box::new(policy::verify_and_load(&self.0, &spelling.policy, &spelling.settings)?.policy))
     }
 
     fn planner(&self) -> impl Fn(&Spelling) -> Result<Box<dyn Planner>, Box<dyn std::error::Error + Send + Sync>> {
-        |spelling| self.configured(spelling).map_err(|failure| failure.to_string().into())
+        |spelling| self.load_planner(spelling).map_err(|failure| failure.to_string().into())
     }
 }
 
@@ -322,10 +322,10 @@ fn refuse_clips(path: &Path, advice: &str) -> Outcome {
 }
 
 /// The user's weights, or generated ones; adds their description to the list.
-fn weighed(path: Option<&Path>, network: Network, weights: &mut Vec<String>) -> Outcome<PathBuf> {
+fn choose_weights(path: Option<&Path>, network: Network, weights: &mut Vec<String>) -> Outcome<PathBuf> {
     let (path, what) = match path {
         Some(path) => (path.to_owned(), path.display().to_string()),
-        None => (generated(network)?, format!("{}'s size, generated from seed 0", network.name)),
+        None => (generate_weights_of(network)?, format!("{}'s size, generated from seed 0", network.name)),
     };
     weights.push(what);
     Ok(path)
@@ -350,6 +350,6 @@ fn publish(
     Ok(())
 }
 
-fn ended(interrupted: bool) -> Outcome {
+fn exit_outcome(interrupted: bool) -> Outcome {
     if interrupted { Err(Failure::work("interrupted: the report holds what was measured until then")) } else { Ok(()) }
 }

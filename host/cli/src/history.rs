@@ -80,7 +80,7 @@ impl Trials {
     fn with<T>(&mut self, work: impl FnOnce(&mut History) -> Result<T, Error>) -> Option<T> {
         let history = self.history.as_mut()?;
         let done = work(history);
-        say_put_aside(history);
+        report_quarantined(history);
         match done {
             Ok(value) => Some(value),
             Err(error) => {
@@ -97,8 +97,8 @@ fn warn(error: Error) {
     tell!("warning: decoding without history: {} (--no-history leaves it out)", Failure::from(error));
 }
 
-fn say_put_aside(history: &mut History) {
-    for path in history.take_put_aside() {
+fn report_quarantined(history: &mut History) {
+    for path in history.take_quarantined() {
         tell!("warning: the history was damaged; it is {} now, and a new one has begun", path.display());
     }
 }
@@ -255,15 +255,15 @@ fn clear(path: &Path, filter: &Filter, yes: bool) -> Outcome {
         Err(Error::Corrupt { .. }) => None,
         found => Some(found?),
     };
-    if found.is_some_and(|found| found > 0 && !yes) && !agreed(found.unwrap_or(0), path)? {
+    if found.is_some_and(|found| found > 0 && !yes) && !confirm(found.unwrap_or(0), path)? {
         return Ok(writeln!(printer::stdout(), "Nothing was removed.")?);
     }
     let removed = history.clear(filter)?;
-    say_put_aside(&mut history);
+    report_quarantined(&mut history);
     Ok(writeln!(printer::stdout(), "Removed {}.", records(removed))?)
 }
 
-fn agreed(count: u64, path: &Path) -> Outcome<bool> {
+fn confirm(count: u64, path: &Path) -> Outcome<bool> {
     if !io::stdin().is_terminal() || !printer::stderr_is_terminal() {
         return Err(Failure::input(format!("{} would be removed: give --yes to agree", records(count))));
     }

@@ -11,7 +11,7 @@ use std::{
 use serde::Serialize;
 use tilewright_decode::RECORD_KEYWORD;
 use tilewright_files::{Format, LOOKED_AT};
-use tilewright_media::Look;
+use tilewright_media::MediaInfo;
 use tilewright_models::{Checkpoint, Inspection};
 use tilewright_plan::{Record, bytes, terminal::shortened, words::counted};
 
@@ -32,12 +32,12 @@ const MOST_TEXTS: usize = 64;
 struct Report {
     file: String,
     #[serde(flatten)]
-    found: Found,
+    found: FileFacts,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Found {
+enum FileFacts {
     /// A model or a latent.
     Tensors {
         #[serde(flatten)]
@@ -53,7 +53,7 @@ enum Found {
         kind: &'static str,
         format: &'static str,
         #[serde(flatten)]
-        look: Box<Look>,
+        look: Box<MediaInfo>,
         /// The record of the decision that made it, if tilewright wrote one.
         decision: Option<Box<Record>>,
     },
@@ -98,15 +98,15 @@ impl Report {
         if format == Some(Format::Json)
             && let Some(recorded) = Recorded::of(path)?
         {
-            return report(Found::Records { kind: "records", recorded: Box::new(recorded) });
+            return report(FileFacts::Records { kind: "records", recorded: Box::new(recorded) });
         }
         match format {
             Some(format) if format.is_picture() || format.is_video() => {
-                let look = Look::of(path, format)?;
+                let look = MediaInfo::of(path, format)?;
                 let text = look.texts.iter().find(|(keyword, _)| keyword == RECORD_KEYWORD);
                 let decision = text.and_then(|(_, text)| tilewright_plan::records::parse(1, text.as_bytes()).ok());
                 let kind = if look.shape.frames > 1 { "clip" } else { "picture" };
-                report(Found::Pixels {
+                report(FileFacts::Pixels {
                     kind,
                     format: format.name(),
                     look: Box::new(look),
@@ -119,7 +119,7 @@ impl Report {
                 let inspection = Box::new(Inspection::of(&file));
                 let undecodable = tensors::refusal(path, &inspection);
                 let listing = if listed { tensors::listing(&file) } else { Vec::new() };
-                report(Found::Tensors { inspection, undecodable, listing })
+                report(FileFacts::Tensors { inspection, undecodable, listing })
             }
         }
     }
@@ -128,13 +128,13 @@ impl Report {
         let mut rows = vec![("file", self.file.clone())];
         let mut tensors: &[Tensor] = &[];
         match &self.found {
-            Found::Tensors { inspection, undecodable, listing } => {
+            FileFacts::Tensors { inspection, undecodable, listing } => {
                 rows.extend(tensors::rows(inspection));
                 rows.extend(undecodable.iter().map(|reason| ("can't decode", reason.clone())));
                 tensors = listing;
             }
-            Found::Pixels { format, look, decision, .. } => rows.extend(pixels(format, look, decision.as_deref())),
-            Found::Records { recorded, .. } => rows.extend(recorded.rows()),
+            FileFacts::Pixels { format, look, decision, .. } => rows.extend(pixels(format, look, decision.as_deref())),
+            FileFacts::Records { recorded, .. } => rows.extend(recorded.rows()),
         }
         let blank = if after_another { "\n" } else { "" };
         writeln!(to, "{blank}{}", table::facts(rows))?;
@@ -171,7 +171,7 @@ fn texts<'a>(mut found: impl Iterator<Item = (&'a str, usize)>) -> Vec<(&'static
     rows
 }
 
-fn pixels(format: &str, look: &Look, decision: Option<&Record>) -> Vec<(&'static str, String)> {
+fn pixels(format: &str, look: &MediaInfo, decision: Option<&Record>) -> Vec<(&'static str, String)> {
     let shape = look.shape;
     let mut rows = vec![("kind", format.to_owned())];
     let size = format!("{}×{}", shape.width, shape.height);

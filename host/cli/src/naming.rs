@@ -78,7 +78,7 @@ impl Naming {
                 name.push(format!(".{ending}"));
                 folder.join(name)
             }
-            Naming::As(path) => match path.file_name().map(|name| named(name, stem)) {
+            Naming::As(path) => match path.file_name().map(|name| insert_name(name, stem)) {
                 Some(mut name) => {
                     if ends_in_slash(path) {
                         name.push("/");
@@ -134,7 +134,7 @@ fn ends_in_slash(path: &Path) -> bool {
 
 /// The name with the input's in the place of `{name}`; its other bytes stay, whether they are UTF-8
 /// or not.
-fn named(name: &OsStr, stem: &OsStr) -> OsString {
+fn insert_name(name: &OsStr, stem: &OsStr) -> OsString {
     let (mut rest, mut bytes) = (name.as_bytes(), Vec::new());
     while let Some(at) = rest.windows(NAME.len()).position(|part| part == NAME.as_bytes()) {
         bytes.extend_from_slice(&rest[..at]);

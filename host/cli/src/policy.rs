@@ -51,7 +51,7 @@ pub fn configured(
     grants: PolicyGrants,
     recording: &args::Recording,
 ) -> Outcome<Recorder> {
-    let admitted = admitted(&host(grants)?, name_or_file, settings)?;
+    let admitted = verify_and_load(&host(grants)?, name_or_file, settings)?;
     if let Some(warning) = admitted.warning() {
         tell!("warning: {warning}");
     }
@@ -61,9 +61,9 @@ pub fn configured(
 /// Loads a policy by name or file, the only way to do so: a shipped policy is part of the program,
 /// and a file is verified by the configuration and passes the gate. A file that does not pass gets
 /// a warning.
-pub fn admitted(host: &PolicyHost, name_or_file: &str, settings: &[(String, String)]) -> Outcome<Admitted> {
-    let config = config::current()?;
-    let loaded = verified(host, name_or_file)?.load(host)?;
+pub fn verify_and_load(host: &PolicyHost, name_or_file: &str, settings: &[(String, String)]) -> Outcome<Admitted> {
+    let config = config::load()?;
+    let loaded = verify(host, name_or_file)?.load(host)?;
     let admission = Admission { require_checked: config.policies.require_checked };
     Ok(host.admit(&loaded, settings, admission)?)
 }
@@ -96,17 +96,17 @@ impl Module {
 
 /// Reads and verifies the policy of a name or path, and compiles nothing. Every command that runs a
 /// module begins here.
-pub fn verified(host: &PolicyHost, name_or_file: &str) -> Outcome<Module> {
+pub fn verify(host: &PolicyHost, name_or_file: &str) -> Outcome<Module> {
     if !PolicyHost::names_file(name_or_file) {
         return Ok(Module { origin: name_or_file.into(), bytes: None });
     }
-    verified_file(host, Path::new(name_or_file))
+    verify_file(host, Path::new(name_or_file))
 }
 
 /// Reads and verifies a policy's file, whatever its name.
-pub fn verified_file(host: &PolicyHost, path: &Path) -> Outcome<Module> {
+pub fn verify_file(host: &PolicyHost, path: &Path) -> Outcome<Module> {
     let bytes = host.read_file(path)?;
-    admission::signed(&config::current()?.policies, path, &bytes)?;
+    admission::signed(&config::load()?.policies, path, &bytes)?;
     Ok(Module { origin: path.display().to_string(), bytes: Some(bytes) })
 }
 
@@ -139,7 +139,7 @@ pub fn run(command: &args::Policy) -> Outcome {
 }
 
 /// Reads a whole file up to a limit.
-fn bounded(path: &Path, most: usize) -> Outcome<Vec<u8>> {
+fn read_bounded(path: &Path, most: usize) -> Outcome<Vec<u8>> {
     let unreadable = |error| Failure::input(format!("{}: can't be read: {error}", path.display()));
     let mut text = Vec::new();
     tilewright_files::open(path)

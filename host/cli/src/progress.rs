@@ -9,7 +9,7 @@ use tilewright_plan::{Cost, Decision, FailedAttempt, Time, terminal::one_line};
 
 use crate::{
     printer,
-    signals::{self, Manner},
+    signals::{self, StopMode},
     table,
     tell::tell,
 };
@@ -27,7 +27,7 @@ const KNOWN: f64 = 0.25;
 /// Shows progress, and ends the decode when the user interrupts.
 pub struct Progress {
     bar: Option<ProgressBar>,
-    pace: Pace,
+    pace: TimeLeft,
     spoken: Instant,
     /// The plan, as the bar shows it.
     plan: String,
@@ -37,30 +37,30 @@ impl Progress {
     /// Starts a piece of work that Ctrl-C and SIGTERM end at the next layer; if that takes too
     /// long, they end the program.
     pub fn new() -> Self {
-        signals::manner(Manner::Soon);
+        signals::manner(StopMode::Soon);
         let bar = is_shown().then(|| {
             let style = ProgressStyle::with_template("{msg} [{bar:30}] {percent:>3} %  {elapsed} elapsed{prefix}");
             ProgressBar::new(STEPS)
                 .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "))
         });
-        Self { bar, pace: Pace::new(Instant::now()), spoken: Instant::now(), plan: String::new() }
+        Self { bar, pace: TimeLeft::new(Instant::now()), spoken: Instant::now(), plan: String::new() }
     }
 
     /// As [`Progress::new`]; `abandon` removes unfinished work if the program is ended.
     pub fn abandoning(abandon: impl FnOnce() + Send + 'static) -> Self {
-        signals::abandoning(abandon);
+        signals::on_abandon(abandon);
         Self::new()
     }
 
     /// Begins the work on another file: a signal may end the program again.
     pub fn resume(&self) {
-        signals::manner(Manner::Soon);
+        signals::manner(StopMode::Soon);
     }
 
     /// Removes the bar after the work. The rest, giving files their names, is short and no longer
     /// interrupted.
     pub fn finish(&self) {
-        signals::manner(Manner::Finishing);
+        signals::manner(StopMode::Finishing);
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
@@ -80,12 +80,12 @@ pub fn is_shown() -> bool {
 }
 
 /// The time left: from the estimate at first, then more and more from the pace of the work so far.
-struct Pace {
+struct TimeLeft {
     started: Instant,
     expected: Option<Duration>,
 }
 
-impl Pace {
+impl TimeLeft {
     fn new(now: Instant) -> Self {
         Self { started: now, expected: None }
     }
@@ -108,7 +108,7 @@ impl Pace {
 
 impl Observer for Progress {
     fn decided(&mut self, decision: &Decision) {
-        self.pace = Pace::new(Instant::now());
+        self.pace = TimeLeft::new(Instant::now());
         self.spoken = Instant::now();
         if let Some(fallback) = &decision.fallback {
             self.say(&format!("note: the host's default is used ({}: {})", fallback.reason, fallback.detail));
@@ -169,7 +169,7 @@ impl Observer for Progress {
             }
             None => {}
         }
-        !signals::received()
+        !signals::is_received()
     }
 }
 
@@ -181,7 +181,7 @@ mod tests {
     fn the_estimate_says_first_and_the_pace_later() {
         let start = Instant::now();
         let after = |seconds: u64| start + Duration::from_secs(seconds);
-        let mut pace = Pace::new(start);
+        let mut pace = TimeLeft::new(start);
         assert_eq!(pace.left(0.0, after(1)), None, "nothing is known");
         pace.expected = Some(Duration::from_secs(100));
         assert_eq!(pace.left(0.0, start), Some(Duration::from_secs(100)), "the estimate, before anything is done");

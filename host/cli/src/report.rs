@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Opens a file for appending.
-pub fn appended(path: &Path) -> io::Result<std::fs::File> {
+pub fn open_for_append(path: &Path) -> io::Result<std::fs::File> {
     tilewright_files::append(path)
 }
 
@@ -32,7 +32,7 @@ pub fn keep(recording: &Recording, record: &Record, planner: &mut Recorder) -> O
     };
     let mut line = line.map_err(Failure::work)?;
     line.push(b'\n');
-    appended(path)
+    open_for_append(path)
         .and_then(|mut file| file.write_all(&line))
         .map_err(|error| Failure::work(format!("{}: can't be written: {error}", path.display())))
 }
@@ -174,12 +174,12 @@ fn explanation(record: &Record, candidates: &[Candidate]) -> String {
     if candidates.is_empty() {
         return format!("{} asked for no prices: it decides by rule.", record.policy.name);
     }
-    let considered = once(candidates);
+    let considered = unique_plans(candidates);
     // The column that differs: a picture's batch, a clip's chunks.
     let divided = if record.request.frames > 1 { "chunks" } else { "batch" };
     let heading = ["", "space", "precision", "layout", divided, "tiles", "rework", "memory", "time", "note"];
     let limit = record.request.memory_limit;
-    let chosen = |candidate: &Candidate| what_runs(&candidate.plan) == what_runs(&record.plan);
+    let chosen = |candidate: &Candidate| without_reason(&candidate.plan) == without_reason(&record.plan);
     // Plans that look alike in the table may differ in when they release memory.
     let releases = considered.iter().any(|one| one.plan.release != considered[0].plan.release);
     let rows = considered.iter().map(|candidate| {
@@ -226,15 +226,15 @@ fn explanation(record: &Record, candidates: &[Candidate]) -> String {
 }
 
 /// The part of a plan that makes two the same: everything but the reason.
-fn what_runs(plan: &Plan) -> Plan {
+fn without_reason(plan: &Plan) -> Plan {
     Plan { reason: String::new(), ..plan.clone() }
 }
 
 /// Policies may ask for a price again; a plan is listed at its first request.
-fn once(candidates: &[Candidate]) -> Vec<&Candidate> {
+fn unique_plans(candidates: &[Candidate]) -> Vec<&Candidate> {
     let mut known = Vec::new();
     let is_new = |candidate: &&Candidate| {
-        let plan = what_runs(&candidate.plan);
+        let plan = without_reason(&candidate.plan);
         let is_new = !known.contains(&plan);
         known.extend(is_new.then_some(plan));
         is_new
@@ -265,7 +265,8 @@ mod tests {
             [("first", Release::Keep), ("again", Release::Keep), ("other", Release::AtEnd), ("", Release::Keep)];
         let candidates =
             asked.map(|(reason, release)| Candidate { plan: plan(reason, release), cost: Err("no".into()) });
-        let listed: Vec<&str> = once(&candidates).iter().map(|candidate| candidate.plan.reason.as_str()).collect();
+        let listed: Vec<&str> =
+            unique_plans(&candidates).iter().map(|candidate| candidate.plan.reason.as_str()).collect();
         assert_eq!(listed, ["first", "other"]);
     }
 }

@@ -34,14 +34,14 @@ const UNFINISHED: &[u8] = b".tilewright-";
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
 
 /// The present effect of a signal. The thread that ends the program holds the lock until the end.
-static STATE: Mutex<State> = Mutex::new(State { manner: Manner::AtOnce, abandon: None });
+static STATE: Mutex<State> = Mutex::new(State { manner: StopMode::AtOnce, abandon: None });
 
 /// The way a signal ends the program during a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub enum StopMode {
     /// At once, in the middle of the work.
     AtOnce,
-    /// By the work itself, which checks [`received`]; at once if that takes too long, or at a
+    /// By the work itself, which checks [`is_received`]; at once if that takes too long, or at a
     /// second signal.
     Soon,
     /// By the work itself, however long it takes; at once at a second signal.
@@ -51,7 +51,7 @@ pub enum Manner {
 }
 
 struct State {
-    manner: Manner,
+    manner: StopMode,
     /// Cleans up after unfinished work.
     abandon: Option<Box<dyn FnOnce() + Send>>,
 }
@@ -84,17 +84,17 @@ pub fn status() -> Option<u8> {
 }
 
 /// True if a signal has come: the work is to end.
-pub fn received() -> bool {
+pub fn is_received() -> bool {
     status().is_some()
 }
 
 /// Sets the way the program may be ended from now on.
-pub fn manner(manner: Manner) {
+pub fn manner(manner: StopMode) {
     state().manner = manner;
 }
 
 /// Sets the cleanup after unfinished work, except for open files, which are found without it.
-pub fn abandoning(abandon: impl FnOnce() + Send + 'static) {
+pub fn on_abandon(abandon: impl FnOnce() + Send + 'static) {
     state().abandon = Some(Box::new(abandon));
 }
 
@@ -107,13 +107,13 @@ fn end_at(signals: &Receiver<i32>) {
     RECEIVED.store(first, Ordering::Relaxed);
     let manner = state().manner;
     match manner {
-        Manner::AtOnce => {}
-        Manner::Patiently => drop(signals.recv()),
+        StopMode::AtOnce => {}
+        StopMode::Patiently => drop(signals.recv()),
         // Until a second one, or the time is up.
-        Manner::Soon | Manner::Finishing => drop(signals.recv_timeout(PATIENCE)),
+        StopMode::Soon | StopMode::Finishing => drop(signals.recv_timeout(PATIENCE)),
     }
     let mut state = state();
-    if state.manner == Manner::Finishing {
+    if state.manner == StopMode::Finishing {
         return;
     }
     if let Some(abandon) = state.abandon.take() {

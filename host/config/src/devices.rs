@@ -70,13 +70,13 @@ impl<'de> Deserialize<'de> for Choice {
 }
 
 /// The defaults when none is configured.
-pub(crate) fn implied() -> BTreeMap<String, Device> {
+pub(crate) fn default_devices() -> BTreeMap<String, Device> {
     BTreeMap::from([(IMPLIED.into(), Device::default())])
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::tests::refused;
+    use crate::tests::expect_error;
 
     #[test]
     fn a_device_that_is_wrong() {
@@ -89,7 +89,7 @@ mod tests {
             ("[devices.a]\nmemory-limit = \"1000B\"", 2, "allowed is 1MiB or more: no job fits into less"),
             ("[devices.a]\nmemory = \"1GiB\"", 2, "expected one of `device`, `threads`, `memory-limit`"),
         ] {
-            let message = refused(text, line);
+            let message = expect_error(text, line);
             assert!(message.contains(words), "{message}");
         }
     }

@@ -25,12 +25,12 @@ mod devices;
 mod error;
 mod models;
 mod origin;
-mod place;
 mod policies;
 mod policy;
 mod presence;
 mod routes;
 mod server;
+mod source;
 mod tokens;
 mod values;
 
@@ -42,11 +42,11 @@ pub use conditions::{Between, Case, Conditions, Stage};
 pub use devices::{Choice, Device};
 pub use error::{Error, Result};
 pub use models::Model;
-pub use place::{Place, user_path};
 pub use policies::Policies;
 pub use policy::{Policy, Source, Wasi};
 pub use routes::{Canary, Route, TakeOver};
 pub use server::{LogFormat, Role, Server, ServerLimits, Telemetry, Tls, Token};
+pub use source::{ConfigSource, user_path};
 
 use origin::{Fault, Origin};
 
@@ -68,19 +68,19 @@ pub struct Config {
 /// A configuration as it is written.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-struct Written {
+struct RawConfig {
     server: Server,
     #[serde(deserialize_with = "values::named")]
     models: BTreeMap<String, Model>,
     #[serde(deserialize_with = "values::named")]
     devices: BTreeMap<String, Device>,
     policies: Policies,
-    routes: Vec<routes::Written>,
+    routes: Vec<routes::RawRoute>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self::from_written(Written::default(), Origin::default())
+        Self::from_written(RawConfig::default(), Origin::default())
     }
 }
 
@@ -90,8 +90,8 @@ impl Config {
     /// # Errors
     /// [`Error::Unreadable`], also if a file that was asked for is missing; [`Error::Wrong`] for
     /// its contents.
-    pub fn load(place: &Place) -> Result<Self> {
-        match place.read()? {
+    pub fn load(source: &ConfigSource) -> Result<Self> {
+        match source.read()? {
             Some((path, text)) => Self::parse(&text, &path),
             None => Ok(Self::default()),
         }
@@ -104,9 +104,9 @@ impl Config {
     /// [`Error::Wrong`], with the line. [`Config::check`] checks the names of policies.
     pub fn parse(text: &str, path: &Path) -> Result<Self> {
         let origin = Origin::new(path, text);
-        let written = toml::from_str(text).map_err(|error| origin.wrong(error.span(), error.message()))?;
+        let written = toml::from_str(text).map_err(|error| origin.error_at(error.span(), error.message()))?;
         let config = Self::from_written(written, origin);
-        check::within(&config).map_err(|fault| config.origin.fault(fault))?;
+        check::find_fault(&config).map_err(|fault| config.origin.fault(fault))?;
         Ok(config)
     }
 
@@ -116,7 +116,7 @@ impl Config {
     /// # Errors
     /// [`Error::Wrong`], with the line.
     pub fn check(&self, shipped: &[&str]) -> Result<()> {
-        check::against(self, shipped).map_err(|fault| self.origin.fault(fault))
+        check::find_policy_fault(self, shipped).map_err(|fault| self.origin.fault(fault))
     }
 
     /// Checks that the files and folders that a service needs exist and are of the right kind,
@@ -149,7 +149,7 @@ impl Config {
     /// The error of a value that turned out to be wrong, with the line of its key. `key` is the
     /// path of keys, and of indices from 0 within lists, joined by `/`, as in `server/tls/key`. A
     /// key that is not written gets the line of its parent.
-    pub fn wrong_at(&self, key: &str, detail: impl Into<String>) -> Error {
+    pub fn error_at(&self, key: &str, detail: impl Into<String>) -> Error {
         self.origin.fault(Fault { at: key.into(), detail: detail.into() })
     }
 
@@ -201,15 +201,15 @@ impl Config {
     }
 
     /// Adds the defaults of omitted sections, and resolves paths from the file's folder.
-    fn from_written(written: Written, origin: Origin) -> Self {
-        let Written { server, models, devices, policies, routes } = written;
+    fn from_written(written: RawConfig, origin: Origin) -> Self {
+        let RawConfig { server, models, devices, policies, routes } = written;
         let routes: Vec<_> = routes.into_iter().enumerate().map(|(place, route)| route.at(place)).collect();
         let mut config = Self {
             server,
             models,
             policies,
-            devices: if devices.is_empty() { devices::implied() } else { devices },
-            routes: if routes.is_empty() { routes::implied() } else { routes },
+            devices: if devices.is_empty() { devices::default_devices() } else { devices },
+            routes: if routes.is_empty() { routes::default_routes() } else { routes },
             origin,
         };
         config.resolve();

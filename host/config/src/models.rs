@@ -44,7 +44,7 @@ fn shift<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::E
 
 #[cfg(test)]
 mod tests {
-    use crate::tests::refused;
+    use crate::tests::expect_error;
 
     #[test]
     fn a_model_that_is_wrong() {
@@ -69,7 +69,7 @@ mod tests {
             ("[models.a]\nvae = \"a\"\nscaling-factor = \"1\"", 3, "expected a number other than 0"),
             ("[models.a]\nvae = \"a\"\nshift-factor = nan", 3, "expected a number"),
         ] {
-            let message = refused(text, line);
+            let message = expect_error(text, line);
             assert!(message.contains(words), "{message}");
         }
     }

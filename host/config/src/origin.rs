@@ -56,26 +56,26 @@ impl Origin {
 
     /// The error of a fault, with the line of its key.
     pub(crate) fn fault(&self, Fault { at, detail }: Fault) -> Error {
-        self.wrong(span(&self.text, &at), &detail)
+        self.error_at(span(&self.text, &at), &detail)
     }
 
     /// The error of these bytes of the text.
-    pub(crate) fn wrong(&self, at: Option<Range<usize>>, detail: &str) -> Error {
+    pub(crate) fn error_at(&self, at: Option<Range<usize>>, detail: &str) -> Error {
         Error::Wrong {
             path: self.path.clone(),
             line: at.map(|at| line(&self.text, at.start)),
-            detail: suggested(&renamed(&detail.lines().collect::<Vec<_>>().join(", "))),
+            detail: suggest_name(&use_toml_words(&detail.lines().collect::<Vec<_>>().join(", "))),
         }
     }
 }
 
 /// The parser's message in TOML's words.
-fn renamed(detail: &str) -> String {
+fn use_toml_words(detail: &str) -> String {
     WORDS.iter().fold(detail.to_owned(), |text, (theirs, ours)| text.replace(theirs, ours))
 }
 
 /// The message; for an unknown name, with the most similar known one.
-fn suggested(detail: &str) -> String {
+fn suggest_name(detail: &str) -> String {
     let known = detail.strip_prefix("unknown ").and_then(|rest| rest.split_once("expected"));
     let Some((first, others)) = known else { return detail.to_owned() };
     let mut names = first.split('`').skip(1).step_by(2);

@@ -68,7 +68,7 @@ struct Own<'a> {
 }
 
 impl Own<'_> {
-    fn unknown<E: Error>(self) -> Result<Policy, E> {
+    fn reject_unknown<E: Error>(self) -> Result<Policy, E> {
         Err(E::custom(format_args!(
             "unknown field `{}`, expected one of `require-signed`, `require-checked`, `trusted`; a policy of one's own is a table \
              [policies.NAME]",
@@ -95,29 +95,29 @@ impl<'de> Visitor<'de> for Own<'_> {
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Policy, A::Error> {
         Name::read(self.name).map_err(A::Error::custom)?;
         Policy::deserialize(MapAccessDeserializer::new(map)).or_else(|error| match error.to_string().contains(DATE) {
-            true => self.unknown(),
+            true => self.reject_unknown(),
             false => Err(error),
         })
     }
 
     fn visit_bool<E: Error>(self, _: bool) -> Result<Policy, E> {
-        self.unknown()
+        self.reject_unknown()
     }
 
     fn visit_i64<E: Error>(self, _: i64) -> Result<Policy, E> {
-        self.unknown()
+        self.reject_unknown()
     }
 
     fn visit_f64<E: Error>(self, _: f64) -> Result<Policy, E> {
-        self.unknown()
+        self.reject_unknown()
     }
 
     fn visit_str<E: Error>(self, _: &str) -> Result<Policy, E> {
-        self.unknown()
+        self.reject_unknown()
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, _: A) -> Result<Policy, A::Error> {
-        self.unknown()
+        self.reject_unknown()
     }
 }
 

@@ -180,7 +180,7 @@ impl<'de> Deserialize<'de> for Setting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::refused;
+    use crate::tests::expect_error;
 
     #[test]
     fn a_source_is_told_by_how_it_is_written() {
@@ -223,10 +223,10 @@ mod tests {
             ("source = \"fixed\"\nwasi = \"full\"", 3, "unknown variant `full`, expected `none` or `inert`"),
             ("source = \"fixed\"\nwatch = \"no\"", 3, "expected a boolean"),
         ] {
-            let message = refused(&format!("[policies.own]\n{text}"), line);
+            let message = expect_error(&format!("[policies.own]\n{text}"), line);
             assert!(message.contains(words), "{message}");
         }
-        let message = refused("[policies.Own]\nsource = \"fixed\"", 1);
+        let message = expect_error("[policies.Own]\nsource = \"fixed\"", 1);
         assert!(message.contains("'Own' is no name"), "{message}");
     }
 }

@@ -73,7 +73,7 @@ impl Route {
 }
 
 /// The defaults when none is configured.
-pub(crate) fn implied() -> Vec<Route> {
+pub(crate) fn default_routes() -> Vec<Route> {
     let (name, policy) = IMPLIED;
     vec![Route {
         name: name.into(),
@@ -90,7 +90,7 @@ pub(crate) fn implied() -> Vec<Route> {
 /// A route as it is written, with its conditions beside the other keys.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
-pub(crate) struct Written {
+pub(crate) struct RawRoute {
     name: Option<Name>,
     #[serde(default, deserialize_with = "values::some")]
     stage: Vec<Stage>,
@@ -118,7 +118,7 @@ pub(crate) struct Written {
     take_over: TakeOver,
 }
 
-impl Written {
+impl RawRoute {
     /// The route at this index, from 0.
     pub(crate) fn at(self, place: usize) -> Route {
         let names = |list: Vec<Name>| list.into_iter().map(|Name(name)| name).collect();
@@ -172,7 +172,7 @@ fn alike() -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::tests::refused;
+    use crate::tests::expect_error;
 
     #[test]
     fn routes_that_are_wrong() {
@@ -273,7 +273,7 @@ mod tests {
                 "'route-2' is the name of another route, too",
             ),
         ] {
-            let message = refused(&format!("[[routes]]\n{text}"), line);
+            let message = expect_error(&format!("[[routes]]\n{text}"), line);
             assert!(message.contains(words), "{message}");
         }
     }

@@ -8,7 +8,7 @@ use std::{
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
-use crate::{place, values};
+use crate::{source, values};
 
 /// The limit on a job's deadline, in milliseconds: 30 days.
 const LONGEST_JOB: u64 = 30 * 24 * 3_600_000;
@@ -198,7 +198,7 @@ impl Server {
     /// `$XDG_STATE_HOME/tilewright/server` or `~/.local/state/tilewright/server`; none if there is
     /// no home either.
     pub fn data_folder(&self) -> Option<PathBuf> {
-        self.data.clone().or_else(place::state_path)
+        self.data.clone().or_else(source::state_path)
     }
 
     /// True if other machines can reach the address.
@@ -333,7 +333,7 @@ fn collector<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String
 
 #[cfg(test)]
 mod tests {
-    use crate::tests::{parsed, refused};
+    use crate::tests::{expect_error, parsed};
 
     #[test]
     fn a_server_that_is_wrong() {
@@ -394,7 +394,7 @@ mod tests {
             ("telemetry = { otlp = \"127.0.0.1:4318\" }", "write http:// or https:// and a host"),
             ("telemetry = { otlp = \"http:///v1\" }", "write http:// or https:// and a host"),
         ] {
-            let message = refused(&format!("[server]\n{text}"), 2);
+            let message = expect_error(&format!("[server]\n{text}"), 2);
             assert!(message.contains(words), "{message}");
         }
     }
@@ -428,7 +428,7 @@ mod tests {
             match allowed {
                 true => drop(parsed(&text).unwrap()),
                 false => {
-                    let message = refused(&text, keys.len() + 2);
+                    let message = expect_error(&text, keys.len() + 2);
                     assert!(message.contains(&format!("{address} can be reached from other machines")), "{message}");
                 }
             }

@@ -25,7 +25,7 @@ pub(crate) struct Name(pub String);
 pub(crate) struct Word(pub String);
 
 /// A path, relative to the configuration's folder or absolute.
-struct Written(PathBuf);
+struct RawPath(PathBuf);
 
 impl Name {
     /// The name, if the text is one.
@@ -56,7 +56,7 @@ impl<'de> Deserialize<'de> for Word {
     }
 }
 
-impl<'de> Deserialize<'de> for Written {
+impl<'de> Deserialize<'de> for RawPath {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         text(deserializer, "a path", |text| match text.is_empty() || text.contains('\0') {
             true => Err("an empty path: leave the key out, or name a file or folder".into()),
@@ -101,12 +101,12 @@ pub(crate) fn named<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
 
 /// A path.
 pub(crate) fn path<'de, D: Deserializer<'de>, T: From<PathBuf>>(deserializer: D) -> Result<T, D::Error> {
-    Ok(Written::deserialize(deserializer)?.0.into())
+    Ok(RawPath::deserialize(deserializer)?.0.into())
 }
 
 /// Paths.
 pub(crate) fn paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
-    Ok(Vec::<Written>::deserialize(deserializer)?.into_iter().map(|Written(path)| path).collect())
+    Ok(Vec::<RawPath>::deserialize(deserializer)?.into_iter().map(|RawPath(path)| path).collect())
 }
 
 /// A size, in bytes.

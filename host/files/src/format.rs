@@ -207,7 +207,7 @@ impl Format {
         }
         let found = SIGNATURES.iter().find(|(parts, _)| parts.iter().all(has)).map(|(_, format)| *format);
         match found {
-            Some(Zip) => Some(within(start, &ZIPS).unwrap_or(Zip)),
+            Some(Zip) => Some(find_signature(start, &ZIPS).unwrap_or(Zip)),
             Some(format) => Some(format),
             None if start.len() > 8 && start.iter().all(|byte| *byte == 0) => Some(Zeros),
             None => of_text(start),
@@ -240,7 +240,7 @@ impl Format {
     }
 }
 
-fn within(start: &[u8], table: &[(&[u8], Format)]) -> Option<Format> {
+fn find_signature(start: &[u8], table: &[(&[u8], Format)]) -> Option<Format> {
     table.iter().find(|(part, _)| start.windows(part.len()).any(|window| window == *part)).map(|row| row.1)
 }
 

@@ -33,7 +33,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(at_once()).open(path)?;
     // Checked again after opening: the path may lead elsewhere by now.
     regular(&file.metadata()?)?;
-    stored(&file)?;
+    check_stored(&file)?;
     Ok(file)
 }
 
@@ -97,7 +97,7 @@ pub fn regular(facts: &Metadata) -> io::Result<()> {
 /// Refuses what the kernel shows as files below `/proc`. They pass for plain ones, and reading them
 /// may wait for ever or take away what is read, as with `/proc/kmsg`.
 #[cfg(target_os = "linux")]
-fn stored(file: &File) -> io::Result<()> {
+fn check_stored(file: &File) -> io::Result<()> {
     // A file system that does not say what it is holds files.
     match rustix::fs::fstatfs(file).map(|facts| facts.f_type) {
         Ok(rustix::fs::PROC_SUPER_MAGIC) => {
@@ -108,7 +108,7 @@ fn stored(file: &File) -> io::Result<()> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn stored(_: &File) -> io::Result<()> {
+fn check_stored(_: &File) -> io::Result<()> {
     Ok(())
 }
 

@@ -13,10 +13,10 @@
 
 #![forbid(unsafe_code)]
 
-mod aside;
 mod error;
+mod file;
 mod fingerprint;
-mod place;
+mod quarantine;
 mod query;
 mod schema;
 mod store;
@@ -25,8 +25,8 @@ mod tests;
 mod trials;
 
 pub use error::{Error, Result};
+pub use file::user_path;
 pub use fingerprint::model_fingerprint;
-pub use place::user_path;
 pub use query::{Entry, Exported, Filter, Listing, NotATime, json_line, since};
 pub use store::{History, MOST_RECORD_BYTES, MOST_ROWS};
 pub use trials::Query;

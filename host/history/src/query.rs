@@ -119,7 +119,7 @@ impl History {
     /// # Errors
     /// SQLite can't write.
     pub fn clear(&mut self, filter: &Filter) -> Result<u64> {
-        self.healed(|history| {
+        self.retry_on_damage(|history| {
             let sqlite = |cause| Error::sqlite(&history.path, cause);
             let transaction =
                 history.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sqlite)?;

@@ -8,7 +8,7 @@ use std::{
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, config::DbConfig, limits::Limit};
 
-use crate::{Error, Result, place, store::MOST_RECORD_BYTES};
+use crate::{Error, Result, file, store::MOST_RECORD_BYTES};
 
 /// The application id in the file's header, `TLWR`, which tells it from other programs' databases.
 const APPLICATION: i64 = 0x544c_5752;
@@ -68,22 +68,22 @@ const SETTINGS: [(DbConfig, bool); 4] = [
 /// The format that this program writes.
 const FORMAT: i64 = MIGRATIONS.len() as i64;
 
-/// Opens an existing file and migrates it to this format, while [`crate::place::hold`] keeps it
-/// from being renamed. Nothing is written before the file is known to be a history.
+/// Opens an existing file and migrates it to this format, while [`crate::file::lock_folder`] keeps
+/// it from being renamed. Nothing is written before the file is known to be a history.
 ///
 /// # Errors
 /// [`Error::Corrupt`] only for a file that may be a history; [`Error::NoHistory`] for every other
 /// file that is not a database.
 pub(crate) fn connect(path: &Path) -> Result<Connection> {
-    connected(path).map_err(|error| match error {
-        Error::Corrupt { path } if !place::may_be_history(&path) => Error::NoHistory { path },
+    open_and_migrate(path).map_err(|error| match error {
+        Error::Corrupt { path } if !file::may_be_history(&path) => Error::NoHistory { path },
         error => error,
     })
 }
 
-fn connected(path: &Path) -> Result<Connection> {
+fn open_and_migrate(path: &Path) -> Result<Connection> {
     let sqlite = |cause| Error::sqlite(path, cause);
-    place::plain(path)?;
+    file::check_plain(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(sqlite)?;
     guard(&mut connection).map_err(sqlite)?;
@@ -91,7 +91,7 @@ fn connected(path: &Path) -> Result<Connection> {
     let moment = connection.transaction().map_err(sqlite)?;
     let found = format(&moment, path)?;
     if found == FORMAT {
-        ours(&moment, path)?;
+        check_tables(&moment, path)?;
     }
     drop(moment);
     if found < FORMAT {
@@ -125,7 +125,7 @@ fn guard(connection: &mut Connection) -> rusqlite::Result<()> {
 
 /// Checks that the tables are exactly those that this program makes: a view in a table's place
 /// could run for ever.
-fn ours(connection: &Connection, path: &Path) -> Result<()> {
+fn check_tables(connection: &Connection, path: &Path) -> Result<()> {
     let sqlite = |cause| Error::sqlite(path, cause);
     let own = Connection::open_in_memory().map_err(sqlite)?;
     for step in MIGRATIONS {

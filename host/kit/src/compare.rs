@@ -107,7 +107,7 @@ pub struct Difference {
 
 /// The sum of all differences whose plans both have a price.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Worth {
+pub struct DifferenceTotals {
     /// Differences with both prices.
     pub priced: u32,
     /// Milliseconds of A's plans together, and of B's.
@@ -159,7 +159,7 @@ pub struct Comparison {
     /// Equal decisions.
     pub alike: u32,
     /// The sum of the differences.
-    pub worth: Worth,
+    pub worth: DifferenceTotals,
     /// The sources of the prices of differing plans.
     pub prices: Prices,
     /// The differences, in the order of the requests.
@@ -198,7 +198,7 @@ pub fn on_golden(a: Contender<'_>, b: Contender<'_>) -> Result<Comparison, Compa
         }
         both.iter().try_for_each(LoadedPolicy::check_patience)?;
     }
-    Ok(comparison.summed())
+    Ok(comparison.sum_up())
 }
 
 /// Compares two policies on recorded requests; `from` names them in the comparison.
@@ -230,7 +230,7 @@ pub fn on_records(
         both.iter().try_for_each(LoadedPolicy::check_patience)?;
         comparison.add(&recorded.name, call, request.memory_limit, &facts, one, other);
     }
-    Ok(comparison.summed())
+    Ok(comparison.sum_up())
 }
 
 impl Contender<'_> {
@@ -252,7 +252,7 @@ impl Comparison {
             requests: 0,
             compared: 0,
             alike: 0,
-            worth: Worth::default(),
+            worth: DifferenceTotals::default(),
             prices: Prices::default(),
             differences: Vec::new(),
         })
@@ -284,8 +284,8 @@ impl Comparison {
         self.differences.push(Difference { request: request.into(), call, fields, a, b, time_ratio, memory_ratio });
     }
 
-    fn summed(mut self) -> Self {
-        let mut worth = Worth::default();
+    fn sum_up(mut self) -> Self {
+        let mut worth = DifferenceTotals::default();
         for Difference { a, b, .. } in &self.differences {
             if let (Some(one), Some(other)) = (&a.estimate, &b.estimate) {
                 worth.priced += 1;

@@ -12,7 +12,7 @@ use std::{fmt, path::Path, str::FromStr};
 
 use serde::Serialize;
 
-pub use build::{Built, Wanted, build};
+pub use build::{BuildOptions, Built, build};
 pub use create::{Created, create};
 pub use error::ProjectError;
 
@@ -32,7 +32,7 @@ pub enum Language {
 
 /// Name on the command line, name for people, the file that identifies its projects, and the memory
 /// that its policies need beyond a policy's own.
-struct Facts {
+struct LanguageFacts {
     language: Language,
     word: &'static str,
     title: &'static str,
@@ -40,17 +40,17 @@ struct Facts {
     memory_bytes: Option<usize>,
 }
 
-const FACTS: [Facts; 4] = [
-    Facts { language: Language::Rust, word: "rust", title: "Rust", marker: "Cargo.toml", memory_bytes: None },
-    Facts { language: Language::C, word: "c", title: "C", marker: "sdk/tilewright.h", memory_bytes: None },
-    Facts {
+const FACTS: [LanguageFacts; 4] = [
+    LanguageFacts { language: Language::Rust, word: "rust", title: "Rust", marker: "Cargo.toml", memory_bytes: None },
+    LanguageFacts { language: Language::C, word: "c", title: "C", marker: "sdk/tilewright.h", memory_bytes: None },
+    LanguageFacts {
         language: Language::Python,
         word: "python",
         title: "Python",
         marker: "app.py",
         memory_bytes: Some(64 << 20),
     },
-    Facts {
+    LanguageFacts {
         language: Language::Js,
         word: "js",
         title: "JavaScript",
@@ -88,7 +88,7 @@ impl Language {
         self.facts().memory_bytes
     }
 
-    fn facts(self) -> &'static Facts {
+    fn facts(self) -> &'static LanguageFacts {
         let facts = FACTS.iter().find(|facts| facts.language == self);
         facts.unwrap_or(&FACTS[0])
     }

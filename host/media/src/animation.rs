@@ -79,7 +79,7 @@ impl Reader {
     /// Counts the frames and adds up their durations without unpacking one; none for a still
     /// picture.
     pub fn open(path: &Path, format: ImageFormat) -> Result<Option<Self>> {
-        let Some(Begun { shape, rate, frames }) = begin(path, format)? else { return Ok(None) };
+        let Some(ParsedAnimation { shape, rate, frames }) = begin(path, format)? else { return Ok(None) };
         Ok(Some(Self { path: path.to_owned(), frames: frames?, shape, rate }))
     }
 
@@ -110,7 +110,7 @@ pub(crate) struct Extent {
 /// Reads the headers of an animation, not its frames; none for a still picture.
 pub(crate) fn look(path: &Path, format: ImageFormat) -> Result<Option<Extent>> {
     let begun = begin(path, format)?;
-    Ok(begun.map(|Begun { shape, rate, frames }| Extent { shape, rate, too_large: frames.err() }))
+    Ok(begun.map(|ParsedAnimation { shape, rate, frames }| Extent { shape, rate, too_large: frames.err() }))
 }
 
 /// The mean rate, to the thousandth: delays are rounded to hundredths or thousandths of a second.
@@ -184,14 +184,14 @@ fn webp_timing(path: &Path) -> Result<Timing> {
 }
 
 /// An animation whose headers were read.
-struct Begun {
+struct ParsedAnimation {
     shape: Shape,
     rate: Option<Rate>,
     /// The frames, unless they are too large.
     frames: Result<image::Frames<'static>>,
 }
 
-fn begin(path: &Path, format: ImageFormat) -> Result<Option<Begun>> {
+fn begin(path: &Path, format: ImageFormat) -> Result<Option<ParsedAnimation>> {
     let damaged = |error| Error::read(path, picture::one_line(&error));
     let fits = |(width, height)| budget::check(path, width, height, budget::ANIMATED);
     let file = picture::open(path)?;
@@ -213,5 +213,5 @@ fn begin(path: &Path, format: ImageFormat) -> Result<Option<Begun>> {
     }
     let shape = Shape { samples: 1, frames: timing.count, width, height, channels: 3 };
     let rate = rate(timing.count, timing.milliseconds);
-    Ok(Some(Begun { shape, rate, frames: timing.too_large.map_or(frames, Err) }))
+    Ok(Some(ParsedAnimation { shape, rate, frames: timing.too_large.map_or(frames, Err) }))
 }

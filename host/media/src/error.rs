@@ -132,8 +132,8 @@ impl Error {
     }
 }
 
-impl From<tilewright_outputs::Refused> for Error {
-    fn from(refused: tilewright_outputs::Refused) -> Self {
+impl From<tilewright_outputs::OutputRefused> for Error {
+    fn from(refused: tilewright_outputs::OutputRefused) -> Self {
         Error::Output { path: refused.path, reason: refused.reason }
     }
 }

@@ -24,11 +24,11 @@ use crate::{
 mod decoder;
 mod encoder;
 
-pub(crate) use decoder::{Decoder, probed, tags};
+pub(crate) use decoder::{Decoder, probe_file, tags};
 pub(crate) use encoder::Encoder;
 
 /// The encoder settings of a format.
-pub(crate) struct Recipe {
+pub(crate) struct EncoderSettings {
     format: Format,
     ending: &'static str,
     /// ffmpeg's encoder.
@@ -53,7 +53,7 @@ const QUALITY: u8 = 70;
 const X264_FACTORS: (f64, f64) = (51.0, 1.0);
 const VP9_FACTORS: (f64, f64) = (63.0, 1.0);
 
-impl Recipe {
+impl EncoderSettings {
     /// The constant rate factor of a quality from 1 to 100.
     pub fn crf(&self, quality: Option<u8>) -> u32 {
         let (worst, best) = self.factors;
@@ -62,10 +62,24 @@ impl Recipe {
     }
 }
 
-const RECIPES: [Recipe; 3] = [
-    Recipe { format: Format::Mp4, ending: "mp4", codec: "libx264", even: true, options: X264, factors: X264_FACTORS },
-    Recipe { format: Format::Mkv, ending: "mkv", codec: "libx264", even: true, options: X264, factors: X264_FACTORS },
-    Recipe {
+const RECIPES: [EncoderSettings; 3] = [
+    EncoderSettings {
+        format: Format::Mp4,
+        ending: "mp4",
+        codec: "libx264",
+        even: true,
+        options: X264,
+        factors: X264_FACTORS,
+    },
+    EncoderSettings {
+        format: Format::Mkv,
+        ending: "mkv",
+        codec: "libx264",
+        even: true,
+        options: X264,
+        factors: X264_FACTORS,
+    },
+    EncoderSettings {
         format: Format::WebM,
         ending: "webm",
         codec: "libvpx-vp9",
@@ -76,7 +90,7 @@ const RECIPES: [Recipe; 3] = [
 ];
 
 /// The encoder settings of a format that ffmpeg writes; none for other formats.
-pub(crate) fn recipe(format: Format) -> Option<&'static Recipe> {
+pub(crate) fn recipe(format: Format) -> Option<&'static EncoderSettings> {
     RECIPES.iter().find(|recipe| recipe.format == format)
 }
 
@@ -86,7 +100,7 @@ pub(crate) fn check(format: Format) -> Result<()> {
 }
 
 fn check_in(format: Format, path: Option<&OsStr>) -> Result<()> {
-    let Some(Recipe { ending, codec, .. }) = recipe(format) else { return Ok(()) };
+    let Some(EncoderSettings { ending, codec, .. }) = recipe(format) else { return Ok(()) };
     let Some(ffmpeg) = find_in("ffmpeg", path) else { return Err(missing(&format!("for .{ending}"))) };
     let output = quiet(&ffmpeg).args(["-h", &format!("encoder={codec}")]).output();
     if output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(&format!("Encoder {codec}"))) {
@@ -137,11 +151,11 @@ pub(crate) struct Process {
 
 impl Process {
     fn start(command: &mut Command, what: &Path) -> Result<Self> {
-        Self::limited(command, what, &[])
+        Self::spawn_limited(command, what, &[])
     }
 
     /// Starts a program under these resource limits.
-    fn limited(command: &mut Command, what: &Path, limits: &[(Resource, u64)]) -> Result<Self> {
+    fn spawn_limited(command: &mut Command, what: &Path, limits: &[(Resource, u64)]) -> Result<Self> {
         let program = command.get_program().to_string_lossy().into_owned();
         let mut child = command.stderr(Stdio::piped()).spawn().map_err(|error| Error::Tool {
             reason: format!("{}: {program} can't be started: {error}", what.display()),
@@ -168,7 +182,7 @@ impl Process {
         let (status, said) = self.wait();
         match status {
             Some(status) if status.success() => Ok(said),
-            _ => Err(said.unwrap_or_else(|| ended(status))),
+            _ => Err(said.unwrap_or_else(|| describe_status(status))),
         }
     }
 }
@@ -181,7 +195,7 @@ impl Drop for Process {
     }
 }
 
-fn ended(status: Option<ExitStatus>) -> String {
+fn describe_status(status: Option<ExitStatus>) -> String {
     /// SIGXCPU, by which the system ends a process that has used up its processor time.
     const TIME_IS_UP: i32 = 24;
     match (status.and_then(|status| status.signal()), status.and_then(|status| status.code())) {

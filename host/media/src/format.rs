@@ -110,7 +110,7 @@ impl Format {
     }
 
     /// The keywords of texts that a file of this format can't hold, with the formats that can.
-    pub(crate) fn left_out(self, texts: &Texts) -> Option<String> {
+    pub(crate) fn omitted_texts(self, texts: &Texts) -> Option<String> {
         let (keywords, reason): (Vec<String>, _) = match self {
             Format::Jpeg => {
                 let reason = "a JPEG has room for 64 KiB of texts: write .png or .webp to keep all";

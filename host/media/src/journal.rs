@@ -43,7 +43,7 @@ const MOST_JOB: u64 = 16 << 20;
 #[derive(Debug)]
 pub struct Journal {
     folder: OwnFolder,
-    job: Job,
+    job: JournalJob,
     /// Frames written, committed or not.
     done: Vec<usize>,
     files: Vec<File>,
@@ -54,7 +54,7 @@ pub struct Journal {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Job {
+struct JournalJob {
     version: u32,
     fingerprint: String,
     shape: Shape,
@@ -73,11 +73,11 @@ impl Journal {
     /// The fingerprint covers everything that determines the frames' values: latent, weights, plan.
     ///
     /// # Errors
-    /// [`Error::Job`] if the journal belongs to another job, [`Error::Busy`] if another process has
-    /// it; else [`Error::Write`] or [`Error::Read`].
+    /// [`Error::Job`] if the journal belongs to another job, [`Error::Busy`] if another
+    /// process has it; else [`Error::Write`] or [`Error::Read`].
     pub fn open(output: &Output, fingerprint: &str, shape: Shape) -> Result<(Self, Vec<usize>)> {
         let (folder, lock) = lock(&Self::folder_of(output))?;
-        let found = found(&folder, fingerprint, shape).inspect_err(|error| {
+        let found = find_frames(&folder, fingerprint, shape).inspect_err(|error| {
             if matches!(error, Error::Write { .. }) {
                 // Nothing new is to stay, as after a failure on a full disk.
                 let _ = sweep(&folder);
@@ -154,9 +154,9 @@ impl Journal {
             Err(error) => Err(error),
         };
         let has_state = has_state.map_err(|error| unwritable(&self.folder, &state, error))?;
-        let Job { fingerprint, shape, .. } = &self.job;
+        let JournalJob { fingerprint, shape, .. } = &self.job;
         let (fingerprint, shape, done) = (fingerprint.clone(), *shape, self.done.clone());
-        let job = Job { version: VERSION, fingerprint, shape, done, commits, state: has_state };
+        let job = JournalJob { version: VERSION, fingerprint, shape, done, commits, state: has_state };
         let text = serde_json::to_vec_pretty(&job).map_err(io::Error::from);
         let replaced = text.and_then(|text| self.folder.replace(JOB, NEW_JOB, &text));
         replaced.map_err(|error| unwritable(&self.folder, JOB, error))?;
@@ -194,7 +194,7 @@ impl Journal {
     }
 
     /// The number of frames of all samples that the next decode can resume from.
-    pub fn kept(&self) -> usize {
+    pub fn resumable_frames(&self) -> usize {
         // Damaged frames no longer count, uncommitted ones not yet.
         self.done.iter().zip(&self.job.done).map(|(done, committed)| done.min(committed)).sum()
     }
@@ -254,12 +254,12 @@ impl Drop for Journal {
 
 /// The job of a journal, its files, and the number of whole frames of each sample; for an empty
 /// folder, those of a new job.
-fn found(folder: &OwnFolder, fingerprint: &str, shape: Shape) -> Result<(Job, Vec<File>, Vec<usize>)> {
+fn find_frames(folder: &OwnFolder, fingerprint: &str, shape: Shape) -> Result<(JournalJob, Vec<File>, Vec<usize>)> {
     let job = match folder.read(JOB, MOST_JOB) {
-        Ok(text) => known(folder.path(), &text, fingerprint, &shape)?,
+        Ok(text) => parse_job(folder.path(), &text, fingerprint, &shape)?,
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let (fingerprint, done) = (fingerprint.to_owned(), vec![0; shape.samples]);
-            Job { version: VERSION, fingerprint, shape, done, commits: 0, state: false }
+            JournalJob { version: VERSION, fingerprint, shape, done, commits: 0, state: false }
         }
         Err(error) => return Err(unreadable(folder, JOB, error)),
     };
@@ -306,7 +306,7 @@ fn lock(path: &Path) -> Result<(OwnFolder, File)> {
     let failed = |error| Error::write(path, error);
     loop {
         let folder = OwnFolder::open(path).map_err(|error| match error.kind() {
-            ErrorKind::PermissionDenied => refused(path, &error),
+            ErrorKind::PermissionDenied => refusal(path, &error),
             _ => failed(error),
         })?;
         let file = match folder.file(LOCK, true) {
@@ -330,29 +330,29 @@ fn lock(path: &Path) -> Result<(OwnFolder, File)> {
 }
 
 /// The error for a file or folder of another user, or of a kind that this program does not make.
-fn refused(path: &Path, error: &io::Error) -> Error {
+fn refusal(path: &Path, error: &io::Error) -> Error {
     Error::output(path, format!("{error}: delete it, or give -o another name"))
 }
 
 fn unwritable(folder: &OwnFolder, name: &str, error: io::Error) -> Error {
     let path = folder.path().join(name);
-    if error.kind() == ErrorKind::PermissionDenied { refused(&path, &error) } else { Error::write(path, error) }
+    if error.kind() == ErrorKind::PermissionDenied { refusal(&path, &error) } else { Error::write(path, error) }
 }
 
 fn unreadable(folder: &OwnFolder, name: &str, error: io::Error) -> Error {
     let path = folder.path().join(name);
-    if error.kind() == ErrorKind::PermissionDenied { refused(&path, &error) } else { Error::read(path, error) }
+    if error.kind() == ErrorKind::PermissionDenied { refusal(&path, &error) } else { Error::read(path, error) }
 }
 
 /// The job of an existing journal, if it is this one.
-fn known(folder: &Path, text: &[u8], fingerprint: &str, shape: &Shape) -> Result<Job> {
+fn parse_job(folder: &Path, text: &[u8], fingerprint: &str, shape: &Shape) -> Result<JournalJob> {
     let other = |what: &str| Error::Job { path: folder.to_owned(), what: what.to_owned() };
-    let job: Job = serde_json::from_slice(text).map_err(|_| other("version of this program"))?;
+    let job: JournalJob = serde_json::from_slice(text).map_err(|_| other("version of this program"))?;
     let fits = job.done.len() == shape.samples && job.done.iter().all(|&done| done <= shape.frames);
     match job {
-        Job { version, .. } if version != VERSION => Err(other("version of this program")),
-        Job { shape: found, .. } if found != *shape || !fits => Err(other("size or count of frames")),
-        Job { fingerprint: ref found, .. } if found != fingerprint => Err(other("latent, model or plan")),
+        JournalJob { version, .. } if version != VERSION => Err(other("version of this program")),
+        JournalJob { shape: found, .. } if found != *shape || !fits => Err(other("size or count of frames")),
+        JournalJob { fingerprint: ref found, .. } if found != fingerprint => Err(other("latent, model or plan")),
         job => Ok(job),
     }
 }

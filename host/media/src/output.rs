@@ -14,7 +14,7 @@ use tilewright_outputs::{destination, folder_of, place, place_new, temporary, te
 
 pub use self::names::NUMBER;
 pub(crate) use self::names::frame_name;
-use self::names::{frame_number, name_of, next_number, numbered};
+use self::names::{frame_number, insert_number, name_of, next_number};
 use crate::{
     error::{Error, Result},
     ffmpeg,
@@ -68,7 +68,7 @@ impl Output {
     /// # Errors
     /// [`Error::Output`], [`Error::Folder`] or [`Error::Tool`]; nothing has been written then.
     pub fn with(path: &Path, kind: Kind, options: Options) -> Result<Self> {
-        Self::checked(path, kind, options, false)
+        Self::check_path(path, kind, options, false)
     }
 
     /// [`Output::with`] for an output whose folder may be missing yet: checks that it can be made.
@@ -76,10 +76,10 @@ impl Output {
     /// # Errors
     /// As [`Output::with`].
     pub fn ahead(path: &Path, kind: Kind, options: Options) -> Result<Self> {
-        Self::checked(path, kind, options, true)
+        Self::check_path(path, kind, options, true)
     }
 
-    fn checked(path: &Path, kind: Kind, options: Options, ahead: bool) -> Result<Self> {
+    fn check_path(path: &Path, kind: Kind, options: Options, ahead: bool) -> Result<Self> {
         let format = match (options.format, kind) {
             (Some(format), _) if format.serves(kind) => format,
             (Some(_), _) => return Err(Error::output(path, "a picture can't be written as video")),
@@ -146,7 +146,7 @@ impl Output {
     /// Refuses an existing name, if existing files are to stay.
     fn check_free(&self, name: &Path) -> Result<()> {
         match self.options.no_clobber && fs::symlink_metadata(name).is_ok() {
-            true => Err(taken(name)),
+            true => Err(name_taken(name)),
             false => Ok(()),
         }
     }
@@ -175,7 +175,7 @@ impl Output {
     /// Notes for the user on texts that its format can't hold.
     pub fn notes(&self, texts: &Texts) -> Vec<String> {
         self.format
-            .left_out(texts)
+            .omitted_texts(texts)
             .map(|note| format!("{} is written {note}", self.path.display()))
             .into_iter()
             .collect()
@@ -245,7 +245,7 @@ impl Output {
         let count = if self.format == Format::Safetensors { 1 } else { count };
         if self.is_numbered() {
             let first = next_number(&self.path);
-            return (first..).take(count).map(|number| numbered(&self.path, number)).collect();
+            return (first..).take(count).map(|number| insert_number(&self.path, number)).collect();
         }
         if count == 1 {
             return vec![self.path.clone()];
@@ -345,7 +345,7 @@ impl Output {
         if self.is_numbered() {
             let mut number = next_number(&self.path);
             loop {
-                let name = numbered(&self.path, number);
+                let name = insert_number(&self.path, number);
                 match place_new(file, &name).map_err(|error| Error::write(&name, error))? {
                     None => return Ok(name),
                     // Another process took the name first.
@@ -356,7 +356,7 @@ impl Output {
         if self.options.no_clobber {
             return match place_new(file, name).map_err(failed)? {
                 None => Ok(name.to_owned()),
-                Some(_) => Err(taken(name)),
+                Some(_) => Err(name_taken(name)),
             };
         }
         place(file, name).map_err(failed)?;
@@ -375,7 +375,7 @@ impl Output {
         }
         let mut number = next_number(&self.path);
         loop {
-            let free = if self.is_numbered() { numbered(&self.path, number) } else { name.to_owned() };
+            let free = if self.is_numbered() { insert_number(&self.path, number) } else { name.to_owned() };
             match fs::create_dir(&free) {
                 Ok(()) => {
                     // Replaces the empty folder, which this process has just made.
@@ -384,14 +384,14 @@ impl Output {
                     return Ok(free);
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.is_numbered() => number += 1,
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(taken(name)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(name_taken(name)),
                 Err(error) => return Err(failed(error)),
             }
         }
     }
 }
 
-fn taken(name: &Path) -> Error {
+fn name_taken(name: &Path) -> Error {
     Error::output(
         name,
         "stands there already: give another name, {n} in it for the next number, or leave --no-clobber out",

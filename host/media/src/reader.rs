@@ -49,7 +49,7 @@ impl ClipReader {
     /// and missing.
     pub fn open(path: &Path) -> Result<Self> {
         if path.is_dir() {
-            return Self::pictures(listed(path)?);
+            return Self::pictures(list_pictures(path)?);
         }
         let ending = ending(path.as_os_str().to_owned());
         if VIDEOS.contains(&ending.as_str()) {
@@ -132,7 +132,7 @@ impl ClipReader {
 }
 
 /// The pictures of a folder by name; hidden files and others are skipped.
-fn listed(folder: &Path) -> Result<Vec<PathBuf>> {
+fn list_pictures(folder: &Path) -> Result<Vec<PathBuf>> {
     let unreadable = |error| Error::read(folder, error);
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).map_err(unreadable)? {

@@ -15,21 +15,21 @@ const OWNER_WRITES: u32 = 0o200;
 /// A path that can't be an output. Its message is one line: the path, the reason, the remedy.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{path}: {reason}", path = .path.display())]
-pub struct Refused {
+pub struct OutputRefused {
     /// The path, as it was given.
     pub path: PathBuf,
     /// The reason and the remedy.
     pub reason: String,
 }
 
-impl Refused {
+impl OutputRefused {
     pub(crate) fn new(path: &Path, reason: impl Into<String>) -> Self {
         Self { path: path.to_owned(), reason: reason.into() }
     }
 }
 
-impl From<Refused> for io::Error {
-    fn from(refused: Refused) -> Self {
+impl From<OutputRefused> for io::Error {
+    fn from(refused: OutputRefused) -> Self {
         io::Error::other(refused.reason)
     }
 }
@@ -41,9 +41,9 @@ impl From<Refused> for io::Error {
 /// # Errors
 /// The path is a folder, device, pipe or socket; a file that is write-protected or another user's;
 /// a link to nothing; or a link of another user's, except root's.
-pub fn destination(path: &Path) -> Result<PathBuf, Refused> {
-    let refused = |reason: String| Err(Refused::new(path, reason));
-    let unreadable = |error: io::Error| Refused::new(path, format!("can't be written: {error}"));
+pub fn destination(path: &Path) -> Result<PathBuf, OutputRefused> {
+    let refused = |reason: String| Err(OutputRefused::new(path, reason));
+    let unreadable = |error: io::Error| OutputRefused::new(path, format!("can't be written: {error}"));
     let facts = match fs::symlink_metadata(path) {
         Ok(facts) => facts,
         // If the folder is missing, too, making its temporary file reports that.

@@ -72,7 +72,7 @@ impl OwnFolder {
     /// not open.
     pub fn file(&self, name: &str, create: bool) -> io::Result<File> {
         let flags = OFlags::RDWR | if create { OFlags::CREATE } else { OFlags::empty() };
-        self.opened(name, flags)
+        self.open_file(name, flags)
     }
 
     /// A file's whole contents.
@@ -81,7 +81,7 @@ impl OwnFolder {
     /// As [`OwnFolder::file`]; the file is longer than `most` bytes.
     pub fn read(&self, name: &str, most: u64) -> io::Result<Vec<u8>> {
         let mut contents = Vec::new();
-        self.opened(name, OFlags::RDONLY)?.take(most + 1).read_to_end(&mut contents)?;
+        self.open_file(name, OFlags::RDONLY)?.take(most + 1).read_to_end(&mut contents)?;
         if contents.len() as u64 > most {
             return Err(foreign("it is longer than this program makes it"));
         }
@@ -96,7 +96,7 @@ impl OwnFolder {
     pub fn replace(&self, name: &str, new: &str, contents: &[u8]) -> io::Result<()> {
         // A file left by an interrupted run, or planted by somebody, is never written through.
         self.remove(new)?;
-        let mut file = self.opened(new, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
+        let mut file = self.open_file(new, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
         file.write_all(contents)?;
         file.sync_all()?;
         renameat(&self.folder, new, &self.folder, name)?;
@@ -136,7 +136,7 @@ impl OwnFolder {
             .is_ok_and(|there| (there.dev(), there.ino()) == (mine.dev(), mine.ino())))
     }
 
-    fn opened(&self, name: &str, flags: OFlags) -> io::Result<File> {
+    fn open_file(&self, name: &str, flags: OFlags) -> io::Result<File> {
         // Non-blocking: opening a pipe could wait for its other end.
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = openat(&self.folder, name, flags, FILE_MODE).map_err(|error| match error {

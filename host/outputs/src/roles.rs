@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{Refused, destination, folder_of};
+use crate::{OutputRefused, destination, folder_of};
 
 /// The most files of an input folder that are compared with the outputs.
 const MOST_ENTRIES: usize = 100_000;
@@ -19,12 +19,12 @@ pub struct Roles {
     inputs: Vec<(String, PathBuf)>,
     /// Inputs that are open, by device and inode.
     open: Vec<(String, (u64, u64))>,
-    outputs: Vec<Written>,
+    outputs: Vec<OutputEntry>,
 }
 
 /// An output.
 #[derive(Clone, Debug)]
-struct Written {
+struct OutputEntry {
     option: String,
     path: PathBuf,
     /// True if it is checked that an existing file may be replaced.
@@ -71,7 +71,7 @@ impl Roles {
     /// Adds an output by its final name.
     #[must_use]
     pub fn writes(mut self, option: impl Into<String>, path: &Path) -> Self {
-        self.outputs.push(Written { option: option.into(), path: path.to_owned(), is_file: true, open: None });
+        self.outputs.push(OutputEntry { option: option.into(), path: path.to_owned(), is_file: true, open: None });
         self
     }
 
@@ -79,7 +79,7 @@ impl Roles {
     /// elsewhere.
     #[must_use]
     pub fn occupies(mut self, option: impl Into<String>, path: &Path) -> Self {
-        self.outputs.push(Written { option: option.into(), path: path.to_owned(), is_file: false, open: None });
+        self.outputs.push(OutputEntry { option: option.into(), path: path.to_owned(), is_file: false, open: None });
         self
     }
 
@@ -87,7 +87,7 @@ impl Roles {
     /// [`Roles::reads_open`], only a plain file is compared.
     #[must_use]
     pub fn occupies_open(mut self, option: impl Into<String>, name: &str, output: impl AsFd) -> Self {
-        self.outputs.extend(plain(output).map(|file| Written {
+        self.outputs.extend(plain(output).map(|file| OutputEntry {
             option: option.into(),
             path: name.into(),
             is_file: false,
@@ -100,24 +100,24 @@ impl Roles {
     /// paths, and checks that it may be replaced. Call it before anything is written.
     ///
     /// # Errors
-    /// [`Refused`], for the first output that fails.
-    pub fn check(&self) -> Result<(), Refused> {
+    /// [`OutputRefused`], for the first output that fails.
+    pub fn check(&self) -> Result<(), OutputRefused> {
         let found = |(what, path): &(String, PathBuf)| Some((identity(path)?, what.clone()));
         let open = self.open.iter().map(|(what, (device, inode))| (Identity::There(*device, *inode), what.clone()));
         let inputs: HashMap<Identity, String> = open.chain(self.inputs.iter().rev().filter_map(found)).collect();
         let mut earlier: HashMap<Identity, &str> = HashMap::new();
-        for Written { option, path, open, .. } in &self.outputs {
+        for OutputEntry { option, path, open, .. } in &self.outputs {
             let open = open.map(|(device, inode)| Identity::There(device, inode));
             let Some(found) = open.or_else(|| identity(path)) else { continue };
             if let Some(what) = inputs.get(&found) {
-                return Err(Refused::new(path, format!("is {what}, which is read: give {option} another name")));
+                return Err(OutputRefused::new(path, format!("is {what}, which is read: give {option} another name")));
             }
             if let Some(other) = earlier.insert(found, option) {
                 let reason = match other == option {
                     true => format!("is written twice by {option}: give names that differ"),
                     false => format!("is given as {other} and as {option}: one file can't be both"),
                 };
-                return Err(Refused::new(path, reason));
+                return Err(OutputRefused::new(path, reason));
             }
         }
         self.outputs.iter().filter(|output| output.is_file).try_for_each(|output| destination(&output.path).map(drop))

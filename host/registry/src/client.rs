@@ -4,10 +4,10 @@ use serde::Serialize;
 use ureq::http::{HeaderValue, Method, Uri, header::HeaderMap};
 
 use crate::{
-    About, Credentials, Error, Limits, Reference, Result,
+    ArtifactInfo, Credentials, Error, Limits, Reference, Result,
     artifact::{self, MANIFEST},
     digest,
-    session::{Ask, Scope, Session},
+    session::{HttpRequest, Scope, Session},
     transport::Parts,
 };
 
@@ -56,25 +56,32 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Reference`] without a tag; the errors of the registry and the connection.
-    pub fn push(&self, reference: &Reference, wasm: &[u8], about: &About, signature: Option<&str>) -> Result<Pushed> {
+    pub fn push(
+        &self,
+        reference: &Reference,
+        wasm: &[u8],
+        about: &ArtifactInfo,
+        signature: Option<&str>,
+    ) -> Result<Pushed> {
         let (Some(tag), None) = (reference.tag(), reference.digest()) else {
             let detail = "a push needs a tag, and no digest".into();
             return Err(Error::Reference { text: reference.to_string(), detail });
         };
-        let laid = artifact::lay(wasm, about, signature)?;
+        let laid = artifact::pack(wasm, about, signature)?;
         self.upload(wasm)?;
         self.upload(&laid.config)?;
         const WHAT: &str = "pushing the manifest";
         let headers = vec![("content-type", HeaderValue::from_static(MANIFEST))];
         let parts = Parts { headers, body: Some(&laid.manifest) };
         let url = self.session.url(&format!("manifests/{tag}"))?;
-        let response = self.session.ask(Ask { what: WHAT, method: Method::PUT, url, parts, scope: Scope::Push })?;
+        let response =
+            self.session.ask(HttpRequest { what: WHAT, method: Method::PUT, url, parts, scope: Scope::Push })?;
         if !matches!(response.status().as_u16(), 200 | 201) {
-            return Err(self.session.refused(WHAT, response));
+            return Err(self.session.response_error(WHAT, response));
         }
         let digest = digest::of(&laid.manifest);
         same_digest(response.headers(), &digest, reference)?;
-        Ok(Pushed { reference: reference.pinned(&digest), digest })
+        Ok(Pushed { reference: reference.pin(&digest), digest })
     }
 
     /// Downloads the policy that a reference names.
@@ -86,7 +93,7 @@ impl Client {
         let (manifest, digest) = self.manifest(reference)?;
         let found = artifact::read(&manifest, reference)?;
         let wasm = self.layer(reference, &found.layer, found.bytes)?;
-        Ok(Pulled { wasm, signature: found.signature, reference: reference.pinned(&digest), digest })
+        Ok(Pulled { wasm, signature: found.signature, reference: reference.pin(&digest), digest })
     }
 
     fn manifest(&self, reference: &Reference) -> Result<(Vec<u8>, String)> {
@@ -94,9 +101,10 @@ impl Client {
         let headers = vec![("accept", HeaderValue::from_static(MANIFEST))];
         let url = self.session.url(&format!("manifests/{}", reference.manifest()))?;
         let parts = Parts { headers, body: None };
-        let mut response = self.session.ask(Ask { what: WHAT, method: Method::GET, url, parts, scope: Scope::Pull })?;
+        let mut response =
+            self.session.ask(HttpRequest { what: WHAT, method: Method::GET, url, parts, scope: Scope::Pull })?;
         if response.status() != 200 {
-            return Err(self.session.refused(WHAT, response));
+            return Err(self.session.response_error(WHAT, response));
         }
         let manifest = self.session.body("manifest", &mut response, self.limits.manifest_bytes)?;
         let digest = digest::of(&manifest);
@@ -116,10 +124,10 @@ impl Client {
             return Err(Error::TooLarge { reference: reference.to_string(), what: "policy", most });
         }
         let url = self.session.url(&format!("blobs/{expected}"))?;
-        let ask = Ask { what: WHAT, method: Method::GET, url, parts: Parts::default(), scope: Scope::Pull };
+        let ask = HttpRequest { what: WHAT, method: Method::GET, url, parts: Parts::default(), scope: Scope::Pull };
         let mut response = self.session.ask(ask)?;
         if response.status() != 200 {
-            return Err(self.session.refused(WHAT, response));
+            return Err(self.session.response_error(WHAT, response));
         }
         // A body that is longer than the manifest says is something else, so reading stops.
         let wasm = self.session.body("policy", &mut response, bytes)?;
@@ -140,7 +148,13 @@ impl Client {
                 _ => Vec::new(),
             };
             // Borrowed by the caller for as long as the request lasts.
-            self.session.ask(Ask { what: WHAT, method, url, parts: Parts { headers, body }, scope: Scope::Push })
+            self.session.ask(HttpRequest {
+                what: WHAT,
+                method,
+                url,
+                parts: Parts { headers, body },
+                scope: Scope::Push,
+            })
         };
         let known = ask(Method::HEAD, self.session.url(&format!("blobs/{digest}"))?, None)?;
         if known.status() == 200 {
@@ -149,7 +163,7 @@ impl Client {
         let url = self.session.url("blobs/uploads/")?;
         let begun = ask(Method::POST, url.clone(), Some(&[]))?;
         if begun.status() != 202 {
-            return Err(self.session.refused(WHAT, begun));
+            return Err(self.session.response_error(WHAT, begun));
         }
         let place = self.session.location(WHAT, &url, &begun)?.to_string();
         let joint = if place.contains('?') { '&' } else { '?' };
@@ -158,7 +172,7 @@ impl Client {
             .map_err(|_| Error::Transport { registry: place, detail: "it gives no address to upload to".into() })?;
         let done = ask(Method::PUT, place, Some(bytes))?;
         if done.status() != 201 {
-            return Err(self.session.refused(WHAT, done));
+            return Err(self.session.response_error(WHAT, done));
         }
         Ok(())
     }

@@ -42,7 +42,7 @@ pub enum Error {
     /// The registry wants credentials, or better ones.
     #[error(
         "{registry}: {what} is not allowed{}: log in with docker login, or set {REGISTRY}, {USER} and {PASSWORD}",
-        said(detail)
+        registry_message(detail)
     )]
     Denied {
         /// The registry.
@@ -53,7 +53,7 @@ pub enum Error {
         detail: String,
     },
     /// There is no such policy.
-    #[error("{reference}: there is nothing of this name{}", said(detail))]
+    #[error("{reference}: there is nothing of this name{}", registry_message(detail))]
     NotFound {
         /// The reference.
         reference: String,
@@ -61,7 +61,7 @@ pub enum Error {
         detail: String,
     },
     /// Any other unexpected answer.
-    #[error("{registry}: {what}: it answers {status}{}", said(detail))]
+    #[error("{registry}: {what}: it answers {status}{}", registry_message(detail))]
     Answer {
         /// The registry.
         registry: String,
@@ -128,6 +128,6 @@ impl Error {
 }
 
 /// The registry's own words, where it has any.
-fn said(detail: &str) -> String {
+fn registry_message(detail: &str) -> String {
     if detail.is_empty() { String::new() } else { format!(" ({detail})") }
 }

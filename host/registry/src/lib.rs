@@ -30,7 +30,7 @@ mod reference;
 mod session;
 mod transport;
 
-pub use artifact::{About, SIGNATURE};
+pub use artifact::{ArtifactInfo, SIGNATURE};
 pub use binding::{Binding, Statement};
 pub use client::{Client, Pulled, Pushed};
 pub use credentials::{Credentials, PASSWORD, REGISTRY, USER};

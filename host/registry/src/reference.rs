@@ -43,7 +43,7 @@ impl Reference {
     }
 
     /// The same name, pinned to this digest.
-    pub fn pinned(&self, digest: &str) -> String {
+    pub fn pin(&self, digest: &str) -> String {
         format!("{}/{}@{digest}", self.inner.registry(), self.repository())
     }
 

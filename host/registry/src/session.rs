@@ -16,7 +16,7 @@ use ureq::{
 
 use crate::{
     Credentials, Error, Limits, Reference, Result,
-    artifact::shortened,
+    artifact::shorten,
     transport::{Parts, Transport},
 };
 
@@ -48,7 +48,7 @@ pub(crate) struct Session {
 }
 
 /// A request.
-pub(crate) struct Ask<'a> {
+pub(crate) struct HttpRequest<'a> {
     /// Its subject, for errors.
     pub what: &'static str,
     pub method: Method,
@@ -86,8 +86,8 @@ impl Session {
     }
 
     /// Sends a request, with credentials if the registry asks for them, and follows redirects.
-    pub fn ask(&self, ask: Ask<'_>) -> Result<Response<Body>> {
-        let Ask { what, method, mut url, mut parts, scope } = ask;
+    pub fn ask(&self, ask: HttpRequest<'_>) -> Result<Response<Body>> {
+        let HttpRequest { what, method, mut url, mut parts, scope } = ask;
         let (mut known, mut hops) = (false, 0);
         loop {
             let is_own = origin(&url) == origin(&self.base);
@@ -127,16 +127,16 @@ impl Session {
     /// The address in an answer: an upload's, or a redirect's.
     pub fn location(&self, what: &'static str, from: &Uri, response: &Response<Body>) -> Result<Uri> {
         let text = response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let to = resolved(from, text).ok_or_else(|| self.redirect(what, text, "that is no address"))?;
+        let to = resolve(from, text).ok_or_else(|| self.redirect(what, text, "that is no address"))?;
         self.permitted(&to).map_err(|why| self.redirect(what, text, why))?;
         Ok(to)
     }
 
     /// The error of an unexpected answer.
-    pub fn refused(&self, what: &'static str, mut response: Response<Body>) -> Error {
+    pub fn response_error(&self, what: &'static str, mut response: Response<Body>) -> Error {
         let registry = self.reference.registry().to_owned();
         let text = self.transport.body(what, &mut response, TEXT).ok().flatten().unwrap_or_default();
-        let detail = said(&text);
+        let detail = error_message(&text);
         match response.status().as_u16() {
             401 | 403 => Error::Denied { registry, what: what.into(), detail },
             404 => Error::NotFound { reference: self.reference.to_string(), detail },
@@ -157,7 +157,7 @@ impl Session {
 
     fn redirect(&self, what: &str, to: &str, why: &'static str) -> Error {
         let registry = self.reference.registry().to_owned();
-        Error::Redirect { registry, what: what.into(), to: shortened(to), why }
+        Error::Redirect { registry, what: what.into(), to: shorten(to), why }
     }
 
     /// Answers an authentication challenge; false if there are no credentials.
@@ -208,14 +208,14 @@ impl Session {
         query.extend(parameter("service").map(|service| format!("service={}", encoded(&service))));
         let joint = if realm.contains('?') { '&' } else { '?' };
         let url = format!("{realm}{joint}{}", query.join("&"));
-        let url = resolved(&self.base, &url).ok_or_else(|| self.redirect(WHAT, &realm, "that is no address"))?;
+        let url = resolve(&self.base, &url).ok_or_else(|| self.redirect(WHAT, &realm, "that is no address"))?;
         self.permitted(&url).map_err(|why| self.redirect(WHAT, &realm, why))?;
         let credentials = self.basic().and_then(|basic| HeaderValue::try_from(basic).ok());
         let headers = credentials.map(|value| ("authorization", value)).into_iter().collect();
         let parts = Parts { headers, body: None };
         let mut response = self.transport.send(WHAT, &Method::GET, &url, &parts)?;
         if response.status() != 200 {
-            return Err(self.refused(WHAT, response));
+            return Err(self.response_error(WHAT, response));
         }
         let text = self.body("token", &mut response, TEXT)?;
         let token: Token = serde_json::from_slice(&text).map_err(|_| self.strange("it gives no token"))?;
@@ -241,7 +241,7 @@ fn origin(url: &Uri) -> (Option<&str>, Option<String>, Option<u16>) {
 }
 
 /// An address in a registry's answer: absolute, or a path.
-fn resolved(from: &Uri, text: &str) -> Option<Uri> {
+fn resolve(from: &Uri, text: &str) -> Option<Uri> {
     if text.starts_with('/') && !text.starts_with("//") {
         let mut parts = from.clone().into_parts();
         parts.path_and_query = Some(text.parse().ok()?);
@@ -260,20 +260,20 @@ fn encoded(text: &str) -> String {
 }
 
 /// A registry's own message: the first error in the specification's form.
-fn said(text: &[u8]) -> String {
+fn error_message(text: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Errors {
-        errors: Vec<Said>,
+        errors: Vec<ErrorBody>,
     }
     #[derive(Deserialize)]
-    struct Said {
+    struct ErrorBody {
         #[serde(default)]
         code: String,
         message: Option<String>,
     }
     let errors = serde_json::from_slice::<Errors>(text).map(|said| said.errors).unwrap_or_default();
     let first = errors.into_iter().next();
-    first.map(|said| shortened(&said.message.unwrap_or(said.code))).unwrap_or_default()
+    first.map(|said| shorten(&said.message.unwrap_or(said.code))).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn addresses_are_whole_or_a_path() {
         let from: Uri = "https://a.example:1/v2/x".parse().unwrap();
-        let resolve = |text: &str| resolved(&from, text).map(|url| url.to_string());
+        let resolve = |text: &str| resolve(&from, text).map(|url| url.to_string());
         assert_eq!(resolve("/v2/y?z=1").as_deref(), Some("https://a.example:1/v2/y?z=1"));
         assert_eq!(resolve("https://b.example/y").as_deref(), Some("https://b.example/y"));
         for text in ["//b.example/y", "y", "", "https://user@b.example/y", "javascript:x", "/a b", "http://"] {
@@ -321,10 +321,10 @@ mod tests {
 
     #[test]
     fn a_registrys_words_fit_into_a_line() {
-        assert_eq!(said(br#"{"errors":[{"code":"DENIED","message":"no\n\u001b[31m way"}]}"#), "no [31m way");
-        assert_eq!(said(br#"{"errors":[{"code":"DENIED"}]}"#), "DENIED");
+        assert_eq!(error_message(br#"{"errors":[{"code":"DENIED","message":"no\n\u001b[31m way"}]}"#), "no [31m way");
+        assert_eq!(error_message(br#"{"errors":[{"code":"DENIED"}]}"#), "DENIED");
         for text in ["", "<html>", "{}", r#"{"errors":[]}"#] {
-            assert_eq!(said(text.as_bytes()), "");
+            assert_eq!(error_message(text.as_bytes()), "");
         }
     }
 }

@@ -83,18 +83,18 @@ impl Transport {
             Some(body) => request.body(body).map_err(ureq::Error::from).and_then(|request| self.agent.run(request)),
             None => request.body(()).map_err(ureq::Error::from).and_then(|request| self.agent.run(request)),
         };
-        sent.map_err(|error| self.failed(what, &error))
+        sent.map_err(|error| self.transport_error(what, &error))
     }
 
     /// Reads an answer's body; none if it is longer than allowed.
     pub fn body(&self, what: &str, response: &mut Response<Body>, most: u64) -> Result<Option<Vec<u8>>> {
         let mut bytes = Vec::new();
         let read = response.body_mut().as_reader().take(most + 1).read_to_end(&mut bytes);
-        read.map_err(|error| self.failed(what, &ureq::Error::from(error)))?;
+        read.map_err(|error| self.transport_error(what, &ureq::Error::from(error)))?;
         Ok((bytes.len() as u64 <= most).then_some(bytes))
     }
 
-    fn failed(&self, what: &str, error: &ureq::Error) -> Error {
+    fn transport_error(&self, what: &str, error: &ureq::Error) -> Error {
         let registry = self.registry.clone();
         let within = match error {
             ureq::Error::Timeout(Timeout::Connect | Timeout::Resolve) => self.limits.connect,

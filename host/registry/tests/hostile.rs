@@ -13,13 +13,13 @@ use std::{
 };
 
 use sha2::{Digest, Sha256};
-use tilewright_registry::{About, Client, Credentials, Error, Limits, Pulled, Reference, SIGNATURE};
+use tilewright_registry::{ArtifactInfo, Client, Credentials, Error, Limits, Pulled, Reference, SIGNATURE};
 
 const WASM: &[u8] = b"\0asm as far as a registry knows";
 
 /// A received request: its first line, and its authorization header.
 #[derive(Clone, Debug)]
-struct Asked {
+struct ReceivedRequest {
     line: String,
     authorization: Option<String>,
 }
@@ -39,15 +39,15 @@ enum Answer {
 /// A server on a port of its own; it ends with the test.
 struct Server {
     address: String,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Arc<Mutex<Vec<ReceivedRequest>>>,
     ends: Arc<AtomicBool>,
 }
 
 impl Server {
-    fn answering(answer: impl Fn(&Asked, &str) -> Answer + Send + Sync + 'static) -> Self {
+    fn answering(answer: impl Fn(&ReceivedRequest, &str) -> Answer + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let (asked, ends) = (Arc::<Mutex<Vec<Asked>>>::default(), Arc::<AtomicBool>::default());
+        let (asked, ends) = (Arc::<Mutex<Vec<ReceivedRequest>>>::default(), Arc::<AtomicBool>::default());
         let (log, ended, own, answer) = (asked.clone(), ends.clone(), address.clone(), Arc::new(answer));
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -79,7 +79,7 @@ impl Server {
         client.pull(&reference)
     }
 
-    fn asked(&self) -> Vec<Asked> {
+    fn asked(&self) -> Vec<ReceivedRequest> {
         self.asked.lock().unwrap().clone()
     }
 }
@@ -93,13 +93,13 @@ impl Drop for Server {
 
 fn serve(
     stream: TcpStream,
-    log: &Mutex<Vec<Asked>>,
+    log: &Mutex<Vec<ReceivedRequest>>,
     ended: &AtomicBool,
-    answer: impl Fn(&Asked) -> Answer,
+    answer: impl Fn(&ReceivedRequest) -> Answer,
 ) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut stream = stream;
-    let mut asked = Asked { line: String::new(), authorization: None };
+    let mut asked = ReceivedRequest { line: String::new(), authorization: None };
     let mut length = 0;
     reader.read_line(&mut asked.line)?;
     loop {
@@ -359,7 +359,7 @@ fn credentials_go_to_who_may_have_them_alone() {
 fn an_upload_goes_where_the_registry_is() {
     let push = |server: &Server| {
         let (client, reference) = server.client(Credentials::Basic { user: "ada".into(), password: "secret".into() });
-        client.push(&reference, WASM, &About { name: "wide".into(), ..About::default() }, None)
+        client.push(&reference, WASM, &ArtifactInfo { name: "wide".into(), ..ArtifactInfo::default() }, None)
     };
     for to in ["http://elsewhere.example/upload", "", "nowhere"] {
         let server = Server::answering(move |asked, _| match asked.line.split(' ').next() {

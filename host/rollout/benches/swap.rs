@@ -82,9 +82,9 @@ fn main() {
     report("swap call to first decision", "ms", first);
 
     decisions(&rollout);
-    let mut decided: Vec<_> = Beside::ALL.iter().map(|_| Vec::new()).collect();
+    let mut decided: Vec<_> = Load::ALL.iter().map(|_| Vec::new()).collect();
     for turn in 0..TURNS {
-        for (beside, decided) in Beside::ALL.into_iter().zip(&mut decided) {
+        for (beside, decided) in Load::ALL.into_iter().zip(&mut decided) {
             let ends = AtomicBool::new(false);
             thread::scope(|scope| {
                 let other = scope.spawn(|| beside.run(&rollout, 1000 * turn, &ends));
@@ -95,7 +95,7 @@ fn main() {
             });
         }
     }
-    for (beside, decided) in Beside::ALL.into_iter().zip(decided) {
+    for (beside, decided) in Load::ALL.into_iter().zip(decided) {
         let long: Vec<_> = decided.iter().filter(|decided| decided.elapsed > LONG).collect();
         let count = |which: fn(&Decided) -> bool| long.iter().filter(|decided| which(decided)).count();
         let (waited, set_aside) =
@@ -110,7 +110,7 @@ fn main() {
 
 /// The load of another thread beside decisions.
 #[derive(Clone, Copy)]
-enum Beside {
+enum Load {
     Nothing,
     /// Arithmetic, which has nothing to do with policies: the effect of a busy processor alone.
     Arithmetic,
@@ -120,7 +120,7 @@ enum Beside {
     SwapsWithoutPause,
 }
 
-impl Beside {
+impl Load {
     const ALL: [Self; 4] = [Self::Nothing, Self::Arithmetic, Self::Swaps, Self::SwapsWithoutPause];
 
     fn words(self) -> &'static str {

@@ -29,7 +29,7 @@ const TOLD: &str = "no space left on device (a test's)";
 
 /// The reason why state can't be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub struct WriteFailure {
     /// True if there is no room, false if something else is wrong with the disk.
     pub is_full: bool,
     /// The reason in one line.
@@ -42,7 +42,7 @@ pub struct Disk(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    trouble: Mutex<Option<Trouble>>,
+    trouble: Mutex<Option<WriteFailure>>,
     /// Steps so far; the first one is step 1.
     steps: AtomicU64,
     fault: Option<Fault>,
@@ -110,7 +110,7 @@ impl Disk {
             file.persist(path)?;
             Ok(())
         };
-        self.noted(path, replace())?;
+        self.track(path, replace())?;
         self.sync_folder(folder)
     }
 
@@ -123,14 +123,14 @@ impl Disk {
             self.step()?;
             File::open(folder)?.sync_all()
         };
-        self.noted(folder, sync())
+        self.track(folder, sync())
     }
 
     /// Passes on the result of a write, and remembers a failure.
     ///
     /// # Errors
     /// The error of `outcome`.
-    pub fn noted<T>(&self, path: &Path, outcome: io::Result<T>) -> io::Result<T> {
+    pub fn track<T>(&self, path: &Path, outcome: io::Result<T>) -> io::Result<T> {
         outcome.inspect_err(|error| self.note(is_full(error), format!("{}: {error}", path.display())))
     }
 
@@ -140,11 +140,11 @@ impl Disk {
         if trouble.is_none() {
             tracing::error!(is_full, "state can't be written: {line}");
         }
-        *trouble = Some(Trouble { is_full, line });
+        *trouble = Some(WriteFailure { is_full, line });
     }
 
     /// The reason why the last failed write failed, until [`Disk::mended`] is called.
-    pub fn trouble(&self) -> Option<Trouble> {
+    pub fn trouble(&self) -> Option<WriteFailure> {
         self.lock().clone()
     }
 
@@ -159,17 +159,17 @@ impl Disk {
             file.as_file_mut().write_all(&[0; PROBE])?;
             file.as_file().sync_all()
         };
-        self.noted(folder, probe())
+        self.track(folder, probe())
     }
 
     /// Forgets the failed writes, since writes succeed again.
-    pub fn mended(&self) {
+    pub fn clear_trouble(&self) {
         if self.lock().take().is_some() {
             tracing::info!("state can be written again");
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Trouble>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<WriteFailure>> {
         self.0.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -213,7 +213,7 @@ mod tests {
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "{step}");
             assert!(disk.trouble().is_some_and(|trouble| trouble.is_full));
             disk.probe(folder.path()).unwrap();
-            disk.mended();
+            disk.clear_trouble();
             assert_eq!(disk.trouble(), None);
         }
     }

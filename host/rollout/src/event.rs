@@ -5,7 +5,7 @@ use serde::Serialize;
 /// Kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum What {
+pub enum EventKind {
     /// A revision took over because of a request, or because its source changed.
     Swapped,
     /// The previous revision took over again because of a request.
@@ -34,7 +34,7 @@ pub struct Event {
     /// RFC 3339, UTC.
     pub time: String,
     /// Its kind.
-    pub what: What,
+    pub what: EventKind,
     /// The policy, if there is one.
     pub policy: Option<String>,
     /// The route, if there is one.

@@ -33,7 +33,7 @@ impl Modules {
     pub fn open(folder: &Path, disk: Disk) -> Result<Self> {
         if !folder.is_dir() {
             let made = fs::create_dir_all(folder).and_then(|()| disk.sync_folder(folder.parent().unwrap_or(folder)));
-            made.map_err(|source| written(folder, source))?;
+            made.map_err(|source| write_error(folder, source))?;
         }
         disk::remove_unfinished(folder);
         Ok(Self { folder: folder.to_owned(), disk })
@@ -54,7 +54,7 @@ impl Modules {
             let _ = file.set_modified(SystemTime::now());
             return Ok(digest);
         }
-        self.disk.replace(&path, bytes).map_err(|source| written(&path, source))?;
+        self.disk.replace(&path, bytes).map_err(|source| write_error(&path, source))?;
         Ok(digest)
     }
 
@@ -69,7 +69,7 @@ impl Modules {
         if tilewright_files::read(&path, most).is_ok_and(|known| known == signature.as_bytes()) {
             return Ok(());
         }
-        self.disk.replace(&path, signature.as_bytes()).map_err(|source| written(&path, source))
+        self.disk.replace(&path, signature.as_bytes()).map_err(|source| write_error(&path, source))
     }
 
     /// The module of a digest.
@@ -93,8 +93,8 @@ impl Modules {
     /// Removes every module that is not among these digests and was last stored over a day ago.
     /// Returns the removed digests.
     pub fn retain(&self, digests: &[String]) -> Vec<String> {
-        let kept: Vec<PathBuf> = digests.iter().filter_map(|digest| self.path(digest)).collect();
-        let is_kept = |path: &PathBuf| kept.iter().any(|module| path == module || *path == signature_path(module));
+        let saved: Vec<PathBuf> = digests.iter().filter_map(|digest| self.path(digest)).collect();
+        let is_kept = |path: &PathBuf| saved.iter().any(|module| path == module || *path == signature_path(module));
         // Modules uploaded a while ago and never put in force.
         let is_old = |path: &Path| {
             let modified = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
@@ -126,11 +126,11 @@ pub fn digest(bytes: &[u8]) -> String {
 }
 
 /// A module that has only its digest for a name, in words: `module sha256:0123456789ab`.
-pub fn called(digest: &str) -> String {
+pub fn describe_module(digest: &str) -> String {
     format!("module {}", digest.chars().take("sha256:".len() + 12).collect::<String>())
 }
 
-fn written(path: &Path, source: io::Error) -> Error {
+fn write_error(path: &Path, source: io::Error) -> Error {
     Error::Storage { path: path.to_owned(), verb: "written", source }
 }
 

@@ -30,12 +30,12 @@ pub struct Revision {
     loaded: LoadedPolicy,
     /// Warm instances that no worker holds.
     idle: Mutex<Vec<Recorder>>,
-    pub(crate) judged: Mutex<Judged>,
+    pub(crate) performance: Mutex<Performance>,
 }
 
 /// The performance of a revision.
 #[derive(Debug, Default)]
-pub(crate) struct Judged {
+pub(crate) struct Performance {
     pub tally: Tally,
     pub watch: Watch,
     pub ring: Ring,
@@ -60,22 +60,22 @@ impl Revision {
             grants,
             loaded,
             idle,
-            judged: Mutex::default(),
+            performance: Mutex::default(),
         }
     }
 
     /// Its counts.
     pub fn tally(&self) -> TallyFacts {
-        self.judged().tally.facts
+        self.performance().tally.facts
     }
 
     /// The comparison of its jobs with those of the revision before it, in words.
     pub fn standing(&self) -> String {
-        self.judged().watch.against_previous.words()
+        self.performance().watch.against_previous.words()
     }
 
-    pub(crate) fn judged(&self) -> MutexGuard<'_, Judged> {
-        self.judged.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn performance(&self) -> MutexGuard<'_, Performance> {
+        self.performance.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Recorder>> {
@@ -99,12 +99,12 @@ impl Revision {
     }
 
     /// Resets its counts, and its instances, which may have failed.
-    pub(crate) fn begin_anew(&self) {
+    pub(crate) fn reset(&self) {
         self.idle().clear();
-        let mut judged = self.judged();
-        let facts = judged.tally.facts;
-        *judged = Judged::default();
-        judged.tally.facts = facts;
+        let mut performance = self.performance();
+        let facts = performance.tally.facts;
+        *performance = Performance::default();
+        performance.tally.facts = facts;
     }
 }
 
@@ -137,7 +137,7 @@ impl Drop for Instance {
             drop(recorder.take());
             // An instance that has failed a few times in a row is no longer asked, and would never
             // be again.
-            let is_failing = self.revision.judged().tally.in_a_row > 0;
+            let is_failing = self.revision.performance().tally.in_a_row > 0;
             if self.is_sound && !is_failing {
                 self.revision.idle().push(recorder);
             }

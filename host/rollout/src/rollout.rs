@@ -19,13 +19,13 @@ use tilewright_config::{Case, Config, Route, Source, TakeOver};
 use tilewright_policy::Verdict;
 
 use crate::{
-    Assignment, CanaryFacts, CanaryState, Disk, Error, Event, Result, Revision, ShadowFacts, SlotFacts, What,
+    Assignment, CanaryFacts, CanaryState, Disk, Error, Event, EventKind, Result, Revision, ShadowFacts, SlotFacts,
     canary::Canary,
     error::without_error_numbers,
-    shadow::{Asked, Shadow, Shadows},
+    shadow::{Asked, Shadow, ShadowQueue},
     slot::Slot,
-    source::{Sources, Wanted},
-    state::{Kept, KeptCanary, KeptPolicy, State},
+    source::{PolicySpec, Sources},
+    state::{SavedCanary, SavedPolicy, SavedState, State},
 };
 
 /// Events that are kept.
@@ -64,7 +64,7 @@ pub struct Checked {
 }
 
 /// A route and its canary.
-struct InForce {
+struct ActiveRoute {
     route: Route,
     shadow: Arc<Shadow>,
     /// Shared with the same route of the previous configuration.
@@ -81,13 +81,13 @@ pub struct Rollout {
     dumps: PathBuf,
     config: ArcSwap<Config>,
     slots: ArcSwap<BTreeMap<String, Arc<Slot>>>,
-    routes: ArcSwap<Vec<Arc<InForce>>>,
-    shadows: Shadows,
+    routes: ArcSwap<Vec<Arc<ActiveRoute>>>,
+    shadows: ShadowQueue,
     events: Mutex<VecDeque<Event>>,
     /// The contents of the state file, if known for certain. Locked during every change of what is
     /// in force, from before it is stored until it takes effect: nothing serves that a restart
     /// would not know, and no two changes cross.
-    written: Mutex<Option<Kept>>,
+    written: Mutex<Option<SavedState>>,
     /// The next revision numbers of policies that are no longer configured.
     numbers: Mutex<BTreeMap<String, u64>>,
     listener: Listener,
@@ -122,14 +122,14 @@ impl Rollout {
 
     fn admit_by(
         &self,
-        routes: &[Arc<InForce>],
+        routes: &[Arc<ActiveRoute>],
         slots: &BTreeMap<String, Arc<Slot>>,
         case: &Case<'_>,
     ) -> Result<Assignment> {
-        let taking = routes.iter().find(|taking| taking.route.conditions.matches(case));
-        let taking = taking.ok_or_else(|| Error::NoRoute { case: words(case) })?;
+        let active = routes.iter().find(|active| active.route.conditions.matches(case));
+        let active = active.ok_or_else(|| Error::NoRoute { case: words(case) })?;
         let find = |name: &str| slots.get(name).cloned().ok_or_else(|| self.unknown(name));
-        let InForce { route, shadow, canary } = &**taking;
+        let ActiveRoute { route, shadow, canary } = &**active;
         let mut slot = find(&route.policy)?;
         let incumbent = slot.forces.load().in_force.clone();
         let (mut revision, mut on_trial, mut compare) = (incumbent.clone(), false, None);
@@ -165,10 +165,10 @@ impl Rollout {
     }
 
     /// Files to be watched, each with its policy.
-    pub fn watched(&self) -> Vec<(PathBuf, String)> {
+    pub fn watched_files(&self) -> Vec<(PathBuf, String)> {
         let slots = self.slots.load();
         let of = |slot: &Arc<Slot>| match &slot.changing().wanted {
-            Wanted { source: Source::File(path), watch: true, .. } => Some((path.clone(), slot.name.clone())),
+            PolicySpec { source: Source::File(path), watch: true, .. } => Some((path.clone(), slot.name.clone())),
             _ => None,
         };
         slots.values().filter_map(of).collect()
@@ -200,8 +200,8 @@ impl Rollout {
 
     /// Every route in order, with its shadow and its canary if it has them.
     pub fn routes(&self) -> Vec<(Route, Option<ShadowFacts>, Option<CanaryFacts>)> {
-        let facts = |taking: &Arc<InForce>| {
-            let InForce { route, shadow, canary } = &**taking;
+        let facts = |active: &Arc<ActiveRoute>| {
+            let ActiveRoute { route, shadow, canary } = &**active;
             let shadow = route.shadow.as_ref().map(|name| shadow.facts_of(name));
             (route.clone(), shadow, route.canary.as_ref().map(|_| lock(canary).facts.clone()))
         };
@@ -219,16 +219,16 @@ impl Rollout {
     /// # Errors
     /// The error of `needed`; nothing is removed then.
     pub fn forget_modules<E>(&self, needed: impl FnOnce() -> Result<Vec<String>, E>) -> Result<(), E> {
-        let kept = {
+        let saved = {
             let written = lock(&self.written);
-            let kept = self.kept();
-            if written.as_ref() != Some(&kept) {
+            let saved = self.saved_state();
+            if written.as_ref() != Some(&saved) {
                 // The next start begins from the file, which may name other revisions.
                 return Ok(());
             }
-            kept
+            saved
         };
-        let digests = kept.policies.values().flat_map(|policy| {
+        let digests = saved.policies.values().flat_map(|policy| {
             [Some(&policy.in_force), policy.previous.as_ref()]
                 .into_iter()
                 .flatten()
@@ -243,7 +243,7 @@ impl Rollout {
         Ok(())
     }
 
-    fn tell(&self, what: What, policy: Option<&str>, route: Option<&str>, revision: Option<u64>, detail: String) {
+    fn emit(&self, what: EventKind, policy: Option<&str>, route: Option<&str>, revision: Option<u64>, detail: String) {
         let (policy, route) = (policy.map(str::to_owned), route.map(str::to_owned));
         let event = Event { time: now(), what, policy, route, revision, detail: without_error_numbers(&detail) };
         {
@@ -263,34 +263,34 @@ impl Rollout {
     /// The state still can't be written.
     pub fn settle(&self) -> Result<()> {
         let mut written = lock(&self.written);
-        self.keep(&mut written, self.kept())
+        self.keep(&mut written, self.saved_state())
     }
 
     /// The same, for a change that is in force even if it can't be stored.
-    fn settle_or_say(&self, written: &mut Option<Kept>) {
-        if let Err(error) = self.keep(written, self.kept()) {
+    fn settle_or_say(&self, written: &mut Option<SavedState>) {
+        if let Err(error) = self.keep(written, self.saved_state()) {
             tracing::error!(%error, "what is in force can't be kept yet: a restart before it can begins from what was kept before");
         }
     }
 
     /// Stores what is to be in force, unless the file says so already.
-    fn keep(&self, written: &mut Option<Kept>, kept: Kept) -> Result<()> {
-        if written.as_ref() == Some(&kept) {
+    fn keep(&self, written: &mut Option<SavedState>, saved: SavedState) -> Result<()> {
+        if written.as_ref() == Some(&saved) {
             return Ok(());
         }
         // The file's contents are unknown until the write is done.
         *written = None;
-        self.state.write(&kept)?;
-        *written = Some(kept);
+        self.state.write(&saved)?;
+        *written = Some(saved);
         Ok(())
     }
 
-    fn kept(&self) -> Kept {
+    fn saved_state(&self) -> SavedState {
         let (slots, routes) = (self.slots.load(), self.routes.load());
         let policies = slots.iter().map(|(name, slot)| {
             let changing = slot.changing();
             let forces = slot.forces.load_full();
-            let kept = KeptPolicy {
+            let saved = SavedPolicy {
                 next: changing.next,
                 configured: changing.wanted.text(),
                 seen: changing.seen.clone(),
@@ -299,23 +299,23 @@ impl Rollout {
                 paused: slot.is_paused(),
                 paused_by_watchdog: slot.is_paused() && slot.paused_by_watchdog.load(Ordering::Acquire),
             };
-            (name.clone(), kept)
+            (name.clone(), saved)
         });
-        let policies: BTreeMap<String, KeptPolicy> = policies.collect();
-        let canaries = routes.iter().filter_map(|taking| {
-            let facts = lock(&taking.canary).facts.clone();
+        let policies: BTreeMap<String, SavedPolicy> = policies.collect();
+        let canaries = routes.iter().filter_map(|active| {
+            let facts = lock(&active.canary).facts.clone();
             let ended = facts.state != CanaryState::Trial;
             policies.get(&facts.policy).filter(|_| ended)?;
-            let digest = lock(&taking.canary).digest.clone();
+            let digest = lock(&active.canary).digest.clone();
             Some((
-                taking.route.name.clone(),
-                KeptCanary { policy: facts.policy, digest, state: facts.state, why: facts.why },
+                active.route.name.clone(),
+                SavedCanary { policy: facts.policy, digest, state: facts.state, why: facts.why },
             ))
         });
         let canaries = canaries.collect();
         let mut numbers = lock(&self.numbers).clone();
         numbers.retain(|name, _| !policies.contains_key(name));
-        Kept { policies, canaries, numbers, ..Kept::default() }
+        SavedState { policies, canaries, numbers, ..SavedState::default() }
     }
 }
 

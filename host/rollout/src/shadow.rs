@@ -105,9 +105,9 @@ impl Shadow {
 
 /// The queue of questions to the shadows.
 #[derive(Debug)]
-pub(crate) struct Shadows(SyncSender<Asked>);
+pub(crate) struct ShadowQueue(SyncSender<Asked>);
 
-impl Shadows {
+impl ShadowQueue {
     /// Starts the thread; it ends when this is dropped.
     pub fn start() -> Result<Self> {
         let (sender, receiver) = sync_channel(WAITING);

@@ -13,8 +13,8 @@ use serde::Serialize;
 
 use crate::{
     revision::Revision,
-    source::{Wanted, shown},
-    state::{KeptPolicy, KeptRevision},
+    source::{PolicySpec, describe_source},
+    state::{SavedPolicy, SavedRevision},
 };
 
 /// Refusals that are kept.
@@ -22,7 +22,7 @@ const REFUSED: usize = 16;
 
 /// A module that was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Refused {
+pub struct RefusedModule {
     /// The time, RFC 3339 in UTC.
     pub time: String,
     /// Its origin, in words.
@@ -33,7 +33,7 @@ pub struct Refused {
 
 /// The revision that decides, and the previous one.
 #[derive(Clone, Debug)]
-pub(crate) struct Forces {
+pub(crate) struct ActiveRevisions {
     pub in_force: Arc<Revision>,
     pub previous: Option<Arc<Revision>>,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Forces {
 pub(crate) struct Slot {
     pub name: String,
     /// Read by every job; replaced as a whole.
-    pub forces: ArcSwap<Forces>,
+    pub forces: ArcSwap<ActiveRevisions>,
     pub paused: AtomicBool,
     /// The watchdog paused it: the next revision ends the pause.
     pub paused_by_watchdog: AtomicBool,
@@ -51,7 +51,7 @@ pub(crate) struct Slot {
     pub swapping: Mutex<()>,
     /// Held briefly, by every change.
     changing: Mutex<Changing>,
-    refused: Mutex<VecDeque<Refused>>,
+    refused: Mutex<VecDeque<RefusedModule>>,
     draining: Mutex<Vec<Weak<Revision>>>,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Slot {
 pub(crate) struct Changing {
     /// The number of the next revision.
     pub next: u64,
-    pub wanted: Wanted,
+    pub wanted: PolicySpec,
     /// The digest of the configured source when it was last read: the same one is not put in force
     /// again.
     pub seen: Option<String>,
@@ -73,9 +73,9 @@ pub(crate) struct Paused {
     pub by_watchdog: bool,
 }
 
-impl From<&KeptPolicy> for Paused {
-    fn from(kept: &KeptPolicy) -> Self {
-        Self { is_paused: kept.paused, by_watchdog: kept.paused_by_watchdog }
+impl From<&SavedPolicy> for Paused {
+    fn from(saved: &SavedPolicy) -> Self {
+        Self { is_paused: saved.paused, by_watchdog: saved.paused_by_watchdog }
     }
 }
 
@@ -95,11 +95,11 @@ pub struct SlotFacts {
     /// Older revisions that jobs still hold.
     pub draining: Vec<Arc<Revision>>,
     /// Newest first.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RefusedModule>,
 }
 
 impl Slot {
-    pub fn new(name: &str, forces: Forces, changing: Changing, paused: Paused) -> Self {
+    pub fn new(name: &str, forces: ActiveRevisions, changing: Changing, paused: Paused) -> Self {
         Self {
             name: name.to_owned(),
             forces: ArcSwap::from_pointee(forces),
@@ -126,7 +126,7 @@ impl Slot {
         if let Some(old) = &before.previous {
             self.drain(old);
         }
-        self.forces.store(Arc::new(Forces { in_force: revision, previous: Some(before.in_force.clone()) }));
+        self.forces.store(Arc::new(ActiveRevisions { in_force: revision, previous: Some(before.in_force.clone()) }));
     }
 
     /// Puts the previous revision in force again, with none behind it; returns the one that goes.
@@ -134,7 +134,7 @@ impl Slot {
         let before = self.forces.load_full();
         let previous = before.previous.clone()?;
         self.drain(&before.in_force);
-        self.forces.store(Arc::new(Forces { in_force: previous, previous: None }));
+        self.forces.store(Arc::new(ActiveRevisions { in_force: previous, previous: None }));
         Some(before.in_force.clone())
     }
 
@@ -146,15 +146,15 @@ impl Slot {
 
     /// The revision that decides exactly as a saved one and has the same number, if it is still
     /// loaded.
-    pub fn at_hand(&self, kept: &KeptRevision) -> Option<Arc<Revision>> {
+    pub fn at_hand(&self, saved: &SavedRevision) -> Option<Arc<Revision>> {
         let forces = self.forces.load_full();
         let draining = self.draining.lock().unwrap_or_else(PoisonError::into_inner);
         let current = [Some(&forces.in_force), forces.previous.as_ref()].into_iter().flatten().cloned();
         let mut all = current.chain(draining.iter().filter_map(Weak::upgrade));
-        all.find(|revision| KeptRevision::from(&**revision).is_same(kept))
+        all.find(|revision| SavedRevision::from(&**revision).is_same(saved))
     }
 
-    pub fn refuse(&self, refused: Refused) {
+    pub fn refuse(&self, refused: RefusedModule) {
         let mut all = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         all.push_front(refused);
         all.truncate(REFUSED);
@@ -162,7 +162,7 @@ impl Slot {
 
     pub fn facts(&self) -> SlotFacts {
         let forces = self.forces.load_full();
-        let source = shown(&self.changing().wanted.source);
+        let source = describe_source(&self.changing().wanted.source);
         let current = |revision: &Arc<Revision>| {
             Arc::ptr_eq(revision, &forces.in_force)
                 || forces.previous.as_ref().is_some_and(|old| Arc::ptr_eq(old, revision))

@@ -16,7 +16,7 @@ use tilewright_signing::{read_text, signature_path};
 
 use crate::{
     Error, Modules, Result,
-    module::{called, digest},
+    module::{describe_module, digest},
 };
 
 /// Sandboxes that stay set up, one for each set of limits.
@@ -43,7 +43,7 @@ impl Grants {
 
 /// The configuration of a policy, by which a change is recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct PolicySpec {
     pub source: Source,
     pub digest: Option<String>,
     pub settings: Vec<(String, String)>,
@@ -51,19 +51,19 @@ pub struct Wanted {
     pub watch: bool,
 }
 
-impl Wanted {
+impl PolicySpec {
     /// A shipped policy without further configuration.
-    pub fn shipped(name: &str) -> Self {
+    pub fn for_shipped(name: &str) -> Self {
         let (source, grants) = (Source::Shipped(name.into()), Grants::default());
         Self { source, digest: None, settings: Vec::new(), grants, watch: false }
     }
 
     /// The form that is saved across restarts. A key that is null, false or an empty list is left
     /// out, so that a version with a new, unused key still recognises an older version's text.
-    fn kept(&self) -> Value {
+    fn to_saved(&self) -> Value {
         let Self { source, digest, settings, grants, watch } = self;
         let Grants { memory_bytes, fuel, wall_ms, inert_wasi } = grants;
-        let mut kept = json!({
+        let mut saved = json!({
             "source": source.to_string(),
             "digest": digest,
             "settings": settings,
@@ -73,21 +73,21 @@ impl Wanted {
             "inert_wasi": inert_wasi,
             "watch": watch,
         });
-        if let Some(keys) = kept.as_object_mut() {
+        if let Some(keys) = saved.as_object_mut() {
             keys.retain(|_, value| ![Value::Null, json!(false), json!([])].contains(value));
         }
-        kept
+        saved
     }
 
     /// The saved form as text.
     pub fn text(&self) -> String {
-        self.kept().to_string()
+        self.to_saved().to_string()
     }
 
     /// True if a text, of this version or an older one, says the same.
     pub fn is_said_by(&self, text: &str) -> bool {
         if !text.starts_with("Wanted {") {
-            return serde_json::from_str::<Value>(text).is_ok_and(|kept| kept == self.kept());
+            return serde_json::from_str::<Value>(text).is_ok_and(|saved| saved == self.to_saved());
         }
         // Earlier versions saved the output of `{:?}`; it is written out here, since that output
         // may change.
@@ -103,7 +103,7 @@ impl Wanted {
     }
 }
 
-impl From<&config::Policy> for Wanted {
+impl From<&config::Policy> for PolicySpec {
     fn from(policy: &config::Policy) -> Self {
         let grants = Grants {
             memory_bytes: policy.memory_bytes,
@@ -239,13 +239,13 @@ impl Sources {
     }
 
     /// The bytes that are stored under a digest.
-    pub fn stored(&self, digest: &str) -> Result<Fetched> {
+    pub fn fetch_stored(&self, digest: &str) -> Result<Fetched> {
         let bytes = self.modules.get(digest)?;
         // An uploaded copy of a shipped policy counts as shipped.
-        let shipped = shipped_as(&bytes);
+        let shipped = find_shipped(&bytes);
         let path = self.modules.path(digest).ok_or_else(|| Error::UnknownModule { digest: digest.into() })?;
         let signature = signature_beside(&path)?;
-        Ok(Fetched { bytes, origin: called(digest), shipped, signature, reference: None })
+        Ok(Fetched { bytes, origin: describe_module(digest), shipped, signature, reference: None })
     }
 
     /// Loads, compiles, checks and warms up a module. Nothing is put in force.
@@ -257,7 +257,7 @@ impl Sources {
         grants: Grants,
         policies: &Policies,
     ) -> Result<Prepared> {
-        let verified = verified(&fetched, policies);
+        let verified = verify(&fetched, policies);
         let Fetched { bytes, origin, shipped, signature, .. } = fetched;
         let found = digest(&bytes);
         if let Some(wanted) = wanted_digest.filter(|wanted| *wanted != found) {
@@ -265,15 +265,15 @@ impl Sources {
         }
         verified?;
         let host = self.host(grants)?;
-        step_aside();
+        yield_processor();
         let loaded = match &shipped {
             Some(name) => host.load_shipped(name)?,
             None => host.load(&origin, &bytes)?,
         };
-        step_aside();
+        yield_processor();
         let settings = settings.of(&loaded);
         let admitted = host.admit(&loaded, settings, Admission { require_checked: true })?;
-        step_aside();
+        yield_processor();
         let digest = self.modules.keep(&bytes)?;
         if let Some(signature) = &signature {
             // Saved, since the module has to be signed after a restart, too.
@@ -293,7 +293,7 @@ impl Sources {
         grants: Grants,
         policies: &Policies,
     ) -> Result<Verdict> {
-        verified(fetched, policies)?;
+        verify(fetched, policies)?;
         let host = self.host(grants)?;
         let name = fetched.shipped.as_deref().unwrap_or(&fetched.origin);
         let loaded = host.load(name, &fetched.bytes)?;
@@ -308,7 +308,7 @@ impl Sources {
 
 /// Verifies a module before it is compiled: if signatures are required, a trusted key has signed
 /// it, and a module from a registry was not signed under another name or version.
-fn verified(fetched: &Fetched, policies: &Policies) -> Result<()> {
+fn verify(fetched: &Fetched, policies: &Policies) -> Result<()> {
     if fetched.shipped.is_some() || !policies.require_signed {
         return Ok(());
     }
@@ -327,14 +327,14 @@ fn verified(fetched: &Fetched, policies: &Policies) -> Result<()> {
 }
 
 /// The name of the policy that ships with these bytes.
-pub(crate) fn shipped_as(bytes: &[u8]) -> Option<String> {
+pub(crate) fn find_shipped(bytes: &[u8]) -> Option<String> {
     let is_same = |name: &&str| shipped_module(name).is_some_and(|module| *module == *bytes);
     tilewright_policy::shipped_names().find(is_same).map(str::to_owned)
 }
 
 /// A source for people. User information may be a password and is left out; no valid reference has
 /// any.
-pub(crate) fn shown(source: &Source) -> String {
+pub(crate) fn describe_source(source: &Source) -> String {
     match source {
         Source::Oci(reference) => format!("oci://{}", without_user(reference)),
         source => source.to_string(),
@@ -343,7 +343,7 @@ pub(crate) fn shown(source: &Source) -> String {
 
 /// Yields the processor. A swap is over a millisecond of work; the system may run it on a processor
 /// with a decision under way, which would wait for all of it.
-pub(crate) fn step_aside() {
+pub(crate) fn yield_processor() {
     thread::yield_now();
 }
 
@@ -365,8 +365,8 @@ mod tests {
 
     #[test]
     fn what_an_older_version_kept_of_a_configuration_still_says_the_same() {
-        let shipped = Wanted::shipped("adaptive");
-        let full = Wanted {
+        let shipped = PolicySpec::for_shipped("adaptive");
+        let full = PolicySpec {
             source: Source::File("/srv/own.wasm".into()),
             digest: Some("sha256:00".into()),
             settings: vec![("tile".into(), "64".into())],
@@ -393,7 +393,7 @@ mod tests {
             let other = if *wanted == shipped { &full } else { &shipped };
             assert!(wanted.is_said_by(text) && !other.is_said_by(text), "{text}");
             assert!(wanted.is_said_by(&wanted.text()) && !wanted.is_said_by(&other.text()));
-            assert!(!Wanted { watch: !wanted.watch, ..wanted.clone() }.is_said_by(text), "{text}");
+            assert!(!PolicySpec { watch: !wanted.watch, ..wanted.clone() }.is_said_by(text), "{text}");
         }
         assert!(!shipped.is_said_by(""));
     }
@@ -419,13 +419,13 @@ mod tests {
             (Some("ghcr.io/ada/wide:latest"), true),
             (Some("ghcr.io/ada/wide:1.1.0"), false),
         ] {
-            let verified = verified(&fetched(signed, reference), &policies);
+            let verified = verify(&fetched(signed, reference), &policies);
             assert_eq!(verified.is_ok(), holds, "{reference:?}");
             assert!(holds || matches!(verified, Err(Error::Mismatch { .. })), "{reference:?}");
         }
-        assert!(matches!(verified(&fetched(None, None), &policies), Err(Error::Unsigned { .. })));
+        assert!(matches!(verify(&fetched(None, None), &policies), Err(Error::Unsigned { .. })));
         let shipped = Fetched { shipped: Some("fixed".into()), ..fetched(None, None) };
-        assert!(verified(&shipped, &policies).is_ok(), "what ships needs no signature");
-        assert!(verified(&fetched(None, None), &Policies::default()).is_ok(), "nobody asked for one");
+        assert!(verify(&shipped, &policies).is_ok(), "what ships needs no signature");
+        assert!(verify(&fetched(None, None), &Policies::default()).is_ok(), "nobody asked for one");
     }
 }

@@ -78,7 +78,7 @@ pub struct Tally {
 
 impl Tally {
     /// Counts a decision.
-    pub fn decided(&mut self, failed: bool) {
+    pub fn record_decision(&mut self, failed: bool) {
         self.facts.decisions += 1;
         self.facts.failures += u64::from(failed);
         self.in_a_row = if failed { self.in_a_row + 1 } else { 0 };
@@ -94,7 +94,7 @@ impl Tally {
     }
 
     /// Adds a job's cost.
-    pub fn ended(&mut self, kind: &Kind, sample: Sample) {
+    pub fn record_job(&mut self, kind: &Kind, sample: Sample) {
         self.order.retain(|known| known != kind);
         self.order.push_back(kind.clone());
         if self.order.len() > KINDS
@@ -143,14 +143,14 @@ mod tests {
         let mut tally = Tally::default();
         let kind = "a".to_owned();
         for ms in 1..LEAST as u64 {
-            tally.ended(&kind, sample(ms));
+            tally.record_job(&kind, sample(ms));
             assert_eq!(tally.median(&kind), None);
         }
-        tally.ended(&kind, sample(1000));
+        tally.record_job(&kind, sample(1000));
         assert_eq!(tally.median(&kind), Some(sample(4)), "the lower middle one of eight");
         for ms in 0..10 * KEPT as u64 {
-            tally.ended(&kind, sample(ms));
-            tally.ended(&format!("kind {ms}"), sample(1));
+            tally.record_job(&kind, sample(ms));
+            tally.record_job(&format!("kind {ms}"), sample(1));
         }
         assert!(tally.kinds.len() <= KINDS && tally.kinds[&kind].len() == KEPT);
     }
@@ -159,7 +159,7 @@ mod tests {
     fn failures_in_a_row_end_with_a_success() {
         let mut tally = Tally::default();
         for failed in [true, true, false, true] {
-            tally.decided(failed);
+            tally.record_decision(failed);
         }
         assert_eq!((tally.in_a_row, tally.recent_failures()), (1, (3, 4)));
         assert_eq!(tally.facts, TallyFacts { jobs: 0, decisions: 4, failures: 3 });

@@ -39,7 +39,7 @@ pub struct Watch {
 
 /// The reason for a rollback by failures, if they are too many. `before`: failures of the previous
 /// revision among its last decisions, and the number of those decisions.
-pub fn fails(new: &Tally, before: Option<(u32, u32)>) -> Option<String> {
+pub fn check_failures(new: &Tally, before: Option<(u32, u32)>) -> Option<String> {
     if new.in_a_row >= IN_A_ROW {
         return Some(format!("{} failed or invalid answers in a row", new.in_a_row));
     }
@@ -52,7 +52,7 @@ pub fn fails(new: &Tally, before: Option<(u32, u32)>) -> Option<String> {
 
 /// The reason for a rollback by a job's cost, if the revision is clearly worse than the previous
 /// one. `median`: of the previous one's jobs of the same kind.
-pub fn worse(watch: &mut Watch, job: Sample, median: Sample) -> Option<String> {
+pub fn check_cost(watch: &mut Watch, job: Sample, median: Sample) -> Option<String> {
     let found = watch.against_previous.add(job, median)?;
     (found == Rule::Worse).then(|| format!("worse than the revision before: {}", watch.against_previous.words()))
 }
@@ -63,14 +63,14 @@ mod tests {
 
     fn tally(decisions: &[bool]) -> Tally {
         let mut tally = Tally::default();
-        decisions.iter().for_each(|failed| tally.decided(*failed));
+        decisions.iter().for_each(|failed| tally.record_decision(*failed));
         tally
     }
 
     #[test]
     fn failures_in_a_row_are_too_many_at_once() {
-        assert_eq!(fails(&tally(&[true, true]), None), None);
-        assert!(fails(&tally(&[false, true, true, true]), None).is_some());
+        assert_eq!(check_failures(&tally(&[true, true]), None), None);
+        assert!(check_failures(&tally(&[false, true, true, true]), None).is_some());
     }
 
     #[test]
@@ -78,12 +78,12 @@ mod tests {
         let every = |nth: usize, decisions: usize| {
             tally(&(1..=decisions).map(|decision| decision % nth == 0).collect::<Vec<_>>())
         };
-        assert!(fails(&every(3, 9), None).is_some());
+        assert!(check_failures(&every(3, 9), None).is_some());
         let before = every(3, 6).recent_failures();
-        assert!(fails(&every(3, 200), Some(before)).is_some(), "the one before was as bad, and few asked it");
-        assert!(fails(&every(3, 200), Some(every(2, 200).recent_failures())).is_some());
-        assert!(fails(&every(10, 200), None).is_some());
-        assert_eq!(fails(&every(60, 200), None), None);
+        assert!(check_failures(&every(3, 200), Some(before)).is_some(), "the one before was as bad, and few asked it");
+        assert!(check_failures(&every(3, 200), Some(every(2, 200).recent_failures())).is_some());
+        assert!(check_failures(&every(10, 200), None).is_some());
+        assert_eq!(check_failures(&every(60, 200), None), None);
     }
 
     #[test]
@@ -93,12 +93,12 @@ mod tests {
             scattered[at] = true;
         }
         let new = tally(&scattered);
-        assert_eq!(fails(&tally(&scattered[..20]), None), None, "two of twenty may be chance");
-        assert_eq!(fails(&new, None), None, "five of sixty: a chance of 0.006");
+        assert_eq!(check_failures(&tally(&scattered[..20]), None), None, "two of twenty may be chance");
+        assert_eq!(check_failures(&new, None), None, "five of sixty: a chance of 0.006");
         scattered[10] = true;
         scattered[50] = true;
         let new = tally(&scattered);
-        assert!(fails(&new, None).is_some());
-        assert_eq!(fails(&new, Some(new.recent_failures())), None, "the one before was no better");
+        assert!(check_failures(&new, None).is_some());
+        assert_eq!(check_failures(&new, Some(new.recent_failures())), None, "the one before was no better");
     }
 }

@@ -128,7 +128,7 @@ impl House {
         let mut copy = self.upload()?;
         let copied = io::copy(&mut io::Read::take(&mut file, limits.upload_bytes + 1), &mut copy);
         // `io::copy` does not tell a failed read from a failed write; both are rare.
-        let copied = self.disk.noted(self.files.incoming().as_path(), copied).map_err(|error| unwritten(&error))?;
+        let copied = self.disk.track(self.files.incoming().as_path(), copied).map_err(|error| unwritten(&error))?;
         if copied > limits.upload_bytes { Err(Refusal::TooLarge(limits.upload_bytes)) } else { Ok(copy) }
     }
 
@@ -139,7 +139,7 @@ impl House {
     pub fn upload(&self) -> Result<NamedTempFile, Refusal> {
         let folder = self.files.incoming();
         let made = self.disk.step().and_then(|()| NamedTempFile::new_in(&folder));
-        self.disk.noted(&folder, made).map_err(|error| unwritten(&error))
+        self.disk.track(&folder, made).map_err(|error| unwritten(&error))
     }
 
     /// Checks that the disk takes writes at present, so that nobody sends a latent in vain.

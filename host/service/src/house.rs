@@ -12,7 +12,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use tilewright_config::{Config, Place};
+use tilewright_config::{Config, ConfigSource};
 use tilewright_rollout::{Assignment, Disk, Rollout, without_error_numbers};
 
 use crate::{
@@ -31,7 +31,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// What the server has.
 pub struct House {
     /// Where the configuration stands.
-    pub place: Place,
+    pub place: ConfigSource,
     /// What it says, as far as it is in force.
     pub config: ArcSwap<Config>,
     /// Policies and routes.

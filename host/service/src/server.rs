@@ -17,7 +17,7 @@ use axum::{
     middleware::{Next, from_fn_with_state, map_request},
     response::Response,
 };
-use tilewright_config::{Config, Place};
+use tilewright_config::{Config, ConfigSource};
 use tilewright_policy::CacheDir;
 use tilewright_rollout::{Disk, Rollout};
 use tokio::{
@@ -64,7 +64,7 @@ const GATES: usize = 2;
 /// How a server is started.
 pub struct Options {
     /// Where the configuration stands.
-    pub place: Place,
+    pub place: ConfigSource,
     /// What it says.
     pub config: Config,
     /// Listens here instead of where the configuration says.
@@ -145,7 +145,7 @@ pub fn serve(options: Options) -> Result<()> {
 
 /// Opens everything: data, models, devices, policies, and the jobs that had not ended.
 fn furnished(
-    place: Place,
+    place: ConfigSource,
     config: Config,
     cache: CacheDir,
     is_listening_elsewhere: bool,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
-use tilewright_config::{Config, Place, Server};
+use tilewright_config::{Config, ConfigSource, Server};
 use tilewright_rollout::without_error_numbers;
 
 use crate::{descriptors, door::Door, error::one_line, house::House, listen::Certificates, models};
@@ -71,7 +71,7 @@ impl Credentials {
                 Err(error) => {
                     let line = format!("{failed}: {}; those before stay in force", one_line(&error));
                     tracing::error!("{line}");
-                    house.rollout.reload_refused(&line);
+                    house.rollout.report_refused_reload(&line);
                 }
             }
         }
@@ -137,7 +137,7 @@ fn watch(house: &House, credentials: &Credentials, telling: &mpsc::Sender<Told>,
             }
         }
         credentials.refresh(house);
-        for (_, policy) in house.rollout.watched() {
+        for (_, policy) in house.rollout.watched_files() {
             house.rollout.refresh(&policy);
         }
         house.live.touch();
@@ -148,7 +148,7 @@ fn watch(house: &House, credentials: &Credentials, telling: &mpsc::Sender<Told>,
 ///
 /// # Errors
 /// No file can be opened at present.
-fn configured(place: &Place) -> io::Result<Option<Vec<u8>>> {
+fn configured(place: &ConfigSource) -> io::Result<Option<Vec<u8>>> {
     let Some(path) = place.path() else { return Ok(None) };
     match tilewright_files::read(&path, LARGEST) {
         Err(error) if descriptors::are_used_up(&error) => Err(error),
@@ -177,7 +177,8 @@ fn follow(
 ) {
     let Some(watcher) = watcher else { return };
     let credentials = credentials.paths(&house.config.load().server);
-    let files = house.rollout.watched().into_iter().map(|(path, _)| path).chain(house.place.path()).chain(credentials);
+    let files =
+        house.rollout.watched_files().into_iter().map(|(path, _)| path).chain(house.place.path()).chain(credentials);
     let folder = |path: PathBuf| {
         Some(path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned())
     };
@@ -202,7 +203,7 @@ pub fn reload(house: &House) {
         Ok(refused) => Some(refused.join("; ")),
         Err(line) => {
             tracing::error!(error = line, "the new configuration is wrong: the one before stays in force");
-            house.rollout.reload_refused(&format!("{line}; the configuration before stays in force"));
+            house.rollout.report_refused_reload(&format!("{line}; the configuration before stays in force"));
             Some(without_error_numbers(&line))
         }
     };

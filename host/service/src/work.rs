@@ -151,7 +151,7 @@ fn carried(
     // it was.
     let _alone = (kept.crashes > 0).then(|| house.suspect.lock().unwrap_or_else(PoisonError::into_inner));
     let assignment = house.assignments().get(&id).cloned();
-    let assignment = match assignment.map_or_else(|| house.rollout.revived(&kept.pinned), Ok) {
+    let assignment = match assignment.map_or_else(|| house.rollout.revive_assignment(&kept.pinned), Ok) {
         Ok(assignment) => assignment,
         Err(error) => return finish(&mut kept, State::Failed, Some(error.for_callers()), None),
     };

@@ -30,14 +30,14 @@ pub enum Error {
     /// A text that is not a public key.
     #[error(
         "{}is not a minisign public key: one is 56 characters that begin with RW, or the .pub file that holds them",
-        named(origin.as_ref())
+        path_prefix(origin.as_ref())
     )]
     NotPublic {
         /// The file, if it is one.
         origin: Option<String>,
     },
     /// A secret key in the place of a public one.
-    #[error("{}holds a secret key: give the public one that was made with it, and keep this one to yourself", named(origin.as_ref()))]
+    #[error("{}holds a secret key: give the public one that was made with it, and keep this one to yourself", path_prefix(origin.as_ref()))]
     Secret {
         /// The file, if it is one.
         origin: Option<String>,
@@ -73,7 +73,7 @@ pub enum Error {
 /// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-fn named(origin: Option<&String>) -> String {
+fn path_prefix(origin: Option<&String>) -> String {
     origin.map_or_else(|| "this ".into(), |origin| format!("{origin}: this "))
 }
 

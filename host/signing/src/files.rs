@@ -48,8 +48,9 @@ pub fn write_pair(pair: &KeyPair, secret: &Path, public: &Path, replace: bool) -
         return Err(Error::Stands { path: path.into() });
     }
     // Both are known to be writable before one replaces an older file.
-    let whole = [written(secret, pair.secret_text(), 0o600)?, written(public, &pair.public_text(), 0o666)?];
-    whole.into_iter().zip([secret, public]).try_for_each(|(file, path)| put(file, path, replace))
+    let whole =
+        [write_temporary(secret, pair.secret_text(), 0o600)?, write_temporary(public, &pair.public_text(), 0o666)?];
+    whole.into_iter().zip([secret, public]).try_for_each(|(file, path)| persist_new(file, path, replace))
 }
 
 /// Writes a signature beside its file, in the place of an older one.
@@ -57,22 +58,22 @@ pub fn write_pair(pair: &KeyPair, secret: &Path, public: &Path, replace: bool) -
 /// # Errors
 /// [`Error::Unwritable`].
 pub fn write_signature(path: &Path, text: &str) -> Result<()> {
-    put(written(path, text, 0o666)?, path, true)
+    persist_new(write_temporary(path, text, 0o666)?, path, true)
 }
 
 /// A complete temporary file for this path. `mode` is its mode before the user's umask.
-fn written(path: &Path, text: &str, mode: u32) -> Result<NamedTempFile> {
+fn write_temporary(path: &Path, text: &str, mode: u32) -> Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix(".tilewright-").permissions(Permissions::from_mode(mode));
-    let written = || -> io::Result<NamedTempFile> {
+    let write = || -> io::Result<NamedTempFile> {
         let mut file = builder.tempfile_in(folder_of(&destination(path)?))?;
         file.as_file_mut().write_all(text.as_bytes())?;
         Ok(file)
     };
-    written().map_err(|source| Error::Unwritable { path: path.into(), source })
+    write().map_err(|source| Error::Unwritable { path: path.into(), source })
 }
 
-fn put(file: NamedTempFile, path: &Path, replace: bool) -> Result<()> {
+fn persist_new(file: NamedTempFile, path: &Path, replace: bool) -> Result<()> {
     // A key that appeared there in the meantime stays, too.
     let unwritable = |source| Error::Unwritable { path: path.into(), source };
     if replace {

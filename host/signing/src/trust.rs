@@ -44,7 +44,7 @@ pub enum Refusal {
         detail: String,
     },
     /// Signed by a key that is not among the trusted ones.
-    #[error("it is signed with key {key}, which is not among the trusted keys ({})", listed(known))]
+    #[error("it is signed with key {key}, which is not among the trusted keys ({})", join_names(known))]
     Untrusted {
         /// The id in the signature; unproven.
         key: KeyId,
@@ -114,7 +114,7 @@ pub fn comment_of(signature: &str) -> Result<String, Refusal> {
     parsed(signature).map(|(signature, _)| signature.trusted_comment().to_owned())
 }
 
-fn listed(names: &[String]) -> String {
+fn join_names(names: &[String]) -> String {
     if names.is_empty() { "there are none".into() } else { names.join(", ") }
 }
 
@@ -140,7 +140,7 @@ mod tests {
         (pair.locked().unwrap().open(String::new()).unwrap(), pair.public)
     }
 
-    fn trusting(keys: &[(&str, &PublicKey)]) -> TrustList {
+    fn trust_list(keys: &[(&str, &PublicKey)]) -> TrustList {
         let trusted = keys.iter().map(|&(name, key)| Trusted { name: name.into(), key: key.clone() });
         TrustList::new(trusted.collect())
     }
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn a_signature_counts_for_its_bytes_and_by_a_trusted_key_alone() {
         let ((mine, my_key), (other, other_key)) = (pair(), pair());
-        let list = trusting(&[("her", &other_key), ("me", &my_key)]);
+        let list = trust_list(&[("her", &other_key), ("me", &my_key)]);
         let signature = mine.sign(b"policy", "policy:wide\tversion:1.0.0", Some("for people")).unwrap();
         let signed = list.verify(b"policy", Some(&signature)).unwrap();
         assert_eq!((signed.by.as_str(), signed.key), ("me", my_key.id()));
@@ -163,7 +163,7 @@ mod tests {
         let changed = signature.replace("version:1.0.0", "version:1.0.1");
         assert_eq!(list.verify(b"policy", Some(&changed)), Err(bad));
 
-        let alone = trusting(&[("me", &my_key)]);
+        let alone = trust_list(&[("me", &my_key)]);
         let foreign = other.sign(b"policy", "", None).unwrap();
         let refused = Refusal::Untrusted { key: other_key.id(), known: vec!["me".into()] };
         assert_eq!(alone.verify(b"policy", Some(&foreign)), Err(refused));
@@ -183,10 +183,10 @@ mod tests {
         assert_eq!(forged.id(), my_key.id());
         let signature = mine.sign(b"policy", "", None).unwrap();
         assert!(matches!(
-            trusting(&[("forger", &forged)]).verify(b"policy", Some(&signature)),
+            trust_list(&[("forger", &forged)]).verify(b"policy", Some(&signature)),
             Err(Refusal::Bad { .. })
         ));
-        let both = trusting(&[("forger", &forged), ("me", &my_key)]);
+        let both = trust_list(&[("forger", &forged), ("me", &my_key)]);
         assert_eq!(both.verify(b"policy", Some(&signature)).unwrap().by, "me");
     }
 
@@ -194,7 +194,7 @@ mod tests {
         #[test]
         fn whatever_stands_in_a_signature_is_refused_and_nothing_panics(text in "\\PC{0,200}", cut in 0_usize..300) {
             let (mine, my_key) = pair();
-            let list = trusting(&[("me", &my_key)]);
+            let list = trust_list(&[("me", &my_key)]);
             prop_assert!(list.verify(b"policy", Some(&text)).is_err());
             let signature = mine.sign(b"policy", "x", None).unwrap();
             let shorter: String = signature.chars().take(cut).collect();

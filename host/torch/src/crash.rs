@@ -35,7 +35,7 @@ pub fn mark_in(file: File) -> io::Result<()> {
     let mut before: [libc::sigaction; SIGNALS.len()] = unsafe { std::mem::zeroed() };
     for (signal, before) in SIGNALS.into_iter().zip(&mut before) {
         // SAFETY: no handler is installed, and the present one is written to a place of ours.
-        checked(unsafe { libc::sigaction(signal, ptr::null(), before) })?;
+        check_status(unsafe { libc::sigaction(signal, ptr::null(), before) })?;
     }
     // Set before the first signal can need it.
     let _ = BEFORE.set(before);
@@ -47,12 +47,12 @@ pub fn mark_in(file: File) -> io::Result<()> {
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         // SAFETY: the handler has the signature that SA_SIGINFO asks for, and calls nothing that a
         // handler must not.
-        checked(unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) })?;
+        check_status(unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) })?;
     }
     Ok(())
 }
 
-fn checked(status: libc::c_int) -> io::Result<()> {
+fn check_status(status: libc::c_int) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

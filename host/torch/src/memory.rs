@@ -12,7 +12,7 @@ use tch::Device;
 
 use crate::{
     Error, Result, ffi,
-    pool::{Pool, Refused, reservation},
+    pool::{AllocationError, Pool, reservation},
 };
 
 /// The pool of the CPU's tensors. Never dropped: some may outlive everything else.
@@ -67,7 +67,7 @@ pub fn install() -> Result<()> {
 extern "C" fn allocate(bytes: u64, data: *mut *mut c_void) -> *const c_char {
     let refused = match (POOL.get(), usize::try_from(bytes)) {
         (Some(pool), Ok(bytes)) => pool.allocate(bytes),
-        _ => Err(Refused::System),
+        _ => Err(AllocationError::System),
     };
     match refused {
         Ok(address) => {
@@ -76,8 +76,8 @@ extern "C" fn allocate(bytes: u64, data: *mut *mut c_void) -> *const c_char {
             ptr::null()
         }
         // `Error` knows both by these words.
-        Err(Refused::Limit) => c"memory limit".as_ptr(),
-        Err(Refused::System) => c"out of memory".as_ptr(),
+        Err(AllocationError::Limit) => c"memory limit".as_ptr(),
+        Err(AllocationError::System) => c"out of memory".as_ptr(),
     }
 }
 

@@ -30,7 +30,7 @@ const LEAST_ROUNDING: usize = 32 << 20;
 
 /// The reason why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum AllocationError {
     /// It would pass the limit.
     Limit,
     /// The system has no memory or address space for it.
@@ -87,8 +87,9 @@ impl Pool {
     /// The address of at least `bytes` (not 0), aligned to 64.
     ///
     /// # Errors
-    /// [`Refused`]; nothing has changed then, but that cached memory may have been returned.
-    pub fn allocate(&self, bytes: usize) -> Result<*mut u8, Refused> {
+    /// [`AllocationError`]; nothing has changed then, but that cached memory may have been
+    /// returned.
+    pub fn allocate(&self, bytes: usize) -> Result<*mut u8, AllocationError> {
         self.state().allocate(bytes)
     }
 
@@ -147,12 +148,12 @@ impl Pool {
 }
 
 impl State {
-    fn allocate(&mut self, bytes: usize) -> Result<*mut u8, Refused> {
+    fn allocate(&mut self, bytes: usize) -> Result<*mut u8, AllocationError> {
         if bytes > self.limit.saturating_sub(self.in_use) {
-            return Err(Refused::Limit);
+            return Err(AllocationError::Limit);
         }
         if bytes > self.pages.reserved() {
-            return Err(Refused::System);
+            return Err(AllocationError::System);
         }
         let (offset, fresh) = if bytes <= SMALL { self.take_cell(bytes)? } else { self.take_block(bytes)? };
         self.in_use += bytes;
@@ -163,14 +164,14 @@ impl State {
     }
 
     /// The offset, and whether fresh pages were needed.
-    fn take_block(&mut self, requested: usize) -> Result<(usize, bool), Refused> {
+    fn take_block(&mut self, requested: usize) -> Result<(usize, bool), AllocationError> {
         let bytes = requested.next_multiple_of(PAGE);
         let (offset, fresh) = self.take_range(bytes)?;
         self.blocks.insert(offset, Block::Large { bytes, requested });
         Ok((offset, fresh))
     }
 
-    fn take_cell(&mut self, requested: usize) -> Result<(usize, bool), Refused> {
+    fn take_cell(&mut self, requested: usize) -> Result<(usize, bool), AllocationError> {
         let cell = cell_for(requested);
         let known = self.open.get(&cell).and_then(BTreeSet::first).copied();
         let (start, fresh) = match known {
@@ -183,7 +184,7 @@ impl State {
             }
         };
         let Some(Block::Slab(slab)) = self.blocks.get_mut(&start) else {
-            return Err(Refused::System);
+            return Err(AllocationError::System);
         };
         let offset = start + slab.take(requested);
         if slab.is_full() {
@@ -194,7 +195,7 @@ impl State {
 
     /// Of the free ranges that are large enough, the one that needs the fewest fresh pages: the
     /// smallest, then lowest of those.
-    fn take_range(&mut self, bytes: usize) -> Result<(usize, bool), Refused> {
+    fn take_range(&mut self, bytes: usize) -> Result<(usize, bool), AllocationError> {
         let mut best = None;
         for start in self.ranges.at_least(bytes).take(CANDIDATES) {
             let missing = self.pages.missing(start, bytes);
@@ -205,12 +206,12 @@ impl State {
                 break;
             }
         }
-        let (start, missing) = best.ok_or(Refused::System)?;
+        let (start, missing) = best.ok_or(AllocationError::System)?;
         if missing == 0 {
             self.ranges.take(start, bytes);
             return Ok((start, false));
         }
-        self.pages.back(start, bytes).map_err(|_| Refused::System)?;
+        self.pages.back(start, bytes).map_err(|_| AllocationError::System)?;
         self.ranges.take(start, bytes);
         // Before the new pages are touched, so that the sum never exceeds the limit.
         self.return_cached(self.limit);
@@ -218,7 +219,7 @@ impl State {
             self.give_back(start, bytes);
             // The pages counted a moment ago were never touched: none of them may pass for held.
             self.return_cached(0);
-            return Err(Refused::Limit);
+            return Err(AllocationError::Limit);
         }
         Ok((start, true))
     }

@@ -3,7 +3,7 @@
 //! it.
 
 mod bench;
-mod course;
+mod measurement;
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tilewright_plan::{Dtype, Layout};
 
 use crate::Result;
 use bench::OnDevice;
-use course::{Course, Sizes};
+use measurement::{Measurement, Sizes};
 
 /// About the longest time of a measurement; its preparation and a piece of work that takes too long
 /// come on top.
@@ -164,8 +164,8 @@ pub fn measure(device: Device) -> Result<Measured> {
     let _no_grad = tch::no_grad_guard();
     let sizes = if device == Device::Cpu { &CPU } else { &GPU };
     // The time to wake the device and its libraries says nothing about its speed.
-    let mut bench = OnDevice::awake(device)?;
-    Course::new(&mut bench, sizes).run(MOST)
+    let mut bench = OnDevice::wake(device)?;
+    Measurement::new(&mut bench, sizes).run(MOST)
 }
 
 /// The memory of a convolution that does not depend on its size: on a CPU oneDNN gives each thread

@@ -118,7 +118,7 @@ impl Winograd {
     /// # Errors
     /// The shapes are others, or memory is out.
     pub fn new(weight: &Tensor, bias: &Tensor, upsample: bool) -> Result<Self> {
-        Self::laid_out(&weight.f_unsqueeze(2)?, bias, 1, upsample)
+        Self::lay_out(&weight.f_unsqueeze(2)?, bias, 1, upsample)
     }
 
     /// Lays out weights `[out, into, 3, 3, 3]` over frames, rows and columns and a bias of `out`
@@ -128,10 +128,10 @@ impl Winograd {
     /// # Errors
     /// The shapes are others, or memory is out.
     pub fn causal(weight: &Tensor, bias: &Tensor) -> Result<Self> {
-        Self::laid_out(weight, bias, TAPS, false)
+        Self::lay_out(weight, bias, TAPS, false)
     }
 
-    fn laid_out(weight: &Tensor, bias: &Tensor, taps: usize, upsample: bool) -> Result<Self> {
+    fn lay_out(weight: &Tensor, bias: &Tensor, taps: usize, upsample: bool) -> Result<Self> {
         let (out, into, ..) = weight.size5()?;
         let square = weight.size()[2..] == [taps as i64, 3, 3];
         if !square || bias.size() != [out] || weight.device() != Device::Cpu || out == 0 || into == 0 {

@@ -7,8 +7,8 @@
 //! ```
 
 mod client;
-mod listening;
-mod needs;
+mod requirements;
+mod server_process;
 mod verdicts;
 
 use std::{
@@ -20,7 +20,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 
-use self::needs::Needs;
+use self::requirements::Requirements;
 use crate::{project::Project, tools};
 
 #[derive(Args)]
@@ -82,10 +82,10 @@ impl fmt::Display for Verdict {
 }
 
 /// The requested judges, with all their requirements.
-pub struct Panel<'a> {
+pub struct Judges<'a> {
     project: &'a Project,
     judges: Vec<Judge>,
-    needs: Needs,
+    needs: Requirements,
     /// The program to test, if it isn't to be built.
     program: Option<PathBuf>,
     max_examples: u32,
@@ -93,7 +93,7 @@ pub struct Panel<'a> {
     _lock: File,
 }
 
-impl<'a> Panel<'a> {
+impl<'a> Judges<'a> {
     /// Fetches the requirements of the judges; fails if a judge that was named can't have its own.
     pub fn bring(project: &'a Project, arguments: Arguments) -> Result<Self> {
         let Arguments { which, program, max_examples } = arguments;
@@ -102,7 +102,7 @@ impl<'a> Panel<'a> {
         let is_named = !which.is_empty();
         let judges = if is_named { which } else { Judge::value_variants().to_vec() };
         let lock = lock(project)?;
-        let needs = Needs::bring(project, &judges)?;
+        let needs = Requirements::bring(project, &judges)?;
         for &judge in &judges {
             match needs.missing(judge) {
                 Some(why) if is_named => bail!("{}: {why}", judge.name()),
@@ -125,12 +125,12 @@ impl<'a> Panel<'a> {
             let why = self.needs.missing(judge);
             verdicts.push((judge, why.map_or_else(|| self.verdict(judge), |why| Verdict::LeftOut(why.to_owned()))));
         }
-        summed_up(&verdicts)
+        summarize(&verdicts)
     }
 
     fn verdict(&self, judge: Judge) -> Verdict {
         tools::say(&format!("judging: {}", judge.name()));
-        let verdict = match self.judged(judge) {
+        let verdict = match self.run_judge(judge) {
             Ok(()) => Verdict::Passed,
             Err(error) => Verdict::Found(format!("{error:#} (more above and in {})", self.place(judge).display())),
         };
@@ -139,7 +139,7 @@ impl<'a> Panel<'a> {
     }
 
     /// Runs one judge; fails with its findings.
-    fn judged(&self, judge: Judge) -> Result<()> {
+    fn run_judge(&self, judge: Judge) -> Result<()> {
         let place = self.place(judge);
         if place.exists() {
             fs::remove_dir_all(&place).with_context(|| format!("{}", place.display()))?;
@@ -176,7 +176,7 @@ fn lock(project: &Project) -> Result<File> {
 }
 
 /// A line for each judge. A skipped judge has not passed; it comes last, where it is seen.
-fn summed_up(verdicts: &[(Judge, Verdict)]) -> Result<()> {
+fn summarize(verdicts: &[(Judge, Verdict)]) -> Result<()> {
     println!();
     for (judge, verdict) in verdicts {
         println!("{:11} {verdict}", judge.name());
@@ -203,8 +203,8 @@ mod tests {
     #[test]
     fn only_what_was_found_fails() {
         let left_out = || (Judge::Traces, Verdict::LeftOut("no pip".into()));
-        assert!(summed_up(&[(Judge::Api, Verdict::Passed), left_out()]).is_ok());
-        let found = summed_up(&[(Judge::Metrics, Verdict::Found("no help".into())), left_out()]);
+        assert!(summarize(&[(Judge::Api, Verdict::Passed), left_out()]).is_ok());
+        let found = summarize(&[(Judge::Metrics, Verdict::Found("no help".into())), left_out()]);
         assert_eq!(found.unwrap_err().to_string(), "not as it should be: metrics");
     }
 }

@@ -12,7 +12,7 @@ use std::{env, fs, fs::File, path::Path, process::Command};
 use anyhow::{Context, Result};
 
 use crate::{
-    fetched::{fetch, pip},
+    downloads::{fetch, pip},
     project::Project,
     tools,
 };

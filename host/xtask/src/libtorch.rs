@@ -252,7 +252,7 @@ fn write_if_changed(path: &Path, text: &str) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn laid_out(folder: &Path) {
+    fn lay_out(folder: &Path) {
         fs::create_dir_all(folder.join("torch/lib")).unwrap();
         for library in LINKED {
             fs::write(folder.join("torch/lib").join(library), "library").unwrap();
@@ -263,7 +263,7 @@ mod tests {
     fn only_a_marked_folder_with_libraries_of_full_size_is_whole() {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path();
-        laid_out(folder);
+        lay_out(folder);
         assert!(!is_whole(folder), "no marker yet");
         mark_whole(folder).unwrap();
         assert!(is_whole(folder));
@@ -280,7 +280,7 @@ mod tests {
         for folder in ["tree/torch", "pip/cache", "wheels"] {
             fs::create_dir_all(unfinished.join(folder)).unwrap();
         }
-        laid_out(&home.path().join("cpu"));
+        lay_out(&home.path().join("cpu"));
         clear_leftovers(home.path()).unwrap();
         assert_eq!(fs::read_dir(&unfinished).unwrap().count(), 1);
         assert!(unfinished.join(WHEELS).is_dir() && home.path().join("cpu/torch/lib").is_dir());

@@ -1,12 +1,14 @@
 //! `cargo xtask …`: set-up, build, test, demonstration, judging. Each performs the missing steps
 //! before it, can be run again safely, and may be interrupted at any point.
 
-mod fetched;
+mod downloads;
 mod judge;
 mod languages;
 mod libtorch;
 mod policies;
 mod project;
+#[cfg(test)]
+mod prose;
 mod tools;
 mod wasm;
 mod wheels;
@@ -135,7 +137,7 @@ fn run(step: Step) -> Result<()> {
                 setup(&project, None)?;
             }
             // Before the build, so that a missing requirement is reported at once.
-            let panel = judge::Panel::bring(&project, arguments)?;
+            let panel = judge::Judges::bring(&project, arguments)?;
             if !panel.has_program() {
                 build(&project, &[])?;
             }

@@ -5,7 +5,7 @@ use std::{ffi::OsString, fs, path::Path};
 
 use anyhow::{Context, Result};
 
-use crate::{project::Project, tools, wasm::Way};
+use crate::{project::Project, tools, wasm::WasmCompiler};
 
 /// Compiles every folder of `policies/` but the SDK.
 pub fn compile(project: &Project) -> Result<()> {
@@ -16,7 +16,7 @@ pub fn compile(project: &Project) -> Result<()> {
         .collect();
     names.sort();
     tools::say(&format!("compiling the policies {}", names.join(", ")));
-    let (mut cargo, modules) = Way::find(project)?.cargo(project);
+    let (mut cargo, modules) = WasmCompiler::find(project)?.cargo(project);
     for name in &names {
         cargo.arg("-p").arg(format!("policy-{name}"));
     }

@@ -18,7 +18,7 @@ pub fn say(what: &str) {
 pub fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("{:?} can't be started", command.get_program()))?;
     if !status.success() {
-        bail!("{} failed ({status})", shown(command));
+        bail!("{} failed ({status})", format_command(command));
     }
     Ok(())
 }
@@ -29,7 +29,7 @@ pub fn ask(command: &mut Command) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-fn shown(command: &Command) -> String {
+fn format_command(command: &Command) -> String {
     let words = command.get_args().take(4).map(|word| word.to_string_lossy().into_owned());
     std::iter::once(command.get_program().to_string_lossy().into_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }

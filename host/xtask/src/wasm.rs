@@ -26,7 +26,7 @@ const LEAST: &str = concat!("rustc ", env!("CARGO_PKG_RUST_VERSION"));
 const RUSTUP_LIMIT: Duration = Duration::from_secs(180);
 
 /// A compiler that works.
-pub enum Way {
+pub enum WasmCompiler {
     /// The toolchain has the target's standard library.
     Installed,
     /// Debian's rustc compiles the standard library too.
@@ -36,17 +36,17 @@ pub enum Way {
     },
 }
 
-impl Way {
+impl WasmCompiler {
     /// Finds the first compiler that works, and installs missing parts if possible.
     pub fn find(project: &Project) -> Result<Self> {
         let debian = env::var(FORCE).is_ok_and(|value| value == "debian");
         if !debian && is_installed() {
-            return Ok(Way::Installed);
+            return Ok(WasmCompiler::Installed);
         }
         if !debian && tools::ask(Command::new("rustup").arg("--version")).is_some() {
             tools::say(&format!("adding the target {TARGET}"));
             if add_by_rustup(project) && is_installed() {
-                return Ok(Way::Installed);
+                return Ok(WasmCompiler::Installed);
             }
         }
         let works = || has_sources(Path::new(DEBIAN)) && linker().is_some();
@@ -60,7 +60,7 @@ impl Way {
         tools::ensure(works, &["rustc-web", "rust-web-src", "lld"], &asked)
             .with_context(|| format!("run 'rustup target add {TARGET}', or else"))?;
         let linker = linker().context("no linker for WebAssembly: install lld")?;
-        Ok(Way::Debian { linker })
+        Ok(WasmCompiler::Debian { linker })
     }
 
     /// cargo, ready to compile packages for the target, and the folder of the modules.
@@ -68,8 +68,8 @@ impl Way {
         let mut cargo = project.cargo();
         cargo.args(["build", "--profile", "policy", "--target", TARGET]);
         let target = match self {
-            Way::Installed => project.target(),
-            Way::Debian { linker } => {
+            WasmCompiler::Installed => project.target(),
+            WasmCompiler::Debian { linker } => {
                 // A folder of its own: two compilers would throw each other's work away.
                 let target = project.target().join("debian");
                 cargo
@@ -111,12 +111,12 @@ fn sysroot(rustc: &Path) -> Option<PathBuf> {
 }
 
 /// The compiler that cargo uses.
-fn current() -> PathBuf {
+fn current_compiler() -> PathBuf {
     env::var_os("RUSTC").map_or_else(|| "rustc".into(), PathBuf::from)
 }
 
 fn is_installed() -> bool {
-    sysroot(&current()).is_some_and(|root| root.join("lib/rustlib").join(TARGET).join("lib").is_dir())
+    sysroot(&current_compiler()).is_some_and(|root| root.join("lib/rustlib").join(TARGET).join("lib").is_dir())
 }
 
 /// True if a compiler is installed, recent enough, with the sources of its standard library.
@@ -135,7 +135,7 @@ fn release(version: &str) -> Option<(u32, u32)> {
 /// The toolchain's own linker, or Debian's.
 fn linker() -> Option<PathBuf> {
     let host = format!("lib/rustlib/{}-unknown-linux-gnu/bin/rust-lld", env::consts::ARCH);
-    let own = sysroot(&current()).map(|root| root.join(host));
+    let own = sysroot(&current_compiler()).map(|root| root.join(host));
     own.into_iter()
         .chain([PathBuf::from("/usr/bin/wasm-ld"), PathBuf::from("/usr/bin/wasm-ld-14")])
         .find(|path| path.is_file())

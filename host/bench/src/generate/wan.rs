@@ -2,7 +2,7 @@
 
 /// A decoder's shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct DecoderShape {
     /// The unit of the stages' channels.
     pub base: usize,
     pub latent_channels: usize,
@@ -46,7 +46,7 @@ impl Tensors {
     }
 }
 
-impl Shape {
+impl DecoderShape {
     /// Every tensor of the decoder, with its shape.
     pub fn tensors(self) -> Vec<(String, Vec<usize>)> {
         let Self { base, latent_channels, out, nested } = self;

@@ -8,7 +8,7 @@ use tilewright_plan::terminal::one_line;
 
 use crate::{
     progress::is_shown,
-    signals::{self, Manner},
+    signals::{self, StopMode},
     tell::tell,
 };
 
@@ -26,7 +26,7 @@ impl Waiting {
     /// Starts a measurement that Ctrl-C or SIGTERM (the signal of `timeout`) ends at the next layer
     /// with the results so far; a second signal ends the program.
     pub fn new() -> Self {
-        signals::manner(Manner::Patiently);
+        signals::manner(StopMode::Patiently);
         let bar = is_shown().then(|| {
             let style =
                 ProgressStyle::with_template("[{bar:24}] {pos}/{len}  {elapsed} elapsed, {eta} left  {wide_msg}");
@@ -76,6 +76,6 @@ impl Watch for Waiting {
     }
 
     fn goes_on(&mut self) -> bool {
-        !signals::received()
+        !signals::is_received()
     }
 }

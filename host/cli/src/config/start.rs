@@ -22,10 +22,10 @@ use crate::{
 /// Reports the first thing that keeps a service from starting. Faults of the moment are left to the
 /// start: a port in use, another server in the data folder, a registry that does not answer.
 pub fn check(config: &Config) -> Outcome {
-    checked(config, &CacheDir::User)
+    check_all(config, &CacheDir::User)
 }
 
-fn checked(config: &Config, cache: &CacheDir) -> Outcome {
+fn check_all(config: &Config, cache: &CacheDir) -> Outcome {
     let shipped: Vec<&str> = shipped_names().collect();
     config.check(&shipped)?;
     config.check_presence()?;
@@ -50,7 +50,7 @@ fn checked(config: &Config, cache: &CacheDir) -> Outcome {
 
 /// Opens a model as the service does.
 pub fn model(config: &Config, name: &str, configured: &tilewright_config::Model) -> Outcome<Model> {
-    let wrong = |key: &str, detail: String| Failure::from(config.wrong_at(&format!("models/{name}/{key}"), detail));
+    let wrong = |key: &str, detail: String| Failure::from(config.error_at(&format!("models/{name}/{key}"), detail));
     let family = configured.family.as_deref().map(str::parse::<Family>).transpose();
     let family = family.map_err(|error| wrong("family", error))?;
     let overrides = Overrides { family, scaling: configured.scaling_factor, shift: configured.shift_factor };
@@ -74,7 +74,7 @@ fn address(config: &Config) -> Outcome {
     let taken = TcpListener::bind((address, 0)).map(drop);
     taken.map_err(|error| {
         let detail = format!("can't listen on {address}: {error}: name an address of this machine");
-        config.wrong_at("server/listen", detail).into()
+        config.error_at("server/listen", detail).into()
     })
 }
 
@@ -83,14 +83,14 @@ fn collector(config: &Config) -> Outcome {
     let Some(endpoint) = &config.server.telemetry.otlp else { return Ok(()) };
     endpoint.parse::<Uri>().map(drop).map_err(|error| {
         let detail = format!("'{endpoint}' is no URL of a collector: {error}: write one as in http://127.0.0.1:4318");
-        config.wrong_at("server/telemetry/otlp", detail).into()
+        config.error_at("server/telemetry/otlp", detail).into()
     })
 }
 
 /// Checks that the data folder, or its parent if it is missing, can be written. Nothing is left
 /// there.
 fn data(config: &Config) -> Outcome {
-    let wrong = |detail: String| Failure::from(config.wrong_at("server/data", detail));
+    let wrong = |detail: String| Failure::from(config.error_at("server/data", detail));
     let data = config.server.data_folder();
     let data = data.ok_or_else(|| wrong("there is no home folder to keep jobs in: give [server] data".into()))?;
     let there = data.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("."));
@@ -104,7 +104,7 @@ fn devices(config: &Config) -> Outcome {
     for (name, configured) in config.devices() {
         let Choice::Gpu(place) = configured.device else { continue };
         Machine::find(device::Choice::Gpu(place)).map_err(|error| {
-            Failure::from(config.wrong_at(&format!("devices/{name}/device"), Failure::from(error).to_string()))
+            Failure::from(config.error_at(&format!("devices/{name}/device"), Failure::from(error).to_string()))
         })?;
     }
     Ok(())
@@ -113,10 +113,10 @@ fn devices(config: &Config) -> Outcome {
 /// Checks that a policy can be put in force: it has the configured digest and the required
 /// signature, takes its settings, and passes its gate.
 fn policy(config: &Config, name: &str, configured: &Policy, cache: &CacheDir) -> Outcome {
-    let wrong = |key: &str, detail: String| Failure::from(config.wrong_at(&format!("policies/{name}/{key}"), detail));
+    let wrong = |key: &str, detail: String| Failure::from(config.error_at(&format!("policies/{name}/{key}"), detail));
     let refused = |error: PolicyError| match error {
         PolicyError::Sandbox { .. } => Failure::from(error),
-        error => wrong(&blamed(&error, &configured.set), Failure::from(error).to_string()),
+        error => wrong(&find_key(&error, &configured.set), Failure::from(error).to_string()),
     };
     let host = PolicyHost::new(limits(configured), cache)?;
     let (bytes, origin) = match &configured.source {
@@ -160,7 +160,7 @@ fn limits(configured: &Policy) -> Limits {
 }
 
 /// The key of a policy's table that an error is about.
-fn blamed(error: &PolicyError, set: &[(String, String)]) -> String {
+fn find_key(error: &PolicyError, set: &[(String, String)]) -> String {
     match error {
         PolicyError::UnknownSetting { name, .. } | PolicyError::SettingType { name, .. } => format!("set/{name}"),
         PolicyError::Refused { reason, .. } => {
@@ -202,14 +202,14 @@ mod tests {
             ("[policies.own]\nsource = \"oci://registry.example/Own\"", 2, "registry.example/Own"),
             ("[server]\n[server.telemetry]\notlp = \"http://[\"", 3, "'http://[' is no URL of a collector"),
         ] {
-            let failure = checked(&Config::parse(text, &path).unwrap(), &CacheDir::Off).unwrap_err();
+            let failure = check_all(&Config::parse(text, &path).unwrap(), &CacheDir::Off).unwrap_err();
             let message = failure.to_string();
             assert!(matches!(failure, Failure::Input(_)), "{message}");
             assert!(message.starts_with(&format!("{}:{line}: ", path.display())), "{message}");
             assert!(message.contains(words), "{message}");
         }
         let sound = "[policies.own]\nsource = \"fixed\"\nset = { tile = 256, space = \"blended\" }";
-        checked(&Config::parse(sound, &path).unwrap(), &CacheDir::Off).unwrap();
+        check_all(&Config::parse(sound, &path).unwrap(), &CacheDir::Off).unwrap();
     }
 
     #[test]

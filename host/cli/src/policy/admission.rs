@@ -18,11 +18,11 @@ pub fn signed(policies: &Policies, path: &Path, bytes: &[u8]) -> Outcome {
     }
     let signature = signature(path)?;
     let verified = policies.trusted.verify(bytes, signature.as_deref());
-    verified.map(drop).map_err(|refusal| refused(&path.display().to_string(), Some(path), &refusal))
+    verified.map(drop).map_err(|refusal| refusal_failure(&path.display().to_string(), Some(path), &refusal))
 }
 
 /// The failure of a policy that is refused; `file`: its path, unless it is in a registry.
-pub fn refused(policy: &str, file: Option<&Path>, refusal: &Refusal) -> Failure {
+pub fn refusal_failure(policy: &str, file: Option<&Path>, refusal: &Refusal) -> Failure {
     let asked = format!("{} asks for signed ones (require-signed)", config::shown_path());
     Failure::input(format!("policy {policy}: {refusal}, and {asked}{}", advice(file, refusal)))
 }

@@ -5,7 +5,7 @@ use std::{
     path::Path,
 };
 
-use tilewright_kit::project::{self, Built, ProjectError, Wanted};
+use tilewright_kit::project::{self, BuildOptions, Built, ProjectError};
 use tilewright_plan::bytes;
 use tilewright_policy::CacheDir;
 
@@ -34,10 +34,11 @@ pub fn run(project: &Path, output: Option<&Path>, json: bool, grants: PolicyGran
         files::check_file(files::roles(), "-o", Some(output))?;
         replaces_a_policy_only(output)?;
     }
-    let wanted = Wanted { output: output.map(Path::to_owned), wasi: grants.wasi(), memory_bytes: grants.policy_memory };
+    let wanted =
+        BuildOptions { output: output.map(Path::to_owned), wasi: grants.wasi(), memory_bytes: grants.policy_memory };
     let built = project::build(project, &wanted, &CacheDir::User).inspect_err(|error| {
         // Set off from the program's own line; the last of these is also in it.
-        for line in error.said() {
+        for line in error.last_lines() {
             tell!("  {line}");
         }
     })?;

@@ -17,7 +17,7 @@ use crate::{
 /// Checks one policy. A policy that does not pass is work that failed.
 pub fn run(arguments: &args::Check) -> Outcome {
     let host = super::host(arguments.grants)?.drawing(arguments.seed);
-    let verdict = super::verified(&host, &arguments.policy)?.check(&host, &arguments.set)?;
+    let verdict = super::verify(&host, &arguments.policy)?.check(&host, &arguments.set)?;
     if arguments.json {
         super::print(&verdict)?;
     } else {

@@ -71,7 +71,7 @@ pub fn password(arguments: &Password, is_new: bool, otherwise: &str) -> Outcome<
                 "the key's password is needed, and nobody is here to be asked: {ways}{or}"
             )));
         }
-        None => asked("Password of the key: ")?,
+        None => ask_password("Password of the key: ")?,
     };
     if password.is_empty() {
         return Err(Failure::input("the password is empty"));
@@ -79,14 +79,14 @@ pub fn password(arguments: &Password, is_new: bool, otherwise: &str) -> Outcome<
     if is_new
         && arguments.password_file.is_none()
         && env::var_os(PASSWORD).is_none()
-        && asked("Once more: ")? != password
+        && ask_password("Once more: ")? != password
     {
         return Err(Failure::input("these are two different passwords: nothing was written"));
     }
     Ok(password)
 }
 
-fn asked(prompt: &str) -> Outcome<String> {
+fn ask_password(prompt: &str) -> Outcome<String> {
     rpassword::prompt_password(prompt).map_err(|error| Failure::input(format!("no password can be asked for: {error}")))
 }
 

@@ -45,14 +45,14 @@ pub fn run(arguments: &Pull) -> Outcome {
     output::writable(&path)?;
     files::roles().writes("-o", &path).writes("the signature", &signature_path(&path)).check()?;
     build::replaces_a_policy_only(&path)?;
-    let policies = config::current()?.policies;
+    let policies = config::load()?.policies;
     let client = push::client(&arguments.reference, &arguments.connection, arguments.grants)?;
     let pulled = client.pull(&arguments.reference)?;
     let shown = arguments.reference.to_string();
     let verified = policies.trusted.verify(&pulled.wasm, pulled.signature.as_deref());
     let (signed, untrusted_key) = match verified {
         Ok(signed) => (Some(signed), None),
-        Err(refusal) if policies.require_signed => return Err(admission::refused(&shown, None, &refusal)),
+        Err(refusal) if policies.require_signed => return Err(admission::refusal_failure(&shown, None, &refusal)),
         Err(Refusal::Unsigned) => (None, None),
         Err(Refusal::Untrusted { key, .. }) => (None, Some(key)),
         // A file with an invalid signature of a trusted key is never kept.
@@ -68,7 +68,7 @@ pub fn run(arguments: &Pull) -> Outcome {
         Some(Binding::Loose(lack)) => Some(lack),
         Some(Binding::Bound) | None => None,
     };
-    let policy = sign::described(&super::host(arguments.grants)?, Path::new(&shown), &pulled.wasm)?;
+    let policy = sign::inspect(&super::host(arguments.grants)?, Path::new(&shown), &pulled.wasm)?;
     keep(&path, &pulled)?;
     let report = Report {
         file: path.display().to_string(),
@@ -81,15 +81,15 @@ pub fn run(arguments: &Pull) -> Outcome {
         unbound,
         untrusted_key,
     };
-    if arguments.connection.json { super::print(&report) } else { tell(&report) }
+    if arguments.connection.json { super::print(&report) } else { print_report(&report) }
 }
 
 /// Writes both files atomically; existing ones are replaced only after both are complete. The
 /// existing signature goes first: it would speak of another file.
 fn keep(path: &Path, pulled: &Pulled) -> Outcome {
     let beside = signature_path(path);
-    let kept = written(path, &pulled.wasm).and_then(|policy| {
-        let signature = pulled.signature.as_ref().map(|text| written(&beside, text.as_bytes())).transpose()?;
+    let kept = write_temporary(path, &pulled.wasm).and_then(|policy| {
+        let signature = pulled.signature.as_ref().map(|text| write_temporary(&beside, text.as_bytes())).transpose()?;
         match fs::remove_file(&beside) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -101,14 +101,14 @@ fn keep(path: &Path, pulled: &Pulled) -> Outcome {
 }
 
 /// A complete temporary file for this path.
-fn written(path: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
+fn write_temporary(path: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
     let mut file = tilewright_outputs::temporary(path, ".tmp")?;
     file.as_file_mut().write_all(bytes)?;
     file.as_file().sync_all()?;
     Ok(file)
 }
 
-fn tell(report: &Report) -> Outcome {
+fn print_report(report: &Report) -> Outcome {
     let Report { file, name, version, reference, signed, unbound, untrusted_key, .. } = report;
     if let Some(lack) = unbound {
         tell!("note: policy {reference}: {lack}");

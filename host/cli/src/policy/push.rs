@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde::Serialize;
 use tilewright_policy::{Inspection, Kind};
-use tilewright_registry::{About, Binding, Client, Credentials, Limits, Pushed, Reference, Statement};
+use tilewright_registry::{ArtifactInfo, Binding, Client, Credentials, Limits, Pushed, Reference, Statement};
 use tilewright_signing::{KeyId, Refusal, comment_of, key_of};
 
 use super::{admission, sign};
@@ -30,13 +30,13 @@ struct Report {
 pub fn run(arguments: &Push) -> Outcome {
     let host = super::host(arguments.grants)?;
     let bytes = host.read_file(&arguments.file)?;
-    let policy = sign::described(&host, &arguments.file, &bytes)?;
+    let policy = sign::inspect(&host, &arguments.file, &bytes)?;
     let signature = admission::signature(&arguments.file)?;
     let file = arguments.file.display();
     let key = signature.as_deref().map(key_of).transpose();
     let key = key.map_err(|refusal| Failure::input(format!("policy {file}: {refusal}")))?;
     // The owner can mend it before others see it.
-    if let Err(bad @ Refusal::Bad { .. }) = config::current()?.policies.trusted.verify(&bytes, signature.as_deref()) {
+    if let Err(bad @ Refusal::Bad { .. }) = config::load()?.policies.trusted.verify(&bytes, signature.as_deref()) {
         return Err(Failure::input(format!("policy {file}: {bad}, or sign it again")));
     }
     // No pull would accept it under this name.
@@ -64,8 +64,8 @@ pub fn client(reference: &Reference, connection: &Connection, grants: PolicyGran
     Ok(Client::new(reference, credentials, connection.plain_http, limits)?)
 }
 
-fn about(policy: &Inspection) -> About {
-    About {
+fn about(policy: &Inspection) -> ArtifactInfo {
+    ArtifactInfo {
         name: policy.description.name.clone(),
         version: policy.description.version.clone(),
         summary: policy.description.summary.clone(),

@@ -44,7 +44,7 @@ pub fn swap(arguments: &Swap) -> Outcome {
         Some(digest) if digest.starts_with("sha256:") => drop(body.insert("digest".into(), digest.into())),
         Some(reference) if reference.starts_with("oci://") => drop(body.insert("source".into(), reference.into())),
         Some(file) if PolicyHost::names_file(file) => {
-            drop(body.insert("digest".into(), server.uploaded(Path::new(file), segment(&arguments.name)?)?.into()));
+            drop(body.insert("digest".into(), server.upload(Path::new(file), segment(&arguments.name)?)?.into()));
         }
         Some(name) if shipped_names().any(|shipped| shipped == name) => drop(body.insert("source".into(), name.into())),
         Some(name) => {
@@ -62,17 +62,17 @@ pub fn swap(arguments: &Swap) -> Outcome {
     }
     let path = format!("/v1/policies/{}/swap", segment(&arguments.name)?);
     let policy = server.ask(Method::POST, &path, "application/json", json!(body).to_string().as_bytes())?;
-    tell(&policy, arguments.server.json)
+    print_policy(&policy, arguments.server.json)
 }
 
 /// Puts the previous revision in force again.
 pub fn roll_back(arguments: &Rollback) -> Outcome {
     let server = Server::new(&arguments.server)?;
     let path = format!("/v1/policies/{}/rollback", segment(&arguments.name)?);
-    tell(&server.ask(Method::POST, &path, "application/json", b"{}")?, arguments.server.json)
+    print_policy(&server.ask(Method::POST, &path, "application/json", b"{}")?, arguments.server.json)
 }
 
-fn tell(policy: &Value, as_json: bool) -> Outcome {
+fn print_policy(policy: &Value, as_json: bool) -> Outcome {
     if as_json {
         return super::print(policy);
     }
@@ -120,7 +120,7 @@ struct Server {
 
 impl Server {
     fn new(arguments: &ServerArguments) -> Outcome<Self> {
-        let configured = config::current()?.server;
+        let configured = config::load()?.server;
         let scheme = if configured.tls.is_some() { "https" } else { "http" };
         let mut address = configured.listen;
         if address.ip().is_unspecified() {
@@ -136,7 +136,7 @@ impl Server {
         // The configuration's token is for the configuration's server.
         let file = arguments.token_file.clone().or(configured.token_file.filter(|_| is_local));
         let token = file.map(|file| {
-            Ok::<_, Failure>(String::from_utf8_lossy(&super::bounded(&file, CREDENTIAL)?).trim().to_owned())
+            Ok::<_, Failure>(String::from_utf8_lossy(&super::read_bounded(&file, CREDENTIAL)?).trim().to_owned())
         });
         let config = Agent::config_builder()
             .tls_config(tls(arguments)?)
@@ -148,7 +148,7 @@ impl Server {
     }
 
     /// Uploads a module and its signature; returns its digest.
-    fn uploaded(&self, file: &Path, policy: &str) -> Outcome<String> {
+    fn upload(&self, file: &Path, policy: &str) -> Outcome<String> {
         // The server decides on the policy's grants.
         let grants = PolicyGrants { wasi: Some(WasiArgument::Inert), ..PolicyGrants::default() };
         let bytes = super::host(grants)?.read_file(file)?;

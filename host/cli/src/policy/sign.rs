@@ -30,7 +30,7 @@ pub fn run(arguments: &Sign) -> Outcome {
     roles.writes("the signature", &path).check()?;
     let host = super::host(arguments.grants)?;
     let bytes = host.read_file(&arguments.file)?;
-    let policy = described(&host, &arguments.file, &bytes)?;
+    let policy = inspect(&host, &arguments.file, &bytes)?;
     if others_can_read(&arguments.key) {
         tracing::warn!("{}: others can read this secret key: chmod 600 it", arguments.key.display());
     }
@@ -58,7 +58,7 @@ pub fn run(arguments: &Sign) -> Outcome {
 
 /// Inspects a policy: a file that is not one is neither signed nor pushed, nor kept when it is
 /// pulled.
-pub fn described(host: &PolicyHost, file: &Path, bytes: &[u8]) -> Outcome<Inspection> {
+pub fn inspect(host: &PolicyHost, file: &Path, bytes: &[u8]) -> Outcome<Inspection> {
     Ok(host.load(&file.display().to_string(), bytes)?.inspection().clone())
 }
 

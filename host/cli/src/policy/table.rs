@@ -47,7 +47,7 @@ pub fn run(arguments: &Table) -> Outcome {
 /// Adds a file: a sweep's report is one object over many lines, records are one a line.
 fn take(builder: &mut Builder, path: &Path) -> Outcome {
     let wrong = |what: &dyn std::fmt::Display| Failure::input(format!("{}: {what}", path.display()));
-    let text = super::bounded(path, MOST_TABLE_BYTES)?;
+    let text = super::read_bounded(path, MOST_TABLE_BYTES)?;
     if text.iter().all(u8::is_ascii_whitespace) {
         return Err(wrong(&"empty"));
     }

@@ -14,7 +14,7 @@ use super::{Language, ProjectError, shrink, toolchain};
 
 /// The options of a build.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct BuildOptions {
     /// The path of the policy; by default in the project, under the folder's name.
     pub output: Option<PathBuf>,
     /// Keeps the imports of WASI of the language's runtime, so that its output reaches the policy's
@@ -55,7 +55,7 @@ pub struct Built {
 ///
 /// # Errors
 /// Any [`ProjectError`]; an existing file stays.
-pub fn build(project: &Path, wanted: &Wanted, cache: &CacheDir) -> Result<Built, ProjectError> {
+pub fn build(project: &Path, wanted: &BuildOptions, cache: &CacheDir) -> Result<Built, ProjectError> {
     let language = Language::of(project)?;
     let project = fs::canonicalize(project).map_err(ProjectError::file(project))?;
     let path = wanted.output.clone().unwrap_or_else(|| {
@@ -94,10 +94,10 @@ pub fn build(project: &Path, wanted: &Wanted, cache: &CacheDir) -> Result<Built,
 
 /// The smallest component that does the same.
 fn component(origin: &str, made: &[u8]) -> Result<Vec<u8>, ProjectError> {
-    let small = shrink::shrunk(made);
+    let small = shrink::shrink(made);
     if Kind::of(&small) == Some(Kind::CoreModule) {
-        let module = toolchain::optimised(&small).unwrap_or(small);
-        return Ok(shrink::shrunk(&as_component(origin, &module)?));
+        let module = toolchain::optimise(&small).unwrap_or(small);
+        return Ok(shrink::shrink(&as_component(origin, &module)?));
     }
     Ok(small)
 }

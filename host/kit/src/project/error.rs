@@ -84,7 +84,7 @@ impl ProjectError {
     }
 
     /// The last lines of the tool-chain that failed.
-    pub fn said(&self) -> &[String] {
+    pub fn last_lines(&self) -> &[String] {
         match self {
             Self::Tool { said, .. } => said,
             _ => &[],

@@ -13,11 +13,11 @@ const MODULE: [u8; 4] = [1, 0, 0, 0];
 
 /// The same module or component without custom sections; unchanged if it is damaged, which loading
 /// it will report.
-pub(super) fn shrunk(wasm: &[u8]) -> Vec<u8> {
-    stripped(wasm).unwrap_or_else(|| wasm.to_vec())
+pub(super) fn shrink(wasm: &[u8]) -> Vec<u8> {
+    strip(wasm).unwrap_or_else(|| wasm.to_vec())
 }
 
-fn stripped(wasm: &[u8]) -> Option<Vec<u8>> {
+fn strip(wasm: &[u8]) -> Option<Vec<u8>> {
     let (header, mut rest) = wasm.split_at_checked(HEADER)?;
     let is_component = header[4..] != MODULE;
     let mut kept = header.to_vec();
@@ -30,7 +30,7 @@ fn stripped(wasm: &[u8]) -> Option<Vec<u8>> {
         }
         kept.push(id);
         if is_component && NESTED.contains(&id) {
-            let inner = stripped(contents)?;
+            let inner = strip(contents)?;
             put_leb(&mut kept, inner.len());
             kept.extend(inner);
         } else {
@@ -82,10 +82,10 @@ mod tests {
                 .count()
         };
         for wasm in [inner, outer] {
-            let small = shrunk(&wasm);
+            let small = shrink(&wasm);
             assert!(words(&wasm) > 0 && words(&small) == 0 && small.len() < wasm.len());
             wasmparser::Validator::new().validate_all(&small).unwrap();
-            assert_eq!(shrunk(&small), small);
+            assert_eq!(shrink(&small), small);
         }
     }
 
@@ -94,9 +94,9 @@ mod tests {
         let module = wat::parse_str("(module (func $f) (memory 1))").unwrap();
         for end in 0..module.len() {
             let cut = &module[..end];
-            let kept = shrunk(cut);
+            let kept = shrink(cut);
             assert!(kept == cut || end >= HEADER, "{end}");
         }
-        assert_eq!(shrunk(b"\0asm\x01\0\0\0\x01\xff\xff\xff\xff\xff"), b"\0asm\x01\0\0\0\x01\xff\xff\xff\xff\xff");
+        assert_eq!(shrink(b"\0asm\x01\0\0\0\x01\xff\xff\xff\xff\xff"), b"\0asm\x01\0\0\0\x01\xff\xff\xff\xff\xff");
     }
 }

@@ -76,7 +76,7 @@ pub(super) fn files(language: Language, name: &str) -> Result<Vec<File>, Project
         Language::Python => (PYTHON, "wit/policy.wit"),
         Language::Js => (JS, "wit/policy.wit"),
     };
-    let mut files: Vec<File> = template.iter().map(|(path, text)| (*path, filled(text, name))).collect();
+    let mut files: Vec<File> = template.iter().map(|(path, text)| (*path, fill_placeholders(text, name))).collect();
     files.push((contract_at, CONTRACT.to_owned()));
     match language {
         Language::Rust => {
@@ -89,7 +89,7 @@ pub(super) fn files(language: Language, name: &str) -> Result<Vec<File>, Project
 }
 
 /// A template's text with its `{{…}}` filled in.
-fn filled(text: &str, name: &str) -> String {
+fn fill_placeholders(text: &str, name: &str) -> String {
     text.replace("{{name}}", name)
         // npm allows no capitals.
         .replace("{{name_lower}}", &name.to_ascii_lowercase())

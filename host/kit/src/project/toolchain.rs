@@ -16,7 +16,7 @@ const TARGET: &str = "wasm32-unknown-unknown";
 const SAID: usize = 20;
 
 /// The output of a tool-chain.
-pub(super) struct Made {
+pub(super) struct ToolOutput {
     /// The program that made it.
     pub tool: String,
     /// A core module or a component.
@@ -27,7 +27,7 @@ pub(super) struct Made {
 
 /// Runs the tool-chain of a project's language. `with_wasi` keeps imports of WASI, if the
 /// language's runtime has them.
-pub(super) fn make(project: &Path, language: Language, with_wasi: bool) -> Result<Made, ProjectError> {
+pub(super) fn make(project: &Path, language: Language, with_wasi: bool) -> Result<ToolOutput, ProjectError> {
     match language {
         Language::Rust => rust(project),
         Language::C => c(project),
@@ -36,8 +36,8 @@ pub(super) fn make(project: &Path, language: Language, with_wasi: bool) -> Resul
     }
 }
 
-fn rust(project: &Path) -> Result<Made, ProjectError> {
-    if asked(Command::new("cargo").arg("--version")).is_none() {
+fn rust(project: &Path) -> Result<ToolOutput, ProjectError> {
+    if read_output(Command::new("cargo").arg("--version")).is_none() {
         return missing("Rust", "install it from https://rustup.rs");
     }
     let mut cargo = Command::new("cargo");
@@ -55,7 +55,7 @@ fn rust(project: &Path) -> Result<Made, ProjectError> {
         let detail = "Cargo.toml needs one library, with crate-type = [\"cdylib\"]".into();
         return Err(ProjectError::NoOutput { tool: "cargo".into(), detail });
     };
-    Ok(Made { tool: "cargo".into(), wasm: fs::read(module).map_err(ProjectError::file(module))?, remarks })
+    Ok(ToolOutput { tool: "cargo".into(), wasm: fs::read(module).map_err(ProjectError::file(module))?, remarks })
 }
 
 /// The module in one of cargo's messages, if it belongs to this manifest.
@@ -68,7 +68,7 @@ fn artifact(message: &str, manifest: &Path) -> Option<PathBuf> {
 
 /// True if the compiler that cargo uses in this folder has the target's standard library.
 fn has_target(project: &Path) -> bool {
-    let root = asked(Command::new("rustc").args(["--print", "sysroot"]).current_dir(project));
+    let root = read_output(Command::new("rustc").args(["--print", "sysroot"]).current_dir(project));
     root.is_some_and(|root| Path::new(&root).join("lib/rustlib").join(TARGET).join("lib").is_dir())
 }
 
@@ -76,8 +76,9 @@ fn has_target(project: &Path) -> bool {
 /// linker for WebAssembly.
 fn from_source(cargo: &mut Command, project: &Path) -> Result<(), ProjectError> {
     const DEBIAN: &str = "/usr/bin/rustc";
-    let root =
-        |rustc: &str| asked(Command::new(rustc).args(["--print", "sysroot"]).current_dir(project)).map(PathBuf::from);
+    let root = |rustc: &str| {
+        read_output(Command::new(rustc).args(["--print", "sysroot"]).current_dir(project)).map(PathBuf::from)
+    };
     let sources = root(DEBIAN).filter(|root| root.join("lib/rustlib/src/rust/library/std/Cargo.toml").is_file());
     let own = root("rustc")
         .map(|root| root.join(format!("lib/rustlib/{}-unknown-linux-gnu/bin/rust-lld", env::consts::ARCH)));
@@ -122,14 +123,14 @@ const C_COMPILERS: [(&[&str], &[&str]); 3] = [
     (&["python3", "-m", "ziglang", "cc"], &["-target", "wasm32-freestanding", "-fno-sanitize=undefined"]),
 ];
 
-fn c(project: &Path) -> Result<Made, ProjectError> {
+fn c(project: &Path) -> Result<ToolOutput, ProjectError> {
     let works = |words: &[&str]| match words {
         ["clang"] => {
-            let targets = asked(Command::new("clang").arg("--print-targets"));
+            let targets = read_output(Command::new("clang").arg("--print-targets"));
             targets.is_some_and(|targets| targets.contains("wasm32"))
-                && asked(Command::new("wasm-ld").arg("--version")).is_some()
+                && read_output(Command::new("wasm-ld").arg("--version")).is_some()
         }
-        _ => asked(Command::new(words[0]).args(&words[1..]).arg("--version")).is_some(),
+        _ => read_output(Command::new(words[0]).args(&words[1..]).arg("--version")).is_some(),
     };
     let Some((words, options)) = C_COMPILERS.iter().find(|(words, _)| works(words)) else {
         return missing(
@@ -151,12 +152,12 @@ fn c(project: &Path) -> Result<Made, ProjectError> {
     let tool = words.join(" ");
     let (_, remarks) = run(&tool, compiler.current_dir(project))?;
     let module = project.join("build/policy.wasm");
-    Ok(Made { tool, wasm: fs::read(&module).map_err(ProjectError::file(&module))?, remarks })
+    Ok(ToolOutput { tool, wasm: fs::read(&module).map_err(ProjectError::file(&module))?, remarks })
 }
 
-fn python(project: &Path, with_wasi: bool) -> Result<Made, ProjectError> {
+fn python(project: &Path, with_wasi: bool) -> Result<ToolOutput, ProjectError> {
     let tool = "componentize-py";
-    if asked(Command::new(tool).arg("--version")).is_none() {
+    if read_output(Command::new(tool).arg("--version")).is_none() {
         return missing(
             "componentize-py",
             "run 'pip install -r requirements.txt' in the project, or put it on the PATH",
@@ -181,19 +182,19 @@ fn python(project: &Path, with_wasi: bool) -> Result<Made, ProjectError> {
         componentize.arg("--stub-wasi");
     }
     let (_, remarks) = run(tool, &mut componentize)?;
-    Ok(Made { tool: tool.into(), wasm: fs::read(&made).map_err(ProjectError::file(&made))?, remarks })
+    Ok(ToolOutput { tool: tool.into(), wasm: fs::read(&made).map_err(ProjectError::file(&made))?, remarks })
 }
 
-fn js(project: &Path, with_wasi: bool) -> Result<Made, ProjectError> {
+fn js(project: &Path, with_wasi: bool) -> Result<ToolOutput, ProjectError> {
     let own = project.join("node_modules/.bin/componentize-qjs");
     let tool = if own.exists() { fs::canonicalize(&own).unwrap_or(own) } else { "componentize-qjs".into() };
-    if asked(Command::new("node").arg("--version")).is_none() {
+    if read_output(Command::new("node").arg("--version")).is_none() {
         return missing(
             "Node.js",
             "install version 20 or later from https://nodejs.org (on Debian: apt install nodejs npm)",
         );
     }
-    if asked(Command::new(&tool).arg("--help")).is_none() {
+    if read_output(Command::new(&tool).arg("--help")).is_none() {
         return missing("componentize-qjs", "run 'npm install' in the project");
     }
     let aside = tempfile::tempdir().map_err(ProjectError::file(env::temp_dir()))?;
@@ -207,16 +208,16 @@ fn js(project: &Path, with_wasi: bool) -> Result<Made, ProjectError> {
     }
     run("componentize-qjs", &mut componentize)?;
     let wasm = fs::read(&made).map_err(ProjectError::file(&made))?;
-    Ok(Made { tool: "componentize-qjs".into(), wasm, remarks: Vec::new() })
+    Ok(ToolOutput { tool: "componentize-qjs".into(), wasm, remarks: Vec::new() })
 }
 
 /// Binaryen's optimiser on a core module, if it is installed and makes it smaller.
-pub(super) fn optimised(module: &[u8]) -> Option<Vec<u8>> {
-    asked(Command::new("wasm-opt").arg("--version"))?;
+pub(super) fn optimise(module: &[u8]) -> Option<Vec<u8>> {
+    read_output(Command::new("wasm-opt").arg("--version"))?;
     let aside = tempfile::tempdir().ok()?;
     let (from, to) = (aside.path().join("from.wasm"), aside.path().join("to.wasm"));
     fs::write(&from, module).ok()?;
-    asked(Command::new("wasm-opt").args(["-Oz", "--strip-debug"]).arg(&from).arg("-o").arg(&to))?;
+    read_output(Command::new("wasm-opt").args(["-Oz", "--strip-debug"]).arg(&from).arg("-o").arg(&to))?;
     fs::read(&to).ok().filter(|smaller| smaller.len() < module.len())
 }
 
@@ -225,7 +226,7 @@ fn missing<T>(what: &'static str, advice: &str) -> Result<T, ProjectError> {
 }
 
 /// A command's output; none if it can't be run or fails.
-fn asked(command: &mut Command) -> Option<String> {
+fn read_output(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
@@ -264,7 +265,7 @@ mod tests {
         let script = "echo first >&2; for i in $(seq 30); do echo line $i >&2; done; exit 3";
         let Err(error) = run("sh", Command::new("sh").args(["-c", script])) else { panic!("it fails") };
         assert_eq!(error.to_string(), "sh failed (exit status 3): line 30");
-        assert_eq!((error.said().len(), error.said()[0].as_str()), (SAID, "line 11"));
+        assert_eq!((error.last_lines().len(), error.last_lines()[0].as_str()), (SAID, "line 11"));
         let (output, said) = run("sh", Command::new("sh").args(["-c", "echo out; echo remark >&2"])).unwrap();
         assert_eq!((output.as_str(), said), ("out\n", vec!["remark".to_owned()]));
         assert!(run("nowhere", &mut Command::new("/nowhere/at-all")).is_err());

@@ -88,7 +88,7 @@ impl Decoder {
         );
         command.args(["-vf", &filter, "-r", &rate.to_string()]);
         command.args(["-f", "rawvideo", "-pix_fmt", "rgb24", "pipe:1"]).stdout(Stdio::piped());
-        let process = Process::limited(&mut command, path, &DECODING)?;
+        let process = Process::spawn_limited(&mut command, path, &DECODING)?;
         Ok(Self { process, path: path.to_owned(), shape, rate, read: 0, ended: false })
     }
 
@@ -119,7 +119,7 @@ impl Decoder {
         }
         self.ended = true;
         let failed = |reason| Error::Ffmpeg { path: self.path.clone(), reason, reading: true };
-        let said = self.process.end().map_err(unnamed).map_err(failed)?.map(unnamed);
+        let said = self.process.end().map_err(strip_name).map_err(failed)?.map(strip_name);
         let shown = self.path.display();
         match said {
             _ if self.read == 0 => return Err(failed(said.unwrap_or_else(|| "there are no frames".to_owned()))),
@@ -134,17 +134,17 @@ impl Decoder {
 }
 
 /// A program's message without its name for the file.
-fn unnamed(said: String) -> String {
+fn strip_name(said: String) -> String {
     said.replace(&format!("{INPUT}: "), "").replace("/proc/self/fd/0: ", "")
 }
 
 /// The shape and rate by a video's header.
-pub(crate) fn probed(path: &Path) -> Result<(Shape, Rate)> {
+pub(crate) fn probe_file(path: &Path) -> Result<(Shape, Rate)> {
     probe(path, picture::open(path)?.into_inner())
 }
 
 #[derive(Deserialize)]
-struct Tagged {
+struct TagsDocument {
     #[serde(default)]
     format: Container,
 }
@@ -159,21 +159,21 @@ struct Container {
 pub(crate) fn tags(path: &Path) -> Result<Texts> {
     let mut command = quiet(&find("ffprobe", NEED)?);
     command.args(GUARD).args(["-of", "json", "-show_entries", "format_tags", INPUT]);
-    let text = said_of(path, picture::open(path)?.into_inner(), &mut command, 32 << 20)?;
-    let found: Tagged =
+    let text = read_output(path, picture::open(path)?.into_inner(), &mut command, 32 << 20)?;
+    let found: TagsDocument =
         serde_json::from_slice(&text).map_err(|_| Error::input(path, "has no tags that can be read"))?;
     // Matroska does not keep the case of a keyword.
     Ok(found.format.tags.into_iter().map(|(keyword, text)| (keyword.to_lowercase(), text)).collect())
 }
 
 /// The output of ffprobe for an open file, cut off after `most` bytes.
-fn said_of(path: &Path, input: File, command: &mut Command, most: u64) -> Result<Vec<u8>> {
-    let mut process = Process::limited(command.stdin(input).stdout(Stdio::piped()), path, &PROBING)?;
+fn read_output(path: &Path, input: File, command: &mut Command, most: u64) -> Result<Vec<u8>> {
+    let mut process = Process::spawn_limited(command.stdin(input).stdout(Stdio::piped()), path, &PROBING)?;
     let mut text = Vec::new();
     if let Some(pipe) = process.child.stdout.take() {
         pipe.take(most).read_to_end(&mut text).map_err(|error| Error::read(path, error))?;
     }
-    let failed = |reason| Error::Ffmpeg { path: path.to_owned(), reason: unnamed(reason), reading: true };
+    let failed = |reason| Error::Ffmpeg { path: path.to_owned(), reason: strip_name(reason), reading: true };
     process.end().map_err(failed)?;
     Ok(text)
 }
@@ -183,7 +183,7 @@ fn probe(path: &Path, input: File) -> Result<(Shape, Rate)> {
     command.args(GUARD).args(["-select_streams", "v:0", "-count_packets", "-of", "json", "-show_entries"]);
     command.arg("stream=width,height,avg_frame_rate,r_frame_rate,nb_read_packets:stream_side_data=rotation");
     command.arg(INPUT);
-    let text = said_of(path, input, &mut command, 1 << 20)?;
+    let text = read_output(path, input, &mut command, 1 << 20)?;
     let found: Probe = serde_json::from_slice(&text).map_err(|_| Error::input(path, "holds no video"))?;
     let stream = found.streams.into_iter().next().ok_or_else(|| Error::input(path, "holds no video"))?;
     let (mut width, mut height) = (stream.width, stream.height);

@@ -9,7 +9,7 @@ use std::{
 
 use tempfile::NamedTempFile;
 
-use super::{Process, Recipe, file, find, quiet};
+use super::{EncoderSettings, Process, file, find, quiet};
 use crate::{
     error::{Error, Result},
     frame::{Pixels, Rate},
@@ -36,7 +36,7 @@ pub(crate) struct Encoder {
 impl Encoder {
     /// Starts ffmpeg for frames of this size, in pixels.
     pub fn begin(
-        recipe: &Recipe,
+        recipe: &EncoderSettings,
         name: &Path,
         output: &Output,
         size: (u32, u32),
@@ -120,7 +120,7 @@ fn write_tags(name: &Path, output: &Output, texts: &Texts) -> io::Result<Option<
     }
     let mut lines = String::from(";FFMETADATA1\n");
     for (keyword, text) in texts {
-        let _ = writeln!(lines, "{}={}", escaped(keyword), escaped(text));
+        let _ = writeln!(lines, "{}={}", escape(keyword), escape(text));
     }
     let mut tags = output.temporary(name, ".txt")?;
     tags.as_file_mut().write_all(lines.as_bytes())?;
@@ -128,7 +128,7 @@ fn write_tags(name: &Path, output: &Output, texts: &Texts) -> io::Result<Option<
     Ok(Some(tags))
 }
 
-fn escaped(text: &str) -> String {
+fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for character in text.chars().filter(|&character| character != '\0') {
         if matches!(character, '=' | ';' | '#' | '\\' | '\n') {

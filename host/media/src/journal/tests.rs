@@ -128,7 +128,7 @@ fn what_has_no_frame_to_go_on_from_is_swept() {
     assert!(samples::is_empty(folder.path()), "nothing is made");
     let (mut journal, _) = Journal::open(&output, "job", SHAPE).unwrap();
     fill(&mut journal, 0, 0..2);
-    assert_eq!(journal.kept(), 0, "nothing is committed");
+    assert_eq!(journal.resumable_frames(), 0, "nothing is committed");
     assert!(!Journal::is_begun(&path));
     sweep();
     assert!(samples::is_empty(folder.path()));
@@ -138,14 +138,14 @@ fn what_has_no_frame_to_go_on_from_is_swept() {
     fill(&mut journal, 0, 0..2);
     journal.commit().unwrap();
     fill(&mut journal, 1, 0..1);
-    assert_eq!(journal.kept(), 2);
+    assert_eq!(journal.resumable_frames(), 2);
     sweep();
     assert!(Journal::is_begun(&path));
     drop(journal);
     // Damaged frames are not resumed from.
     File::options().write(true).open(path.join(frames_name(0))).unwrap().set_len(10).unwrap();
     let (journal, done) = Journal::open(&output, "job", SHAPE).unwrap();
-    assert_eq!((done, journal.kept()), (vec![0, 0], 0));
+    assert_eq!((done, journal.resumable_frames()), (vec![0, 0], 0));
     journal.remove().unwrap();
     assert!(samples::is_empty(folder.path()));
 }

@@ -21,7 +21,7 @@ pub fn name_of(path: &Path) -> OsString {
 }
 
 /// The path with a number in the place of `{n}`.
-pub fn numbered(path: &Path, number: u64) -> PathBuf {
+pub fn insert_number(path: &Path, number: u64) -> PathBuf {
     let name = name_of(path);
     let (before, after) = around(&name);
     path.with_file_name(OsString::from_vec([before, number.to_string().as_bytes(), after].concat()))

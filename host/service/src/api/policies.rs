@@ -117,7 +117,7 @@ pub struct PolicyBody {
 impl From<SlotFacts> for PolicyBody {
     fn from(facts: SlotFacts) -> Self {
         let refused = facts.refused.into_iter().map(|refused| {
-            let tilewright_rollout::Refused { time, origin, why } = refused;
+            let tilewright_rollout::RefusedModule { time, origin, why } = refused;
             RefusedBody { time, origin, why }
         });
         Self {

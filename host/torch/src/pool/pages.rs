@@ -93,7 +93,7 @@ impl Pages {
 
     /// The number of granules of a range that have no memory yet; the range is not empty.
     pub fn missing(&self, offset: usize, bytes: usize) -> usize {
-        self.held[touched(offset, bytes)].iter().filter(|held| !**held).count()
+        self.held[granules(offset, bytes)].iter().filter(|held| !**held).count()
     }
 
     /// Lets a range be written to and counts its granules as held.
@@ -101,7 +101,7 @@ impl Pages {
     /// # Errors
     /// The system does not let it have memory; nothing has changed.
     pub fn back(&mut self, offset: usize, bytes: usize) -> io::Result<()> {
-        let granules = touched(offset, bytes);
+        let granules = granules(offset, bytes);
         let end = granules.end * GRANULE;
         if end > self.committed {
             let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -179,6 +179,6 @@ impl Drop for Pages {
 }
 
 /// The granules that a range touches.
-fn touched(offset: usize, bytes: usize) -> Range<usize> {
+fn granules(offset: usize, bytes: usize) -> Range<usize> {
     offset / GRANULE..(offset + bytes).div_ceil(GRANULE)
 }

@@ -136,8 +136,8 @@ fn cached_memory_goes_back_before_the_limit_is_passed() {
     assert_eq!(memory.in_use as usize, 64 * MIB);
     assert!(memory.held as usize <= 64 * MIB + 6 * GRANULE, "{memory:?}");
 
-    assert_eq!(pool.allocate(1), Err(Refused::Limit));
-    assert_eq!(pool.allocate(usize::MAX), Err(Refused::Limit));
+    assert_eq!(pool.allocate(1), Err(AllocationError::Limit));
+    assert_eq!(pool.allocate(usize::MAX), Err(AllocationError::Limit));
     assert_eq!(pool.memory().in_use as usize, 64 * MIB, "a refusal leaves nothing behind");
     assert!(pool.release(block));
     assert!(pool.release(pool.allocate(34 * MIB).unwrap()));
@@ -161,7 +161,7 @@ fn what_rounding_adds_to_the_limit_is_bounded() {
     pool.trim();
     let before = pool.memory();
     assert_eq!((before.held as usize, before.in_use as usize), (120 * GRANULE, 120 * fence));
-    assert_eq!(pool.allocate(100 * MIB), Err(Refused::Limit), "the sum would be 340 MiB");
+    assert_eq!(pool.allocate(100 * MIB), Err(AllocationError::Limit), "the sum would be 340 MiB");
     assert_eq!(pool.memory().held, before.held);
     assert!(pool.release(pool.allocate(40 * MIB).unwrap()));
 }
@@ -203,10 +203,10 @@ fn every_size_is_aligned() {
 fn what_no_machine_has_is_refused() {
     let pool = Pool::new(64 * MIB).unwrap();
     for bytes in [65 * MIB, i64::MAX as usize, usize::MAX] {
-        assert_eq!(pool.allocate(bytes), Err(Refused::System), "{bytes}");
+        assert_eq!(pool.allocate(bytes), Err(AllocationError::System), "{bytes}");
     }
     let all = pool.allocate(64 * MIB).unwrap();
-    assert_eq!(pool.allocate(1), Err(Refused::System));
+    assert_eq!(pool.allocate(1), Err(AllocationError::System));
     assert!(pool.release(all));
     assert!(pool.release(pool.allocate(1).unwrap()));
 }

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use super::{Judge, Panel, client::Client, listening::Listening, places};
+use super::{Judge, Judges, client::Client, places, server_process::ServerProcess};
 use crate::tools;
 
 const MODEL: &str = "astronaut";
@@ -45,7 +45,7 @@ const HISTOGRAMS: [&str; 5] = [
 /// The spans of a job.
 const SPANS: [&str; 4] = ["request", "job", "decode", "write"];
 
-impl Panel<'_> {
+impl Judges<'_> {
     /// openapi-spec-validator reads the API's description.
     pub(super) fn description(&self) -> Result<()> {
         let server = self.server(Judge::Description, None)?;
@@ -107,7 +107,7 @@ impl Panel<'_> {
     pub(super) fn traces(&self) -> Result<()> {
         let spans = self.place(Judge::Traces).join("spans.jsonl");
         let mut collector = self.needs.python()?.command("collector.py");
-        let collector = Listening::start("the collector", collector.arg("--out").arg(&spans))?;
+        let collector = ServerProcess::start("the collector", collector.arg("--out").arg(&spans))?;
         let server = self.server(Judge::Traces, Some(&collector.url()))?;
         self.decode(&Client { address: server.address(), token: TOKEN })?;
         // Its last spans are sent at its end.
@@ -129,7 +129,7 @@ impl Panel<'_> {
     }
 
     /// Starts a server in the judge's folder.
-    fn server(&self, judge: Judge, otlp: Option<&str>) -> Result<Listening> {
+    fn server(&self, judge: Judge, otlp: Option<&str>) -> Result<ServerProcess> {
         let place = self.place(judge);
         let owners = File::options().write(true).create_new(true).mode(0o600).open(self.token(judge));
         owners?.write_all(TOKEN.as_bytes())?;
@@ -140,7 +140,7 @@ impl Panel<'_> {
         // The user's own trust, configuration and measurements stay apart.
         command.env("XDG_CONFIG_HOME", place.join("config")).env("XDG_STATE_HOME", place.join("state"));
         command.env("XDG_CACHE_HOME", places(self.project).join("cache")).env_remove("TILEWRIGHT_HISTORY");
-        Listening::start("the server", &mut command)
+        ServerProcess::start("the server", &mut command)
     }
 
     fn program(&self) -> PathBuf {

@@ -13,13 +13,13 @@ const MOST_BYTES: u64 = 1 << 20;
 
 /// The choice of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ConfigSource {
     /// The user's, if there is one.
     User,
     /// This one, which has to exist.
-    At(PathBuf),
+    File(PathBuf),
     /// None: the defaults.
-    Nowhere,
+    Defaults,
 }
 
 /// `$XDG_CONFIG_HOME/tilewright/config.toml` or `~/.config/tilewright/config.toml`; none for a user
@@ -40,13 +40,13 @@ fn home_folder(variable: &str, usual: &str) -> Option<PathBuf> {
     absolute(variable).or_else(|| absolute("HOME").map(|home| home.join(usual)))
 }
 
-impl Place {
+impl ConfigSource {
     /// The file's path.
     pub fn path(&self) -> Option<PathBuf> {
         match self {
-            Place::User => user_path(),
-            Place::At(path) => Some(path.clone()),
-            Place::Nowhere => None,
+            ConfigSource::User => user_path(),
+            ConfigSource::File(path) => Some(path.clone()),
+            ConfigSource::Defaults => None,
         }
     }
 
@@ -55,7 +55,7 @@ impl Place {
     /// # Errors
     /// [`Error::Unreadable`] if it does not, or is not a file.
     pub fn check(&self) -> Result<()> {
-        let Place::At(path) = self else { return Ok(()) };
+        let ConfigSource::File(path) = self else { return Ok(()) };
         is_file(path).map_err(|source| Error::Unreadable { path: path.clone(), source })
     }
 
@@ -64,7 +64,7 @@ impl Place {
         let Some(path) = self.path() else { return Ok(None) };
         match text(&path) {
             Ok(text) => Ok(Some((path, text))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound && *self == Place::User => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && *self == ConfigSource::User => Ok(None),
             Err(source) => Err(Error::Unreadable { path, source }),
         }
     }
@@ -105,12 +105,12 @@ mod tests {
     #[test]
     fn a_file_that_was_asked_for_has_to_be_there() {
         let folder = tempfile::tempdir().unwrap();
-        let missing = Place::At(folder.path().join("config.toml"));
+        let missing = ConfigSource::File(folder.path().join("config.toml"));
         assert!(matches!(Config::load(&missing), Err(Error::Unreadable { .. })));
         assert!(matches!(missing.check(), Err(Error::Unreadable { .. })));
-        assert!(matches!(Place::At("/dev/zero".into()).check(), Err(Error::Unreadable { .. })));
-        assert!(Place::User.check().is_ok() && Place::Nowhere.check().is_ok());
-        assert_eq!(Config::load(&Place::Nowhere).unwrap(), Config::default());
+        assert!(matches!(ConfigSource::File("/dev/zero".into()).check(), Err(Error::Unreadable { .. })));
+        assert!(ConfigSource::User.check().is_ok() && ConfigSource::Defaults.check().is_ok());
+        assert_eq!(Config::load(&ConfigSource::Defaults).unwrap(), Config::default());
     }
 
     #[test]
@@ -119,9 +119,9 @@ mod tests {
         let file = folder.path().join("config.toml");
         for contents in [vec![0xff], vec![b'#'; MOST_BYTES as usize + 1]] {
             fs::write(&file, contents).unwrap();
-            assert!(matches!(Config::load(&Place::At(file.clone())), Err(Error::Unreadable { .. })));
+            assert!(matches!(Config::load(&ConfigSource::File(file.clone())), Err(Error::Unreadable { .. })));
         }
-        assert!(matches!(Config::load(&Place::At(folder.path().into())), Err(Error::Unreadable { .. })));
-        assert!(matches!(Config::load(&Place::At("/dev/zero".into())), Err(Error::Unreadable { .. })));
+        assert!(matches!(Config::load(&ConfigSource::File(folder.path().into())), Err(Error::Unreadable { .. })));
+        assert!(matches!(Config::load(&ConfigSource::File("/dev/zero".into())), Err(Error::Unreadable { .. })));
     }
 }

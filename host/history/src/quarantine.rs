@@ -10,17 +10,17 @@ use std::{
 
 use crate::{
     Error, Result,
-    place::{Hold, hold},
+    file::{LockMode, lock_folder},
     schema,
 };
 
 /// Renames a damaged file to `NAME.broken-TIME`, with its log, and returns the new path; none if
 /// another process did so first.
-pub(crate) fn put_aside(path: &Path) -> Result<Option<PathBuf>> {
+pub(crate) fn quarantine(path: &Path) -> Result<Option<PathBuf>> {
     let stuck = |cause| Error::Stuck { path: path.to_owned(), cause };
     // Several processes may find the damage at once, and the slower ones must not move the new
     // file.
-    let _held = hold(path, Hold::Move)?;
+    let _held = lock_folder(path, LockMode::Exclusive)?;
     let sound = schema::connect(path).and_then(|connection| schema::damage(&connection, path));
     match sound {
         Ok(None) => return Ok(None),

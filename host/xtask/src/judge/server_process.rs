@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running program. Dropping it asks it to end, and kills it if it doesn't; Ctrl-C in a terminal
 /// reaches it, too.
-pub struct Listening {
+pub struct ServerProcess {
     what: &'static str,
     child: Child,
     /// Held open: writing to a closed pipe fails.
@@ -22,7 +22,7 @@ pub struct Listening {
     address: String,
 }
 
-impl Listening {
+impl ServerProcess {
     /// Starts a program and waits until it listens.
     pub fn start(what: &'static str, command: &mut Command) -> Result<Self> {
         let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("{what} can't be started"))?;
@@ -82,7 +82,7 @@ impl Listening {
     }
 }
 
-impl Drop for Listening {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         // A program that has ended is not signalled: its number may be another's by now.
         if let Ok(None) = self.child.try_wait() {
@@ -95,8 +95,8 @@ impl Drop for Listening {
 mod tests {
     use super::*;
 
-    fn shell(script: &str) -> Result<Listening> {
-        Listening::start("the shell", Command::new("sh").args(["-c", script]).stderr(Stdio::null()))
+    fn shell(script: &str) -> Result<ServerProcess> {
+        ServerProcess::start("the shell", Command::new("sh").args(["-c", script]).stderr(Stdio::null()))
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub fn user_path() -> Result<PathBuf> {
 }
 
 /// Makes an empty file that only the user can read, and missing parent folders.
-pub(crate) fn make(path: &Path) -> Result<()> {
+pub(crate) fn create_empty(path: &Path) -> Result<()> {
     let made = || -> io::Result<()> {
         if fs::symlink_metadata(path).is_ok() {
             return Ok(());
@@ -52,7 +52,7 @@ const MOST_BYTES: u64 = 1 << 30;
 /// Checks that the file, and those that SQLite names after it, are plain and of reasonable size:
 /// SQLite would wait for a pipe for ever. No file is opened: closing one that SQLite has open
 /// elsewhere in this process drops SQLite's locks.
-pub(crate) fn plain(path: &Path) -> Result<()> {
+pub(crate) fn check_plain(path: &Path) -> Result<()> {
     for ending in ["", "-journal", "-wal", "-shm"] {
         let mut name = path.as_os_str().to_owned();
         name.push(ending);
@@ -84,17 +84,17 @@ pub(crate) fn may_be_history(path: &Path) -> bool {
 
 /// The condition on renames of a file while its lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hold {
+pub(crate) enum LockMode {
     /// The file is being opened, and nobody may rename it. SQLite finds its logs by name: a process
     /// that opened the old file would take the new one's logs for its own.
-    Still,
+    Shared,
     /// The caller alone may rename it.
-    Move,
+    Exclusive,
 }
 
 /// Locks the file's folder while the result lives. The file itself is not locked: closing a file
 /// that SQLite has open elsewhere in this process drops SQLite's locks.
-pub(crate) fn hold(path: &Path, hold: Hold) -> Result<Option<File>> {
+pub(crate) fn lock_folder(path: &Path, hold: LockMode) -> Result<Option<File>> {
     let started = Instant::now();
     let Ok(folder) = File::open(path.parent().unwrap_or(Path::new("/"))) else {
         // The folder can be entered, not read; opening the file reports faults.
@@ -102,8 +102,8 @@ pub(crate) fn hold(path: &Path, hold: Hold) -> Result<Option<File>> {
     };
     loop {
         let locked = match hold {
-            Hold::Still => folder.try_lock_shared(),
-            Hold::Move => folder.try_lock(),
+            LockMode::Shared => folder.try_lock_shared(),
+            LockMode::Exclusive => folder.try_lock(),
         };
         match locked {
             Ok(()) => return Ok(Some(folder)),

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use super::Judge;
 use crate::{
-    fetched::{fetch, pip},
+    downloads::{fetch, pip},
     project::Project,
     tools,
 };
@@ -29,14 +29,14 @@ const PROGRAMS: &str = "tests/service";
 const PACKAGED: &str = "./usr/bin/promtool";
 
 /// The requirements that were fetched, or the reasons why they are missing.
-pub struct Needs {
-    python: Outcome<Python>,
-    browser: Outcome<()>,
-    promtool: Outcome<PathBuf>,
+pub struct Requirements {
+    python: Availability<Python>,
+    browser: Availability<()>,
+    promtool: Availability<PathBuf>,
 }
 
 /// The reason is one line: several judges print it.
-type Outcome<T> = std::result::Result<T, String>;
+type Availability<T> = std::result::Result<T, String>;
 
 /// A Python that has the packages.
 pub struct Python {
@@ -54,7 +54,7 @@ impl Python {
     }
 }
 
-impl Needs {
+impl Requirements {
     /// Fetches the requirements of these judges, as far as they are available.
     pub fn bring(project: &Project, judges: &[Judge]) -> Result<Self> {
         let lock = project.lock()?;
@@ -86,7 +86,7 @@ impl Needs {
     }
 }
 
-fn outcome<T>(is_asked: bool, bring: impl FnOnce() -> Result<T>) -> Outcome<T> {
+fn outcome<T>(is_asked: bool, bring: impl FnOnce() -> Result<T>) -> Availability<T> {
     if is_asked { bring().map_err(|error| format!("{error:#}")) } else { Err("it wasn't asked for".into()) }
 }
 
