@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_comes_back_and_damage_is_put_aside_without_a_number_twice() {
+    fn what_was_kept_comes_back_and_damage_is_quarantined_without_a_number_twice() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rollout.json");
         let state = State::at(path.clone(), Disk::default());

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_damaged_file_is_put_aside_and_a_new_one_begun() {
+fn a_damaged_file_is_quarantined_and_a_new_one_begun() {
     let whole = |place: &TestFolder| {
         let mut history = place.open();
         for second in 0..400 {
@@ -65,7 +65,7 @@ fn a_file_of_another_kind_and_name_is_left_where_it_is() {
 }
 
 #[test]
-fn processes_that_find_the_damage_at_once_put_it_aside_once() {
+fn processes_that_find_the_damage_at_once_quarantine_it_once() {
     let place = TestFolder::new();
     drop(place.open());
     fs::write(place.path(), [0x20; 5000]).unwrap();
@@ -130,7 +130,7 @@ fn pipes_in_the_place_of_any_of_its_files_are_refused_at_once() {
 }
 
 #[test]
-fn a_file_larger_than_any_history_is_put_aside_unread() {
+fn a_file_larger_than_any_history_is_quarantined_unread() {
     let place = TestFolder::new();
     drop(place.open());
     fs::File::options().write(true).open(place.path()).unwrap().set_len(1 << 40).unwrap();
