@@ -120,7 +120,7 @@ impl ServerState {
         let copied = io::copy(&mut io::Read::take(&mut file, limits.upload_bytes + 1), &mut copy);
         // `io::copy` does not tell a failed read from a failed write; both are rare.
         let copied =
-            self.disk.noted(self.jobs.files.incoming().as_path(), copied).map_err(|error| not_written(&error))?;
+            self.disk.track(self.jobs.files.incoming().as_path(), copied).map_err(|error| not_written(&error))?;
         if copied > limits.upload_bytes { Err(Refusal::TooLarge(limits.upload_bytes)) } else { Ok(copy) }
     }
 
@@ -131,7 +131,7 @@ impl ServerState {
     pub fn create_upload(&self) -> Result<NamedTempFile, Refusal> {
         let folder = self.jobs.files.incoming();
         let made = self.disk.step().and_then(|()| NamedTempFile::new_in(&folder));
-        self.disk.noted(&folder, made).map_err(|error| not_written(&error))
+        self.disk.track(&folder, made).map_err(|error| not_written(&error))
     }
 
     /// Checks that the disk takes writes at present, so that no caller sends a latent in vain.

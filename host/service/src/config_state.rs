@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::{ArcSwap, Guard};
-use tilewright_config::{Config, Place};
+use tilewright_config::{Config, ConfigSource};
 
 /// The server's configuration. Requests read it while the watcher replaces it.
 pub struct ConfigState {
     /// The configuration's file.
-    pub source: Place,
+    pub source: ConfigSource,
     /// The configuration that the server was started with: some of it takes a restart to change.
     pub at_start: Config,
     /// True if the command line gave the address to listen on.
@@ -21,7 +21,7 @@ pub struct ConfigState {
 
 impl ConfigState {
     /// A configuration that is in force.
-    pub fn new(source: Place, config: Config, is_listening_elsewhere: bool) -> Self {
+    pub fn new(source: ConfigSource, config: Config, is_listening_elsewhere: bool) -> Self {
         Self {
             source,
             at_start: config.clone(),

@@ -31,7 +31,7 @@ impl ServerState {
             .and_then(|()| self.jobs.store.probe().map_err(|error| one_line(&error)))
             .and_then(|()| self.disk.probe(&self.jobs.files.incoming()).map_err(|error| one_line(&error)));
         if probed.is_ok() {
-            self.disk.mended();
+            self.disk.clear_trouble();
             // Changes of files could not take effect in the meantime.
             self.rollout.refresh_all();
         }

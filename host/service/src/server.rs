@@ -11,7 +11,7 @@ use axum::{
     extract::DefaultBodyLimit,
     middleware::{from_fn_with_state, map_request},
 };
-use tilewright_config::{Config, Place};
+use tilewright_config::{Config, ConfigSource};
 use tilewright_policy::CacheDir;
 use tilewright_rollout::{Disk, Rollout};
 use tokio::{
@@ -64,7 +64,7 @@ const CONCURRENT_GATES: usize = 2;
 /// The options of a server.
 pub struct Options {
     /// The configuration's file.
-    pub place: Place,
+    pub place: ConfigSource,
     /// The configuration.
     pub config: Config,
     /// The address to listen on instead of the configured one.
@@ -146,7 +146,7 @@ pub fn serve(options: Options) -> Result<()> {
 
 /// Opens data, models, devices and policies, and restores the jobs that had not ended.
 fn build_state(
-    place: Place,
+    place: ConfigSource,
     config: Config,
     cache: CacheDir,
     is_listening_elsewhere: bool,

@@ -11,7 +11,7 @@ use std::{
 };
 
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
-use tilewright_config::{Config, Place, Server};
+use tilewright_config::{Config, ConfigSource, Server};
 use tilewright_rollout::without_error_numbers;
 
 use crate::{auth::AccessControl, descriptors, error::one_line, listen::Certificates, state::ServerState};
@@ -73,7 +73,7 @@ impl Credentials {
                 Err(error) => {
                     let line = format!("{failed}: {}; those before stay in force", one_line(&error));
                     tracing::error!("{line}");
-                    server.rollout.reload_refused(&line);
+                    server.rollout.report_refused_reload(&line);
                 }
             }
         }
@@ -149,7 +149,7 @@ fn watch_loop(
             }
         }
         credentials.refresh(server);
-        for (_, policy) in server.rollout.watched() {
+        for (_, policy) in server.rollout.watched_files() {
             server.rollout.refresh(&policy);
         }
         server.jobs.live.notify_change();
@@ -160,7 +160,7 @@ fn watch_loop(
 ///
 /// # Errors
 /// No file can be opened at present.
-fn read_config_text(place: &Place) -> io::Result<Option<Vec<u8>>> {
+fn read_config_text(place: &ConfigSource) -> io::Result<Option<Vec<u8>>> {
     let Some(path) = place.path() else { return Ok(None) };
     match tilewright_files::read(&path, LARGEST) {
         Err(error) if descriptors::are_exhausted(&error) => Err(error),
@@ -191,7 +191,7 @@ fn watch_folders(
     let credentials = credentials.paths(&server.config.in_force().server);
     let files = server
         .rollout
-        .watched()
+        .watched_files()
         .into_iter()
         .map(|(path, _)| path)
         .chain(server.config.source.path())
@@ -220,7 +220,7 @@ pub fn reload(server: &ServerState) {
         Ok(refused) => Some(refused.join("; ")),
         Err(line) => {
             tracing::error!(error = line, "the new configuration is wrong: the one before stays in force");
-            server.rollout.reload_refused(&format!("{line}; the configuration before stays in force"));
+            server.rollout.report_refused_reload(&format!("{line}; the configuration before stays in force"));
             Some(without_error_numbers(&line))
         }
     };

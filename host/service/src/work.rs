@@ -153,7 +153,7 @@ fn run_job(
     // Suspects are never at work beside each other, so that the next crash shows which one it was.
     let _alone = (stored.crashes > 0).then(|| server.jobs.isolate_suspect());
     let assignment = server.jobs.assignment(&id);
-    let assignment = match assignment.map_or_else(|| server.rollout.revived(&stored.pinned), Ok) {
+    let assignment = match assignment.map_or_else(|| server.rollout.revive_assignment(&stored.pinned), Ok) {
         Ok(assignment) => assignment,
         Err(error) => return finish(&mut stored, JobState::Failed, Some(error.for_callers()), None),
     };

@@ -66,7 +66,7 @@ fn revision_body(revision: &Revision) -> RevisionBody {
 /// A policy as the API gives it.
 pub fn policy_body(slot: SlotFacts) -> PolicyBody {
     let refused = slot.refused.into_iter().map(|refused| {
-        let tilewright_rollout::Refused { time, origin, why } = refused;
+        let tilewright_rollout::RefusedModule { time, origin, why } = refused;
         RefusedBody { time, origin, why }
     });
     PolicyBody {

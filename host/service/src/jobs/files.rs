@@ -31,7 +31,7 @@ impl JobFiles {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
             disk.sync_folder(path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")))
         };
-        disk.noted(path, make()).map_err(|source| Error::File { path: path.to_owned(), verb: "made", source })
+        disk.track(path, make()).map_err(|source| Error::File { path: path.to_owned(), verb: "made", source })
     }
 
     /// Makes the folders if they are missing, and removes uploads that were cut off.
@@ -116,7 +116,7 @@ impl JobFiles {
             self.disk.sync_folder(&folder)?;
             self.disk.sync_folder(&self.jobs())
         };
-        self.disk.noted(&folder, adopt()).map_err(|source| Error::File { path, verb: "written", source })
+        self.disk.track(&folder, adopt()).map_err(|source| Error::File { path, verb: "written", source })
     }
 
     /// Syncs results: they survive a power failure after this has returned.
@@ -132,7 +132,7 @@ impl JobFiles {
             }
             self.disk.sync_folder(&folder)
         };
-        self.disk.noted(&folder, sync())
+        self.disk.track(&folder, sync())
     }
 
     /// Removes everything written of a job's results.

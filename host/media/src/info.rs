@@ -1,4 +1,4 @@
-//! Facts of a picture, an animation or a video, and the texts beside its pixels, without a frame of it being unpacked.
+//! Properties of a picture, an animation or a video, and its texts, without unpacking a frame.
 
 use std::{fs::File, io::BufReader, path::Path};
 
@@ -16,29 +16,29 @@ use crate::{
     texts,
 };
 
-/// The most bytes of a text that is unpacked: longer ones are left out.
+/// The most bytes of a text that is unpacked; longer ones are left out.
 const MOST_TEXT: usize = 16 << 20;
 
-/// A picture's or clip's facts.
+/// A picture's or clip's properties.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Look {
+pub struct MediaInfo {
     /// Pixels, frames and channels.
     pub shape: Shape,
     /// Frames per second, if it moves.
     pub rate: Option<Rate>,
     /// A PNG's text chunks, the texts in a JPEG's or WebP's EXIF, or a video's tags, by keyword.
     pub texts: Texts,
-    /// The reason if its pixels are more than are read, as for an encode.
+    /// The reason if it has more pixels than an encode reads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unencodable: Option<String>,
 }
 
-impl Look {
-    /// Looks into a file of this format.
+impl MediaInfo {
+    /// Inspects a file of this format.
     ///
     /// # Errors
-    /// [`Error::Input`] for other formats, [`Error::Tool`] if ffmpeg is needed and missing, others if the file is
-    /// damaged.
+    /// [`Error::Input`] for other formats, [`Error::Tool`] if ffmpeg is needed and missing, others
+    /// if the file is damaged.
     pub fn of(path: &Path, format: Format) -> Result<Self> {
         match format {
             Format::Png => Self::still(path, ImageFormat::Png),
@@ -46,7 +46,7 @@ impl Look {
             Format::WebP => Self::moving(path, ImageFormat::WebP),
             Format::Gif => Self::moving(path, ImageFormat::Gif),
             _ if format.is_video() => {
-                let (shape, rate) = ffmpeg::probed(path)?;
+                let (shape, rate) = ffmpeg::probe_file(path)?;
                 Ok(Self { shape, rate: Some(rate), texts: ffmpeg::tags(path)?, unencodable: None })
             }
             other => Err(Error::input(path, format!("{}, no picture or video", other.name()))),
@@ -135,24 +135,24 @@ mod tests {
             writer.finish().unwrap();
             path
         };
-        let look = Look::of(&write("a.png", 1), Format::Png).unwrap();
+        let look = MediaInfo::of(&write("a.png", 1), Format::Png).unwrap();
         assert_eq!((look.shape.width, look.shape.height, look.shape.channels, look.rate), (16, 8, 3, None));
         assert_eq!(look.texts, texts);
         for (name, format, kept) in [("a.gif", Format::Gif, &Texts::new()), ("a.webp", Format::WebP, &texts)] {
-            let look = Look::of(&write(name, 3), format).unwrap();
+            let look = MediaInfo::of(&write(name, 3), format).unwrap();
             assert_eq!((look.shape.frames, look.rate), (3, Rate::new(8, 1)), "{name}");
             assert_eq!(look.texts, *kept, "{name}");
         }
         for (name, format) in [("a.jpg", Format::Jpeg), ("still.webp", Format::WebP)] {
-            let look = Look::of(&write(name, 1), format).unwrap();
+            let look = MediaInfo::of(&write(name, 1), format).unwrap();
             assert_eq!((look.shape.frames, look.texts), (1, texts.clone()), "{name}");
         }
         if samples::ffmpeg() {
-            let look = Look::of(&write("a.mp4", 3), Format::Mp4).unwrap();
+            let look = MediaInfo::of(&write("a.mp4", 3), Format::Mp4).unwrap();
             assert_eq!((look.shape.frames, look.shape.width, look.rate), (3, 16, Rate::new(8, 1)));
             assert!(look.texts.contains(&("workflow".into(), "{}".into())), "{:?}", look.texts);
         }
-        assert!(Look::of(&write("b.png", 1), Format::Html).is_err());
+        assert!(MediaInfo::of(&write("b.png", 1), Format::Html).is_err());
     }
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
             }
             drop(encoder);
             std::fs::write(&path, bytes).unwrap();
-            let look = Look::of(&path, Format::Gif).unwrap();
+            let look = MediaInfo::of(&path, Format::Gif).unwrap();
             assert_eq!((look.shape.width, look.shape.height, look.shape.frames), (60_000, 50_000, frames));
             let reason = look.unencodable.unwrap();
             assert!(reason.starts_with("60000×50000 pixels take 75.4 GiB to be read, of at most 1.25"), "{reason}");
@@ -188,11 +188,11 @@ mod tests {
         let mut writer = ClipWriter::begin(&output, shape, Rate::new(8, 1).unwrap(), &Texts::new()).unwrap();
         (0..2).for_each(|index| writer.frame(0, index, &samples::frame(16, 8, 3, index)).unwrap());
         writer.finish().unwrap();
-        assert_eq!(Look::of(&path, Format::WebP).unwrap().unencodable, None);
+        assert_eq!(MediaInfo::of(&path, Format::WebP).unwrap().unencodable, None);
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[24..30].copy_from_slice(&[0xff, 0x3f, 0, 0xff, 0x3f, 0]);
         std::fs::write(&path, bytes).unwrap();
-        let look = Look::of(&path, Format::WebP).unwrap();
+        let look = MediaInfo::of(&path, Format::WebP).unwrap();
         assert_eq!(
             (look.shape.width, look.shape.height, look.shape.frames, look.rate),
             (16_384, 16_384, 2, Rate::new(8, 1))
@@ -213,7 +213,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.png");
         std::fs::write(&path, bytes).unwrap();
-        let texts = Look::of(&path, Format::Png).unwrap().texts;
+        let texts = MediaInfo::of(&path, Format::Png).unwrap().texts;
         assert_eq!(texts.iter().map(|(keyword, _)| keyword.as_str()).collect::<Vec<_>>(), ["small"]);
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::probe::CPU;
 
 /// A device whose runs take what its speeds say, and the wait for threads.
-struct Made {
+struct FakeDevice {
     clock: Duration,
     runs: Vec<Trial>,
     /// Operations per second of a convolution by type; none if it can't be run.
@@ -16,7 +16,7 @@ struct Made {
 /// Seconds that a run takes beside its operations.
 const WAITING: f64 = 20e-6;
 
-impl Made {
+impl FakeDevice {
     fn new(speed: fn(Dtype) -> Option<f64>, busy: fn(usize) -> f64) -> Self {
         Self { clock: Duration::ZERO, runs: Vec::new(), speed, busy }
     }
@@ -27,8 +27,8 @@ impl Made {
         elapsed
     }
 
-    fn measured(&mut self, seconds: f64) -> Result<Measured> {
-        Course::new(self, &CPU).run(Duration::from_secs_f64(seconds))
+    fn run_measurement(&mut self, seconds: f64) -> Result<Measured> {
+        Measurement::new(self, &CPU).run(Duration::from_secs_f64(seconds))
     }
 
     fn of(&self, wanted: Dtype) -> Vec<Trial> {
@@ -37,7 +37,7 @@ impl Made {
     }
 }
 
-impl Bench for Made {
+impl Bench for FakeDevice {
     fn now(&self) -> Duration {
         self.clock
     }
@@ -84,8 +84,8 @@ fn quiet(_: usize) -> f64 {
 
 #[test]
 fn a_quiet_machine_is_measured_right_and_in_time() {
-    let mut made = Made::new(two_cores, quiet);
-    let measured = made.measured(2.6).unwrap();
+    let mut made = FakeDevice::new(two_cores, quiet);
+    let measured = made.run_measurement(2.6).unwrap();
     assert!(made.clock < Duration::from_secs(3), "{:?}", made.clock);
     assert!(!measured.hurried);
     for speed in &measured.speeds {
@@ -103,8 +103,8 @@ fn a_quiet_machine_is_measured_right_and_in_time() {
 
 #[test]
 fn a_hopeless_type_is_cut_off_early() {
-    let mut made = Made::new(two_cores, quiet);
-    made.measured(2.6).unwrap();
+    let mut made = FakeDevice::new(two_cores, quiet);
+    made.run_measurement(2.6).unwrap();
     let spent: f64 = made.of(Dtype::F16).iter().map(|trial| trial.operations() / 4e9).sum();
     assert!(spent < 0.3, "{spent} s in f16: {:?}", made.of(Dtype::F16));
     assert!(made.of(Dtype::F16).iter().all(|trial| matches!(trial, Trial::Convolution { channels: ..=128, .. })));
@@ -121,14 +121,14 @@ fn no_machine_is_measured_for_long() {
         ("slow", slow, quiet),
         ("emulated", emulated, quiet),
     ] {
-        let mut made = Made::new(speed, busy);
-        let measured = made.measured(2.6).unwrap();
+        let mut made = FakeDevice::new(speed, busy);
+        let measured = made.run_measurement(2.6).unwrap();
         assert!(made.clock < Duration::from_millis(3300), "{what}: {:?}", made.clock);
         let single = measured.best(Dtype::F32).unwrap();
         let others = [Dtype::Bf16, Dtype::F16].map(|dtype| measured.best(dtype).unwrap() / single);
         let truth = [Dtype::Bf16, Dtype::F16].map(|dtype| speed(dtype).unwrap() / speed(Dtype::F32).unwrap());
-        // A slow type is never taken for a fast one, whatever disturbs; the reverse may happen, which costs time and
-        // not precision.
+        // A slow type is never taken for a fast one under any disturbance; the reverse may happen,
+        // which costs time and not precision.
         for (found, truth) in others.iter().zip(truth) {
             assert!(*found < 0.5 || truth > 0.5, "{what}: {found} instead of {truth}");
             assert!(*found > 0.5 || truth < 0.5 || what == "busy by turns", "{what}: {found} instead of {truth}");
@@ -141,16 +141,17 @@ fn no_machine_is_measured_for_long() {
 
 #[test]
 fn a_type_that_cannot_be_run_is_missing_and_f32_has_to_be_there() {
-    let measured = Made::new(|dtype| two_cores(dtype).filter(|_| dtype != Dtype::Bf16), quiet).measured(2.6).unwrap();
+    let measured =
+        FakeDevice::new(|dtype| two_cores(dtype).filter(|_| dtype != Dtype::Bf16), quiet).run_measurement(2.6).unwrap();
     assert!(measured.best(Dtype::Bf16).is_none() && measured.best(Dtype::F16).is_some());
-    assert!(Made::new(|_| None, quiet).measured(2.6).is_err());
+    assert!(FakeDevice::new(|_| None, quiet).run_measurement(2.6).is_err());
 }
 
 #[test]
 fn a_type_that_runs_out_of_time_goes_by_f32s_speed() {
     // Six times slower, which is too long for the largest convolutions.
     let speed: fn(Dtype) -> Option<f64> = |dtype| Some(if dtype == Dtype::F32 { 60e9 } else { 10e9 });
-    let measured = Made::new(speed, quiet).measured(1.5).unwrap();
+    let measured = FakeDevice::new(speed, quiet).run_measurement(1.5).unwrap();
     for found in measured.speeds.iter().filter(|found| found.dtype != Dtype::F32) {
         let off = found.flops_per_second / 10e9;
         assert!((0.7..1.4).contains(&off), "{}: {off}", found.dtype);

@@ -1,4 +1,4 @@
-//! Where the configuration stands.
+//! The path of the configuration file.
 
 use std::{
     env, fs,
@@ -11,40 +11,42 @@ use crate::{Error, Result};
 /// Bytes of the longest file that is read.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Which file is read.
+/// The choice of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// The user's, where there is one.
+pub enum ConfigSource {
+    /// The user's, if there is one.
     User,
-    /// This one, which has to be there.
-    At(PathBuf),
+    /// This one, which has to exist.
+    File(PathBuf),
     /// None: the defaults.
-    Nowhere,
+    Defaults,
 }
 
-/// `$XDG_CONFIG_HOME/tilewright/config.toml` or `~/.config/tilewright/config.toml`; nothing for a user without a home.
+/// `$XDG_CONFIG_HOME/tilewright/config.toml` or `~/.config/tilewright/config.toml`; none for a user
+/// without a home.
 pub fn user_path() -> Option<PathBuf> {
     Some(home_folder("XDG_CONFIG_HOME", ".config")?.join("tilewright").join("config.toml"))
 }
 
-/// `$XDG_STATE_HOME/tilewright/server` or `~/.local/state/tilewright/server`; nothing for a user without a home.
+/// `$XDG_STATE_HOME/tilewright/server` or `~/.local/state/tilewright/server`; none for a user
+/// without a home.
 pub(crate) fn state_path() -> Option<PathBuf> {
     Some(home_folder("XDG_STATE_HOME", ".local/state")?.join("tilewright").join("server"))
 }
 
-/// The folder that a variable names, or the one that is usual below the user's home.
+/// The folder that a variable names, or the usual one below the user's home.
 fn home_folder(variable: &str, usual: &str) -> Option<PathBuf> {
     let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute(variable).or_else(|| absolute("HOME").map(|home| home.join(usual)))
 }
 
-impl Place {
+impl ConfigSource {
     /// The file's path.
     pub fn path(&self) -> Option<PathBuf> {
         match self {
-            Place::User => user_path(),
-            Place::At(path) => Some(path.clone()),
-            Place::Nowhere => None,
+            ConfigSource::User => user_path(),
+            ConfigSource::File(path) => Some(path.clone()),
+            ConfigSource::Defaults => None,
         }
     }
 
@@ -53,16 +55,16 @@ impl Place {
     /// # Errors
     /// [`Error::Unreadable`] if it does not, or is not a file.
     pub fn check(&self) -> Result<()> {
-        let Place::At(path) = self else { return Ok(()) };
+        let ConfigSource::File(path) = self else { return Ok(()) };
         is_file(path).map_err(|source| Error::Unreadable { path: path.clone(), source })
     }
 
-    /// The file and its text, where there is one.
+    /// The file and its text, if it exists.
     pub(crate) fn read(&self) -> Result<Option<(PathBuf, String)>> {
         let Some(path) = self.path() else { return Ok(None) };
         match text(&path) {
             Ok(text) => Ok(Some((path, text))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound && *self == Place::User => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && *self == ConfigSource::User => Ok(None),
             Err(source) => Err(Error::Unreadable { path, source }),
         }
     }
@@ -103,12 +105,12 @@ mod tests {
     #[test]
     fn a_file_that_was_asked_for_has_to_be_there() {
         let folder = tempfile::tempdir().unwrap();
-        let missing = Place::At(folder.path().join("config.toml"));
+        let missing = ConfigSource::File(folder.path().join("config.toml"));
         assert!(matches!(Config::load(&missing), Err(Error::Unreadable { .. })));
         assert!(matches!(missing.check(), Err(Error::Unreadable { .. })));
-        assert!(matches!(Place::At("/dev/zero".into()).check(), Err(Error::Unreadable { .. })));
-        assert!(Place::User.check().is_ok() && Place::Nowhere.check().is_ok());
-        assert_eq!(Config::load(&Place::Nowhere).unwrap(), Config::default());
+        assert!(matches!(ConfigSource::File("/dev/zero".into()).check(), Err(Error::Unreadable { .. })));
+        assert!(ConfigSource::User.check().is_ok() && ConfigSource::Defaults.check().is_ok());
+        assert_eq!(Config::load(&ConfigSource::Defaults).unwrap(), Config::default());
     }
 
     #[test]
@@ -117,9 +119,9 @@ mod tests {
         let file = folder.path().join("config.toml");
         for contents in [vec![0xff], vec![b'#'; MOST_BYTES as usize + 1]] {
             fs::write(&file, contents).unwrap();
-            assert!(matches!(Config::load(&Place::At(file.clone())), Err(Error::Unreadable { .. })));
+            assert!(matches!(Config::load(&ConfigSource::File(file.clone())), Err(Error::Unreadable { .. })));
         }
-        assert!(matches!(Config::load(&Place::At(folder.path().into())), Err(Error::Unreadable { .. })));
-        assert!(matches!(Config::load(&Place::At("/dev/zero".into())), Err(Error::Unreadable { .. })));
+        assert!(matches!(Config::load(&ConfigSource::File(folder.path().into())), Err(Error::Unreadable { .. })));
+        assert!(matches!(Config::load(&ConfigSource::File("/dev/zero".into())), Err(Error::Unreadable { .. })));
     }
 }

@@ -1,4 +1,4 @@
-//! Folders of other people's programs, in `.tools`: each is complete or not there.
+//! Folders of third-party programs, in `.tools`: each is complete or absent.
 
 use std::{
     fs::{self, File},
@@ -10,10 +10,11 @@ use anyhow::{Context, Result};
 
 use crate::tools;
 
-/// Written last into a folder: what is in it.
+/// The marker file, written last into a folder; it lists the contents.
 const WHOLE: &str = "unpacked-whole";
 
-/// Fills a folder aside and puts it in its place; nothing is done where it holds these packages already.
+/// Fills a temporary folder and renames it into place; does nothing if the folder holds these
+/// packages already.
 pub fn fetch(folder: &Path, packages: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     if fs::read_to_string(folder.join(WHOLE)).is_ok_and(|held| held == packages) {
         return Ok(());
@@ -30,8 +31,8 @@ pub fn fetch(folder: &Path, packages: &str, fill: impl FnOnce(&Path) -> Result<(
     fs::rename(&unfinished, folder).with_context(|| format!("{}", folder.display()))
 }
 
-/// Unpacks Python packages into a folder, without what they need in turn. A pip that outlives a killed set-up holds the
-/// lock on.
+/// Unpacks Python packages into a folder, without their dependencies. A pip that outlives a killed
+/// set-up keeps the lock.
 pub fn pip(python: &Path, folder: &Path, lock: &File, packages: &[&str]) -> Result<()> {
     let mut pip = Command::new(python);
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]);

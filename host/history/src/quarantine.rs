@@ -1,4 +1,5 @@
-//! A damaged file is moved out of the way, whole, and a new one begun: what is in it may still be worth something to somebody.
+//! Quarantine of damaged files: each is renamed, never deleted, since its records may be
+//! recoverable.
 
 use std::{
     ffi::OsString,
@@ -9,15 +10,17 @@ use std::{
 
 use crate::{
     Error, Result,
-    place::{Hold, hold},
+    file::{LockMode, lock_folder},
     schema,
 };
 
-/// Moves a damaged file to `NAME.broken-TIME`, with its log, and says where it is now; none where another process was faster.
-pub(crate) fn put_aside(path: &Path) -> Result<Option<PathBuf>> {
+/// Renames a damaged file to `NAME.broken-TIME`, with its log, and returns the new path; none if
+/// another process did so first.
+pub(crate) fn quarantine(path: &Path) -> Result<Option<PathBuf>> {
     let stuck = |cause| Error::Stuck { path: path.to_owned(), cause };
-    // Several processes may find the damage at once, and the slower ones must not move the new file.
-    let _held = hold(path, Hold::Move)?;
+    // Several processes may find the damage at once, and the slower ones must not move the new
+    // file.
+    let _held = lock_folder(path, LockMode::Exclusive)?;
     let sound = schema::connect(path).and_then(|connection| schema::damage(&connection, path));
     match sound {
         Ok(None) => return Ok(None),
@@ -46,7 +49,7 @@ fn free_name(path: &Path) -> io::Result<PathBuf> {
     Ok(name)
 }
 
-/// The path with something after its whole name, ending included.
+/// The path with a suffix after its whole name, ending included.
 fn with(path: &Path, after: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(after);

@@ -1,4 +1,4 @@
-//! Programs that say where they listen in their first line, and end when they are asked to.
+//! Programs that print their address in their first line, and end on request.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -12,16 +12,17 @@ use anyhow::{Context, Result, bail};
 /// A server gives its jobs 20 seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A program at work. Dropped, it is asked to end, and made to where it doesn't; Ctrl-C in a terminal reaches it, too.
-pub struct Listening {
+/// A running program. Dropping it asks it to end, and kills it if it doesn't; Ctrl-C in a terminal
+/// reaches it, too.
+pub struct ServerProcess {
     what: &'static str,
     child: Child,
-    /// Held open: who writes where nobody reads fails.
+    /// Held open: writing to a closed pipe fails.
     said: BufReader<ChildStdout>,
     address: String,
 }
 
-impl Listening {
+impl ServerProcess {
     /// Starts a program and waits until it listens.
     pub fn start(what: &'static str, command: &mut Command) -> Result<Self> {
         let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("{what} can't be started"))?;
@@ -46,7 +47,8 @@ impl Listening {
         format!("http://{}", self.address)
     }
 
-    /// Asks it to end, and shows what it still says. Fails where it had ended before, or doesn't end well.
+    /// Asks it to end, and shows its remaining output. Fails if it had ended before, or fails
+    /// itself.
     pub fn end(mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("{} ended by itself ({status})", self.what);
@@ -62,9 +64,9 @@ impl Listening {
         }
     }
 
-    /// Asks, and kills where that doesn't help, which is no status.
+    /// Asks it to end, and kills it after a timeout, which gives no status.
     fn stop(&mut self) -> Result<Option<ExitStatus>> {
-        // By the shell: the program `kill` is not on every machine.
+        // Through the shell: the program `kill` is not on every machine.
         let asked = format!("kill -TERM {}", self.child.id());
         let _ = Command::new("sh").args(["-c", &asked]).stderr(Stdio::null()).status();
         let started = Instant::now();
@@ -80,9 +82,9 @@ impl Listening {
     }
 }
 
-impl Drop for Listening {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // One that has ended is not asked: its number may be another's by now.
+        // A program that has ended is not signalled: its number may be another's by now.
         if let Ok(None) = self.child.try_wait() {
             let _ = self.stop();
         }
@@ -93,8 +95,8 @@ impl Drop for Listening {
 mod tests {
     use super::*;
 
-    fn shell(script: &str) -> Result<Listening> {
-        Listening::start("the shell", Command::new("sh").args(["-c", script]).stderr(Stdio::null()))
+    fn shell(script: &str) -> Result<ServerProcess> {
+        ServerProcess::start("the shell", Command::new("sh").args(["-c", script]).stderr(Stdio::null()))
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Where the history lies, and the empty file that it begins as.
+//! The path of the history, and the empty file that it begins as.
 
 use std::{
     env,
@@ -20,22 +20,23 @@ const FILE: &str = "history.sqlite";
 /// `$XDG_STATE_HOME/tilewright/history.sqlite`, or else `~/.local/state/tilewright/history.sqlite`.
 ///
 /// # Errors
-/// [`Error::NoPlace`] where neither variable is an absolute path.
+/// [`Error::NoPlace`] if neither variable is an absolute path.
 pub fn user_path() -> Result<PathBuf> {
     let folder = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")));
     Ok(state.ok_or(Error::NoPlace)?.join("tilewright").join(FILE))
 }
 
-/// Makes an empty file that only the user can read, and the folders above it, where they are missing.
-pub(crate) fn make(path: &Path) -> Result<()> {
+/// Makes an empty file that only the user can read, and missing parent folders.
+pub(crate) fn create_empty(path: &Path) -> Result<()> {
     let made = || -> io::Result<()> {
         if fs::symlink_metadata(path).is_ok() {
             return Ok(());
         }
         let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        // Closed before it gets its name: closing a database that SQLite has open elsewhere in this process drops SQLite's locks.
+        // Closed before it gets its name: closing a database that SQLite has open elsewhere in this
+        // process drops SQLite's locks.
         let empty = tempfile::Builder::new().prefix(".history-").tempfile_in(folder)?.into_temp_path();
         match empty.persist_noclobber(path) {
             Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => Err(error.error),
@@ -48,10 +49,10 @@ pub(crate) fn make(path: &Path) -> Result<()> {
 /// The size limit of a history, in bytes: 20,000 records of a few thousand bytes are a tenth of it.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// Makes sure that the file, and those that SQLite names after it, are plain and of reasonable size: SQLite would wait
-/// for a pipe for ever. No file is opened: closing one that SQLite has open elsewhere in this process drops SQLite's
-/// locks.
-pub(crate) fn plain(path: &Path) -> Result<()> {
+/// Checks that the file, and those that SQLite names after it, are plain and of reasonable size:
+/// SQLite would wait for a pipe for ever. No file is opened: closing one that SQLite has open
+/// elsewhere in this process drops SQLite's locks.
+pub(crate) fn check_plain(path: &Path) -> Result<()> {
     for ending in ["", "-journal", "-wal", "-shm"] {
         let mut name = path.as_os_str().to_owned();
         name.push(ending);
@@ -67,10 +68,12 @@ pub(crate) fn plain(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// True if a file that SQLite can't read may be a damaged history: it has the history's own name, is empty, or begins as
-/// a database. Any other file is somebody else's, such as a model that was named by mistake, and is never moved.
+/// True if a file that SQLite can't read may be a damaged history: it has the history's own name,
+/// is empty, or begins as a database. Any other file is another's, such as a model that was named
+/// by mistake, and is never renamed.
 pub(crate) fn may_be_history(path: &Path) -> bool {
-    // The name first: closing a file that SQLite has open elsewhere in this process drops SQLite's locks.
+    // The name first: closing a file that SQLite has open elsewhere in this process drops SQLite's
+    // locks.
     if path.file_name().is_some_and(|name| name == FILE) {
         return true;
     }
@@ -79,34 +82,34 @@ pub(crate) fn may_be_history(path: &Path) -> bool {
     read.is_ok() && matches!(Format::of(&start), Some(Format::Empty | Format::Sqlite))
 }
 
-/// Whether a file may be moved away while the lock is held.
+/// The condition on renames of a file while its lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hold {
-    /// By nobody: it is being opened. SQLite finds its logs by name, so that whoever opened the old file and then sees the new one's logs
-    /// would take them for its own.
-    Still,
-    /// By the caller alone.
-    Move,
+pub(crate) enum LockMode {
+    /// The file is being opened, and nobody may rename it. SQLite finds its logs by name: a process
+    /// that opened the old file would take the new one's logs for its own.
+    Shared,
+    /// The caller alone may rename it.
+    Exclusive,
 }
 
-/// Locks the file's folder for as long as the result is kept. Not the file itself: closing a file that SQLite has open elsewhere in this
-/// process drops SQLite's locks.
-pub(crate) fn hold(path: &Path, hold: Hold) -> Result<Option<File>> {
+/// Locks the file's folder while the result lives. The file itself is not locked: closing a file
+/// that SQLite has open elsewhere in this process drops SQLite's locks.
+pub(crate) fn lock_folder(path: &Path, hold: LockMode) -> Result<Option<File>> {
     let started = Instant::now();
     let Ok(folder) = File::open(path.parent().unwrap_or(Path::new("/"))) else {
-        // It can be entered, not read: what is wrong with it, if anything, is said when the file is opened.
+        // The folder can be entered, not read; opening the file reports faults.
         return Ok(None);
     };
     loop {
         let locked = match hold {
-            Hold::Still => folder.try_lock_shared(),
-            Hold::Move => folder.try_lock(),
+            LockMode::Shared => folder.try_lock_shared(),
+            LockMode::Exclusive => folder.try_lock(),
         };
         match locked {
             Ok(()) => return Ok(Some(folder)),
             Err(TryLockError::WouldBlock) if started.elapsed() < BUSY => thread::sleep(BUSY / 1000),
             Err(TryLockError::WouldBlock) => return Err(Error::Busy { path: path.to_owned() }),
-            // A file system without locks; SQLite says so itself where it needs them.
+            // A file system without locks; SQLite reports it if it needs them.
             Err(TryLockError::Error(_)) => return Ok(None),
         }
     }

@@ -1,4 +1,4 @@
-//! What judges need that the project doesn't bring:
+//! Requirements of judges that the project doesn't bring:
 //!
 //! ```text
 //! .tools/judges     the Python packages of tests/service/requirements.txt
@@ -17,7 +17,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use super::Judge;
 use crate::{
-    fetched::{fetch, pip},
+    downloads::{fetch, pip},
     project::Project,
     tools,
 };
@@ -25,18 +25,18 @@ use crate::{
 /// The judges' programs and what they are pinned to.
 const PROGRAMS: &str = "tests/service";
 
-/// Where promtool is in Debian's package, beside 90 MB of Prometheus.
+/// The path of promtool in Debian's package, beside 90 MB of Prometheus.
 const PACKAGED: &str = "./usr/bin/promtool";
 
-/// What was brought, or why it can't be had.
-pub struct Needs {
-    python: Outcome<Python>,
-    browser: Outcome<()>,
-    promtool: Outcome<PathBuf>,
+/// The requirements that were fetched, or the reasons why they are missing.
+pub struct Requirements {
+    python: Availability<Python>,
+    browser: Availability<()>,
+    promtool: Availability<PathBuf>,
 }
 
-/// The reason is in one line: several judges tell it.
-type Outcome<T> = std::result::Result<T, String>;
+/// The reason is one line: several judges print it.
+type Availability<T> = std::result::Result<T, String>;
 
 /// A Python that has the packages.
 pub struct Python {
@@ -46,7 +46,7 @@ pub struct Python {
 }
 
 impl Python {
-    /// One of the project's programs about to run.
+    /// A command that runs one of the project's scripts.
     pub fn command(&self, script: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.arg(self.scripts.join(script)).env("PYTHONPATH", &self.packages);
@@ -54,8 +54,8 @@ impl Python {
     }
 }
 
-impl Needs {
-    /// Brings what these judges need, as far as it can be had.
+impl Requirements {
+    /// Fetches the requirements of these judges, as far as they are available.
     pub fn bring(project: &Project, judges: &[Judge]) -> Result<Self> {
         let lock = project.lock()?;
         let asked = |needing: &[Judge]| needing.iter().any(|judge| judges.contains(judge));
@@ -67,7 +67,7 @@ impl Needs {
         })
     }
 
-    /// Why a judge can't judge, where it can't.
+    /// The reason why a judge can't run, if any.
     pub fn missing(&self, judge: Judge) -> Option<&str> {
         let why = match judge {
             Judge::Description | Judge::Api | Judge::Traces => self.python.as_ref().err(),
@@ -86,7 +86,7 @@ impl Needs {
     }
 }
 
-fn outcome<T>(is_asked: bool, bring: impl FnOnce() -> Result<T>) -> Outcome<T> {
+fn outcome<T>(is_asked: bool, bring: impl FnOnce() -> Result<T>) -> Availability<T> {
     if is_asked { bring().map_err(|error| format!("{error:#}")) } else { Err("it wasn't asked for".into()) }
 }
 
@@ -112,7 +112,7 @@ fn browser() -> Result<()> {
     tools::ensure(works, &["chromium", "chromium-driver"], "Chromium with its driver")
 }
 
-/// The one in PATH, or one out of Debian's package, whose services aren't installed.
+/// The promtool in PATH, or one from Debian's package, whose services aren't installed.
 fn promtool(folder: &Path) -> Result<PathBuf> {
     let works = |program: &Path| tools::ask(Command::new(program).arg("--version")).is_some();
     let own = PathBuf::from("promtool");
