@@ -1,10 +1,10 @@
-//! What a plan would cost, from the network's footprint and the device's measured speeds. Policies ask it a hundred times per
-//! decision, so everything that does not depend on the plan is worked out once.
+//! The cost of a plan, from the network's passes on a meter and the device's measured speeds.
+//! Policies ask for it a hundred times per decision, so equal passes are metered once.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tilewright_models::kl::{Config, EncoderConfig, Extent, Footprint};
-use tilewright_plan::{Cost, Dtype, Facts, Layout, Outcome, Plan, Precision, Record, Request, Space, Time, Trial};
+use tilewright_models::kl::{Config, EncoderConfig, Extent, Metered};
+use tilewright_plan::{Cost, Dtype, Facts, Outcome, Plan, Record, Request, Space, Time, Trial};
 use tilewright_torch::probe::Measured;
 
 use crate::grid::Axis;
@@ -17,7 +17,7 @@ pub struct Estimator {
     width: u32,
     values: Values,
     bytes_per_second: f64,
-    prices: Vec<Price>,
+    metered: Arc<Metered>,
     /// Newest first.
     pub(crate) trials: Vec<Trial>,
 }
@@ -33,21 +33,13 @@ struct Values {
     exact: bool,
 }
 
-/// The price of a precision in a memory order.
-#[derive(Clone, Debug)]
-struct Price {
-    precision: Precision,
-    layout: Layout,
-    footprint: Footprint,
-}
-
 impl Estimator {
     /// Works out the prices of decodes in every precision and memory order that the device was measured in.
     pub fn new(config: &Config, request: &Request, measured: &Measured) -> Self {
         let scale = f64::from(config.spatial_scale());
         let latent = config.latent_channels as f64 / (scale * scale);
         let values = Values { input: latent, output: config.image_channels as f64, ramp: 1.0, exact: true };
-        Self::priced(values, request, measured, |precision, layout| config.footprint(precision, layout, measured))
+        Self::priced(values, request, measured, config.metered(measured))
     }
 
     /// The same of encodes.
@@ -55,36 +47,24 @@ impl Estimator {
         let scale = f64::from(config.spatial_scale());
         let latent = config.latent_channels as f64 / (scale * scale);
         let values = Values { input: config.image_channels as f64, output: latent, ramp: 1.0 / scale, exact: false };
-        Self::priced(values, request, measured, |precision, layout| config.footprint(precision, layout, measured))
+        Self::priced(values, request, measured, config.metered(measured))
     }
 
-    fn priced(
-        values: Values,
-        request: &Request,
-        measured: &Measured,
-        footprint: impl Fn(Precision, Layout) -> Option<Footprint>,
-    ) -> Self {
-        let mut prices = Vec::new();
-        for speed in &measured.speeds {
-            for precision in [Precision::Uniform(speed.dtype), Precision::Mixed(speed.dtype)] {
-                let footprint = footprint(precision, speed.layout);
-                prices.extend(footprint.map(|footprint| Price { precision, layout: speed.layout, footprint }));
-            }
-        }
+    fn priced(values: Values, request: &Request, measured: &Measured, metered: Metered) -> Self {
         Self {
             batch: request.batch,
             height: request.height,
             width: request.width,
             values,
             bytes_per_second: measured.bytes_per_second,
-            prices,
+            metered: Arc::new(metered),
             trials: Vec::new(),
         }
     }
 
     /// The types that convolutions can run in.
     pub fn dtypes(&self) -> Vec<Dtype> {
-        let mut dtypes: Vec<Dtype> = self.prices.iter().map(|price| price.precision.dtype()).collect();
+        let mut dtypes: Vec<Dtype> = self.metered.formats().map(|(precision, _)| precision.dtype()).collect();
         dtypes.dedup();
         dtypes
     }
@@ -113,8 +93,6 @@ impl Facts for Estimator {
         if matches!(plan.space, Space::Exact(_)) && !self.values.exact {
             return Err("exact tiles can only be decoded, not encoded".into());
         }
-        let price = self.prices.iter().find(|price| price.precision == plan.precision && price.layout == plan.layout);
-        let price = price.ok_or_else(|| format!("{} {} can't be run on this device", plan.precision, plan.layout))?;
         // Values of the tiles' weights along either axis.
         let mut ramps = 0.0;
         let (tile_height, tile_width, per_sample) = match plan.space {
@@ -131,14 +109,19 @@ impl Facts for Estimator {
         let band = if let Space::Exact(tile) = plan.space { Some(tile.height) } else { None };
         let tiles = per_sample.saturating_mul(self.batch);
         let batch = plan.batch.clamp(1, tiles);
-        let extent = |batch| Extent { batch, height: tile_height, width: tile_width, band };
+        let pass = |batch| {
+            let extent = Extent { batch, height: tile_height, width: tile_width, band };
+            let pass = self.metered.pass(plan.precision, plan.layout, &extent);
+            pass.ok_or_else(|| format!("{} {} can't be run on this device", plan.precision, plan.layout))
+        };
+        let largest = pass(batch)?;
         let pixels = f64::from(tile_height) * f64::from(tile_width);
         let kept = f64::from(self.height) * f64::from(self.width) * f64::from(self.batch);
         let at_once = f64::from(batch) * pixels;
         let ragged = tiles % batch;
-        let mut seconds = f64::from(tiles / batch) * price.footprint.seconds(&extent(batch));
+        let mut seconds = f64::from(tiles / batch) * largest.seconds;
         if ragged > 0 {
-            seconds += price.footprint.seconds(&extent(ragged));
+            seconds += pass(ragged)?.seconds;
         }
         // What comes out is looked through for NaN, and gathered with its weights where it is a tile.
         let gathering = if whole { 4.0 } else { 28.0 };
@@ -149,7 +132,7 @@ impl Facts for Estimator {
         let crops = if whole { 0.0 } else { 4.0 * self.values.input * at_once };
         let ramps = 4.0 * ramps * self.values.ramp;
         Ok(Cost {
-            peak_bytes: (price.footprint.peak_bytes(&extent(batch)) + gathered + crops + ramps) as u64,
+            peak_bytes: (largest.peak_bytes as f64 + gathered + crops + ramps) as u64,
             elapsed: Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX),
             tiles,
             shapes: 1 + u32::from(ragged > 0),

@@ -114,18 +114,32 @@ impl Error {
     }
 }
 
+impl From<tch::TchError> for Error {
+    fn from(error: tch::TchError) -> Self {
+        Error::Torch(error.into())
+    }
+}
+
 impl From<tilewright_nn::Error> for Error {
     fn from(error: tilewright_nn::Error) -> Self {
+        let other = |error: String| Error::Torch(tilewright_torch::Error::Torch(error));
         match error {
             tilewright_nn::Error::Torch(error) => Error::Torch(error),
-            other => Error::Torch(tilewright_torch::Error::Torch(other.to_string())),
+            tilewright_nn::Error::Source(error) => match error.downcast::<Error>() {
+                Ok(error) => *error,
+                Err(error) => other(error.to_string()),
+            },
+            error => other(error.to_string()),
         }
     }
 }
 
-impl From<tch::TchError> for Error {
-    fn from(error: tch::TchError) -> Self {
-        Error::Torch(error.into())
+impl From<Error> for tilewright_nn::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Torch(error) => tilewright_nn::Error::Torch(error),
+            error => tilewright_nn::Error::Source(Box::new(error)),
+        }
     }
 }
 

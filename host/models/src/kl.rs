@@ -6,12 +6,11 @@ mod bands;
 mod config;
 mod decoder;
 mod encoder;
-mod footprint;
-pub(crate) mod layers;
-mod loader;
+mod metered;
+mod network;
 mod progress;
 
 pub use config::{Config, DownBlock, EncoderConfig};
 pub use decoder::Decoder;
 pub use encoder::Encoder;
-pub use footprint::{Extent, Footprint};
+pub use metered::{Extent, Metered, Pass};

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use tch::{Device, Kind, Tensor};
+use tilewright_nn::{Source, Torch};
+
 use crate::{Checkpoint, Error, Result, checkpoint::computable, error::Shape, names::Table};
 
 pub(crate) use tilewright_nn::Needed;
@@ -130,5 +133,73 @@ impl<'a, T: Table> Known<'a, T> {
             name: format!("{}{name}", self.prefix),
             expected: Shape(expected.to_vec()),
         }
+    }
+}
+
+/// A network's part of a file, beside the weights that the network needs.
+#[derive(Debug)]
+pub(crate) struct Weights<'a, T> {
+    known: Known<'a, T>,
+    needed: Vec<Needed>,
+    /// The beginnings of the network's own names of the tensors in this part.
+    starts: &'static [&'static str],
+    /// The network as errors call it.
+    network: &'static str,
+}
+
+impl<'a, T: Table> Weights<'a, T> {
+    pub fn new(
+        known: Known<'a, T>,
+        needed: Vec<Needed>,
+        starts: &'static [&'static str],
+        network: &'static str,
+    ) -> Self {
+        Self { known, needed, starts, network }
+    }
+
+    /// The file's names in this part that the network has no place for.
+    pub fn left_over(&self) -> Vec<String> {
+        self.known.left_over(self.starts, Some(&self.needed))
+    }
+
+    /// Checks, before anything is decided or loaded, that the weights can be loaded.
+    ///
+    /// # Errors
+    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from.
+    pub fn check(&self) -> Result<()> {
+        Error::refuse_left_over(self.known.file.path(), self.network, &self.left_over())?;
+        self.known.all_loadable(&self.needed)
+    }
+
+    /// Tensors that are needed and whose type can't be computed from.
+    pub fn uncomputable(&self) -> Vec<String> {
+        self.known.uncomputable(&self.needed)
+    }
+
+    /// The reasons why the network can't be loaded, a line each.
+    pub fn problems(&self) -> Vec<String> {
+        self.known.problems(&self.needed)
+    }
+
+    /// The weights as a network on a device asks for them.
+    pub fn on(&self, device: Device) -> OnDevice<'_, 'a, T> {
+        OnDevice { known: &self.known, device }
+    }
+}
+
+/// Weights of a file, each copied to a device when it is asked for.
+#[derive(Debug)]
+pub(crate) struct OnDevice<'w, 'a, T> {
+    known: &'w Known<'a, T>,
+    device: Device,
+}
+
+impl<T: Table> Source<Torch> for OnDevice<'_, '_, T> {
+    fn weight(&self, name: &str, shapes: &[&[i64]], kind: Kind) -> tilewright_nn::Result<Tensor> {
+        let extents = |shape: &&[i64]| shape.iter().map(|&extent| extent as usize).collect();
+        let needed = Needed { name: name.to_owned(), shapes: shapes.iter().map(extents).collect() };
+        let (name, found) = self.known.locate(&needed)?;
+        let tensor = self.known.file.load(name, found, kind, self.device)?;
+        Ok(if found == needed.shapes[0] { tensor } else { tensor.f_reshape(shapes[0])? })
     }
 }

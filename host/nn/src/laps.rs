@@ -12,7 +12,9 @@ pub struct Laps {
     step: i64,
     turn: u32,
     /// Laps before those that are alike.
-    before: u32,
+    settled: u32,
+    /// The last lap is unlike those before it.
+    has_edge: bool,
     /// The meter that counts one lap for those that are like it.
     times: Option<Times>,
 }
@@ -30,13 +32,21 @@ const SETTLED: u32 = 3;
 
 impl Laps {
     pub(crate) fn new(range: Range<i64>, step: i64, times: Option<Times>) -> Self {
-        Self { next: range.start, end: range.end, step: step.max(1), turn: 0, before: SETTLED, times }
+        let (next, end, step) = (range.start, range.end, step.max(1));
+        Self { next, end, step, turn: 0, settled: SETTLED, has_edge: false, times }
     }
 
     /// The same laps, of which only the first few differ from those that follow.
     #[must_use]
-    pub fn alike_after(mut self, before: u32) -> Self {
-        self.before = before;
+    pub fn alike_after(mut self, settled: u32) -> Self {
+        self.settled = settled;
+        self
+    }
+
+    /// Laps over rows of a picture: all but the first and the last are alike.
+    #[must_use]
+    pub fn over_rows(mut self) -> Self {
+        (self.settled, self.has_edge) = (1, true);
         self
     }
 }
@@ -46,12 +56,14 @@ impl Iterator for Laps {
 
     fn next(&mut self) -> Option<Range<i64>> {
         let left = self.end - self.next;
-        let whole = left / self.step;
+        // A last lap of fewer numbers is the edge then.
+        let edge = i64::from(self.has_edge && left % self.step == 0);
+        let alike = left / self.step - edge;
         if let Some(Times { ledger, outside }) = &self.times {
             ledger.repeat(*outside);
-            if self.turn >= self.before && whole > 1 {
-                ledger.repeat(outside * whole as f64);
-                self.next += (whole - 1) * self.step;
+            if self.turn >= self.settled && alike > 1 {
+                ledger.repeat(outside * alike as f64);
+                self.next += (alike - 1) * self.step;
             }
         }
         let start = self.next;
@@ -66,5 +78,41 @@ impl Drop for Laps {
         if let Some(Times { ledger, outside }) = &self.times {
             ledger.repeat(*outside);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(range: Range<i64>, step: i64, over_rows: bool) -> (Vec<Range<i64>>, f64) {
+        let ledger = Rc::new(Ledger::default());
+        let laps = Laps::new(range, step, Some(Times { ledger: ledger.clone(), outside: 1.0 }));
+        let laps = if over_rows { laps.over_rows() } else { laps };
+        let mut seen = Vec::new();
+        for lap in laps {
+            ledger.spend((lap.end - lap.start) as f64);
+            seen.push(lap);
+        }
+        assert_eq!(ledger.times(), 1.0, "the laps are over");
+        (seen, ledger.seconds())
+    }
+
+    #[test]
+    fn few_laps_count_for_all() {
+        for end in 0..60 {
+            for step in 1..9 {
+                for over_rows in [false, true] {
+                    let (seen, seconds) = counted(0..end, step, over_rows);
+                    assert_eq!(seconds, end as f64, "{end} in laps of {step}: {seen:?}");
+                    assert!(seen.len() <= 5 && seen.last().map_or(0, |lap| lap.end) == end, "{seen:?}");
+                }
+            }
+        }
+        // The second is neither at the top nor at the bottom.
+        assert_eq!(counted(0..80, 10, true).0, [0..10, 60..70, 70..80]);
+        assert_eq!(counted(0..85, 10, true).0, [0..10, 70..80, 80..85]);
+        let all: Vec<Range<i64>> = Laps::new(0..25, 10, None).collect();
+        assert_eq!(all, [0..10, 10..20, 20..25]);
     }
 }

@@ -1,27 +1,29 @@
-//! A network in bands of rows: each convolution takes its input through norm and activation on the way, so that no normed picture is
-//! ever held, and a norm's sums are taken as its picture is made. The result is the whole picture's for every height of the bands.
+//! A network in bands of rows: each convolution takes its input through norm and activation on the
+//! way, so that no normed picture is ever held, and a norm's sums are taken as its picture is made.
+//! The result is the whole picture's for every height of the bands.
 //!
-//! An upsampled picture is the largest that there is. In bands it is not kept: its sums are taken in a first pass over its bands, and
-//! the residual layer after it computes it again, band by band. What is held at once is counted in `footprint.rs`: change both.
+//! An upsampled picture is the largest that there is. In bands it is not kept: its sums are taken in
+//! a first pass over its bands, and the residual layer after it computes it again, band by band.
 
 use std::ops::Range;
 
-use tch::Tensor;
-use tilewright_torch::winograd::{Affine, Rows, Sums};
+use tilewright_nn::{
+    Laps, Ops, Rows, Store,
+    layers::{Attention, Conv, Downsample, Norm, Resnet},
+};
 
 use super::{
-    decoder::Decoder,
-    layers::{Attention, Conv, Downsample, Middle, Norm, Resnet, add_up, empty},
-    progress::Progress,
+    network::Middle,
+    progress::{Step, Track},
 };
-use crate::{ComputeFormat, Result};
+use crate::Result;
 
 /// The fewest rows of a band: below this most of it would be its neighbours' rows.
-pub(super) const LEAST_ROWS: i64 = 8;
+const LEAST_ROWS: i64 = 8;
 
 /// One pass in bands.
-pub(super) struct Bands {
-    pub format: ComputeFormat,
+pub(super) struct Bands<'o, O: Ops> {
+    pub ops: &'o O,
     /// Rows of the picture in a band; none for the whole picture at once.
     pub band: Option<i64>,
     /// Rows of the picture.
@@ -29,242 +31,199 @@ pub(super) struct Bands {
 }
 
 /// A picture between two layers, with its sums.
-pub(super) enum Picture<'a> {
+pub(super) enum Picture<'a, O: Ops> {
     Held {
-        tensor: Tensor,
-        sums: Sums,
+        tensor: O::Tensor,
+        sums: O::Sums,
     },
     /// Computed where it is needed.
     Upsampled {
-        from: Tensor,
-        by: &'a Conv,
-        sums: Sums,
+        from: O::Tensor,
+        by: &'a Conv<O>,
+        sums: O::Sums,
     },
 }
 
 /// Some rows of a picture: its own, or computed for the moment.
-enum Part<'a> {
-    Own(&'a Tensor),
-    Computed { tensor: Tensor, first: i64 },
+enum Part<'a, O: Ops> {
+    Own(&'a O::Tensor),
+    Computed { tensor: O::Tensor, first: i64 },
 }
 
-impl Part<'_> {
-    fn rows(&self, height: i64) -> Rows<'_> {
+impl<O: Ops> Part<'_, O> {
+    fn rows(&self, height: i64) -> Rows<'_, O::Tensor> {
         match self {
-            Part::Own(tensor) => Rows::all(tensor),
+            Part::Own(tensor) => Rows { tensor, first: 0, height },
             Part::Computed { tensor, first } => Rows { tensor, first: *first, height },
         }
     }
 
     /// These rows and no others.
-    fn only(&self, rows: &Range<i64>) -> Result<Tensor> {
+    fn only(&self, ops: &O, rows: &Range<i64>) -> Result<O::Tensor> {
         let (tensor, first) = match self {
             Part::Own(tensor) => (*tensor, 0),
             Part::Computed { tensor, first } => (tensor, *first),
         };
-        narrowed(tensor, &(rows.start - first..rows.end - first))
+        narrowed(ops, tensor, &(rows.start - first..rows.end - first))
     }
 }
 
-fn narrowed(tensor: &Tensor, rows: &Range<i64>) -> Result<Tensor> {
-    Ok(tensor.f_narrow(2, rows.start, rows.end - rows.start)?)
+fn narrowed<O: Ops>(ops: &O, tensor: &O::Tensor, rows: &Range<i64>) -> Result<O::Tensor> {
+    Ok(ops.narrow(tensor, 2, rows.start, rows.end - rows.start)?)
 }
 
-impl Picture<'_> {
-    fn sums(&self) -> &Sums {
+impl<O: Ops> Picture<'_, O> {
+    fn sums(&self) -> &O::Sums {
         match self {
             Picture::Held { sums, .. } | Picture::Upsampled { sums, .. } => sums,
         }
     }
 
+    fn is_held(&self) -> bool {
+        matches!(self, Picture::Held { .. })
+    }
+
     /// [N, C, H, W]
-    fn size(&self) -> [i64; 4] {
-        let (tensor, channels, scale) = match self {
-            Picture::Held { tensor, .. } => (tensor, tensor.size()[1], 1),
-            Picture::Upsampled { from, by, .. } => (from, by.out(), 2),
-        };
-        let size = tensor.size();
-        [size[0], channels, scale * size[2], scale * size[3]]
+    fn extents(&self, ops: &O) -> Result<[i64; 4]> {
+        Ok(match self {
+            Picture::Held { tensor, .. } => ops.extents(tensor)?,
+            Picture::Upsampled { from, by, .. } => {
+                let [batch, _, height, width] = ops.extents(from)?;
+                [batch, by.out(), 2 * height, 2 * width]
+            }
+        })
     }
 }
 
-impl Bands {
-    /// A decode, from what enters `conv_in` to what leaves `conv_out`.
-    pub fn decode(&self, decoder: &Decoder, input: Tensor, progress: &mut Progress<'_>) -> Result<Tensor> {
-        let mut picture = self.convolved(&decoder.conv_in, input)?;
-        progress.layer()?;
-        picture = self.middle(&decoder.middle, picture, progress)?;
-        let kept = decoder.config().upsampled_kept();
-        let mut kept = kept.into_iter();
-        for up in &decoder.ups {
-            for resnet in &up.resnets {
-                picture = self.resnet(resnet, picture, progress)?;
-            }
-            if let Some(conv) = &up.upsample {
-                let kept = kept.next() != Some(false) || self.band.is_none();
-                picture = self.upsample(conv, kept, picture, progress)?;
-            }
-        }
-        let output = self.normed(&decoder.norm_out, &decoder.conv_out, &picture, progress)?;
-        progress.layer()?;
-        Ok(output)
-    }
-
+impl<O: Ops> Bands<'_, O> {
     /// The middle block.
     pub fn middle<'a>(
         &self,
-        middle: &'a Middle,
-        mut picture: Picture<'a>,
-        progress: &mut Progress<'_>,
-    ) -> Result<Picture<'a>> {
+        middle: &'a Middle<O>,
+        mut picture: Picture<'a, O>,
+        track: &mut Track<'_>,
+    ) -> Result<Picture<'a, O>> {
         for (index, resnet) in middle.resnets.iter().enumerate() {
-            picture = self.resnet(resnet, picture, progress)?;
+            picture = self.resnet(resnet, picture, track)?;
             if let (0, Some(attention)) = (index, &middle.attention) {
                 picture = self.attention(attention, picture)?;
-                progress.layer()?;
+                track(Step::Layer)?;
             }
         }
         Ok(picture)
     }
 
-    /// The bands of a picture of this height. A picture that is held needs none for Winograd's filtering, which holds next to nothing
-    /// besides its input and output.
-    fn bands(&self, conv: &Conv, held: bool, height: i64) -> impl Iterator<Item = Range<i64>> + use<> {
-        let rows = match (self.band, conv) {
-            (None, _) => height,
-            (Some(_), Conv::Winograd(_)) if held => height,
-            (Some(band), _) => (band * height / self.height.max(1)).max(LEAST_ROWS).min(height),
+    /// The bands of a picture of this height. A picture that is held needs none for Winograd's
+    /// filtering, which holds next to nothing besides its input and output.
+    fn bands(&self, conv: &Conv<O>, is_held: bool, height: i64) -> Laps {
+        let rows = match self.band {
+            None => height,
+            Some(_) if is_held && conv.is_filtered() => height,
+            Some(band) => (band * height / self.height.max(1)).max(LEAST_ROWS).min(height),
         };
-        (0..height).step_by(rows.max(1) as usize).map(move |start| start..(start + rows).min(height))
+        self.ops.laps(0..height, rows).over_rows()
     }
 
-    /// Rows of a convolution's output, added to `output` with `add`, stored there without, and counted.
-    fn convolve(
-        &self,
-        conv: &Conv,
-        input: Rows<'_>,
-        before: Option<&Affine>,
-        rows: Range<i64>,
-        (output, add): (Option<&Tensor>, bool),
-        sums: &mut Sums,
-    ) -> Result<()> {
-        match conv {
-            Conv::Winograd(conv) => {
-                conv.convolve(input, before, rows, output.filter(|_| add), output, Some(sums))?;
-            }
-            Conv::Plain(conv) => {
-                let part = conv.rows(input, before, rows, &self.format)?;
-                let mut part = match output {
-                    Some(output) if add => output.shallow_clone().f_add_(&part)?,
-                    _ => part,
-                };
-                if let (Some(output), false) = (output, add) {
-                    output.shallow_clone().f_copy_(&part)?;
-                    part = output.shallow_clone();
-                }
-                add_up(sums, &part)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn empty(&self, shape: [i64; 4], like: &Tensor) -> Result<Tensor> {
-        empty(shape, &self.format, like.device())
-    }
-
-    pub fn convolved<'a>(&self, conv: &Conv, input: Tensor) -> Result<Picture<'a>> {
-        let (batch, _, height, width) = input.size4()?;
-        let tensor = self.empty([batch, conv.out(), height, width], &input)?;
-        let mut sums = Sums::new(batch, conv.out());
+    /// A convolution of a picture that nothing is known of.
+    pub fn convolved<'a>(&self, conv: &Conv<O>, input: O::Tensor) -> Result<Picture<'a, O>> {
+        let ops = self.ops;
+        let [batch, _, height, width] = ops.extents(&input)?;
+        let tensor = ops.empty([batch, conv.out(), height, width])?;
+        let mut sums = ops.sums(batch, conv.out());
         for rows in self.bands(conv, true, height) {
-            let part = narrowed(&tensor, &rows)?;
-            self.convolve(conv, Rows::all(&input), None, rows, (Some(&part), false), &mut sums)?;
+            let part = narrowed(ops, &tensor, &rows)?;
+            conv.forward_rows(ops, Rows::all(ops, &input)?, None, rows, Store::Onto(&part), &mut sums)?;
         }
         Ok(Picture::Held { tensor, sums })
     }
 
-    fn upsample<'a>(
+    /// Twice the size. The picture is held if `is_kept`, and computed again where it is needed if
+    /// not.
+    pub fn upsample<'a>(
         &self,
-        conv: &'a Conv,
-        kept: bool,
-        picture: Picture<'a>,
-        progress: &mut Progress<'_>,
-    ) -> Result<Picture<'a>> {
-        let [batch, _, height, width] = picture.size();
+        conv: &'a Conv<O>,
+        is_kept: bool,
+        picture: Picture<'a, O>,
+        track: &mut Track<'_>,
+    ) -> Result<Picture<'a, O>> {
+        let ops = self.ops;
+        let [batch, _, height, width] = picture.extents(ops)?;
         let from = self.held(picture)?;
-        let mut sums = Sums::new(batch, conv.out());
+        let mut sums = ops.sums(batch, conv.out());
         let shape = [batch, conv.out(), 2 * height, 2 * width];
-        let kept = if kept { Some(self.empty(shape, &from)?) } else { None };
-        for rows in self.bands(conv, kept.is_some(), 2 * height) {
+        let kept = if is_kept { Some(ops.empty(shape)?) } else { None };
+        for rows in self.bands(conv, is_kept, 2 * height) {
             let done = rows.end as f64 / (2 * height) as f64;
             // The sums alone need no output.
-            let part = kept.as_ref().map(|kept| narrowed(kept, &rows)).transpose()?;
-            self.convolve(conv, Rows::all(&from), None, rows, (part.as_ref(), false), &mut sums)?;
-            progress.within(done)?;
+            let part = kept.as_ref().map(|kept| narrowed(ops, kept, &rows)).transpose()?;
+            let store = part.as_ref().map_or(Store::Nowhere, Store::Onto);
+            conv.forward_rows(ops, Rows::all(ops, &from)?, None, rows, store, &mut sums)?;
+            track(Step::Within(done))?;
         }
-        progress.layer()?;
+        track(Step::Layer)?;
         Ok(match kept {
             Some(tensor) => Picture::Held { tensor, sums },
             None => Picture::Upsampled { from, by: conv, sums },
         })
     }
 
-    /// A picture as a tensor, computed where it is not held.
-    fn held(&self, picture: Picture<'_>) -> Result<Tensor> {
+    /// A picture as a tensor, computed if it is not held.
+    fn held(&self, picture: Picture<'_, O>) -> Result<O::Tensor> {
         match picture {
             Picture::Held { tensor, .. } => Ok(tensor),
-            Picture::Upsampled { from, by, .. } => by.forward(from, &self.format),
+            Picture::Upsampled { from, by, .. } => Ok(by.forward(self.ops, from)?),
         }
     }
 
-    /// What a 3×3 convolution needs for these rows of its output.
-    fn part<'p>(&self, picture: &'p Picture<'_>, rows: &Range<i64>) -> Result<Part<'p>> {
+    /// The rows that a 3×3 convolution needs for these rows of its output.
+    fn part<'p>(&self, picture: &'p Picture<'_, O>, rows: &Range<i64>) -> Result<Part<'p, O>> {
         match picture {
             Picture::Held { tensor, .. } => Ok(Part::Own(tensor)),
-            Picture::Upsampled { from, by, sums } => {
-                let [batch, channels, height, width] = picture.size();
+            Picture::Upsampled { from, by, .. } => {
+                let ops = self.ops;
+                let [batch, channels, height, width] = picture.extents(ops)?;
                 let wider = (rows.start - 1).max(0)..(rows.end + 1).min(height);
-                let tensor = self.empty([batch, channels, wider.end - wider.start, width], from)?;
+                let tensor = ops.empty([batch, channels, wider.end - wider.start, width])?;
                 let first = wider.start;
                 // Counted already.
-                let mut sums = Sums::new(batch, sums.channels as i64);
-                self.convolve(by, Rows::all(from), None, wider, (Some(&tensor), false), &mut sums)?;
+                let mut sums = ops.sums(batch, channels);
+                by.forward_rows(ops, Rows::all(ops, from)?, None, wider, Store::Onto(&tensor), &mut sums)?;
                 Ok(Part::Computed { tensor, first })
             }
         }
     }
 
+    /// A residual layer.
     pub fn resnet<'a>(
         &self,
-        resnet: &Resnet,
-        picture: Picture<'a>,
-        progress: &mut Progress<'_>,
-    ) -> Result<Picture<'a>> {
-        let [batch, _, height, width] = picture.size();
+        resnet: &Resnet<O>,
+        picture: Picture<'a, O>,
+        track: &mut Track<'_>,
+    ) -> Result<Picture<'a, O>> {
+        let ops = self.ops;
+        let [batch, _, height, width] = picture.extents(ops)?;
         let (conv1, conv2) = (&resnet.conv1, &resnet.conv2);
-        let before = resnet.norm1.affine(picture.sums())?;
-        let (is_held, like) = match &picture {
-            Picture::Held { tensor, .. } => (true, tensor.shallow_clone()),
-            Picture::Upsampled { from, .. } => (false, from.shallow_clone()),
-        };
+        let before = resnet.norm1.affine(ops, picture.sums())?;
+        let is_held = picture.is_held();
         let shape = [batch, conv1.out(), height, width];
-        let hidden = self.empty(shape, &like)?;
-        let mut sums = Sums::new(batch, conv1.out());
-        let mut output: Option<Tensor> = None;
+        let hidden = ops.empty(shape)?;
+        let mut sums = ops.sums(batch, conv1.out());
+        let mut output: Option<O::Tensor> = None;
         for rows in self.bands(conv1, is_held, height) {
             let all = rows == (0..height);
             let done = rows.end as f64 / height as f64;
             let part = self.part(&picture, &rows)?;
-            let into = narrowed(&hidden, &rows)?;
-            self.convolve(conv1, part.rows(height), Some(&before), rows.clone(), (Some(&into), false), &mut sums)?;
+            let onto = narrowed(ops, &hidden, &rows)?;
+            let store = Store::Onto(&onto);
+            conv1.forward_rows(ops, part.rows(height), Some(&before), rows.clone(), store, &mut sums)?;
             if resnet.shortcut.is_some() || !is_held {
-                let only = part.only(&rows)?;
+                let only = part.only(ops, &rows)?;
                 // Rows of one sample lie together; those of several would be copied.
-                let samples = if all { batch } else { 1 };
-                for sample in (0..batch).step_by(samples as usize) {
-                    let only = only.f_narrow(0, sample, samples)?;
+                for samples in ops.laps(0..batch, if all { batch } else { 1 }) {
+                    let count = samples.end - samples.start;
+                    let only = ops.narrow(&only, 0, samples.start, count)?;
                     let beside = match &resnet.shortcut {
-                        Some(shortcut) => shortcut.forward(only, &self.format)?,
+                        Some(shortcut) => shortcut.forward(ops, only)?,
                         None => only,
                     };
                     if all && resnet.shortcut.is_some() {
@@ -273,69 +232,70 @@ impl Bands {
                     }
                     let kept = match &output {
                         Some(kept) => kept,
-                        None => output.insert(self.empty(shape, &like)?),
+                        None => output.insert(ops.empty(shape)?),
                     };
-                    narrowed(kept, &rows)?.f_narrow(0, sample, samples)?.f_copy_(&beside)?;
+                    let place = ops.narrow(&narrowed(ops, kept, &rows)?, 0, samples.start, count)?;
+                    ops.copy_onto(&place, &beside)?;
                 }
             }
-            progress.within(done / 2.0)?;
+            track(Step::Within(done / 2.0))?;
         }
         // The sum may take the place of the input, which nothing else needs now.
         let output = match (output, picture) {
             (Some(output), _) => output,
             (None, picture) => self.held(picture)?,
         };
-        drop(like);
-        let before = resnet.norm2.affine(&sums)?;
-        let mut sums = Sums::new(batch, conv2.out());
+        let before = resnet.norm2.affine(ops, &sums)?;
+        let mut sums = ops.sums(batch, conv2.out());
         for rows in self.bands(conv2, true, height) {
             let done = rows.end as f64 / height as f64;
-            let onto = narrowed(&output, &rows)?;
-            self.convolve(conv2, Rows::all(&hidden), Some(&before), rows, (Some(&onto), true), &mut sums)?;
-            progress.within(0.5 + done / 2.0)?;
+            let onto = narrowed(ops, &output, &rows)?;
+            let store = Store::Added(&onto);
+            conv2.forward_rows(ops, Rows::all(ops, &hidden)?, Some(&before), rows, store, &mut sums)?;
+            track(Step::Within(0.5 + done / 2.0))?;
         }
-        progress.layer()?;
+        track(Step::Layer)?;
         Ok(Picture::Held { tensor: output, sums })
     }
 
-    /// Half the size. A picture that is held is needed once more only as long as this takes: there is no band of it to save.
-    pub fn downsample<'a>(&self, down: &Downsample, picture: Picture<'_>) -> Result<Picture<'a>> {
-        let [batch, ..] = picture.size();
-        let tensor = down.forward(self.held(picture)?, &self.format)?;
-        let mut sums = Sums::new(batch, tensor.size()[1]);
-        add_up(&mut sums, &tensor)?;
+    /// Half the size. A picture that is held is needed once more only as long as this takes: there
+    /// is no band of it to save.
+    pub fn downsample<'a>(&self, down: &Downsample<O>, picture: Picture<'_, O>) -> Result<Picture<'a, O>> {
+        let tensor = down.forward(self.ops, self.held(picture)?)?;
+        self.counted(tensor)
+    }
+
+    fn attention<'a>(&self, attention: &Attention<O>, picture: Picture<'_, O>) -> Result<Picture<'a, O>> {
+        let tensor = attention.forward(self.ops, self.held(picture)?)?;
+        self.counted(tensor)
+    }
+
+    fn counted<'a>(&self, tensor: O::Tensor) -> Result<Picture<'a, O>> {
+        let [batch, channels, ..] = self.ops.extents(&tensor)?;
+        let mut sums = self.ops.sums(batch, channels);
+        self.ops.add_up(&mut sums, &tensor)?;
         Ok(Picture::Held { tensor, sums })
     }
 
-    fn attention<'a>(&self, attention: &Attention, picture: Picture<'a>) -> Result<Picture<'a>> {
-        let [batch, channels, ..] = picture.size();
-        let tensor = attention.forward(self.held(picture)?, &self.format)?;
-        let mut sums = Sums::new(batch, channels);
-        add_up(&mut sums, &tensor)?;
-        Ok(Picture::Held { tensor, sums })
-    }
-
+    /// A norm, SiLU and a convolution, after which no norm comes.
     pub fn normed(
         &self,
-        norm: &Norm,
-        conv: &Conv,
-        picture: &Picture<'_>,
-        progress: &mut Progress<'_>,
-    ) -> Result<Tensor> {
-        let [batch, _, height, width] = picture.size();
-        let before = norm.affine(picture.sums())?;
-        let (is_held, like) = match picture {
-            Picture::Held { tensor, .. } => (true, tensor),
-            Picture::Upsampled { from, .. } => (false, from),
-        };
-        let output = self.empty([batch, conv.out(), height, width], like)?;
-        let mut sums = Sums::new(batch, conv.out());
-        for rows in self.bands(conv, is_held, height) {
+        norm: &Norm<O>,
+        conv: &Conv<O>,
+        picture: &Picture<'_, O>,
+        track: &mut Track<'_>,
+    ) -> Result<O::Tensor> {
+        let ops = self.ops;
+        let [batch, _, height, width] = picture.extents(ops)?;
+        let before = norm.affine(ops, picture.sums())?;
+        let output = ops.empty([batch, conv.out(), height, width])?;
+        let mut sums = ops.sums(batch, conv.out());
+        for rows in self.bands(conv, picture.is_held(), height) {
             let done = rows.end as f64 / height as f64;
             let part = self.part(picture, &rows)?;
-            let onto = narrowed(&output, &rows)?;
-            self.convolve(conv, part.rows(height), Some(&before), rows, (Some(&onto), false), &mut sums)?;
-            progress.within(done)?;
+            let onto = narrowed(ops, &output, &rows)?;
+            conv.forward_rows(ops, part.rows(height), Some(&before), rows, Store::Onto(&onto), &mut sums)?;
+            track(Step::Within(done))?;
         }
         Ok(output)
     }

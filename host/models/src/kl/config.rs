@@ -1,20 +1,19 @@
 //! A decoder's architecture, read off the tensors' names and shapes.
 
 mod encoder;
-mod needs;
 
 use serde::{Deserialize, Serialize};
 use tilewright_plan::{Dtype, Model};
 
+use super::metered;
 use crate::{
     Checkpoint, Error, Family, Identity, Kind, Result, config_json,
     identify::{family_of_scaling, most_common},
-    known::{Known, Needed},
+    known::{self, Known},
     names::Kl,
 };
 
 pub use encoder::{DownBlock, EncoderConfig};
-use needs::Needs;
 
 /// What diffusers' names of the decoder's tensors begin with.
 const DECODER: [&str; 2] = ["decoder.", "post_quant_conv."];
@@ -127,7 +126,7 @@ impl Config {
             up_blocks,
             norm_groups: written.norm_num_groups.unwrap_or(USUAL_GROUPS),
             post_quant,
-            middle_attention: names.has("decoder.mid_block.attentions"),
+            middle_attention: names.has("decoder.mid_block.attentions.0"),
             // The network has two at least; where the file has fewer, they are missing.
             middle_layers: middle_layers.max(2),
             scaling,
@@ -171,34 +170,19 @@ impl Config {
         names(file, identity).map(|names| names.part(&DECODER).map(str::to_owned).collect()).unwrap_or_default()
     }
 
-    /// Tensors in the decoder's part of the file that no network has a place for.
+    /// Tensors in the decoder's part of the file that the network has no place for; none if the
+    /// architecture can't be read.
     pub fn left_over(file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        names(file, identity).map(|names| names.left_over(&DECODER, None)).unwrap_or_default()
+        let weights = |config: Self| Ok(config.weights(file, identity)?.left_over());
+        Self::read(file, identity).and_then(weights).unwrap_or_default()
     }
 
-    /// Every tensor that the network needs.
-    pub(super) fn needed(&self) -> Vec<Needed> {
-        let mut needs = Needs::default();
-        if self.post_quant {
-            needs.conv("post_quant_conv", self.latent_channels, self.latent_channels, 1);
-        }
-        needs.conv("decoder.conv_in", self.latent_channels, self.middle_channels, 3);
-        needs.middle("decoder", self.middle_channels, self.middle_layers, self.middle_attention);
-        let mut into = self.middle_channels;
-        for (index, block) in self.up_blocks.iter().enumerate() {
-            let name = format!("decoder.up_blocks.{index}");
-            for layer in 0..block.layers {
-                needs.resnet(&format!("{name}.resnets.{layer}"), into, block.channels);
-                into = block.channels;
-            }
-            if block.upsamples {
-                needs.conv(&format!("{name}.upsamplers.0.conv"), block.channels, block.channels, 3);
-            }
-        }
-        let last = self.up_blocks.last().map_or(self.middle_channels, |block| block.channels);
-        needs.norm("decoder.conv_norm_out", last);
-        needs.conv("decoder.conv_out", last, self.image_channels, 3);
-        needs.list
+    /// The decoder's part of a file, beside what the network needs.
+    ///
+    /// # Errors
+    /// The file is no KL autoencoder.
+    pub(super) fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
+        Ok(Weights::new(names(file, identity)?, metered::needed_by_decoder(self)?, &DECODER, "decoder"))
     }
 
     /// Checks, before anything is decided or loaded, that the weights can be loaded.
@@ -206,18 +190,17 @@ impl Config {
     /// # Errors
     /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as FP8.
     pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
-        Error::refuse_left_over(file.path(), "decoder", &Self::left_over(file, identity))?;
-        names(file, identity)?.all_loadable(&self.needed())
+        self.weights(file, identity)?.check()
     }
 
     /// Tensors that the decoder needs and whose type can't be computed from.
     pub fn uncomputable(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        names(file, identity).map(|names| names.uncomputable(&self.needed())).unwrap_or_default()
+        self.weights(file, identity).map(|weights| weights.uncomputable()).unwrap_or_default()
     }
 
-    /// What keeps the decoder from being loaded, a line each.
+    /// The reasons why the decoder can't be loaded, a line each.
     pub fn problems(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        names(file, identity).map(|names| names.problems(&self.needed())).unwrap_or_default()
+        self.weights(file, identity).map(|weights| weights.problems()).unwrap_or_default()
     }
 }
 
@@ -251,6 +234,9 @@ fn config_file(file: &Checkpoint, identity: &Identity) -> Result<ConfigFile> {
 
 /// A file's tensors by diffusers' names.
 pub(super) type Names<'a> = Known<'a, Kl>;
+
+/// A network's part of a file, beside what the network needs.
+pub(super) type Weights<'a> = known::Weights<'a, Kl>;
 
 /// A file's tensors by diffusers' names.
 ///

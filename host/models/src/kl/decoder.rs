@@ -1,42 +1,157 @@
 //! The decoder: latent in, picture out.
 
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
+use tilewright_nn::{
+    Ops, Scope, Torch,
+    layers::{Conv, Norm, Resnet},
+};
 
 use super::{
     Config,
     bands::Bands,
-    config::names,
-    layers::{Conv, Middle, Norm, Resnet, finish, prepare},
-    loader::Loader,
-    progress::Progress,
+    metered,
+    network::{Middle, prepare, resnets},
+    progress::{Progress, Step, Track},
 };
-use crate::{Checkpoint, ComputeFormat, Error, Identity, Result};
+use crate::{Checkpoint, ComputeFormat, Identity, Result};
 
 #[derive(Debug)]
-pub(super) struct Up {
-    pub resnets: Vec<Resnet>,
-    pub upsample: Option<Conv>,
+struct Up<O: Ops> {
+    resnets: Vec<Resnet<O>>,
+    upsample: Option<Conv<O>>,
+}
+
+/// The decoder's layers, over any operations.
+#[derive(Debug)]
+pub(super) struct Network<O: Ops> {
+    post_quant: Option<Conv<O>>,
+    conv_in: Conv<O>,
+    middle: Middle<O>,
+    ups: Vec<Up<O>>,
+    norm_out: Norm<O>,
+    conv_out: Conv<O>,
+    /// Pixels per latent pixel.
+    scale: i64,
+}
+
+impl<O: Ops> Network<O> {
+    /// Asks for each weight by diffusers' name.
+    pub fn build(root: &Scope<'_, O>, config: &Config) -> Result<Self> {
+        let (scope, groups) = (root.at("decoder"), config.norm_groups as i64);
+        let (latent, middle) = (config.latent_channels as i64, config.middle_channels as i64);
+        let post_quant = config.post_quant.then(|| Conv::build(&root.at("post_quant_conv"), latent, latent, 1));
+        let post_quant = post_quant.transpose()?;
+        let conv_in = Conv::build(&scope.at("conv_in"), latent, middle, 3)?;
+        let (layers, has_attention) = (config.middle_layers, config.middle_attention);
+        let middle_block = Middle::build(&scope.at("mid_block"), middle, layers, has_attention, groups)?;
+        let mut ups = Vec::new();
+        let mut into = middle;
+        for (index, block) in config.up_blocks.iter().enumerate() {
+            let (scope, out) = (scope.at("up_blocks").at(index), block.channels as i64);
+            let resnets = resnets(&scope, block.layers, [into, out], groups)?;
+            if !resnets.is_empty() {
+                into = out;
+            }
+            let conv = || Conv::build_upsampling(&scope.at("upsamplers.0.conv"), out, out);
+            ups.push(Up { resnets, upsample: block.upsamples.then(conv).transpose()? });
+        }
+        let last = config.up_blocks.last().map_or(middle, |block| block.channels as i64);
+        Ok(Self {
+            post_quant,
+            conv_in,
+            middle: middle_block,
+            ups,
+            norm_out: Norm::build(&scope.at("conv_norm_out"), last, groups)?,
+            conv_out: Conv::build(&scope.at("conv_out"), last, config.image_channels as i64, 3)?,
+            scale: i64::from(config.spatial_scale()),
+        })
+    }
+
+    /// Decodes latents to pictures in f32. In bands, the upsamplings for which `kept` says so hold
+    /// their pictures.
+    pub fn forward(
+        &self,
+        ops: &O,
+        latents: O::Tensor,
+        band: Option<u32>,
+        kept: &[bool],
+        track: &mut Track<'_>,
+    ) -> Result<O::Tensor> {
+        let mut hidden = prepare(ops, latents)?;
+        if let Some(conv) = &self.post_quant {
+            hidden = conv.forward(ops, hidden)?;
+        }
+        if band.is_some() || self.conv_in.is_filtered() {
+            let height = ops.extents(&hidden)?[2].saturating_mul(self.scale);
+            let bands = Bands { ops, band: band.map(i64::from), height };
+            let output = self.banded(&bands, hidden, kept, track)?;
+            return Ok(ops.converted(output, Kind::Float)?);
+        }
+        hidden = self.conv_in.forward(ops, hidden)?;
+        track(Step::Layer)?;
+        hidden = self.middle.forward(ops, hidden, track)?;
+        for up in &self.ups {
+            for resnet in &up.resnets {
+                hidden = resnet.forward(ops, hidden)?;
+                track(Step::Layer)?;
+            }
+            if let Some(upsample) = &up.upsample {
+                hidden = upsample.forward(ops, hidden)?;
+                track(Step::Layer)?;
+            }
+        }
+        hidden = self.norm_out.forward_silu(ops, &hidden)?;
+        hidden = self.conv_out.forward(ops, hidden)?;
+        track(Step::Layer)?;
+        Ok(ops.converted(hidden, Kind::Float)?)
+    }
+
+    /// From what enters `conv_in` to what leaves `conv_out`, with norms and activations done inside
+    /// the convolutions.
+    fn banded(
+        &self,
+        bands: &Bands<'_, O>,
+        input: O::Tensor,
+        kept: &[bool],
+        track: &mut Track<'_>,
+    ) -> Result<O::Tensor> {
+        let mut picture = bands.convolved(&self.conv_in, input)?;
+        track(Step::Layer)?;
+        picture = bands.middle(&self.middle, picture, track)?;
+        let mut kept = kept.iter();
+        for up in &self.ups {
+            for resnet in &up.resnets {
+                picture = bands.resnet(resnet, picture, track)?;
+            }
+            if let Some(conv) = &up.upsample {
+                let is_kept = kept.next() != Some(&false) || bands.band.is_none();
+                picture = bands.upsample(conv, is_kept, picture, track)?;
+            }
+        }
+        let output = bands.normed(&self.norm_out, &self.conv_out, &picture, track)?;
+        track(Step::Layer)?;
+        Ok(output)
+    }
 }
 
 /// A KL autoencoder's decoder, loaded for one type and memory order on one device.
 #[derive(Debug)]
 pub struct Decoder {
     config: Config,
-    format: ComputeFormat,
-    pub(super) post_quant: Option<Conv>,
-    pub(super) conv_in: Conv,
-    pub(super) middle: Middle,
-    pub(super) ups: Vec<Up>,
-    pub(super) norm_out: Norm,
-    pub(super) conv_out: Conv,
+    ops: Torch,
+    network: Network<Torch>,
+    /// Each layer's share of the work.
+    shares: Vec<f64>,
+    /// The upsamplings that hold their pictures in bands.
+    kept: Vec<bool>,
 }
 
 impl Decoder {
     /// Loads the weights, each copied once from the mapped file.
     ///
     /// # Errors
-    /// A tensor that is missing, misshapen, left over or of a type that can't be read, by name; libtorch's failures, out of memory
-    /// included.
+    /// A tensor that is missing, misshapen, left over or of a type that can't be read, by name;
+    /// libtorch's failures, out of memory included.
     pub fn load(
         file: &Checkpoint,
         identity: &Identity,
@@ -44,35 +159,17 @@ impl Decoder {
         format: ComputeFormat,
         device: Device,
     ) -> Result<Self> {
-        Error::refuse_left_over(file.path(), "decoder", &Config::left_over(file, identity))?;
-        let loader = Loader::new(names(file, identity)?, config.needed(), format, device, config.norm_groups)?;
-        let resnet = |name: String| loader.resnet(&name);
-        let mut ups = Vec::new();
-        for (index, block) in config.up_blocks.iter().enumerate() {
-            let name = format!("decoder.up_blocks.{index}");
-            let resnets =
-                (0..block.layers).map(|layer| resnet(format!("{name}.resnets.{layer}"))).collect::<Result<_>>()?;
-            let upsample = match block.upsamples {
-                true => Some(loader.conv(&format!("{name}.upsamplers.0.conv"), true)?),
-                false => None,
-            };
-            ups.push(Up { resnets, upsample });
-        }
-        Ok(Self {
-            post_quant: if config.post_quant { Some(loader.conv("post_quant_conv", false)?) } else { None },
-            conv_in: loader.conv("decoder.conv_in", false)?,
-            middle: loader.middle("decoder", config.middle_layers, config.middle_attention)?,
-            ups,
-            norm_out: loader.norm("decoder.conv_norm_out")?,
-            conv_out: loader.conv("decoder.conv_out", false)?,
-            config: config.clone(),
-            format,
-        })
+        let weights = config.weights(file, identity)?;
+        weights.check()?;
+        let ops = Torch::new(format, device, config.middle_attention.then_some(config.middle_channels as i64));
+        let network = Network::build(&Scope::new(&weights.on(device), &ops), config)?;
+        let (shares, kept) = (metered::decoder_shares(config)?, metered::kept(config)?);
+        Ok(Self { config: config.clone(), ops, network, shares, kept })
     }
 
     /// The types and memory order that it was loaded for.
     pub fn format(&self) -> ComputeFormat {
-        self.format
+        self.ops.format()
     }
 
     /// The architecture.
@@ -80,11 +177,13 @@ impl Decoder {
         &self.config
     }
 
-    /// Decodes latents [N, C, h, w] in the autoencoder's own space to pictures [N, 3, h·s, w·s] in about −1…1, unclamped, f32.
+    /// Decodes latents [N, C, h, w] in the autoencoder's own space to pictures [N, 3, h·s, w·s] in
+    /// about −1…1, unclamped, f32.
     ///
-    /// With `band` the picture goes through the network in bands of so many output rows: the result is that of the whole, with norms of the
-    /// whole picture, but the upsampled pictures are never held: each is computed twice, band by band. `step` is called
-    /// with the share of the work that is done, after each layer or band; an error from it ends the decode.
+    /// With `band` the picture goes through the network in bands of so many output rows: the result
+    /// is that of the whole, with norms of the whole picture, but the largest upsampled pictures are
+    /// never held: each is computed twice, band by band. `step` is called with the share of the work
+    /// that is done, after each layer or band; an error from it ends the decode.
     ///
     /// # Errors
     /// libtorch's failures, out of memory included, and what `step` returns.
@@ -94,34 +193,8 @@ impl Decoder {
         band: Option<u32>,
         step: &mut dyn FnMut(f64) -> Result<()>,
     ) -> Result<Tensor> {
-        let mut progress = Progress::new(self.config.layer_shares(), step);
-        let format = &self.format;
-        let mut hidden = prepare(latents, format)?;
-        if let Some(conv) = &self.post_quant {
-            hidden = conv.forward(hidden, format)?;
-        }
-        if band.is_some() || matches!(self.conv_in, Conv::Winograd(_)) {
-            let scale = i64::from(self.config.spatial_scale());
-            let height = latents.size()[2] * scale;
-            let bands = Bands { format: *format, band: band.map(i64::from), height };
-            return finish(&bands.decode(self, hidden, &mut progress)?);
-        }
-        hidden = self.conv_in.forward(hidden, format)?;
-        progress.layer()?;
-        hidden = self.middle.forward(hidden, format, &mut progress)?;
-        for up in &self.ups {
-            for resnet in &up.resnets {
-                hidden = resnet.forward(hidden, format)?;
-                progress.layer()?;
-            }
-            if let Some(upsample) = &up.upsample {
-                hidden = upsample.forward(hidden, format)?;
-                progress.layer()?;
-            }
-        }
-        hidden = self.norm_out.forward_silu(&hidden)?;
-        hidden = self.conv_out.forward(hidden, format)?;
-        progress.layer()?;
-        finish(&hidden)
+        let mut progress = Progress::new(&self.shares, step);
+        let mut track = |step| progress.track(step);
+        self.network.forward(&self.ops, latents.shallow_clone(), band, &self.kept, &mut track)
     }
 }

@@ -1,42 +1,144 @@
 //! The encoder: picture in, latent out.
 
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
+use tilewright_nn::{
+    Ops, Scope, Torch,
+    layers::{Conv, Downsample, Norm, Resnet},
+};
 
 use super::{
     EncoderConfig,
     bands::Bands,
-    config::names,
-    layers::{Conv, Downsample, Middle, Norm, Resnet, finish, prepare},
-    loader::Loader,
-    progress::Progress,
+    metered,
+    network::{Middle, prepare, resnets},
+    progress::{Progress, Step, Track},
 };
 use crate::{Checkpoint, ComputeFormat, Error, Identity, Result};
 
 #[derive(Debug)]
-struct Down {
-    resnets: Vec<Resnet>,
-    downsample: Option<Downsample>,
+struct Down<O: Ops> {
+    resnets: Vec<Resnet<O>>,
+    downsample: Option<Downsample<O>>,
+}
+
+/// The encoder's layers, over any operations.
+#[derive(Debug)]
+pub(super) struct Network<O: Ops> {
+    conv_in: Conv<O>,
+    downs: Vec<Down<O>>,
+    middle: Middle<O>,
+    norm_out: Norm<O>,
+    conv_out: Conv<O>,
+    quant: Option<Conv<O>>,
+    latent_channels: i64,
+}
+
+impl<O: Ops> Network<O> {
+    /// Asks for each weight by diffusers' name.
+    pub fn build(root: &Scope<'_, O>, config: &EncoderConfig) -> Result<Self> {
+        let (scope, groups) = (root.at("encoder"), config.norm_groups as i64);
+        let (first, middle) = (config.first_channels as i64, config.middle_channels as i64);
+        let latent_channels = config.latent_channels as i64;
+        let conv_in = Conv::build(&scope.at("conv_in"), config.image_channels as i64, first, 3)?;
+        let mut downs = Vec::new();
+        let mut into = first;
+        for (index, block) in config.down_blocks.iter().enumerate() {
+            let (scope, out) = (scope.at("down_blocks").at(index), block.channels as i64);
+            let resnets = resnets(&scope, block.layers, [into, out], groups)?;
+            if !resnets.is_empty() {
+                into = out;
+            }
+            let downsample = || Downsample::build(&scope.at("downsamplers.0.conv"), out);
+            downs.push(Down { resnets, downsample: block.downsamples.then(downsample).transpose()? });
+        }
+        let (layers, has_attention) = (config.middle_layers, config.middle_attention);
+        let middle_block = Middle::build(&scope.at("mid_block"), middle, layers, has_attention, groups)?;
+        let moments = 2 * latent_channels;
+        let quant = || Conv::build(&root.at("quant_conv"), moments, moments, 1);
+        Ok(Self {
+            conv_in,
+            downs,
+            middle: middle_block,
+            norm_out: Norm::build(&scope.at("conv_norm_out"), middle, groups)?,
+            conv_out: Conv::build(&scope.at("conv_out"), middle, moments, 3)?,
+            quant: config.quant.then(quant).transpose()?,
+            latent_channels,
+        })
+    }
+
+    /// Encodes pictures to the means of their latents in f32.
+    pub fn forward(&self, ops: &O, pictures: O::Tensor, track: &mut Track<'_>) -> Result<O::Tensor> {
+        let hidden = prepare(ops, pictures)?;
+        let mut moments = match self.conv_in.is_filtered() {
+            true => self.fused(ops, hidden, track)?,
+            false => self.layers(ops, hidden, track)?,
+        };
+        if let Some(quant) = &self.quant {
+            moments = quant.forward(ops, moments)?;
+        }
+        // The other half is the variance's logarithm, which only sampling needs.
+        let means = ops.contiguous(&ops.narrow(&moments, 1, 0, self.latent_channels)?)?;
+        Ok(ops.converted(means, Kind::Float)?)
+    }
+
+    /// Layer by layer, from what enters `conv_in` to what leaves `conv_out`.
+    fn layers(&self, ops: &O, input: O::Tensor, track: &mut Track<'_>) -> Result<O::Tensor> {
+        let mut hidden = self.conv_in.forward(ops, input)?;
+        track(Step::Layer)?;
+        for down in &self.downs {
+            for resnet in &down.resnets {
+                hidden = resnet.forward(ops, hidden)?;
+                track(Step::Layer)?;
+            }
+            if let Some(downsample) = &down.downsample {
+                hidden = downsample.forward(ops, hidden)?;
+                track(Step::Layer)?;
+            }
+        }
+        hidden = self.middle.forward(ops, hidden, track)?;
+        hidden = self.norm_out.forward_silu(ops, &hidden)?;
+        hidden = self.conv_out.forward(ops, hidden)?;
+        track(Step::Layer)?;
+        Ok(hidden)
+    }
+
+    /// The same with norms and activations done inside the convolutions.
+    fn fused(&self, ops: &O, input: O::Tensor, track: &mut Track<'_>) -> Result<O::Tensor> {
+        let whole = Bands { ops, band: None, height: ops.extents(&input)?[2] };
+        let mut picture = whole.convolved(&self.conv_in, input)?;
+        track(Step::Layer)?;
+        for down in &self.downs {
+            for resnet in &down.resnets {
+                picture = whole.resnet(resnet, picture, track)?;
+            }
+            if let Some(downsample) = &down.downsample {
+                picture = whole.downsample(downsample, picture)?;
+                track(Step::Layer)?;
+            }
+        }
+        picture = whole.middle(&self.middle, picture, track)?;
+        let moments = whole.normed(&self.norm_out, &self.conv_out, &picture, track)?;
+        track(Step::Layer)?;
+        Ok(moments)
+    }
 }
 
 /// A KL autoencoder's encoder, loaded for one type and memory order on one device.
 #[derive(Debug)]
 pub struct Encoder {
     config: EncoderConfig,
-    format: ComputeFormat,
-    conv_in: Conv,
-    downs: Vec<Down>,
-    middle: Middle,
-    norm_out: Norm,
-    conv_out: Conv,
-    quant: Option<Conv>,
+    ops: Torch,
+    network: Network<Torch>,
+    /// Each layer's share of the work.
+    shares: Vec<f64>,
 }
 
 impl Encoder {
     /// Loads the weights, each copied once from the mapped file.
     ///
     /// # Errors
-    /// A tensor that is missing, misshapen, left over or of a type that can't be read, by name; libtorch's failures, out of memory
-    /// included.
+    /// A tensor that is missing, misshapen, left over or of a type that can't be read, by name;
+    /// libtorch's failures, out of memory included.
     pub fn load(
         file: &Checkpoint,
         identity: &Identity,
@@ -44,35 +146,16 @@ impl Encoder {
         format: ComputeFormat,
         device: Device,
     ) -> Result<Self> {
-        Error::refuse_left_over(file.path(), "encoder", &EncoderConfig::left_over(file, identity))?;
-        let loader = Loader::new(names(file, identity)?, config.needed(), format, device, config.norm_groups)?;
-        let mut downs = Vec::new();
-        for (index, block) in config.down_blocks.iter().enumerate() {
-            let name = format!("encoder.down_blocks.{index}");
-            let resnets = (0..block.layers).map(|layer| loader.resnet(&format!("{name}.resnets.{layer}")));
-            downs.push(Down {
-                resnets: resnets.collect::<Result<_>>()?,
-                downsample: match block.downsamples {
-                    true => Some(loader.downsample(&format!("{name}.downsamplers.0.conv"))?),
-                    false => None,
-                },
-            });
-        }
-        Ok(Self {
-            conv_in: loader.conv("encoder.conv_in", false)?,
-            downs,
-            middle: loader.middle("encoder", config.middle_layers, config.middle_attention)?,
-            norm_out: loader.norm("encoder.conv_norm_out")?,
-            conv_out: loader.conv("encoder.conv_out", false)?,
-            quant: if config.quant { Some(loader.conv("quant_conv", false)?) } else { None },
-            config: config.clone(),
-            format,
-        })
+        let weights = config.weights(file, identity)?;
+        weights.check()?;
+        let ops = Torch::new(format, device, config.middle_attention.then_some(config.middle_channels as i64));
+        let network = Network::build(&Scope::new(&weights.on(device), &ops), config)?;
+        Ok(Self { shares: metered::encoder_shares(config)?, config: config.clone(), ops, network })
     }
 
     /// The types and memory order that it was loaded for.
     pub fn format(&self) -> ComputeFormat {
-        self.format
+        self.ops.format()
     }
 
     /// The architecture.
@@ -80,69 +163,19 @@ impl Encoder {
         &self.config
     }
 
-    /// Encodes pictures [N, 3, H, W] in −1…1 to the means of their latents [N, C, H/s, W/s] in the autoencoder's own space, f32: what diffusers'
-    /// `encode(…).latent_dist.mode()` gives. `step` is called with the share of the work that is done, after each layer; an error from it
-    /// ends the encode.
+    /// Encodes pictures [N, 3, H, W] in −1…1 to the means of their latents [N, C, H/s, W/s] in the
+    /// autoencoder's own space, f32: what diffusers' `encode(…).latent_dist.mode()` gives. `step` is
+    /// called with the share of the work that is done, after each layer; an error from it ends the
+    /// encode.
     ///
     /// # Errors
-    /// [`Error::Picture`] where the sides are no multiples of the scale or the channels are others; libtorch's failures, out of memory
-    /// included, and what `step` returns.
+    /// [`Error::Picture`] if the sides are no multiples of the scale or the channels are others;
+    /// libtorch's failures, out of memory included, and what `step` returns.
     pub fn forward(&self, pictures: &Tensor, step: &mut dyn FnMut(f64) -> Result<()>) -> Result<Tensor> {
         self.config.check(pictures)?;
-        let mut progress = Progress::new(self.config.layer_shares(), step);
-        let format = &self.format;
-        let hidden = prepare(pictures, format)?;
-        let mut moments = match &self.conv_in {
-            Conv::Winograd(_) => self.fused(hidden, &mut progress)?,
-            Conv::Plain(_) => self.layers(hidden, &mut progress)?,
-        };
-        if let Some(quant) = &self.quant {
-            moments = quant.forward(moments, format)?;
-        }
-        // The other half is the variance's logarithm, which only sampling needs.
-        finish(&moments.f_narrow(1, 0, self.config.latent_channels as i64)?.f_contiguous()?)
-    }
-
-    /// Layer by layer, from what enters `conv_in` to what leaves `conv_out`.
-    fn layers(&self, input: Tensor, progress: &mut Progress<'_>) -> Result<Tensor> {
-        let format = &self.format;
-        let mut hidden = self.conv_in.forward(input, format)?;
-        progress.layer()?;
-        for down in &self.downs {
-            for resnet in &down.resnets {
-                hidden = resnet.forward(hidden, format)?;
-                progress.layer()?;
-            }
-            if let Some(downsample) = &down.downsample {
-                hidden = downsample.forward(hidden, format)?;
-                progress.layer()?;
-            }
-        }
-        hidden = self.middle.forward(hidden, format, progress)?;
-        hidden = self.norm_out.forward_silu(&hidden)?;
-        hidden = self.conv_out.forward(hidden, format)?;
-        progress.layer()?;
-        Ok(hidden)
-    }
-
-    /// The same with norms and activations done inside the convolutions.
-    fn fused(&self, input: Tensor, progress: &mut Progress<'_>) -> Result<Tensor> {
-        let whole = Bands { format: self.format, band: None, height: input.size()[2] };
-        let mut picture = whole.convolved(&self.conv_in, input)?;
-        progress.layer()?;
-        for down in &self.downs {
-            for resnet in &down.resnets {
-                picture = whole.resnet(resnet, picture, progress)?;
-            }
-            if let Some(downsample) = &down.downsample {
-                picture = whole.downsample(downsample, picture)?;
-                progress.layer()?;
-            }
-        }
-        picture = whole.middle(&self.middle, picture, progress)?;
-        let moments = whole.normed(&self.norm_out, &self.conv_out, &picture, progress)?;
-        progress.layer()?;
-        Ok(moments)
+        let mut progress = Progress::new(&self.shares, step);
+        let mut track = |step| progress.track(step);
+        self.network.forward(&self.ops, pictures.shallow_clone(), &mut track)
     }
 }
 

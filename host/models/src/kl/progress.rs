@@ -2,9 +2,21 @@
 
 use crate::Result;
 
+/// A step of a pass.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Step {
+    /// So much of the layer at hand is done, from 0 to 1.
+    Within(f64),
+    /// The layer at hand is done.
+    Layer,
+}
+
+/// Hears of each step; an error from it ends the pass.
+pub(super) type Track<'a> = dyn FnMut(Step) -> Result<()> + 'a;
+
 /// Tells how much of a pass is done.
 pub(super) struct Progress<'a> {
-    shares: Vec<f64>,
+    shares: &'a [f64],
     layer: usize,
     done: f64,
     step: &'a mut dyn FnMut(f64) -> Result<()>,
@@ -12,24 +24,22 @@ pub(super) struct Progress<'a> {
 
 impl<'a> Progress<'a> {
     /// The layers' shares of the work, in the order that they run; `step` hears what is done of all.
-    pub fn new(shares: Vec<f64>, step: &'a mut dyn FnMut(f64) -> Result<()>) -> Self {
+    pub fn new(shares: &'a [f64], step: &'a mut dyn FnMut(f64) -> Result<()>) -> Self {
         Self { shares, layer: 0, done: 0.0, step }
     }
 
-    fn share(&self) -> f64 {
-        self.shares.get(self.layer).copied().unwrap_or(0.0)
-    }
-
-    /// Part of the layer at hand is done.
-    pub fn within(&mut self, part: f64) -> Result<()> {
-        let done = self.done + part * self.share();
+    /// Tells of a step.
+    pub fn track(&mut self, step: Step) -> Result<()> {
+        let share = self.shares.get(self.layer).copied().unwrap_or(0.0);
+        let mut done = self.done;
+        match step {
+            Step::Within(part) => done += part * share,
+            Step::Layer => {
+                done += share;
+                self.done = done;
+                self.layer += 1;
+            }
+        }
         (self.step)(done.min(1.0))
-    }
-
-    /// The layer at hand is done.
-    pub fn layer(&mut self) -> Result<()> {
-        self.done += self.share();
-        self.layer += 1;
-        (self.step)(self.done.min(1.0))
     }
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use tilewright_plan::{Dtype, Model};
 
-use super::{statistics, weights::Weights};
+use super::{statistics, weights};
 use crate::{
     Checkpoint, Error, Family, FileLayout, Identity, Kind, Result, Scaling, identify::most_common, known::Known,
     names::wan::Naming,
@@ -63,7 +63,7 @@ pub struct Config {
 }
 
 /// What diffusers' names of the decoder's tensors begin with.
-const DECODER: [&str; 2] = ["decoder.", "post_quant_conv."];
+pub(super) const DECODER: [&str; 2] = ["decoder.", "post_quant_conv."];
 
 /// A picture's channels as they leave the network: their number, the patch's side, the picture's own.
 const PATCHES: [(usize, usize, usize); 3] = [(3, 1, 3), (4, 1, 4), (12, 2, 3)];
@@ -245,7 +245,7 @@ impl Config {
     /// # Errors
     /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as FP8.
     pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
-        Weights::new(file, identity, self, tch::Device::Cpu)?.all_present()
+        weights::of_decoder(file, identity, self)?.check()
     }
 
     /// Tensors that the decoder needs and whose type can't be computed from.

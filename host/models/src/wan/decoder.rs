@@ -3,7 +3,7 @@
 use tch::{Device, Tensor};
 use tilewright_nn::{Ops, Scope, Torch};
 
-use super::{Config, Spread, clip::Clip, network::Network, weights::Weights};
+use super::{Config, Spread, clip::Clip, network::Network, weights};
 use crate::{Checkpoint, ComputeFormat, Identity, Result};
 
 /// A WAN autoencoder's decoder, loaded for one type and memory order on one device.
@@ -27,10 +27,10 @@ impl Decoder {
         format: ComputeFormat,
         device: Device,
     ) -> Result<Self> {
-        let weights = Weights::new(file, identity, config, device)?;
-        weights.all_present()?;
+        let weights = weights::of_decoder(file, identity, config)?;
+        weights.check()?;
         let ops = Torch::new(format, device, Some(config.middle_channels as i64));
-        let network = Network::build(config, &Scope::new(&weights, &ops))?;
+        let network = Network::build(config, &Scope::new(&weights.on(device), &ops))?;
         Ok(Self { config: config.clone(), ops, network })
     }
 

@@ -6,7 +6,7 @@ use tilewright_nn::{CausalOps, Ops, Scope, Torch};
 use super::{
     EncoderConfig, EncoderState,
     encoder_layers::{Attention, Average, Causal, Conv, Downsample, Norm, Past, Resnet, patches},
-    weights::Weights,
+    weights,
 };
 use crate::{Checkpoint, ComputeFormat, Error, Identity, Result};
 
@@ -169,10 +169,10 @@ impl Encoder {
         format: ComputeFormat,
         device: Device,
     ) -> Result<Self> {
-        let weights = Weights::of_encoder(file, identity, config, device)?;
-        weights.all_present()?;
+        let weights = weights::of_encoder(file, identity, config)?;
+        weights.check()?;
         let ops = Torch::new(format, device, Some(config.middle_channels() as i64));
-        let network = EncoderNetwork::build(config, &Scope::new(&weights, &ops))?;
+        let network = EncoderNetwork::build(config, &Scope::new(&weights.on(device), &ops))?;
         Ok(Self { config: config.clone(), ops, network })
     }
 

@@ -5,7 +5,7 @@ use tilewright_plan::{Dtype, Model};
 
 use super::{
     config::{MOST_CHANNELS, at, known, patch, resnet_channels},
-    weights::Weights,
+    weights,
 };
 use crate::{Checkpoint, Error, Family, Identity, Result, identify::most_common, known::Known, names::wan::Naming};
 
@@ -32,7 +32,7 @@ pub struct DownBlock {
 }
 
 /// What diffusers' names of the encoder's tensors begin with.
-const ENCODER: [&str; 2] = ["encoder.", "quant_conv."];
+pub(super) const ENCODER: [&str; 2] = ["encoder.", "quant_conv."];
 
 /// An encoder's architecture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -156,7 +156,7 @@ impl EncoderConfig {
     /// # Errors
     /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as FP8.
     pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
-        Weights::of_encoder(file, identity, self, tch::Device::Cpu)?.all_present()
+        weights::of_encoder(file, identity, self)?.check()
     }
 
     /// What keeps the encoder from being loaded, a line each.

@@ -325,8 +325,7 @@ impl<O: CausalOps> Causal<O> {
         let output = ops.narrow(work.output, 0, lap.start, count)?;
         let begun = (*work.done - lap.start * height).max(0);
         let band = work.band.unwrap_or(height).clamp(1, height.max(1));
-        // The first band has no rows above it.
-        for rows in ops.laps(begun..height, band).alike_after(1) {
+        for rows in ops.laps(begun..height, band).over_rows() {
             let part = Self::rows(ops, &window, weight, bias, count, rows.clone(), height)?;
             let part = ops.converted(part, format.rest)?;
             work.write(ops, &ops.narrow(&output, 2, rows.start, rows.end - rows.start)?, &part)?;

@@ -3,8 +3,8 @@
 use serde::Serialize;
 use tilewright_plan::{Dtype, Model};
 
-use super::{Needs, USUAL_GROUPS, config_file, names, sound};
-use crate::{Checkpoint, Error, Family, Identity, Result, identify::most_common, known::Needed};
+use super::{USUAL_GROUPS, Weights, config_file, names, sound};
+use crate::{Checkpoint, Error, Family, Identity, Result, identify::most_common, kl::metered};
 
 /// What diffusers' names of the encoder's tensors begin with.
 const ENCODER: [&str; 2] = ["encoder.", "quant_conv."];
@@ -92,7 +92,7 @@ impl EncoderConfig {
             middle_channels: names.extent(middle.iter().map(|name| (name.as_str(), 0))).unwrap_or(into),
             // The network has two at least; where the file has fewer, they are missing.
             middle_layers: middle_layers.max(2),
-            middle_attention: names.has("encoder.mid_block.attentions"),
+            middle_attention: names.has("encoder.mid_block.attentions.0"),
             norm_groups: config_file(file, identity)?.norm_num_groups.unwrap_or(USUAL_GROUPS),
             quant: names.has("quant_conv"),
         };
@@ -127,9 +127,19 @@ impl EncoderConfig {
         names(file, identity).map(|names| names.part(&ENCODER).map(str::to_owned).collect()).unwrap_or_default()
     }
 
-    /// Tensors in the encoder's part of the file that no network has a place for.
+    /// Tensors in the encoder's part of the file that the network has no place for; none if the
+    /// architecture can't be read.
     pub fn left_over(file: &Checkpoint, identity: &Identity) -> Vec<String> {
-        names(file, identity).map(|names| names.left_over(&ENCODER, None)).unwrap_or_default()
+        let weights = |config: Self| Ok(config.weights(file, identity)?.left_over());
+        Self::read(file, identity).and_then(weights).unwrap_or_default()
+    }
+
+    /// The encoder's part of a file, beside what the network needs.
+    ///
+    /// # Errors
+    /// The file is no KL autoencoder.
+    pub(in crate::kl) fn weights<'a>(&self, file: &'a Checkpoint, identity: &'a Identity) -> Result<Weights<'a>> {
+        Ok(Weights::new(names(file, identity)?, metered::needed_by_encoder(self)?, &ENCODER, "encoder"))
     }
 
     /// Checks, before anything is decided or loaded, that the weights can be loaded.
@@ -137,36 +147,11 @@ impl EncoderConfig {
     /// # Errors
     /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as FP8.
     pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
-        Error::refuse_left_over(file.path(), "encoder", &Self::left_over(file, identity))?;
-        names(file, identity)?.all_loadable(&self.needed())
+        self.weights(file, identity)?.check()
     }
 
-    /// Whether the file has tensors of an encoder.
+    /// True if the file has tensors of an encoder.
     pub fn there(file: &Checkpoint, identity: &Identity) -> bool {
         names(file, identity).is_ok_and(|names| names.has("encoder"))
-    }
-
-    /// Every tensor that the network needs.
-    pub(in crate::kl) fn needed(&self) -> Vec<Needed> {
-        let mut needs = Needs::default();
-        needs.conv("encoder.conv_in", self.image_channels, self.first_channels, 3);
-        let mut into = self.first_channels;
-        for (index, block) in self.down_blocks.iter().enumerate() {
-            let name = format!("encoder.down_blocks.{index}");
-            for layer in 0..block.layers {
-                needs.resnet(&format!("{name}.resnets.{layer}"), into, block.channels);
-                into = block.channels;
-            }
-            if block.downsamples {
-                needs.conv(&format!("{name}.downsamplers.0.conv"), block.channels, block.channels, 3);
-            }
-        }
-        needs.middle("encoder", self.middle_channels, self.middle_layers, self.middle_attention);
-        needs.norm("encoder.conv_norm_out", self.middle_channels);
-        needs.conv("encoder.conv_out", self.middle_channels, 2 * self.latent_channels, 3);
-        if self.quant {
-            needs.conv("quant_conv", 2 * self.latent_channels, 2 * self.latent_channels, 1);
-        }
-        needs.list
     }
 }

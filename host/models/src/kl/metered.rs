@@ -1,0 +1,390 @@
+//! Passes on a meter: the bytes that they hold, and the time that they take on a measured device.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, OnceLock, PoisonError},
+};
+
+use tch::Kind;
+use tilewright_nn::{ComputeFormat, Costs, Listing, Meter, MeterTensor, Needed, Ops, Scope};
+use tilewright_plan::{Layout, Precision};
+use tilewright_torch::{
+    probe::{Measured, Rate},
+    winograd,
+};
+
+use super::{
+    Config, EncoderConfig, decoder, encoder,
+    progress::{Step, Track},
+};
+use crate::Result;
+
+/// The most passes that are remembered.
+const REMEMBERED: usize = 4096;
+
+/// More values than any memory holds. A pass with larger tensors is not counted layer by layer.
+const MOST_VALUES: f64 = (1_u64 << 48) as f64;
+
+/// What is decoded or encoded at once, in the pixels of the picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Extent {
+    /// Samples or tiles.
+    pub batch: u32,
+    /// Pixels.
+    pub height: u32,
+    /// Pixels.
+    pub width: u32,
+    /// Rows of a band, if the picture goes through the network in bands.
+    pub band: Option<u32>,
+}
+
+/// The cost of a pass.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pass {
+    /// The most bytes held at once, output included, input and weights aside.
+    pub peak_bytes: u64,
+    /// The time that it takes.
+    pub seconds: f64,
+}
+
+impl Pass {
+    /// More than there is of anything.
+    const ENDLESS: Self = Self { peak_bytes: u64::MAX / 4, seconds: f64::INFINITY };
+}
+
+/// A network that can be metered, and the formats that a device was measured in.
+#[derive(Debug)]
+pub struct Metered {
+    architecture: Architecture,
+    /// The upsamplings that hold their pictures in bands.
+    kept: OnceLock<Vec<bool>>,
+    formats: Vec<Format>,
+    /// By the format's place in the list.
+    passes: Mutex<HashMap<(usize, Extent), Pass>>,
+}
+
+#[derive(Debug)]
+enum Architecture {
+    Decoder(Config),
+    Encoder(EncoderConfig),
+}
+
+/// A precision in a memory order.
+#[derive(Debug)]
+struct Format {
+    precision: Precision,
+    layout: Layout,
+    compute: ComputeFormat,
+    costs: Costs,
+    /// Built when it is first asked for.
+    network: OnceLock<Option<Network>>,
+}
+
+#[derive(Debug)]
+enum Network {
+    Decoder(decoder::Network<Meter>),
+    Encoder(encoder::Network<Meter>),
+}
+
+impl Config {
+    /// Decodes on a device that was measured.
+    pub fn metered(&self, measured: &Measured) -> Metered {
+        Metered::new(Architecture::Decoder(self.clone()), measured)
+    }
+}
+
+impl EncoderConfig {
+    /// Encodes on a device that was measured.
+    pub fn metered(&self, measured: &Measured) -> Metered {
+        Metered::new(Architecture::Encoder(self.clone()), measured)
+    }
+}
+
+impl Metered {
+    fn new(architecture: Architecture, measured: &Measured) -> Self {
+        // Winograd's filtering is measured on a CPU, if it is available there.
+        let on_cpu = !winograd::available() || measured.speeds.iter().any(|speed| speed.winograd.is_some());
+        let mut formats = Vec::new();
+        for speed in &measured.speeds {
+            for precision in [Precision::Uniform(speed.dtype), Precision::Mixed(speed.dtype)] {
+                let Ok(compute) = ComputeFormat::new(precision, speed.layout) else { continue };
+                let costs = Costs::new(speed, measured.bytes_per_second, on_cpu);
+                formats.push(Format { precision, layout: speed.layout, compute, costs, network: OnceLock::new() });
+            }
+        }
+        Self { architecture, kept: OnceLock::new(), formats, passes: Mutex::default() }
+    }
+
+    /// The precisions and memory orders that passes can run in.
+    pub fn formats(&self) -> impl Iterator<Item = (Precision, Layout)> {
+        self.formats.iter().map(|format| (format.precision, format.layout))
+    }
+
+    /// The cost of a pass; none if the device was not measured in the precision and memory order.
+    /// The cost of an equal pass is remembered.
+    pub fn pass(&self, precision: Precision, layout: Layout, extent: &Extent) -> Option<Pass> {
+        let is_same = |format: &Format| format.precision == precision && format.layout == layout;
+        let place = self.formats.iter().position(is_same)?;
+        let passes = || self.passes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pass) = passes().get(&(place, *extent)) {
+            return Some(*pass);
+        }
+        let pass = self.metered(&self.formats[place], extent)?;
+        let mut passes = passes();
+        if passes.len() >= REMEMBERED {
+            passes.clear();
+        }
+        passes.insert((place, *extent), pass);
+        Some(pass)
+    }
+
+    fn metered(&self, format: &Format, extent: &Extent) -> Option<Pass> {
+        let meter = Meter::new(format.compute, format.costs);
+        let network = format.network.get_or_init(|| self.architecture.build(&meter).ok()).as_ref()?;
+        let input = self.architecture.input(extent);
+        if self.architecture.most_values(input) > MOST_VALUES {
+            return Some(Pass::ENDLESS);
+        }
+        let input = given(&meter, input).ok()?;
+        let mut track = |_| Ok(());
+        let output = match network {
+            Network::Decoder(network) => {
+                let kept = self.kept.get_or_init(|| self.architecture.kept().unwrap_or_default());
+                network.forward(&meter, input, extent.band, kept, &mut track)
+            }
+            Network::Encoder(network) => network.forward(&meter, input, &mut track),
+        };
+        drop(output.ok()?);
+        Some(Pass { peak_bytes: meter.peak_bytes(), seconds: meter.seconds() })
+    }
+}
+
+impl Architecture {
+    fn build(&self, meter: &Meter) -> Result<Network> {
+        let listing = Listing::default();
+        let scope = Scope::new(&listing, meter);
+        Ok(match self {
+            Architecture::Decoder(config) => Network::Decoder(decoder::Network::build(&scope, config)?),
+            Architecture::Encoder(config) => Network::Encoder(encoder::Network::build(&scope, config)?),
+        })
+    }
+
+    fn kept(&self) -> Result<Vec<bool>> {
+        match self {
+            Architecture::Decoder(config) => kept(config),
+            Architecture::Encoder(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// The extents of the input.
+    fn input(&self, extent: &Extent) -> [i64; 4] {
+        let (channels, scale) = match self {
+            Architecture::Decoder(config) => (config.latent_channels, config.spatial_scale()),
+            Architecture::Encoder(config) => (config.image_channels, 1),
+        };
+        let along = |pixels: u32| i64::from(pixels.div_ceil(scale));
+        [i64::from(extent.batch), channels as i64, along(extent.height), along(extent.width)]
+    }
+
+    /// No tensor of a pass has more values.
+    fn most_values(&self, [batch, _, height, width]: [i64; 4]) -> f64 {
+        let (doublings, channels) = match self {
+            Architecture::Decoder(config) => {
+                let widths = config.up_blocks.iter().map(|block| block.channels);
+                let doublings = config.up_blocks.iter().filter(|block| block.upsamples).count();
+                (doublings, widths.max().unwrap_or(0).max(config.middle_channels))
+            }
+            Architecture::Encoder(config) => {
+                let widths = config.down_blocks.iter().map(|block| block.channels);
+                (0, widths.max().unwrap_or(0).max(config.first_channels).max(config.middle_channels))
+            }
+        };
+        batch as f64 * channels as f64 * height as f64 * width as f64 * 4_f64.powi(doublings as i32)
+    }
+}
+
+/// A contiguous input in f32 that somebody else holds.
+fn given(meter: &Meter, [batch, channels, height, width]: [i64; 4]) -> Result<MeterTensor> {
+    let rows = meter.given(&[batch, channels.saturating_mul(height), width], Kind::Float)?;
+    Ok(meter.reshape(&rows, &[batch, channels, height, width])?)
+}
+
+/// A meter of f32 tensors that knows no device.
+fn plain(costs: Costs) -> Meter {
+    let compute = ComputeFormat { convolution: Kind::Float, rest: Kind::Float, layout: Layout::ChannelsFirst };
+    Meter::new(compute, costs)
+}
+
+/// The weights that a decoder needs.
+pub(super) fn needed_by_decoder(config: &Config) -> Result<Vec<Needed>> {
+    let listing = Listing::default();
+    decoder::Network::build(&Scope::new(&listing, &plain(Costs::default())), config)?;
+    Ok(listing.needed())
+}
+
+/// The weights that an encoder needs.
+pub(super) fn needed_by_encoder(config: &EncoderConfig) -> Result<Vec<Needed>> {
+    let listing = Listing::default();
+    encoder::Network::build(&Scope::new(&listing, &plain(Costs::default())), config)?;
+    Ok(listing.needed())
+}
+
+/// Each layer's share of a pass by its products.
+fn shares(forward: impl FnOnce(&Meter, &mut Track<'_>) -> Result<MeterTensor>) -> Result<Vec<f64>> {
+    let costs = Costs { plain: Rate { per_product: 1.0, per_value: 0.0 }, ..Costs::default() };
+    let meter = plain(costs);
+    let mut ends = vec![0.0];
+    let mut track = |step| {
+        if step == Step::Layer {
+            ends.push(meter.seconds());
+        }
+        Ok(())
+    };
+    drop(forward(&meter, &mut track)?);
+    let all = ends.last().copied().unwrap_or_default().max(1e-9);
+    Ok(ends.windows(2).map(|pair| (pair[1] - pair[0]) / all).collect())
+}
+
+/// The side of a latent that shares are taken from.
+const SMALL: i64 = 8;
+
+/// The share of a decode's work that each layer is, in the order that they run; adds up to 1.
+pub(super) fn decoder_shares(config: &Config) -> Result<Vec<f64>> {
+    shares(|meter, track| {
+        let listing = Listing::default();
+        let network = decoder::Network::build(&Scope::new(&listing, meter), config)?;
+        let latents = given(meter, [1, config.latent_channels as i64, SMALL, SMALL])?;
+        network.forward(meter, latents, None, &[], track)
+    })
+}
+
+/// The share of an encode's work that each layer is, in the order that they run; adds up to 1.
+pub(super) fn encoder_shares(config: &EncoderConfig) -> Result<Vec<f64>> {
+    shares(|meter, track| {
+        let listing = Listing::default();
+        let network = encoder::Network::build(&Scope::new(&listing, meter), config)?;
+        let side = SMALL * i64::from(config.spatial_scale());
+        let pictures = given(meter, [1, config.image_channels as i64, side, side])?;
+        network.forward(meter, pictures, track)
+    })
+}
+
+/// For each upsampling, true if a decode in bands holds the picture that comes out. It does unless
+/// the decode would hold less without: what is not held is computed twice.
+pub(super) fn kept(config: &Config) -> Result<Vec<bool>> {
+    /// The side of a latent next to which a band of few rows is nothing.
+    const LARGE: i64 = 256;
+    /// More than any network has; what they make of the latent fits no memory.
+    const MOST_DOUBLINGS: usize = 8;
+
+    let network = {
+        let listing = Listing::default();
+        decoder::Network::build(&Scope::new(&listing, &plain(Costs::default())), config)?
+    };
+    let peak = |kept: &[bool]| -> Result<u64> {
+        let meter = plain(Costs::default());
+        let latents = given(&meter, [1, config.latent_channels as i64, LARGE, LARGE])?;
+        drop(network.forward(&meter, latents, Some(1), kept, &mut |_| Ok(()))?);
+        Ok(meter.peak_bytes())
+    };
+    // A picture is computed again by the residual layer that follows.
+    let follows = |index: usize| config.up_blocks.get(index + 1).is_some_and(|block| block.layers > 0);
+    let doubling = config.up_blocks.iter().enumerate().filter(|(_, block)| block.upsamples);
+    let followed: Vec<bool> = doubling.map(|(index, _)| follows(index)).collect();
+    let mut kept = vec![true; followed.len()];
+    if followed.len() > MOST_DOUBLINGS {
+        return Ok(kept);
+    }
+    let mut least = peak(&kept)?;
+    for place in (0..followed.len()).rev().filter(|place| followed[*place]) {
+        kept[place] = false;
+        let without = peak(&kept)?;
+        kept[place] = without >= least;
+        least = least.min(without);
+    }
+    Ok(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use tilewright_plan::Dtype;
+    use tilewright_torch::probe::{Scratch, Speed};
+
+    use super::*;
+    use crate::{Family, kl::config::UpBlock};
+
+    fn config(latent_channels: usize, widths: &[usize], layers: usize) -> Config {
+        let last = widths.len() - 1;
+        let block = |(index, &channels): (usize, &usize)| UpBlock { channels, layers, upsamples: index < last };
+        Config {
+            family: Family::Kl,
+            latent_channels,
+            image_channels: 3,
+            middle_channels: widths[0],
+            up_blocks: widths.iter().enumerate().map(block).collect(),
+            norm_groups: 8,
+            post_quant: latent_channels == 4,
+            middle_attention: true,
+            middle_layers: 2,
+            scaling: None,
+            shift: 0.0,
+            sample_size: None,
+        }
+    }
+
+    #[test]
+    fn only_the_largest_upsampled_picture_is_computed_twice() {
+        // Stable Diffusion 1 to XL; 3 and Flux; those of the fixtures.
+        for (latent, widths, layers, expected) in [
+            (4, &[512, 512, 256, 128][..], 3, &[true, true, false][..]),
+            (16, &[512, 512, 256, 128], 3, &[true, true, false]),
+            (16, &[32, 32, 16, 8], 3, &[true, true, false]),
+            (16, &[64, 64, 32, 16], 3, &[true, true, false]),
+            (4, &[64, 64, 32], 2, &[true, false]),
+            (4, &[40, 40, 24], 2, &[true, false]),
+        ] {
+            assert_eq!(kept(&config(latent, widths, layers)).unwrap(), expected, "{widths:?}");
+        }
+    }
+
+    fn measured() -> Measured {
+        let speed = Speed {
+            dtype: Dtype::F32,
+            layout: Layout::ChannelsFirst,
+            flops_per_second: 1e11,
+            plain: Rate { per_product: 2e-11, per_value: 0.0 },
+            winograd: None,
+            attention_flops_per_second: 1e11,
+            scratch: Scratch::default(),
+        };
+        Measured { speeds: vec![speed], bytes_per_second: 1e10, hurried: false }
+    }
+
+    #[test]
+    fn bands_hold_less_and_take_longer() {
+        let config = config(4, &[64, 64, 32], 2);
+        let metered = config.metered(&measured());
+        let precision = Precision::Uniform(Dtype::F32);
+        let pass = |band| {
+            let extent = Extent { batch: 1, height: 512, width: 512, band };
+            metered.pass(precision, Layout::ChannelsFirst, &extent).unwrap()
+        };
+        let (whole, banded) = (pass(None), pass(Some(64)));
+        assert!(banded.peak_bytes < whole.peak_bytes && banded.seconds > whole.seconds, "{banded:?} {whole:?}");
+        assert_eq!(pass(Some(64)), banded);
+        assert_eq!(metered.passes.lock().unwrap().len(), 2, "equal passes are metered once");
+        let extent = Extent { batch: 1, height: 512, width: 512, band: None };
+        assert_eq!(metered.pass(precision, Layout::ChannelsLast, &extent), None);
+        let endless = Extent { batch: u32::MAX, height: u32::MAX, width: u32::MAX, band: Some(8) };
+        assert_eq!(metered.pass(precision, Layout::ChannelsFirst, &endless), Some(Pass::ENDLESS));
+    }
+
+    #[test]
+    fn layers_shares_add_up_to_all() {
+        let config = config(4, &[64, 64, 32], 2);
+        let shares = decoder_shares(&config).unwrap();
+        // conv_in, three in the middle, 6 residual layers, 2 upsamplings and conv_out.
+        assert_eq!(shares.len(), 13);
+        assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9 && shares.iter().all(|share| *share > 0.0));
+    }
+}
