@@ -9,7 +9,6 @@ mod bands;
 mod config;
 mod decoder;
 mod encoder;
-pub(crate) mod layers;
 mod metered;
 mod network;
 mod progress;
