@@ -17,6 +17,16 @@ pub(super) struct GuestRequest<'a> {
     /// The hints that go before and after the request's own.
     before: Vec<plan::Hint>,
     after: Vec<plan::Hint>,
+    /// An earlier program wrote the request: its own hints tell all that was told.
+    is_old: bool,
+}
+
+fn hint(name: &str, value: String) -> plan::Hint {
+    plan::Hint { name: name.into(), value }
+}
+
+fn is_told(question: &plan::Question<'_>, name: &str) -> bool {
+    question.request.hints.iter().any(|hint| hint.name == name)
 }
 
 /// A hint that tells a capability, and its value.
@@ -38,41 +48,37 @@ const CAPABILITIES: [Told; 8] = [
 const FRAMES_DONE: &str = "clip.done";
 
 impl<'a> GuestRequest<'a> {
-    /// The request of a decision: with the clip that is under way.
-    pub fn decide(question: &'a plan::Question<'a>) -> Self {
-        Self::new(question, question.under_way)
-    }
-
-    /// The request of an outcome, which is told of the clip as a whole.
-    pub fn learn(question: &'a plan::Question<'a>) -> Self {
-        Self::new(question, None)
-    }
-
-    /// Hints in the order that guests of this version have always had them: capabilities, the request's own, the stage,
-    /// frames that are delivered.
+    /// The request of a decision, with the frames of a clip under way.
+    ///
+    /// Hints have the order of the release: capabilities, the request's own, the stage, frames that are delivered.
     ///
     /// A record of an earlier program has these hints in its request. A replay has to tell the guest the same to the
     /// byte, or fuel and answers differ. So a request with any of them keeps its own as they are, and only capabilities
-    /// that it lacks follow, as they did then; an outcome got none.
-    fn new(question: &'a plan::Question<'a>, under_way: Option<&plan::UnderWay>) -> Self {
-        let plan::Question { stage, request, device, capabilities, .. } = *question;
-        let fast_dtypes = device.fast_dtypes.iter().copied().map(Into::into).collect();
-        let hint = |name: &str, value: String| plan::Hint { name: name.into(), value };
-        let is_told = |name: &str| request.hints.iter().any(|hint| hint.name == name);
-        let is_unknown = *capabilities == plan::Capabilities::default();
-        let told = |(name, value): &Told| hint(name, value(capabilities));
-        let is_old = CAPABILITIES.iter().any(|(name, _)| is_told(name))
-            || [plan::Stage::HINT, FRAMES_DONE].into_iter().any(is_told);
-        let (before, after) = if is_unknown {
-            (Vec::new(), Vec::new())
-        } else if is_old {
-            (Vec::new(), CAPABILITIES.iter().filter(|(name, _)| !is_told(name)).map(told).collect())
+    /// that it lacks follow, as they did then.
+    pub fn decide(question: &'a plan::Question<'a>) -> Self {
+        let mut told = Self::learn(question);
+        if told.is_old {
+            let lacking = CAPABILITIES.iter().filter(|(name, _)| !is_told(question, name));
+            told.after.extend(lacking.map(|(name, value)| hint(name, value(question.capabilities))));
         } else {
-            let done = under_way.map(|under_way| hint(FRAMES_DONE, under_way.frames_done.to_string()));
-            let after = [hint(plan::Stage::HINT, stage.name().into())].into_iter().chain(done).collect();
-            (CAPABILITIES.iter().map(told).collect(), after)
-        };
-        Self { question, fast_dtypes, before, after }
+            let done = question.under_way.map(|under_way| under_way.frames_done.to_string());
+            told.after.extend(done.map(|done| hint(FRAMES_DONE, done)));
+        }
+        told
+    }
+
+    /// The request of an outcome, which is of the whole clip. An old record's is told as it stands.
+    pub fn learn(question: &'a plan::Question<'a>) -> Self {
+        let capabilities = question.capabilities;
+        let fast_dtypes = question.device.fast_dtypes.iter().copied().map(Into::into).collect();
+        let mut names = CAPABILITIES.iter().map(|(name, _)| *name).chain([plan::Stage::HINT, FRAMES_DONE]);
+        let is_old = *capabilities == plan::Capabilities::default() || names.any(|name| is_told(question, name));
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        if !is_old {
+            before.extend(CAPABILITIES.iter().map(|(name, value)| hint(name, value(capabilities))));
+            after.push(hint(plan::Stage::HINT, question.stage.name().into()));
+        }
+        Self { question, fast_dtypes, before, after, is_old }
     }
 
     /// All hints, in their order.
@@ -126,5 +132,107 @@ impl From<lifecycle::Description> for Description {
             stages: vec![plan::Stage::Decode, plan::Stage::Encode],
             settings: said.settings.into_iter().map(setting).collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(hints: Vec<plan::Hint>) -> plan::Request {
+        let model = plan::Model {
+            family: "wan-2.1".into(),
+            stored: plan::Dtype::F32,
+            quantized: false,
+            parameter_bytes: 1,
+            spatial_scale: 8,
+            temporal_scale: 4,
+        };
+        let objective = plan::Objective::Balanced;
+        plan::Request { model, batch: 1, frames: 81, height: 480, width: 832, memory_limit: 1 << 30, objective, hints }
+    }
+
+    fn device() -> plan::Device {
+        plan::Device {
+            backend: plan::Backend::Cpu,
+            name: String::new(),
+            arch: String::new(),
+            compute_units: 1,
+            total_bytes: 1 << 40,
+            free_bytes: 1 << 40,
+            unified: false,
+            fast_dtypes: Vec::new(),
+        }
+    }
+
+    fn capabilities() -> plan::Capabilities {
+        plan::Capabilities {
+            dtypes: vec![plan::Dtype::F32, plan::Dtype::Bf16],
+            tile_unit: 8,
+            tile_least: 64,
+            batch_most: 1,
+            exact: true,
+            carried: true,
+            offload: false,
+            prefetch_most: 2,
+        }
+    }
+
+    fn under_way() -> plan::UnderWay {
+        let plan = plan::Plan {
+            space: plan::Space::Whole,
+            time: plan::Time::Carried { frames: 4 },
+            batch: 1,
+            precision: plan::Precision::Uniform(plan::Dtype::F32),
+            layout: plan::Layout::ChannelsFirst,
+            release: plan::Release::Keep,
+            offload: false,
+            prefetch: 0,
+            reason: String::new(),
+        };
+        plan::UnderWay { frames_done: 13, plan }
+    }
+
+    /// The hints that a guest gets for a decision and for an outcome, as `name=value`.
+    fn told(hints: Vec<plan::Hint>, capabilities: &plan::Capabilities) -> [Vec<String>; 2] {
+        let (request, device, under_way) = (request(hints), device(), under_way());
+        let question =
+            plan::Question::new(plan::Stage::Encode, &request, &device, capabilities).going_on(Some(&under_way));
+        let text =
+            |told: GuestRequest<'_>| told.hints().iter().map(|hint| format!("{}={}", hint.name, hint.value)).collect();
+        [text(GuestRequest::decide(&question)), text(GuestRequest::learn(&question))]
+    }
+
+    const OFFERED: [&str; 8] = [
+        "offer.dtypes=f32,bf16",
+        "offer.tile-unit=8",
+        "offer.tile-least=64",
+        "offer.batch-most=1",
+        "offer.exact=true",
+        "offer.carried=true",
+        "offer.offload=false",
+        "offer.prefetch-most=2",
+    ];
+
+    #[test]
+    fn a_guest_gets_its_hints_in_the_order_of_the_release() {
+        let [decision, outcome] = told(vec![hint("sample-size", "512".into())], &capabilities());
+        let all = [OFFERED.as_slice(), &["sample-size=512", "stage=encode", "clip.done=13"]].concat();
+        assert_eq!(decision, all);
+        assert_eq!(outcome, all[..10], "an outcome is of the whole clip");
+        let [decision, _] = told(Vec::new(), &capabilities());
+        assert_eq!(decision, [OFFERED.as_slice(), &["stage=encode", "clip.done=13"]].concat());
+    }
+
+    #[test]
+    fn an_old_record_s_request_is_told_as_it_stands() {
+        let old = [("offer.exact", "false"), ("stage", "decode"), ("clip.done", "5")];
+        let [decision, outcome] = told(old.map(|(name, value)| hint(name, value.into())).to_vec(), &capabilities());
+        let kept = ["offer.exact=false", "stage=decode", "clip.done=5"];
+        let lacking: Vec<_> = OFFERED.into_iter().filter(|told| !told.starts_with("offer.exact")).collect();
+        assert_eq!(decision, [kept.as_slice(), &lacking].concat());
+        assert_eq!(outcome, kept, "an outcome got no capabilities that its request lacked");
+        let [_, outcome] = told(vec![hint("sample-size", "512".into())], &plan::Capabilities::default());
+        assert_eq!(outcome, ["sample-size=512"], "and none are made up");
     }
 }
