@@ -192,18 +192,17 @@ impl<'a> Search<'a> {
     /// The last plan's space in the best of the wider types, where one of those fits.
     pub fn keeping(&mut self, last: &Plan) -> Option<Priced> {
         for is_first in [true, false] {
-            let mut fitting = Vec::new();
+            let mut plans = Vec::new();
             for precision in self.precisions(is_first) {
                 for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
                     if self.begun.is_some_and(|begun| begun.layout != layout) {
                         continue;
                     }
-                    let plan = Plan { precision, layout, reason: String::new(), ..*last };
-                    if let Answer::Fits(priced) = self.price(plan) {
-                        fitting.push(priced);
-                    }
+                    plans.push(Plan { precision, layout, reason: String::new(), ..*last });
                 }
             }
+            let mut fitting = Vec::new();
+            self.price_all(plans, &mut fitting);
             if let Some(best) = self.pick(&fitting).cloned() {
                 return Some(self.explained(best, fitting.len()));
             }
@@ -239,11 +238,8 @@ impl<'a> Search<'a> {
         if let Answer::Fits(whole) = self.judged(lane.plan(), lane.cost) {
             fitting.push(whole);
         }
-        for height in bands {
-            if let Answer::Fits(bands) = self.price(lane.plan().exact(self.request, *height)) {
-                fitting.push(bands);
-            }
-        }
+        let bands = bands.iter().map(|height| lane.plan().exact(self.request, *height)).collect();
+        self.price_all(bands, fitting);
         self.ascend(lane, tiles, fitting);
     }
 
@@ -254,6 +250,18 @@ impl<'a> Search<'a> {
                 Answer::Fits(priced) => fitting.push(priced),
                 Answer::TooMuch => break,
                 Answer::Passed => {}
+            }
+        }
+    }
+
+    /// Adds those of the plans that fit, priced by one question.
+    fn price_all(&mut self, mut plans: Vec<Plan>, fitting: &mut Vec<Priced>) {
+        let costs = self.estimates(&mut plans);
+        for (plan, cost) in plans.into_iter().zip(costs) {
+            if let Ok(cost) = cost
+                && let Answer::Fits(priced) = self.judged(plan, cost)
+            {
+                fitting.push(priced);
             }
         }
     }
@@ -331,10 +339,11 @@ impl<'a> Search<'a> {
     fn batched(&mut self, mut best: Priced, fitting: usize) -> Priced {
         let work = self.work(&best.plan);
         let single = Plan { reason: String::new(), ..best.plan };
-        for batch in BATCHES.into_iter().filter(|batch| *batch <= work) {
-            if let Answer::Fits(priced) = self.price(Plan { batch, reason: String::new(), ..single })
-                && self.score(&priced) < self.score(&best)
-            {
+        let batches = BATCHES.into_iter().filter(|batch| *batch <= work);
+        let mut larger = Vec::new();
+        self.price_all(batches.map(|batch| Plan { batch, reason: String::new(), ..single }).collect(), &mut larger);
+        for priced in larger {
+            if self.score(&priced) < self.score(&best) {
                 best = priced;
             }
         }
