@@ -1,9 +1,12 @@
 //! How a decode goes on: a bar with the time left on a terminal, plain lines otherwise. All on standard error.
 
-use std::time::{Duration, Instant};
+use std::{
+    ops::ControlFlow,
+    time::{Duration, Instant},
+};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tilewright_engine::Observer;
+use tilewright_engine::{Cancelled, Observer};
 use tilewright_plan::{Cost, Decision, FailedAttempt, Time, terminal::one_line};
 
 use crate::{
@@ -150,7 +153,7 @@ impl Observer for Progress {
         self.say(&format!("note: {} {} failed: {}", attempt.plan.space, attempt.plan.precision, attempt.failure));
     }
 
-    fn progress(&mut self, share: f64) -> bool {
+    fn progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
         let now = Instant::now();
         let left = self.pace.left(share, now);
         match &self.bar {
@@ -165,7 +168,7 @@ impl Observer for Progress {
             }
             None => {}
         }
-        !signals::received()
+        Cancelled::unless(!signals::received())
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use tilewright_plan::{FallbackReason, Planner as _, words::counted};
+use tilewright_plan::{FallbackReason, words::counted};
 use tilewright_policy::{Limits, LoadedPolicy, Policy, PolicyError};
 
 use crate::{

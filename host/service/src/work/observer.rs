@@ -1,11 +1,14 @@
 //! Hears how a job goes on, tells followers, and ends it where somebody asked or its time is up.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU8, AtomicU64, Ordering},
+use std::{
+    ops::ControlFlow,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, AtomicU64, Ordering},
+    },
 };
 
-use tilewright_engine::Observer;
+use tilewright_engine::{Cancelled, Next, Observer};
 use tilewright_plan::{Candidate, Decision, FailedAttempt, LogLine, Request};
 use tilewright_rollout::Assignment;
 
@@ -129,26 +132,26 @@ impl Observer for Observing<'_> {
         self.house.live.touch();
     }
 
-    fn progress(&mut self, share: f64) -> bool {
+    fn progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
         if self.seen.progress(share) {
             self.device.look();
             self.house.live.touch();
         }
-        self.why.goes_on()
+        Cancelled::unless(self.why.goes_on())
     }
 
-    fn renew(&mut self) -> bool {
+    fn between_chunks(&mut self) -> Next {
         // Frames that were delivered stay: whoever decides from here on begins no other attempt.
         self.goes_on = (self.successor)();
-        self.goes_on
+        if self.goes_on { Next::AskAgain } else { Next::GoOn }
     }
 }
 
 /// Only ends where the job is to: for decodes that are compared.
-pub struct Quiet<'a>(pub &'a Why);
+pub struct CancelOnly<'a>(pub &'a Why);
 
-impl Observer for Quiet<'_> {
-    fn progress(&mut self, _: f64) -> bool {
-        self.0.goes_on()
+impl Observer for CancelOnly<'_> {
+    fn progress(&mut self, _: f64) -> ControlFlow<Cancelled> {
+        Cancelled::unless(self.0.goes_on())
     }
 }

@@ -4,7 +4,7 @@ use std::{fs, io, path::PathBuf};
 
 use tch::Tensor;
 use tilewright_decode::{Model, RECORD_KEYWORD, frame, frames, texts};
-use tilewright_engine::{ClipJob, Finished, Job, Sink, Unfinished};
+use tilewright_engine::{ClipJob, DecodeJob, Finished, Sink, Unfinished};
 use tilewright_media::{ClipWriter, Kind, Output};
 use tilewright_models::Latent;
 use tilewright_plan::{Objective, Record};
@@ -71,7 +71,7 @@ pub fn decoded(
                 Ok(pictures) => pictures,
                 Err(error) => return failed(one_line(&error)),
             };
-            match Job::new(&worker.device.machine, vae, &pictures, limit, objective) {
+            match DecodeJob::new(&worker.device.machine, vae, &pictures, limit, objective) {
                 Ok(job) => {
                     let before = history.before(job.stage(), job.request());
                     work.picture(&job.with_history(&before), decider, observing)
@@ -139,10 +139,10 @@ impl Work<'_> {
         }
     }
 
-    fn picture(&self, job: &Job<'_>, decider: &mut Decider, observing: &mut Observing<'_>) -> Outcome {
+    fn picture(&self, job: &DecodeJob<'_>, decider: &mut Decider, observing: &mut Observing<'_>) -> Outcome {
         observing.request = Some(job.request().clone());
         let finished = tracing::info_span!("decode").in_scope(|| job.run(decider, observing));
-        let Finished { pictures, record, .. } = match finished {
+        let Finished { output: pictures, record, .. } = match finished {
             Ok(finished) => finished,
             Err(unfinished) => return self.given_up(unfinished, observing),
         };

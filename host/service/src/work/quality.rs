@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use tch::{Kind, Tensor};
 use tilewright_decode::Model;
-use tilewright_engine::{ClipJob, Job, Sink};
+use tilewright_engine::{ClipJob, DecodeJob, Sink};
 use tilewright_plan::Record;
 use tilewright_rollout::{Assignment, Revision, UntrackedPlanner};
 
 use super::{
     memory_limit,
-    observer::{Quiet, Why},
+    observer::{CancelOnly, Why},
     picture_and_clip::{Input, input, objective},
 };
 use crate::{device::Worker, error::one_line, house::House, jobs::Kept};
@@ -63,17 +63,18 @@ fn decoded(
     match &model.model {
         Model::Picture(vae) => {
             let pictures = latent.pictures().map_err(|error| one_line(&error))?;
-            let job =
-                Job::new(&worker.device.machine, vae, &pictures, limit, objective).map_err(|error| one_line(&error))?;
-            let finished = job.run(&mut planner, &mut Quiet(why)).map_err(|unfinished| one_line(&unfinished.error))?;
-            Ok((finished.record, finished.pictures))
+            let job = DecodeJob::new(&worker.device.machine, vae, &pictures, limit, objective)
+                .map_err(|error| one_line(&error))?;
+            let finished =
+                job.run(&mut planner, &mut CancelOnly(why)).map_err(|unfinished| one_line(&unfinished.error))?;
+            Ok((finished.record, finished.output))
         }
         Model::Clip(vae) => {
             let job = ClipJob::new(&worker.device.machine, vae, &latent.values, limit, objective)
                 .map_err(|error| one_line(&error))?;
             let mut held = Held::default();
             let none_done = vec![0; kept.job.batch as usize];
-            let finished = job.run(&mut planner, &mut Quiet(why), &mut held, &none_done);
+            let finished = job.run(&mut planner, &mut CancelOnly(why), &mut held, &none_done);
             let finished = finished.map_err(|unfinished| one_line(&unfinished.error))?;
             Ok((finished.record, held.all()?))
         }
