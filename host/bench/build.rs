@@ -1,4 +1,4 @@
-//! Lets this crate's tests find libtorch at run time.
+//! Run paths of libtorch for this crate's tests.
 
 fn main() {
     let runtime = std::env::var("DEP_TILEWRIGHT_TORCH_RUNTIME").expect("tilewright-torch says where libtorch is");

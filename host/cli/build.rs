@@ -1,4 +1,4 @@
-//! Lets the program find libtorch: in a folder beside it, or else where it was set up.
+//! Run paths of libtorch: a folder beside the program, or else the folder that it was set up in.
 
 fn main() {
     let runtime = std::env::var("DEP_TILEWRIGHT_TORCH_RUNTIME").expect("tilewright-torch says where libtorch is");

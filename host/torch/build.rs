@@ -1,4 +1,5 @@
-//! Compiles the shim against the libtorch that torch-sys found, and tells dependants where to look for libtorch at run time.
+//! Compiles the shim against the libtorch that torch-sys found, and tells dependants the path of
+//! libtorch at run time.
 
 use std::{env, path::Path};
 
@@ -27,7 +28,8 @@ fn main() {
     println!("cargo:rustc-link-lib=c10");
     println!("cargo:rustc-link-arg=-fopenmp");
 
-    // `cargo xtask setup` links against .libtorch/link and runs with .libtorch/run, so that changing the flavour rebuilds nothing.
+    // `cargo xtask setup` links against .libtorch/link and runs with .libtorch/run, so that
+    // changing the flavour rebuilds nothing.
     let run =
         include.parent().and_then(Path::parent).map(|set_up| set_up.join("run/torch/lib")).filter(|run| run.is_dir());
     println!("cargo:runtime={}", run.as_deref().unwrap_or(lib).display());

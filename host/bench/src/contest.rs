@@ -1,4 +1,4 @@
-//! Policies against each other on one latent.
+//! Contests: policies compared on one latent.
 
 use tch::Tensor;
 use tilewright_engine::{Machine, Unfinished};
@@ -10,50 +10,51 @@ use crate::{
     subject::{Decode, Decoded},
 };
 
-/// One policy, and what it is told.
+/// One policy with its limit and objective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// Who.
+    /// The policy.
     pub spelling: Spelling,
-    /// The limit in bytes, weights aside.
+    /// The limit in bytes, without weights.
     pub memory_limit: u64,
-    /// What it is asked to favour.
+    /// Its objective.
     pub objective: Objective,
 }
 
 /// Policies that take turns on one latent.
 #[derive(Debug)]
 pub struct Contest<'a> {
-    /// Where it runs.
+    /// The machine.
     pub machine: &'a Machine,
-    /// What is decoded.
+    /// The model and the latent.
     pub subject: Subject<'a>,
-    /// Who takes part; ratios are against the first.
+    /// The policies; ratios are to the first.
     pub entries: Vec<Entry>,
-    /// Whose pictures or frames the others are compared with, decoded once without their limit.
+    /// The policy of the reference pictures, decoded once without its limit.
     pub against: Option<Spelling>,
-    /// How often each one runs.
+    /// The number of runs.
     pub rounds: Rounds,
 }
 
-/// A contest's report, and the pictures that it is drawn from.
-pub(crate) struct Held {
+/// A contest's report, and the pictures behind it.
+pub(crate) struct ContestResult {
     pub report: Report,
-    /// The last pictures of each entry, as in [`Decoded`]; none where nothing is compared.
+    /// The last pictures of each entry, as in [`Decoded`]; none without a reference.
     pub pictures: Vec<Option<Tensor>>,
 }
 
 impl Contest<'_> {
-    /// Lets them run. A policy that fails is a row with its error; an interruption leaves rows with what was measured.
+    /// Runs the contest. A failed policy is a row with its error; an interruption leaves rows with
+    /// the measurements so far.
     ///
     /// # Errors
-    /// Pictures that can't be compared or a request that can't be made. Never because a policy failed.
-    pub fn hold(&self, planners: &Planners<'_>, watch: &mut dyn Watch) -> Result<Report> {
-        Ok(self.held(planners, watch)?.report)
+    /// Pictures that can't be compared or a request that can't be made. Never a policy's failure.
+    pub fn run(&self, planners: &Planners<'_>, watch: &mut dyn Watch) -> Result<Report> {
+        Ok(self.run_keeping_pictures(planners, watch)?.report)
     }
 
-    /// [`Self::hold`], with the pictures.
-    pub(crate) fn held(&self, planners: &Planners<'_>, watch: &mut dyn Watch) -> Result<Held> {
+    /// [`Self::run`], with the pictures.
+    pub(crate) fn run_keeping_pictures(&self, planners: &Planners<'_>, watch: &mut dyn Watch) -> Result<ContestResult> {
         let mut interrupted = false;
         let mut reference = None;
         if let Some(spelling) = &self.against {
@@ -64,10 +65,10 @@ impl Contest<'_> {
         }
         let jobs: Vec<_> = self.entries.iter().map(|entry| self.job(entry.memory_limit, entry.objective)).collect();
         let request: Option<Request> = jobs.iter().flatten().next().map(|job| job.request().clone());
-        // Frames that nothing is compared with need not be kept: long clips are large.
+        // Frames are kept only if they are compared: long clips are large.
         let keeps = reference.as_ref().is_some_and(|(_, pictures)| pictures.is_some());
         let mut runners = Vec::new();
-        // Per entry: the runner that it became, or why it became none.
+        // Per entry: its runner, or the reason why it has none.
         let mut places: Vec<std::result::Result<usize, String>> = Vec::new();
         for (entry, job) in self.entries.iter().zip(&jobs) {
             let planner = planners(&entry.spelling).map_err(|error| error.to_string());
@@ -89,7 +90,7 @@ impl Contest<'_> {
             let Entry { spelling, memory_limit, objective } = entry;
             let mut row = match place {
                 Ok(index) => Row::new(spelling, *objective, *memory_limit, &runners[*index].lane),
-                Err(error) => Row::failed(spelling, *objective, *memory_limit, error.clone()),
+                Err(error) => Row::from_error(spelling, *objective, *memory_limit, error.clone()),
             };
             let pictures = place.as_ref().ok().and_then(|index| runners[*index].lane.pictures.as_ref());
             let whole = reference.as_ref().and_then(|(_, pictures)| pictures.as_ref());
@@ -114,14 +115,14 @@ impl Contest<'_> {
             iterations: self.rounds.iterations,
             interrupted,
         };
-        Ok(Held { report, pictures })
+        Ok(ContestResult { report, pictures })
     }
 
     fn job(&self, memory_limit: u64, objective: Objective) -> std::result::Result<Box<dyn Decode + '_>, String> {
         self.subject.job(self.machine, memory_limit, objective)
     }
 
-    /// Decodes once, within all the memory there is.
+    /// Decodes the reference once, within all free memory.
     fn reference(
         &self,
         spelling: &Spelling,
@@ -131,7 +132,8 @@ impl Contest<'_> {
         let mut against =
             Against { policy: spelling.to_string(), plan: None, elapsed_ms: None, peak_bytes: None, error: None };
         let made = planners(spelling).map_err(|error| error.to_string());
-        // A cap all the same: a reference that can't be had must not invite the kernel's killer.
+        // Limited all the same: a reference that is too large must not bring on the kernel's OOM
+        // killer.
         let job = self.job(self.machine.facts.free_bytes.max(1), Objective::Fastest);
         let (job, mut planner) = match job.and_then(|job| Ok((job, made?))) {
             Ok(made) => made,

@@ -1,4 +1,4 @@
-//! How far pictures or frames are from a reference, and whether the tiles' borders show.
+//! Differences of pictures or frames from a reference, overall and along tile borders.
 
 use serde::Serialize;
 use tch::{Kind, Tensor};
@@ -10,10 +10,11 @@ use crate::{Error, Result};
 /// Pixels on either side of a border that count as along it.
 const REACH: u32 = 4;
 
-/// Pictures lie in −1…1.
+/// Pictures are in −1…1.
 const PEAK_TO_PEAK: f64 = 2.0;
 
-/// The difference of two pictures in −1…1. What can't be said is null: the PSNR of equal pictures, borders where there are none.
+/// The difference of two pictures in −1…1. Undefined values are null: the PSNR of equal pictures,
+/// border values without borders.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Difference {
     /// The largest absolute difference.
@@ -22,15 +23,15 @@ pub struct Difference {
     pub mean: f64,
     /// Peak signal-to-noise ratio in decibels, peak to peak 2.
     pub psnr: Option<f64>,
-    /// The mean absolute difference within four pixels of where tiles meet.
+    /// The mean absolute difference within four pixels of tile borders.
     pub border_mean: Option<f64>,
-    /// The largest there.
+    /// The largest absolute difference there.
     pub border_max: Option<f64>,
-    /// `border_mean` over the mean absolute difference elsewhere: 1 where borders don't show.
+    /// `border_mean` over the mean absolute difference elsewhere: 1 if borders don't show.
     pub border_over_inside: Option<f64>,
 }
 
-/// The rows and columns of pixels that lie along the borders of a plan's tiles.
+/// The rows and columns of pixels along the borders of a plan's tiles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Borders {
     rows: Vec<bool>,
@@ -38,7 +39,8 @@ pub struct Borders {
 }
 
 impl Borders {
-    /// Of a picture of this size under a plan. Neighbouring tiles meet in the middle of what they share.
+    /// The borders of a picture of this size under a plan. Neighbouring tiles meet in the middle of
+    /// their overlap.
     pub fn new(height: u32, width: u32, space: &Space) -> Self {
         let Some(tile) = space.tile() else {
             return Self { rows: vec![false; height as usize], columns: vec![false; width as usize] };
@@ -63,10 +65,11 @@ fn along(axis: &Axis) -> Vec<bool> {
 }
 
 impl Difference {
-    /// Of pictures or frames [N, C, H, W], f32 in host memory, the first of which was decoded with this division of the area.
+    /// The difference of pictures or frames [N, C, H, W], f32 in host memory, the first of which
+    /// was decoded with this plan's space.
     ///
     /// # Errors
-    /// [`Error::Shapes`] where they differ in shape, or libtorch can't read them.
+    /// [`Error::Shapes`] if they differ in shape, or libtorch can't read them.
     pub fn between(found: &Tensor, reference: &Tensor, space: &Space) -> Result<Self> {
         if found.size() != reference.size() || found.dim() != 4 {
             return Err(Error::Shapes { found: found.size(), reference: reference.size() });
@@ -76,7 +79,8 @@ impl Difference {
         Ok(Self::of_values(&values(found)?, &values(reference)?, &borders))
     }
 
-    /// Of values in the order [.., H, W], with as many rows and columns as the borders have.
+    /// The difference of values in the order [.., H, W], with as many rows and columns as the
+    /// borders have.
     fn of_values(found: &[f32], reference: &[f32], borders: &Borders) -> Self {
         let (height, width) = (borders.rows.len().max(1), borders.columns.len().max(1));
         let (mut border, mut inside) = (Sum::default(), Sum::default());
@@ -146,7 +150,8 @@ mod tests {
         assert_eq!(marked, (52..60).collect::<Vec<_>>());
         assert!(!borders.rows.iter().any(|row| *row), "one row of tiles has no border along it");
         assert!(!Borders::new(64, 112, &Space::Whole).any());
-        // The last tile moves inward: starts 0, 48, 56, so the last two share 56..112 and meet at 84.
+        // The last tile moves inward: starts 0, 48, 56, so the last two share 56..112 and meet at
+        // 84.
         let moved = Borders::new(64, 120, &space);
         assert!(moved.columns[84] && moved.columns[56] && !moved.columns[70]);
     }

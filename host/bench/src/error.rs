@@ -1,4 +1,4 @@
-//! Why something can't be measured, generated or written.
+//! Errors of measuring, generating and writing.
 
 use std::path::PathBuf;
 
@@ -8,15 +8,15 @@ use tilewright_plan::words::did_you_mean;
 /// A `Result` with this crate's [`enum@Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong. Each is one line: what, where, what to do.
+/// An error of a benchmark. Each is one line: what, where, what to do.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// A policy's spelling is none.
+    /// A malformed spelling of a policy.
     #[error("policy '{given}': {reason}: write NAME, FILE.wasm or NAME:key=value,key=value")]
     Spelling {
         /// As given.
         given: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: &'static str,
     },
     /// The engine refused or failed.
@@ -25,33 +25,33 @@ pub enum Error {
     /// A file can't be written.
     #[error("{path}: can't be written: {source}: choose another place")]
     Write {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// There is nowhere to keep generated weights.
+    /// There is no folder for generated weights.
     #[error("no cache folder: set HOME or XDG_CACHE_HOME, or give --vae FILE")]
     NoCache,
     /// Two pictures can't be compared.
     #[error("pictures of {found:?} and {reference:?} can't be compared")]
     Shapes {
-        /// The one, as [N, C, H, W].
+        /// The first shape, as [N, C, H, W].
         found: Vec<i64>,
-        /// The other.
+        /// The second shape.
         reference: Vec<i64>,
     },
-    /// Nothing is of that name.
+    /// An unknown name.
     #[error("unknown {what} '{given}'{}: expected one of {known}", did_you_mean(given, known.split(", ")))]
     Unknown {
-        /// What was wanted.
+        /// The kind of name.
         what: &'static str,
         /// As given.
         given: String,
-        /// What there is.
+        /// The known names.
         known: String,
     },
-    /// The suite was given no weights for a case.
+    /// The suite has no weights for a case.
     #[error("a case has no weights: give --vae and --video-vae")]
     NoWeights,
     /// Generated tensors don't make a file.
@@ -66,7 +66,7 @@ impl From<tch::TchError> for Error {
 }
 
 impl Error {
-    /// Whether the arguments or files are wrong, rather than the work having failed.
+    /// True if the arguments or files are wrong, false if the work failed.
     pub fn is_input(&self) -> bool {
         match self {
             Error::Engine(error) => error.is_input(),

@@ -1,5 +1,6 @@
-//! Weights and latents from a seed: the published networks' sizes without their files. The same seed gives the same bytes on
-//! every machine: only additions, multiplications and square roots are used.
+//! Weights and latents from a seed: the published networks' sizes without their files. The same
+//! seed gives the same bytes on every machine, since only additions, multiplications and square
+//! roots are used.
 
 mod wan;
 
@@ -18,19 +19,22 @@ use safetensors::tensor::{Dtype, TensorView};
 
 use crate::{Error, Result, cache_folder, write_whole};
 
-/// Changes whenever the same seed would give other bytes, so that no older file is taken for a new one.
+/// The version of the recipe: it changes whenever the same seed would give other bytes, so that no
+/// older file is taken for a new one.
 const RECIPE: u32 = 1;
 
-/// Channels of the decoders' stages from the middle outwards, the layers of each, and what each stage's first block takes in.
+/// Channels of the decoders' stages from the middle outwards: of their layers, and of each stage's
+/// input.
 const STAGES: [(usize, usize); 4] = [(512, 512), (512, 512), (512, 256), (256, 128)];
 const LAYERS: usize = 3;
 const MIDDLE: usize = 512;
 
-/// Sides of the cells that a latent's noise is summed over, in latent pixels, and the weight of each: coarse detail is stronger, as
-/// in photographs.
+/// Sides of the cells that a latent's noise is summed over, in latent pixels, and the weight of
+/// each: coarse detail is stronger, as in photographs.
 const OCTAVES: [(usize, f64); 5] = [(32, 1.0), (16, 0.8), (8, 0.6), (4, 0.4), (1, 0.25)];
 
-/// Latent frames between which a clip's noise passes from one field to another: a second and a half, or so.
+/// Latent frames over which a clip's noise passes from one field to another: about a second and a
+/// half.
 const KEY: usize = 6;
 
 /// A published decoder's shape.
@@ -45,20 +49,20 @@ pub struct Network {
     layers: Layers,
 }
 
-/// What a network is made of.
+/// The layers of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layers {
     /// An image autoencoder, which may start with a 1×1 convolution.
     Kl { post_quant: bool },
     /// A video autoencoder.
-    Wan(wan::Shape),
+    Wan(wan::DecoderShape),
 }
 
 const fn kl(name: &'static str, latent_channels: usize, post_quant: bool) -> Network {
     Network { name, latent_channels, scale: 8, layers: Layers::Kl { post_quant } }
 }
 
-const fn video(name: &'static str, scale: u32, shape: wan::Shape) -> Network {
+const fn video(name: &'static str, scale: u32, shape: wan::DecoderShape) -> Network {
     Network { name, latent_channels: shape.latent_channels, scale, layers: Layers::Wan(shape) }
 }
 
@@ -69,8 +73,8 @@ impl Network {
         kl("sdxl", 4, true),
         kl("sd3", 16, false),
         kl("sd", 4, true),
-        video("wan-2.1", 8, wan::Shape { base: 96, latent_channels: 16, out: 3, nested: false }),
-        video("wan-2.2", 16, wan::Shape { base: 256, latent_channels: 48, out: 12, nested: true }),
+        video("wan-2.1", 8, wan::DecoderShape { base: 96, latent_channels: 16, out: 3, nested: false }),
+        video("wan-2.2", 16, wan::DecoderShape { base: 256, latent_channels: 48, out: 12, nested: true }),
     ];
 
     /// Flux's.
@@ -79,12 +83,12 @@ impl Network {
     /// WAN 2.1's.
     pub const WAN_21: Network = Self::ALL[4];
 
-    /// Whether it decodes clips.
+    /// True if it decodes clips.
     pub fn is_video(self) -> bool {
         matches!(self.layers, Layers::Wan(_))
     }
 
-    /// Output frames per latent frame, the first aside.
+    /// Output frames per latent frame, except the first.
     pub fn temporal_scale(self) -> u32 {
         if self.is_video() { 4 } else { 1 }
     }
@@ -157,18 +161,18 @@ impl FromStr for Network {
 /// Weights of a network's decoder, bf16 as published files are, under the original code's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weights {
-    /// Whose shape.
+    /// The network.
     pub network: Network,
-    /// What they are made from.
+    /// The seed.
     pub seed: u64,
 }
 
 impl Weights {
-    /// The file in this user's cache folder; made where it is not there yet.
+    /// The file in this user's cache folder; generated if it is missing.
     ///
     /// # Errors
     /// There is no cache folder, or the file can't be written.
-    pub fn kept(self) -> Result<PathBuf> {
+    pub fn cached_file(self) -> Result<PathBuf> {
         let folder = cache_folder()?;
         let path = folder.join(format!("generated-{}-{}-{RECIPE}.safetensors", self.network.name, self.seed));
         if !path.is_file() {
@@ -196,11 +200,11 @@ impl Weights {
             .iter()
             .map(|(name, shape, bytes)| Ok((name.as_str(), TensorView::new(Dtype::BF16, shape.clone(), bytes)?)))
             .collect::<Result<Vec<_>>>()?;
-        write_whole(path, &serialized(views)?)
+        write_whole(path, &serialize(views)?)
     }
 
-    /// Values that depend on the seed and the tensor's name alone. Norms and biases are not ones and zeros, and convolutions keep
-    /// activations near 1, as those of trained networks do.
+    /// Values that depend on the seed and the tensor's name alone. Norms and biases are not ones
+    /// and zeros, and convolutions keep activations near 1, as trained networks do.
     fn values(self, name: &str, shape: &[usize]) -> Vec<u8> {
         let mut noise = Noise::new(self.seed, name);
         let count: usize = shape.iter().product();
@@ -216,8 +220,8 @@ impl Weights {
     }
 }
 
-/// What keeps a layer's output of variance near 1, by a part of its name: less where no norm and activation stand before it, so
-/// that the published clamp of WAN's frames seldom applies.
+/// The gain that keeps a layer's output at variance near 1, by a part of its name: less if no norm
+/// and activation precede it, so that the published clamp of WAN's frames seldom applies.
 const GAINS: [(&str, f64); 10] = [
     ("post_quant_conv", 1.0),
     ("conv_in", 1.0),
@@ -239,7 +243,8 @@ fn gain(name: &str) -> f64 {
     GAINS.iter().find(|(part, _)| name.contains(part)).map_or(1.5, |(_, gain)| *gain)
 }
 
-/// A latent of smooth noise that passes slowly from one field to others: per channel and frame of mean 0 and variance 1.
+/// A latent of smooth noise that passes slowly from one field to others: per channel and frame of
+/// mean 0 and variance 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latents {
     /// Samples.
@@ -252,7 +257,7 @@ pub struct Latents {
     pub width: usize,
     /// Latent frames of a clip; none for pictures.
     pub frames: Option<usize>,
-    /// What it is made from.
+    /// The seed.
     pub seed: u64,
 }
 
@@ -263,7 +268,7 @@ impl Latents {
         [batch, channels].into_iter().chain(frames).chain([height, width]).collect()
     }
 
-    /// In row-major order.
+    /// The values in row-major order.
     pub fn values(self) -> Vec<f32> {
         let sample = |sample| (0..self.channels).flat_map(move |channel| self.channel(&format!("{sample}.{channel}")));
         (0..self.batch).flat_map(sample).collect()
@@ -304,11 +309,11 @@ impl Latents {
     /// The file can't be written.
     pub fn write(self, path: &Path) -> Result<()> {
         let bytes: Vec<u8> = self.values().into_iter().flat_map(f32::to_le_bytes).collect();
-        write_whole(path, &serialized(vec![("latents", TensorView::new(Dtype::F32, self.shape(), &bytes)?)])?)
+        write_whole(path, &serialize(vec![("latents", TensorView::new(Dtype::F32, self.shape(), &bytes)?)])?)
     }
 }
 
-/// Brought to mean 0 and variance 1.
+/// Normalises values to mean 0 and variance 1.
 fn normal(values: Vec<f64>) -> Vec<f32> {
     let count = values.len().max(1) as f64;
     let mean = values.iter().sum::<f64>() / count;
@@ -317,25 +322,26 @@ fn normal(values: Vec<f64>) -> Vec<f32> {
     values.into_iter().map(|value| ((value - mean) / spread) as f32).collect()
 }
 
-/// The cell that a pixel lies in and how far, smoothed so that cells don't show.
+/// The cell of a pixel and its position in it, smoothed so that cells don't show.
 fn place(pixel: usize, cell: usize) -> (usize, f64) {
     let share = (pixel % cell) as f64 / cell as f64;
     (pixel / cell, share * share * (3.0 - 2.0 * share))
 }
 
-fn serialized(views: Vec<(&str, TensorView<'_>)>) -> Result<Vec<u8>> {
+fn serialize(views: Vec<(&str, TensorView<'_>)>) -> Result<Vec<u8>> {
     let format = [("format".to_owned(), "pt".to_owned())].into();
     Ok(safetensors::serialize(views, Some(format))?)
 }
 
-/// Numbers of mean 0 and variance 1, all but normal: sums of four even ones, which need no logarithm that differs between machines.
+/// Numbers of mean 0 and variance 1, nearly normal: sums of four uniform ones, which need no
+/// logarithm that differs between machines.
 struct Noise(ChaCha8Rng);
 
 impl Noise {
     /// A stream of its own for each name.
     fn new(seed: u64, name: &str) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        // FNV-1a, whose constants these are.
+        // FNV-1a.
         let stream = name
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
@@ -415,7 +421,8 @@ mod tests {
         assert!(alike(0, 6) < 0.5, "another field: {}", alike(0, 6));
     }
 
-    /// Both networks, with few channels: what is written is a whole decoder, and frames are neither flat nor cut off.
+    /// Both networks, with few channels: the file is a whole decoder, and frames are neither flat
+    /// nor clamped.
     #[test]
     fn video_networks_are_read_and_decode_sanely() {
         use tch::{Device, Kind, Tensor};
@@ -426,7 +433,7 @@ mod tests {
         use tilewright_plan::{Dtype, Layout, Precision};
         let folder = tempfile::tempdir().unwrap();
         for (nested, out, scale) in [(false, 3, 8), (true, 12, 16)] {
-            let shape = wan::Shape { base: 16, latent_channels: 16, out, nested };
+            let shape = wan::DecoderShape { base: 16, latent_channels: 16, out, nested };
             let path = folder.path().join(format!("{out}.safetensors"));
             Weights { network: video("any", scale, shape), seed: 3 }.write(&path).unwrap();
             let file = Checkpoint::open(&path).unwrap();

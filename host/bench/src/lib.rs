@@ -1,8 +1,9 @@
-//! Measures policies against each other. A [`Contest`] lets them take turns on one latent, of pictures or of a clip, and says how long each takes, how much it
-//! holds and how far its picture is from a reference; the [`suite`] and the [`sweep`] are contests over tables of cases.
+//! Benchmarks of policies. A [`Contest`] runs them in turn on one latent, of pictures or of a clip,
+//! and reports each one's time, memory and difference from a reference; the [`suite`] and the
+//! [`sweep`] are contests over tables of cases.
 //!
-//! Times are the engine's own, around synchronised device work. Policies come in from outside, as planners: nothing here knows
-//! WebAssembly, and nothing here prints.
+//! Times are the engine's own, around synchronised device work. Policies come in from outside, as
+//! planners: nothing here knows WebAssembly, and nothing here prints.
 
 #![forbid(unsafe_code)]
 

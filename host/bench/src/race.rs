@@ -1,5 +1,5 @@
-//! Runs in turn: each round lets everyone run once, and the next round starts with the next one, so that drift of the machine
-//! falls on all alike.
+//! Runs in turn: each round runs every policy once, and the next round starts with the next policy,
+//! so that drift of the machine falls on all alike.
 
 use std::{error::Error as StdError, fmt, ops::ControlFlow};
 
@@ -15,64 +15,65 @@ use crate::{
 /// Makes the planner that a spelling names.
 ///
 /// # Errors
-/// Of its own, in one line: there is no such policy, a setting is wrong.
+/// The planner's own, in one line: an unknown policy, a wrong setting.
 pub type Planners<'a> =
     dyn Fn(&Spelling) -> std::result::Result<Box<dyn Planner>, Box<dyn StdError + Send + Sync>> + 'a;
 
-/// Who waits for a long measurement.
+/// An observer of a long measurement.
 pub trait Watch {
-    /// Something worth knowing, in one line.
+    /// Receives a note, in one line.
     fn say(&mut self, _line: &str) {}
-    /// Of `total` runs so many are done; `what` runs next.
+    /// Receives the progress: `done` of `total` runs are done; `what` runs next.
     fn advance(&mut self, _done: usize, _total: usize, _what: &str) {}
-    /// False ends the measurement as soon as possible, with what there is.
+    /// Returns false to end the measurement as soon as possible, with the results so far.
     fn goes_on(&mut self) -> bool {
         true
     }
 }
 
-/// How often each one runs.
+/// The number of runs of each policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rounds {
     /// The very first run is kept apart, before any warm-up.
     pub first_apart: bool,
     /// Runs that are not counted.
     pub warmup: usize,
-    /// Runs that are.
+    /// Runs that are counted.
     pub iterations: usize,
 }
 
 impl Rounds {
-    /// How often each one runs in all.
+    /// The number of runs of each policy in all.
     pub(crate) fn total(self) -> usize {
         usize::from(self.first_apart) + self.warmup + self.iterations
     }
 }
 
-/// One that runs.
+/// A policy's runs.
 pub(crate) struct Runner<'a> {
     pub job: &'a dyn Decode,
     pub planner: Box<dyn Planner>,
     pub label: String,
-    /// Its pictures are looked at afterwards.
+    /// True if its pictures are compared afterwards.
     pub keeps: bool,
     pub lane: Lane,
 }
 
-/// What became of its runs.
+/// The results of a policy's runs.
 #[derive(Debug, Default)]
 pub(crate) struct Lane {
-    /// Time of the first run in milliseconds, where it is apart.
+    /// Time of the first run in milliseconds, if it is kept apart.
     pub first_ms: Option<f64>,
     /// The records of the counted runs.
     pub records: Vec<Record>,
-    /// Every run that ended in a picture, counted or not, and how many of these found their weights loaded.
+    /// Runs that ended in a picture, counted or not, and those among them that found their weights
+    /// loaded.
     pub runs: usize,
     pub found_loaded: usize,
-    /// The last picture, or the frames of the last clip, and how they were made.
+    /// The last picture, or the frames of the last clip, and their plan.
     pub pictures: Option<Tensor>,
     pub plan: Option<Plan>,
-    /// Why it runs no more.
+    /// The reason why it was stopped.
     pub error: Option<String>,
 }
 
@@ -91,7 +92,7 @@ pub(crate) fn turns(count: usize, round: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |turn| (turn + round) % count)
 }
 
-/// The measurement was ended from outside.
+/// The measurement was interrupted.
 #[derive(Debug)]
 pub(crate) struct Interrupted;
 
@@ -101,7 +102,7 @@ impl fmt::Display for Interrupted {
     }
 }
 
-/// Lets all of them run in turn. One that fails runs no more. What was measured stays where it is when interrupted.
+/// Runs all policies in turn. A failed policy is not run again. Results so far stay if interrupted.
 pub(crate) fn race(
     runners: &mut [Runner<'_>],
     rounds: Rounds,

@@ -1,4 +1,4 @@
-//! What a contest found, as one JSON object. Sizes are bytes, times milliseconds.
+//! The report of a contest, as one JSON object. Sizes are bytes, times milliseconds.
 
 use std::collections::BTreeMap;
 
@@ -7,24 +7,24 @@ use tilewright_plan::{Cost, Device, Objective, Plan, PoolStatistics, Request, Va
 
 use crate::{Difference, Ratio, Spelling, Summary, race::Lane};
 
-/// A contest: who took part, and how it went.
+/// A contest and its results.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The host's version.
     pub tilewright: String,
     /// One row per policy, in the order given.
     pub runs: Vec<Row>,
-    /// What it ran on.
+    /// The device.
     pub device: Device,
-    /// What was asked for; the limit and objective are the first policy's.
+    /// The request; limit and objective are the first policy's.
     pub request: Option<Request>,
-    /// What differences were taken against.
+    /// The reference of differences.
     pub against: Option<Against>,
-    /// Runs per policy after the first that were not counted.
+    /// Runs per policy after the first that are not counted.
     pub warmup: usize,
-    /// Runs per policy that were.
+    /// Runs per policy that are counted.
     pub iterations: usize,
-    /// Ended from outside: rows hold what was measured until then.
+    /// True if interrupted: rows hold the results until then.
     pub interrupted: bool,
 }
 
@@ -33,17 +33,17 @@ pub struct Report {
 pub struct Against {
     /// As spelled.
     pub policy: String,
-    /// How it was run; null where it was not.
+    /// Its plan; null if it was not run.
     pub plan: Option<Plan>,
     /// Time of its one run.
     pub elapsed_ms: Option<f64>,
-    /// The most it held.
+    /// Its peak.
     pub peak_bytes: Option<u64>,
-    /// Why there are no differences.
+    /// The reason why there are no differences.
     pub error: Option<String>,
 }
 
-/// How one policy did. Where nothing was counted, figures are null.
+/// The results of one policy. Figures without counted runs are null.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// As spelled.
@@ -54,17 +54,17 @@ pub struct Row {
     pub version: Option<String>,
     /// Its settings, defaults included.
     pub settings: BTreeMap<String, Value>,
-    /// What it was asked to favour.
+    /// Its objective.
     pub objective: Objective,
-    /// The limit that it was given.
+    /// Its memory limit.
     pub memory_limit: u64,
     /// The plan of the last run.
     pub plan: Option<Plan>,
-    /// How many different plans the counted runs had: more than one where the policy learned.
+    /// The number of different plans of the counted runs: more than one if the policy learned.
     pub plans: usize,
-    /// What was changed in the policy's answer.
+    /// Changes to the policy's answer.
     pub adjusted: Vec<String>,
-    /// Set where the host's default stood in for the policy.
+    /// Set if the fallback replaced the policy's answer.
     pub fallback: Option<String>,
     /// The very first run.
     pub first_ms: Option<f64>,
@@ -84,7 +84,7 @@ pub struct Row {
     pub noisy: bool,
     /// Every counted run, in order.
     pub samples_ms: Vec<f64>,
-    /// The most held in any counted run, weights aside.
+    /// The highest peak of the counted runs, without weights.
     pub peak_bytes: Option<u64>,
     /// The memory pool in the last counted run.
     pub pool: Option<PoolStatistics>,
@@ -96,24 +96,24 @@ pub struct Row {
     pub found_loaded: usize,
     /// Attempts that failed before one succeeded, over the counted runs.
     pub attempts: usize,
-    /// What the plan was expected to cost.
+    /// The estimate of the plan's cost.
     pub estimate: Option<Cost>,
-    /// Against the first policy's times.
+    /// The ratio to the first policy's times.
     pub ratio: Option<Ratio>,
-    /// Against the reference; null where there is none.
+    /// The difference from the reference; null without one.
     pub difference: Option<Difference>,
-    /// Why it ran no more.
+    /// The reason why it was stopped.
     pub error: Option<String>,
 }
 
 impl Row {
     /// A row that has an error and nothing else.
-    pub(crate) fn failed(spelling: &Spelling, objective: Objective, memory_limit: u64, error: String) -> Self {
+    pub(crate) fn from_error(spelling: &Spelling, objective: Objective, memory_limit: u64, error: String) -> Self {
         let lane = Lane { error: Some(error), ..Lane::default() };
         Self::new(spelling, objective, memory_limit, &lane)
     }
 
-    /// What a lane's runs say; without comparisons.
+    /// The row of a lane's runs, without comparisons.
     pub(crate) fn new(spelling: &Spelling, objective: Objective, memory_limit: u64, lane: &Lane) -> Self {
         let samples = lane.samples_ms();
         let summary = Summary::of(&samples);

@@ -1,4 +1,4 @@
-//! How a policy and its settings are written in one word: `fixed:space=blended,tile=512`.
+//! Spellings of a policy and its settings in one word: `fixed:space=blended,tile=512`.
 
 use std::{fmt, str::FromStr};
 
@@ -18,11 +18,12 @@ pub struct Spelling {
 impl FromStr for Spelling {
     type Err = Error;
 
-    /// Reads `NAME`, `FILE.wasm` or either with `:key=value,key=value` after it. A file's name may have colons, a value may not
-    /// have commas.
+    /// Reads `NAME`, `FILE.wasm` or either with `:key=value,key=value` after it. A file's name may
+    /// contain colons, a value no commas.
     fn from_str(text: &str) -> Result<Self, Error> {
         let refused = |reason| Error::Spelling { given: text.to_owned(), reason };
-        // The last colon before the first `=`: colons further on belong to values, colons before to the file's name.
+        // The last colon before the first `=`: colons further on belong to values, colons before to
+        // the file's name.
         let named = text.find('=').map_or(text, |equals| &text[..equals]);
         let colon = named.rfind(':').filter(|_| named.len() < text.len() || !text.ends_with(".wasm"));
         let (policy, settings) = match colon {
@@ -113,7 +114,7 @@ impl Spelling {
     }
 }
 
-/// Whether two plans run the same work in the same way, whatever their reasons.
+/// True if two plans run the same work in the same way, whatever their reasons.
 pub(crate) fn is_same_work(one: &Plan, other: &Plan) -> bool {
     let Plan { space, time, batch, precision, layout, release, offload, prefetch, reason: _ } = one;
     let same = (*space, *time, *batch, *precision) == (other.space, other.time, other.batch, other.precision);

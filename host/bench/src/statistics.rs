@@ -1,4 +1,4 @@
-//! What a handful of samples says: centre, spread, and how sure it is.
+//! Statistics of few samples: centre, spread, and confidence.
 
 use rand_chacha::{
     ChaCha8Rng,
@@ -7,19 +7,20 @@ use rand_chacha::{
 use serde::Serialize;
 use tilewright_plot::{quantile, sorted};
 
-/// Above this share of the mean a spread is worth a warning.
+/// The share of the mean above which a spread is worth a warning.
 const NOISY: f64 = 0.10;
 
 /// Resamplings of the bootstrap.
 const RESAMPLES: usize = 2000;
 
-/// Two-sided 95 % quantiles of Student's t for 1 to 4 degrees of freedom, where the expansion below is too coarse.
+/// Two-sided 95 % quantiles of Student's t for 1 to 4 degrees of freedom, for which the expansion
+/// below is too coarse.
 const FEW: [f64; 4] = [12.706_204_7, 4.302_652_7, 3.182_446_3, 2.776_445_1];
 
-/// What is said of samples. All in the samples' unit.
+/// A summary of samples, in their unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
-    /// How many there are.
+    /// The number of samples.
     pub count: usize,
     /// Arithmetic mean.
     pub mean: f64,
@@ -29,14 +30,14 @@ pub struct Summary {
     pub min: f64,
     /// The middle.
     pub median: f64,
-    /// The 99th percentile, interpolated: near the largest where there are few.
+    /// The 99th percentile, interpolated: near the largest if there are few.
     pub p99: f64,
     /// 95 % confidence of the mean by Student's t; none for one sample.
     pub confidence: Option<[f64; 2]>,
 }
 
 impl Summary {
-    /// Of at least one sample, all finite.
+    /// The summary of at least one sample, all finite.
     pub fn of(samples: &[f64]) -> Option<Self> {
         if samples.is_empty() || samples.iter().any(|sample| !sample.is_finite()) {
             return None;
@@ -67,7 +68,7 @@ impl Summary {
 /// A ratio of medians with its 95 % interval by the percentile bootstrap.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ratio {
-    /// Of the medians.
+    /// The ratio of the medians.
     pub of_medians: f64,
     /// The interval's lower end.
     pub low: f64,
@@ -76,7 +77,7 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Of the samples' median over that of `base`; the same samples give the same interval.
+    /// The ratio of the samples' median to that of `base`; the same samples give the same interval.
     pub fn of(samples: &[f64], base: &[f64]) -> Option<Self> {
         let of_medians = median(samples)? / median(base)?;
         let mut random = ChaCha8Rng::seed_from_u64(0);
@@ -91,12 +92,13 @@ impl Ratio {
     }
 }
 
-/// The middle of samples, none where there are none.
+/// The median; none for no samples.
 pub(crate) fn median(samples: &[f64]) -> Option<f64> {
     (!samples.is_empty()).then(|| quantile(&sorted(samples), 0.5))
 }
 
-/// The two-sided 95 % quantile of Student's t: Cornish and Fisher's expansion about the normal one (Abramowitz and Stegun 26.7.5).
+/// The two-sided 95 % quantile of Student's t: Cornish and Fisher's expansion about the normal one
+/// (Abramowitz and Stegun 26.7.5).
 fn student(freedom: usize) -> f64 {
     if let Some(quantile) = freedom.checked_sub(1).and_then(|index| FEW.get(index)) {
         return *quantile;
@@ -117,7 +119,8 @@ fn below(random: &mut ChaCha8Rng, most: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// The figures are NumPy 2.4's and SciPy's: mean, std(ddof=1), min, median, percentile(…, 99), t.interval(0.95, …).
+    /// The figures are NumPy 2.4's and SciPy's: mean, std(ddof=1), min, median, percentile(…, 99),
+    /// t.interval(0.95, …).
     #[test]
     fn summaries_are_numpys() {
         let summary = Summary::of(&[10.2, 9.8, 10.5, 10.1, 9.9, 10.0, 10.3, 9.7, 10.4, 12.6]).unwrap();

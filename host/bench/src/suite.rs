@@ -1,5 +1,5 @@
-//! The cases that the project's ancestors published, measured again: each claim beside what was found here. Cases and claims are
-//! tables; what a claim is read off is named in them.
+//! The suite: published cases, measured again, each claim beside its result here. Cases and claims
+//! are tables; each claim names the source of its figure.
 
 mod cases;
 mod claims;
@@ -11,8 +11,8 @@ use tilewright_engine::{Machine, Vae, VideoVae};
 use tilewright_plan::{Device, Objective};
 
 use crate::{
-    Contest, Entry, Latents, Planners, Report, Result, Rounds, Spelling, Subject, Watch, contest::Held, race::Ear,
-    subject::Decoded, sweep::tensor,
+    Contest, Entry, Latents, Planners, Report, Result, Rounds, Spelling, Subject, Watch, contest::ContestResult,
+    race::Ear, subject::Decoded, sweep::tensor,
 };
 use cases::{CASES, Case, Of};
 use transitions::{borders, borders_alone, evenness, over_elsewhere, steps};
@@ -21,91 +21,91 @@ pub use cases::CaseName;
 pub use claims::Verdict;
 pub use transitions::Transitions;
 
-/// Of free memory, where a case sets no limit.
+/// The share of free memory if a case sets no limit.
 const AMPLE: f64 = 0.8;
 
-/// How much smaller `quick` makes every side.
+/// The divisor of every side with `quick`.
 const QUICK_DIVISOR: u32 = 4;
 
-/// Where a decode takes longer than this, in seconds, [`Suite::slow`] is how often each one runs.
+/// The time of a decode, in seconds, above which [`Suite::slow`] counts.
 const SLOW: f64 = 60.0;
 
 /// Latent frames of the chunks that are decoded alone.
 const ALONE: usize = 2;
 
-/// The suite, and how it is run.
+/// The suite and its options.
 #[derive(Debug)]
 pub struct Suite<'a> {
-    /// Where it runs.
+    /// The machine.
     pub machine: &'a Machine,
-    /// The weights that decode pictures; none where no such case is chosen.
+    /// The weights that decode pictures; none if no such case is chosen.
     pub vae: Option<&'a Vae>,
-    /// Those that decode clips.
+    /// The weights that decode clips.
     pub video: Option<&'a VideoVae>,
-    /// What they are, for the report.
+    /// Their description, for the report.
     pub weights: String,
-    /// Who is measured against the plain decode; in cases that are about a type, with that type set by hand.
+    /// The policies that are compared with the plain decode; cases about a type set it by hand.
     pub policies: Vec<Spelling>,
-    /// How often each one runs.
+    /// The number of runs.
     pub rounds: Rounds,
-    /// How often instead, where a decode takes over a minute.
+    /// The number of runs if a decode takes over a minute.
     pub slow: Option<Rounds>,
     /// A quarter of every side, fewer frames.
     pub quick: bool,
-    /// These cases alone; all where there are none.
+    /// These cases alone; all if empty.
     pub only: Vec<CaseName>,
 }
 
-/// What the suite found.
+/// The results of the suite.
 #[derive(Clone, Debug, Serialize)]
 pub struct SuiteReport {
     /// The host's version.
     pub tilewright: String,
-    /// What it ran on.
+    /// The device.
     pub device: Device,
     /// The weights.
     pub weights: String,
-    /// Sides were a quarter of the published ones, and frames fewer.
+    /// True if sides were a quarter of the published ones, and frames fewer.
     pub quick: bool,
     /// The cases, each a contest whose first row is the plain decode.
     pub cases: Vec<CaseReport>,
-    /// Every published claim with what was found.
+    /// Every published claim with its result.
     pub claims: Vec<ClaimRow>,
-    /// Ended from outside.
+    /// True if interrupted.
     pub interrupted: bool,
 }
 
-/// A case that was measured, or why not.
+/// A measured case, or the reason why it was not measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct CaseReport {
-    /// Short.
+    /// Its short name.
     pub id: &'static str,
-    /// For people.
+    /// Its description for people.
     pub what: &'static str,
-    /// What was measured.
+    /// Its results.
     pub report: Option<Report>,
-    /// How evenly the clip goes on where chunks meet, in the case that is about it.
+    /// The evenness of the clip across chunks, in the case about it.
     pub transitions: Option<Transitions>,
-    /// Why nothing was measured, or less than elsewhere.
+    /// The reason why nothing was measured, or less than elsewhere.
     pub note: Option<String>,
 }
 
-/// A published claim beside what was found.
+/// A published claim beside its result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClaimRow {
-    /// What was claimed.
+    /// The claim.
     pub claim: &'static str,
     /// The published figure.
     pub published: &'static str,
     /// The figure here, with its unit.
     pub measured: Option<String>,
-    /// Whether it holds.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Why, in a line.
+    /// The reason, in a line.
     pub why: String,
 }
 
-/// A case's latents, and how often it runs.
+/// A case's latents, and its number of runs.
 struct Planned {
     case: &'static Case,
     latents: Tensor,
@@ -114,14 +114,15 @@ struct Planned {
 }
 
 impl Suite<'_> {
-    /// Measures every case, after saying about how long each will take. An interruption leaves the cases measured until then.
+    /// Measures every case, after announcing the expected times. An interruption leaves the cases
+    /// measured until then.
     ///
     /// # Errors
-    /// Latents that can't be made. Never because a policy failed.
+    /// Latents that can't be made. Never a policy's failure.
     pub fn run(&self, planners: &Planners<'_>, watch: &mut dyn Watch) -> Result<SuiteReport> {
         let mut planned = Vec::new();
         let mut seconds = Some(0.0);
-        for case in CASES.iter().filter(|case| self.wants(case)) {
+        for case in CASES.iter().filter(|case| self.selects(case)) {
             let (case, guess) = self.plan(case)?;
             let about = guess.map_or("as long as it takes".into(), |guess| format!("about {}", in_words(guess)));
             watch.say(&format!("{}: {}: {about}", case.case.id, case.case.what));
@@ -165,7 +166,7 @@ impl Suite<'_> {
         })
     }
 
-    fn wants(&self, case: &Case) -> bool {
+    fn selects(&self, case: &Case) -> bool {
         let chosen = self.only.is_empty() || self.only.iter().any(|name| name.0.id == case.id);
         chosen
             && match case.of {
@@ -189,7 +190,7 @@ impl Suite<'_> {
         }
     }
 
-    /// Makes a case's latents, and guesses how many seconds it will take: every decode as long as the baseline's.
+    /// Makes a case's latents, and estimates its seconds: every decode as long as the baseline's.
     fn plan(&self, case: &'static Case) -> Result<(Planned, Option<f64>)> {
         let latents = tensor(self.latents(case.of))?;
         let job = self.subject(case.of, &latents).and_then(|subject| {
@@ -231,12 +232,13 @@ impl Suite<'_> {
                 frames: None,
                 seed: 0,
             },
-            // Not wanted: nothing is made of it.
+            // Not selected: nothing is generated.
             _ => Latents { batch: 1, channels: 1, height: 1, width: 1, frames: None, seed: 0 },
         }
     }
 
-    /// `peak` is what the baseline held in the case that this one takes a share of, where it was measured.
+    /// Measures a case. `peak` is the baseline's in the case that this one takes a share of, if it
+    /// was measured.
     fn case(
         &self,
         planned: &Planned,
@@ -271,7 +273,7 @@ impl Suite<'_> {
             against: Some(Spelling::whole()),
             rounds: *rounds,
         };
-        let Held { mut report, pictures } = contest.held(planners, watch)?;
+        let ContestResult { mut report, pictures } = contest.run_keeping_pictures(planners, watch)?;
         let mut transitions = None;
         if case.id == cases::SMOOTH && !report.interrupted {
             watch.say("the same clip in one go, and in chunks decoded alone");
@@ -281,8 +283,8 @@ impl Suite<'_> {
         Ok((report, transitions))
     }
 
-    /// How evenly clips of these latents [1, C, T, h, w] go on where chunks meet: those of the rows, and one of chunks decoded alone. None
-    /// where they can't be had.
+    /// The evenness of clips of these latents [1, C, T, h, w] across chunks: of the rows, and of
+    /// chunks decoded alone. None if they can't be had.
     fn transitions(
         &self,
         latents: &Tensor,
@@ -294,18 +296,19 @@ impl Suite<'_> {
         let all = latents.size()[2];
         let scale = video.config.temporal_scale().max(1) as usize;
         let one_go = scale as i64 * all;
-        let Some(whole) = self.decoded(video, latents, one_go, planners, watch)? else { return Ok(None) };
+        let Some(whole) = self.decode_chunks(video, latents, one_go, planners, watch)? else { return Ok(None) };
         let mut chunks = Vec::new();
         for first in (0..all).step_by(ALONE) {
             let part = latents.f_narrow(2, first, (ALONE as i64).min(all - first))?;
-            let Some(chunk) = self.decoded(video, &part, one_go, planners, watch)? else { return Ok(None) };
+            let Some(chunk) = self.decode_chunks(video, &part, one_go, planners, watch)? else { return Ok(None) };
             chunks.push(chunk);
         }
-        Ok(Some(compared(&whole, rows, &chunks, all as usize, scale)?))
+        Ok(Some(compare(&whole, rows, &chunks, all as usize, scale)?))
     }
 
-    /// The frames [T, C, H, W] of a clip in chunks of so many; none where the decode fails or is ended from outside.
-    fn decoded(
+    /// The frames [T, C, H, W] of a clip in chunks of `chunk` frames; none if the decode fails or
+    /// is interrupted.
+    fn decode_chunks(
         &self,
         video: &VideoVae,
         latents: &Tensor,
@@ -327,11 +330,11 @@ impl Suite<'_> {
         }
     }
 
-    /// The median time in milliseconds that it takes to bring a latent of the half-type case into bf16 and channels-last, and the
-    /// picture back into f32 and channels-first.
+    /// The median time in milliseconds to convert a latent of the half-type case to bf16 and
+    /// channels-last, and the picture back to f32 and channels-first.
     fn conversion_ms(&self) -> Result<Option<f64>> {
         use tilewright_torch::{channels_last, probe::synchronize};
-        let case = CASES.iter().find(|case| case.id == cases::HALF && self.wants(case));
+        let case = CASES.iter().find(|case| case.id == cases::HALF && self.selects(case));
         let Some(Case { of: of @ Of::Pictures { side, batch }, .. }) = case else { return Ok(None) };
         let _no_grad = tch::no_grad_guard();
         let device = self.machine.device;
@@ -357,8 +360,9 @@ fn baseline_peak(reports: &[CaseReport], id: &str) -> Option<u64> {
     reports.iter().find(|report| report.id == id)?.report.as_ref()?.runs.first()?.peak_bytes
 }
 
-/// Of clips [T, C, H, W]: the whole in one go, those of the rows, and chunks that were decoded alone.
-fn compared(
+/// Compares clips [T, C, H, W]: the whole in one go, those of the rows, and chunks that were
+/// decoded alone.
+fn compare(
     whole: &Tensor,
     rows: &[Option<Tensor>],
     chunks: &[Tensor],
@@ -366,7 +370,7 @@ fn compared(
     scale: usize,
 ) -> Result<Transitions> {
     let whole = steps(whole)?;
-    // Whatever the chunks are, they meet where latent frames do.
+    // Chunks of any size meet between latent frames.
     let everywhere = borders(latent_frames, 1, scale);
     let mut carried = None;
     for row in rows.iter().flatten() {
@@ -380,7 +384,7 @@ fn compared(
     Ok(Transitions { carried, alone })
 }
 
-/// A time that is not known well.
+/// An approximate duration for people.
 fn in_words(seconds: f64) -> String {
     match seconds {
         ..1.0 => "a second".into(),

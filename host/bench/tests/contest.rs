@@ -1,4 +1,4 @@
-//! Contests on a tiny network, with planners written for the occasion.
+//! Contests on a tiny network, with planners made for the tests.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,7 @@ use tilewright_plan::{
 };
 use tilewright_torch::device::Choice;
 
-/// Answers one plan, whatever becomes of it.
+/// A planner that always answers one plan.
 struct Stubborn {
     identity: PolicyIdentity,
     plan: Plan,
@@ -51,14 +51,15 @@ impl Planner for Stubborn {
     }
 }
 
-/// `whole`, `f16` (which overflows on large latents), `fixed:space=…` as the sweep spells it, or nobody.
+/// `whole`, `f16` (which overflows on large latents), `fixed:space=…` as the sweep spells it, or an
+/// error.
 fn planner(spelling: &Spelling) -> Result<Box<dyn Planner>, Box<dyn std::error::Error + Send + Sync>> {
     let setting = |name: &str| spelling.settings.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
     let side = |name: &str| setting(name).and_then(|text| text.parse().ok()).unwrap_or(0);
     let tile = Tile { height: side("tile"), width: side("tile"), overlap: side("overlap") };
     let space = match setting("space") {
         Some("blended") => Space::Blended(tile),
-        // The host would carry exact tiles out as blended ones.
+        // The host would run exact tiles as blended ones.
         Some("exact") => Space::Blended(tile),
         _ => Space::Whole,
     };
@@ -92,7 +93,7 @@ fn planner(spelling: &Spelling) -> Result<Box<dyn Planner>, Box<dyn std::error::
     Ok(Box::new(Stubborn { identity, plan }))
 }
 
-/// Ends the measurement after so many questions whether it goes on.
+/// Ends the measurement after a number of calls of `goes_on`.
 struct Patience(usize);
 
 impl Watch for Patience {
@@ -102,7 +103,8 @@ impl Watch for Patience {
     }
 }
 
-/// The pool counts for the whole process: a decode beside another one would have its memory ascribed to it.
+/// The pool counts for the whole process: a concurrent decode's memory would be ascribed to this
+/// one.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -140,7 +142,7 @@ fn a_policy_that_fails_is_a_row_and_the_others_go_on() {
         against: Some("whole".parse().unwrap()),
         rounds: ROUNDS,
     };
-    let report = contest.hold(&planner, &mut Patience(PATIENT)).unwrap();
+    let report = contest.run(&planner, &mut Patience(PATIENT)).unwrap();
     let errors: Vec<Option<&str>> = report.runs.iter().map(|row| row.error.as_deref()).collect();
     assert_eq!(errors[0], None);
     assert!(errors[1].is_some(), "f16 overflows on every attempt");
@@ -166,12 +168,12 @@ fn an_interruption_leaves_what_was_measured() {
         against,
         rounds: Rounds { first_apart: true, warmup: 0, iterations: 50 },
     };
-    let report = contest(None).hold(&planner, &mut Patience(200)).unwrap();
+    let report = contest(None).run(&planner, &mut Patience(200)).unwrap();
     let measured: Vec<usize> = report.runs.iter().map(|row| row.samples_ms.len()).collect();
     assert!(report.interrupted && measured.iter().all(|count| *count < 50), "{measured:?}");
     assert!(report.runs.iter().all(|row| row.error.is_none()), "an interruption is nobody's failure");
     // Not even the reference was reached.
-    let report = contest(Some("whole".parse().unwrap())).hold(&planner, &mut Patience(1)).unwrap();
+    let report = contest(Some("whole".parse().unwrap())).run(&planner, &mut Patience(1)).unwrap();
     assert!(report.interrupted && report.against.is_none() && report.runs.len() == 2);
 }
 
@@ -226,7 +228,7 @@ fn clips_take_turns_and_all_their_frames_are_compared() {
         rounds,
     };
     let rounds = Rounds { first_apart: true, warmup: 0, iterations: 1 };
-    let report = contest(Some("whole"), rounds).hold(&planner, &mut Patience(PATIENT)).unwrap();
+    let report = contest(Some("whole"), rounds).run(&planner, &mut Patience(PATIENT)).unwrap();
     let request = report.request.unwrap();
     assert_eq!((request.batch, request.frames, request.height, request.width), (2, 9, 64, 112));
     let [four, eight, tiles, nobody] = &report.runs[..] else { panic!("four rows") };
@@ -235,7 +237,7 @@ fn clips_take_turns_and_all_their_frames_are_compared() {
         assert!(row.peak_bytes.is_some_and(|bytes| bytes > 0));
     }
     assert_eq!(four.plan.as_ref().unwrap().time, Time::Carried { frames: 4 });
-    // The state is carried: chunks change nothing. Tiles do.
+    // The causal cache is carried: chunks change nothing. Tiles do.
     for row in [four, eight] {
         let difference = row.difference.unwrap();
         assert!(difference.max < 1e-5 && difference.border_mean.is_none(), "{difference:?}");
@@ -243,6 +245,6 @@ fn clips_take_turns_and_all_their_frames_are_compared() {
     let difference = tiles.difference.unwrap();
     assert!(difference.max > 1e-4 && difference.border_mean.unwrap() > 1e-4, "{difference:?}");
     assert_eq!(nobody.error.as_deref(), Some("nobody is called nobody"));
-    let report = contest(None, Rounds { first_apart: false, ..rounds }).hold(&planner, &mut Patience(PATIENT)).unwrap();
+    let report = contest(None, Rounds { first_apart: false, ..rounds }).run(&planner, &mut Patience(PATIENT)).unwrap();
     assert!(report.runs.iter().all(|row| row.difference.is_none()) && report.runs[0].finished == 1);
 }

@@ -1,4 +1,4 @@
-//! The command line, declared. What the arguments mean is decided elsewhere.
+//! The command line, declared. Other modules interpret the arguments.
 
 mod bench;
 mod encode;
@@ -28,7 +28,8 @@ pub use serve::{Rollback, Serve, ServerArguments, Swap};
 pub use signing::{ConfigCommand, Connection, Keygen, Password, Pull, Push, Sign, Verify};
 pub use writing::Writing;
 
-/// In help, options of every command come after the command's own, however many commands there are.
+/// The position in help of options of every command: after the command's own, of which there are
+/// fewer.
 const LAST: usize = 1000;
 
 /// The end of --help.
@@ -38,8 +39,9 @@ To begin with:
   tilewright inspect ae.safetensors           what a file is, and what it lacks
   tilewright help decode                      all that a command takes";
 
-/// The help of -o. clap reads a plain `{n}` as the end of a line: the escape sequence within, which resets what is not set,
-/// keeps it whole, and is left out of all that is not a terminal's. Nor is it torn in two where it begins a line.
+/// The help of -o. clap reads a plain `{n}` as the end of a line: the escape sequence inside, which
+/// resets nothing, keeps it whole, and is dropped unless the output is a terminal. The name is not
+/// broken across lines either, if it begins one.
 const OUTPUT: &str = "\
 Where to write: .png, .jpg, .webp (a batch becomes numbered files); for clips .mp4, .webm, .mkv, .gif, .webp, or a folder of \
 PNGs (a name that ends in /); .safetensors for the raw output; - for standard output.
@@ -47,14 +49,15 @@ PNGs (a name that ends in /); .safetensors for the raw output; - for standard ou
 folder serves, too. A link is followed; an input, a write-protected file or another user's is never replaced [default: the \
 latent's name with .png or .mp4, in the current folder]";
 
-/// Decodes latents of diffusion models into pictures and clips; how each one is run is decided by a sandboxed WebAssembly policy.
+/// Decodes latents of diffusion models into pictures and clips; how each one is run is decided by a
+/// sandboxed WebAssembly policy.
 #[derive(Debug, Parser)]
 #[command(name = "tilewright", version, propagate_version = true, max_term_width = 110, after_help = BEGINNING)]
 pub struct Arguments {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
-    /// For every command.
+    /// Options of every command.
     #[command(flatten)]
     pub global: Global,
 }
@@ -62,7 +65,8 @@ pub struct Arguments {
 /// Options of every command.
 #[derive(Args, Debug)]
 pub struct Global {
-    /// Say more on standard error: -v what is done, -vv how, -vvv everything [env: TILEWRIGHT_LOG, as in TILEWRIGHT_LOG=debug]
+    /// Say more on standard error: -v what is done, -vv how, -vvv everything [env: TILEWRIGHT_LOG,
+    /// as in TILEWRIGHT_LOG=debug]
     #[arg(short, long, action = clap::ArgAction::Count, global = true, display_order = LAST)]
     pub verbose: u8,
     /// Say only errors, warnings and what was asked for: no notes, no progress, no summary
@@ -71,7 +75,7 @@ pub struct Global {
     /// The libtorch 2.11 to run with: its folder, or an installed PyTorch's (site-packages/torch)
     #[arg(long, value_name = "DIR", env = "TILEWRIGHT_LIBTORCH", hide_env_values = true, global = true, display_order = LAST)]
     pub libtorch: Option<PathBuf>,
-    /// The configuration [default: ~/.config/tilewright/config.toml, where there is one]
+    /// The configuration [default: ~/.config/tilewright/config.toml, if there is one]
     #[arg(long, value_name = "FILE", env = "TILEWRIGHT_CONFIG", hide_env_values = true, global = true, display_order = LAST)]
     pub config: Option<PathBuf>,
 }
@@ -115,38 +119,41 @@ pub enum Command {
 /// `tilewright decode`
 #[derive(Args, Debug)]
 pub struct Decode {
-    /// A ComfyUI .latent, or a .safetensors with one tensor: [N, C, H, W], or [N, C, T, H, W] for video; several, or folders of them, share the loaded
-    /// weights, and one that fails does not stop the others; - is standard input
+    /// A ComfyUI .latent, or a .safetensors with one tensor: [N, C, H, W], or [N, C, T, H, W] for
+    /// video; several, or folders of them, share the loaded weights, and one that fails does not
+    /// stop the others; - is standard input
     #[arg(value_name = "LATENT", required = true)]
     pub latents: Vec<PathBuf>,
-    /// The VAE's weights: diffusers, LDM/BFL (ae.safetensors), a whole SD checkpoint, or WAN's (Wan2.1_VAE.safetensors)
+    /// The VAE's weights: diffusers, LDM/BFL (ae.safetensors), a whole SD checkpoint, or WAN's
+    /// (Wan2.1_VAE.safetensors)
     #[arg(long, value_name = "FILE")]
     pub vae: PathBuf,
     /// The path of the output.
     #[arg(short, long, value_name = "OUT", help = OUTPUT)]
     pub output: Option<PathBuf>,
-    /// How it is written.
+    /// Options of the output's format.
     #[command(flatten)]
     pub writing: Writing,
-    /// For clips.
+    /// Options of clips.
     #[command(flatten)]
     pub clip: ClipArguments,
-    /// Who decides how: a shipped policy's name, or a .wasm file
+    /// The policy that decides: a shipped policy's name, or a .wasm file
     #[arg(long, value_name = "NAME|FILE.wasm", default_value = "adaptive")]
     pub policy: String,
     /// A setting of the policy, repeatable; 'tilewright policy inspect NAME' lists them
     #[arg(long, value_name = "KEY=VALUE", value_parser = tilewright_policy::key_value)]
     pub set: Vec<(String, String)>,
-    /// What the policy may use.
+    /// Grants of the policy.
     #[command(flatten)]
     pub grants: PolicyGrants,
-    /// Where to run; ROCm answers to cuda, as in PyTorch
+    /// The device to run on; ROCm answers to cuda, as in PyTorch
     #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
     pub device: Choice,
-    /// The most to hold at once, weights aside, as in 8GiB or 512MiB [default: 80 % of what is free]
+    /// The most to hold at once, weights aside, as in 8GiB or 512MiB [default: 80 % of what is
+    /// free]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
     pub memory_limit: Option<u64>,
-    /// What matters most
+    /// The objective: what counts most
     #[arg(long, value_enum, default_value_t = ObjectiveArgument::Balanced)]
     pub objective: ObjectiveArgument,
     /// Processor threads [default: all cores]
@@ -176,33 +183,37 @@ pub struct Decode {
     /// Draw the tiles and their overlaps over the picture, into this .png, .jpg or .webp
     #[arg(long, value_name = "FILE")]
     pub explain_image: Option<PathBuf>,
-    /// Print the decision record as JSON on standard output, with the names of the outputs; for several latents a line each
+    /// Print the decision record as JSON on standard output, with the names of the outputs; for
+    /// several latents a line each
     #[arg(long)]
     pub json: bool,
-    /// What is kept of the decision.
+    /// The record of the decision.
     #[command(flatten)]
     pub record: Recording,
-    /// Neither tell the policy of earlier decodes nor keep this one; for all: TILEWRIGHT_HISTORY=off
+    /// Neither tell the policy of earlier decodes nor keep this one; for all:
+    /// TILEWRIGHT_HISTORY=off
     #[arg(long)]
     pub no_history: bool,
 }
 
-/// Options that clips have.
+/// Options of clips.
 #[derive(Args, Debug)]
 pub struct ClipArguments {
-    /// Frames per second of a clip, as 24, 23.976 or 30000/1001 [default: 16 for WAN 2.1, 24 for WAN 2.2]
+    /// Frames per second of a clip, as 24, 23.976 or 30000/1001 [default: 16 for WAN 2.1, 24 for
+    /// WAN 2.2]
     #[arg(long, value_name = "RATE")]
     pub fps: Option<Rate>,
     /// Put a clip's first frame into this .png as soon as it is there
     #[arg(long, value_name = "FILE")]
     pub preview: Option<PathBuf>,
-    /// Keep a clip's finished frames in OUT.partial until all are there, and go on from those that an interrupted decode left
+    /// Keep a clip's finished frames in OUT.partial until all are there, and go on from those that
+    /// an interrupted decode left
     #[arg(long)]
     pub resume: bool,
 }
 
 impl ClipArguments {
-    /// Refuses what means nothing for pictures.
+    /// Refuses options that have no meaning for pictures.
     pub fn refused_for_pictures(&self) -> Outcome {
         let given = [("--fps", self.fps.is_some()), ("--preview", self.preview.is_some()), ("--resume", self.resume)];
         match given.iter().find(|(_, given)| *given) {
@@ -247,31 +258,31 @@ pub struct DeviceArguments {
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "TILEWRIGHT_HISTORY=FILE keeps the history elsewhere, TILEWRIGHT_HISTORY=off keeps none.")]
 pub struct History {
-    /// What to do with it; without a word it is listed
+    /// The work on it; without a word it is listed
     #[command(subcommand)]
     pub command: Option<HistoryCommand>,
-    /// For the list.
+    /// Options of the list.
     #[command(flatten)]
     pub list: HistoryList,
 }
 
-/// What is done with the history.
+/// The work on the history.
 #[derive(Debug, Subcommand)]
 pub enum HistoryCommand {
     /// List decodes, newest first, what was expected beside what was measured
     List(HistoryList),
     /// Write the records as JSON lines, oldest first
     Export {
-        /// Where to; - is standard output
+        /// The file to write; - is standard output
         #[arg(value_name = "FILE|-")]
         file: PathBuf,
-        /// Which ones.
+        /// The records.
         #[command(flatten)]
         filters: HistoryFilters,
     },
     /// Remove records for good
     Clear {
-        /// Which ones.
+        /// The records.
         #[command(flatten)]
         filters: HistoryFilters,
         /// Don't ask
@@ -285,7 +296,7 @@ pub enum HistoryCommand {
 /// `tilewright history list`
 #[derive(Args, Debug)]
 pub struct HistoryList {
-    /// Which ones.
+    /// The records.
     #[command(flatten)]
     pub filters: HistoryFilters,
     /// At most this many
@@ -296,7 +307,7 @@ pub struct HistoryList {
     pub json: bool,
 }
 
-/// Which of the records; all conditions hold together.
+/// A choice of records; all conditions hold together.
 #[derive(Args, Debug)]
 pub struct HistoryFilters {
     /// Decided by this policy
@@ -316,7 +327,7 @@ pub struct HistoryFilters {
     pub failed: bool,
 }
 
-/// What matters most.
+/// The objective.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum ObjectiveArgument {
     /// The shortest time within the memory limit

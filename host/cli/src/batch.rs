@@ -1,6 +1,6 @@
-//! Files, one after the other: one that fails does not stop those after it.
+//! Work on several files in order: a failed file does not stop those after it.
 
-use tilewright_outputs::Refused;
+use tilewright_outputs::OutputRefused;
 
 use crate::{
     failure::{Failure, Outcome},
@@ -15,9 +15,10 @@ pub trait Work {
     fn work(&mut self, input: &Input) -> Outcome;
 }
 
-/// Works through the files. The failure of a single file is the command's; of several files, each failure is printed at
-/// once and the command fails with their number. Only an output that is another file of the same command ends it there.
-/// `done` is the word for the work, such as `decoded`.
+/// Works through the files. The failure of a single file is the command's; of several files, each
+/// failure is printed at once and the command fails with their number. Only an output that is
+/// another file of the same command ends the command there. `done` is the word for the work, such
+/// as `decoded`.
 pub fn work_through(work: &mut dyn Work, inputs: &[Input], several: bool, done: &str) -> Outcome {
     if !several {
         return inputs.iter().try_for_each(|input| work.work(input).map_err(|failure| input.renamed(failure)));
@@ -26,7 +27,7 @@ pub fn work_through(work: &mut dyn Work, inputs: &[Input], several: bool, done: 
     for (index, input) in inputs.iter().enumerate() {
         tell!("{} of {count}: {}", index + 1, input.shown);
         let outcome = work.work(input);
-        let is_clash = matches!(&outcome, Err(Failure::Input(error)) if error.is::<Refused>());
+        let is_clash = matches!(&outcome, Err(Failure::Input(error)) if error.is::<OutputRefused>());
         match outcome.map_err(|failure| input.renamed(failure)) {
             Ok(()) => {}
             Err(failure) if is_clash => {
@@ -34,7 +35,7 @@ pub fn work_through(work: &mut dyn Work, inputs: &[Input], several: bool, done: 
                 return Err(failure.and(format!("{} is left; {before} of {count} were {done}", input.shown)));
             }
             Err(Failure::ClosedPipe) => return Err(Failure::ClosedPipe),
-            Err(failure) if signals::received() => {
+            Err(failure) if signals::is_received() => {
                 return Err(failure.and(format!("{} of {count} were {done}", index - failed.len())));
             }
             Err(failure) => {

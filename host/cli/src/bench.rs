@@ -1,4 +1,4 @@
-//! `tilewright bench …`: arguments to contests, and what they find to tables, JSON and reports.
+//! `tilewright bench …`: from arguments to contests, and from results to tables, JSON and reports.
 
 mod pages;
 mod tables;
@@ -29,12 +29,12 @@ use crate::{
     tell::tell,
 };
 
-/// Frames of a generated clip, where nobody says.
+/// The default frames of a generated clip.
 const FRAMES: u32 = 17;
 
-/// Runs of the suite: as many as published, and with --quick.
+/// Runs of the suite: by default and with --quick.
 const FULL: Rounds = Rounds { first_apart: true, warmup: 3, iterations: 10 };
-/// Of the full suite, where a decode takes over a minute.
+/// Runs of the full suite if a decode takes over a minute.
 const SLOW: Rounds = Rounds { first_apart: true, warmup: 0, iterations: 3 };
 const QUICK: Rounds = Rounds { first_apart: true, warmup: 0, iterations: 2 };
 
@@ -47,7 +47,7 @@ impl From<tilewright_bench::Error> for Failure {
     }
 }
 
-/// Measures or generates as asked.
+/// Measures or generates, by the command.
 pub fn run(arguments: &Bench) -> Outcome {
     match &arguments.command {
         None => contest(arguments),
@@ -62,13 +62,13 @@ fn contest(arguments: &Bench) -> Outcome {
     let (Some(latent), Some(vae_path)) = (&arguments.latent, &arguments.vae) else {
         return Err(Failure::input("a latent and --vae are needed"));
     };
-    // Everything that can be wrong with the arguments comes before anything that takes time.
+    // All arguments are checked before anything that takes time.
     let against = match &arguments.against {
         Against::None => None,
         Against::Policy(spelling) => Some(spelling.clone()),
     };
     let roles = files::reads_vae(files::roles().reads("the latent", latent), vae_path);
-    let policies = Policies::checked(arguments.policies.iter().chain(&against), &arguments.common, roles)?;
+    let policies = Policies::check(arguments.policies.iter().chain(&against), &arguments.common, roles)?;
     let vae = Weighted::open(vae_path, arguments)?;
     let machine = machine(&arguments.common)?;
     let mut latent = vae.latent(latent, arguments.tensor.as_deref())?;
@@ -84,10 +84,10 @@ fn contest(arguments: &Bench) -> Outcome {
         rounds: Rounds { first_apart: true, warmup: arguments.warmup, iterations: arguments.iterations },
     };
     let mut waiting = Waiting::new();
-    let report = contest.hold(&policies.planner(), &mut waiting)?;
+    let report = contest.run(&policies.planner(), &mut waiting)?;
     waiting.finish();
     publish(&arguments.common, &report, || tables::contest(&report), || pages::contest(&report))?;
-    ended(report.interrupted)?;
+    exit_outcome(report.interrupted)?;
     match report.runs.iter().all(|row| row.samples_ms.is_empty()) {
         true => Err(Failure::work("no policy was measured: the table says why of each")),
         false => Ok(()),
@@ -97,25 +97,25 @@ fn contest(arguments: &Bench) -> Outcome {
 fn run_suite(arguments: &Suite) -> Outcome {
     let given = [&arguments.vae, &arguments.video_vae].into_iter().flatten();
     let roles = given.fold(files::roles(), |roles, path| files::reads_vae(roles, path));
-    let policies = Policies::checked(arguments.policies.iter(), &arguments.common, roles)?;
-    // Weights of what is not measured are neither asked for nor generated.
+    let policies = Policies::check(arguments.policies.iter(), &arguments.common, roles)?;
+    // Weights that no case needs are neither asked for nor generated.
     let of_pictures = arguments.only.is_empty() || !arguments.only.iter().all(|case| case.is_of_clips());
     let of_clips = arguments.only.is_empty() || arguments.only.iter().any(|case| case.is_of_clips());
     let mut weights = Vec::new();
     let mut vae = None;
     if of_pictures {
-        let path = weighed(arguments.vae.as_deref(), arguments.network, &mut weights)?;
+        let path = choose_weights(arguments.vae.as_deref(), arguments.network, &mut weights)?;
         refuse_clips(&path, "--vae takes an image VAE, --video-vae this one")?;
         vae = Some(Vae::open(&path, Overrides::default())?);
     }
     let mut video = None;
     if of_clips {
-        let path = weighed(arguments.video_vae.as_deref(), Network::WAN_21, &mut weights)?;
+        let path = choose_weights(arguments.video_vae.as_deref(), Network::WAN_21, &mut weights)?;
         video = Some(VideoVae::open(&path)?);
     }
     let machine = machine(&arguments.common)?;
     let rounds = if arguments.quick { QUICK } else { FULL };
-    // Whoever says how often means it.
+    // An explicit number of runs counts for slow cases, too.
     let slow = Some(SLOW).filter(|_| !arguments.quick && arguments.iterations.is_none());
     let rounds = Rounds { iterations: arguments.iterations.unwrap_or(rounds.iterations), ..rounds };
     let suite = suite::Suite {
@@ -133,15 +133,15 @@ fn run_suite(arguments: &Suite) -> Outcome {
     let report = suite.run(&policies.planner(), &mut waiting)?;
     waiting.finish();
     publish(&arguments.common, &report, || tables::suite(&report), || pages::suite(&report))?;
-    ended(report.interrupted)
+    exit_outcome(report.interrupted)
 }
 
 fn run_sweep(arguments: &Sweep) -> Outcome {
     let roles = arguments.vae.iter().fold(files::roles(), |roles, path| files::reads_vae(roles, path));
-    let policies = Policies::checked([&arguments.policy], &arguments.common, roles)?;
+    let policies = Policies::check([&arguments.policy], &arguments.common, roles)?;
     let path = match &arguments.vae {
         Some(path) => path.clone(),
-        None => generated(Network::FLUX)?,
+        None => generate_weights_of(Network::FLUX)?,
     };
     refuse_clips(&path, "bench sweep measures pictures: bench LATENT and bench suite measure clips, too")?;
     let vae = Vae::open(&path, Overrides::default())?;
@@ -162,19 +162,19 @@ fn run_sweep(arguments: &Sweep) -> Outcome {
     let report = sweep.run(&policies.planner(), &mut waiting)?;
     waiting.finish();
     publish(&arguments.common, &report, || tables::sweep(&report), || pages::sweep(&report))?;
-    ended(report.interrupted)
+    exit_outcome(report.interrupted)
 }
 
 fn generate_weights(arguments: &GenerateWeights) -> Outcome {
     files::check_file(files::roles(), "-o", Some(&arguments.output))?;
     output::writable(&arguments.output)?;
     Weights { network: arguments.network, seed: arguments.seed }.write(&arguments.output)?;
-    wrote(&arguments.output)
+    report_written(&arguments.output)
 }
 
 fn generate_latent(arguments: &GenerateLatent) -> Outcome {
     let (width, height) = arguments.size;
-    // Without a network's name a clip is WAN 2.1's, and a picture of that scale, too.
+    // The default network of a clip is WAN 2.1's, and so is that of a picture of its scale.
     let network = arguments.network.unwrap_or(Network::WAN_21);
     if !width.is_multiple_of(network.scale) || !height.is_multiple_of(network.scale) {
         let Network { name, scale, .. } = network;
@@ -200,31 +200,32 @@ fn generate_latent(arguments: &GenerateLatent) -> Outcome {
     };
     files::check_file(files::roles(), "-o", Some(&arguments.output))?;
     latents.write(&arguments.output)?;
-    wrote(&arguments.output)
+    report_written(&arguments.output)
 }
 
-fn wrote(path: &Path) -> Outcome {
+fn report_written(path: &Path) -> Outcome {
     Ok(writeln!(printer::summary(), "wrote  {}", path.display())?)
 }
 
-fn generated(network: Network) -> Outcome<PathBuf> {
-    Ok(Weights { network, seed: 0 }.kept()?)
+fn generate_weights_of(network: Network) -> Outcome<PathBuf> {
+    Ok(Weights { network, seed: 0 }.cached_file()?)
 }
 
-/// Puts policies to work. One sandbox serves them all: each has a clock of its own, which would tick while others are measured.
+/// Loads policies. One sandbox serves them all: each sandbox has a clock of its own, which would
+/// tick while others are measured.
 struct Policies(PolicyHost);
 
 impl Policies {
-    /// A policy that is not there, a wrong setting or a report that can't be written is the arguments' fault: nothing is measured
-    /// then.
-    fn checked<'a>(spellings: impl IntoIterator<Item = &'a Spelling>, common: &Common, roles: Roles) -> Outcome<Self> {
+    /// Checks policies and report before anything is measured: a missing policy, a wrong setting or
+    /// a report that can't be written is the arguments' fault.
+    fn check<'a>(spellings: impl IntoIterator<Item = &'a Spelling>, common: &Common, roles: Roles) -> Outcome<Self> {
         let spellings: Vec<_> = spellings.into_iter().collect();
         let roles = spellings.iter().fold(roles, |roles, spelling| files::reads_policy(roles, &spelling.policy));
         files::check_file(roles, "--plot", common.plot.as_deref())?;
         let policies = Self(policy::host(common.grants)?);
         let mut warnings = BTreeSet::new();
         for spelling in spellings {
-            let admitted = policy::admitted(&policies.0, &spelling.policy, &spelling.settings)?;
+            let admitted = policy::verify_and_load(&policies.0, &spelling.policy, &spelling.settings)?;
             warnings.extend(admitted.warning());
         }
         for warning in warnings {
@@ -236,12 +237,12 @@ impl Policies {
         Ok(policies)
     }
 
-    fn configured(&self, spelling: &Spelling) -> Outcome<Box<dyn Planner>> {
-        Ok(Box::new(policy::admitted(&self.0, &spelling.policy, &spelling.settings)?.policy))
+    fn load_planner(&self, spelling: &Spelling) -> Outcome<Box<dyn Planner>> {
+        Ok(Box::new(policy::verify_and_load(&self.0, &spelling.policy, &spelling.settings)?.policy))
     }
 
     fn planner(&self) -> impl Fn(&Spelling) -> Result<Box<dyn Planner>, Box<dyn std::error::Error + Send + Sync>> {
-        |spelling| self.configured(spelling).map_err(|failure| failure.to_string().into())
+        |spelling| self.load_planner(spelling).map_err(|failure| failure.to_string().into())
     }
 }
 
@@ -280,7 +281,8 @@ impl Weighted {
         })
     }
 
-    /// The latents of a file that is of this model, their scaling undone where they carry that of the VAE in the file given.
+    /// The latents of a file for this model, with the scaling undone if they carry that of the VAE
+    /// in `scaled`.
     fn latents(&self, latent: &mut Latent, scaled: Option<&Path>) -> Outcome<Tensor> {
         match self {
             Self::Pictures(vae) => {
@@ -319,17 +321,17 @@ fn refuse_clips(path: &Path, advice: &str) -> Outcome {
     }
 }
 
-/// The user's weights, or generated ones; what they are is added to the list.
-fn weighed(path: Option<&Path>, network: Network, weights: &mut Vec<String>) -> Outcome<PathBuf> {
+/// The user's weights, or generated ones; adds their description to the list.
+fn choose_weights(path: Option<&Path>, network: Network, weights: &mut Vec<String>) -> Outcome<PathBuf> {
     let (path, what) = match path {
         Some(path) => (path.to_owned(), path.display().to_string()),
-        None => (generated(network)?, format!("{}'s size, generated from seed 0", network.name)),
+        None => (generate_weights_of(network)?, format!("{}'s size, generated from seed 0", network.name)),
     };
     weights.push(what);
     Ok(path)
 }
 
-/// The table or the JSON on standard output; the report into its file.
+/// Prints the table or the JSON, and writes the report.
 fn publish(
     common: &Common,
     report: &impl Serialize,
@@ -348,6 +350,6 @@ fn publish(
     Ok(())
 }
 
-fn ended(interrupted: bool) -> Outcome {
+fn exit_outcome(interrupted: bool) -> Outcome {
     if interrupted { Err(Failure::work("interrupted: the report holds what was measured until then")) } else { Ok(()) }
 }

@@ -1,11 +1,11 @@
-//! The configuration that this run goes by, and `tilewright config …`.
+//! The configuration of this run, and `tilewright config …`.
 
 mod certificates;
 pub mod start;
 
 use std::{io::Write, path::PathBuf, sync::OnceLock};
 
-use tilewright_config::{Config, Place};
+use tilewright_config::{Config, ConfigSource};
 
 use crate::{
     args::ConfigCommand,
@@ -15,36 +15,37 @@ use crate::{
 };
 
 /// Chosen once, from the command line.
-static PLACE: OnceLock<Place> = OnceLock::new();
+static SOURCE: OnceLock<ConfigSource> = OnceLock::new();
 
-/// Chooses the configuration of this run: the file asked for, which must exist even if it is never read, or the user's.
+/// Chooses the configuration of this run: the given file, which must exist even if it is never
+/// read, or the user's.
 pub fn choose(file: Option<PathBuf>) -> Outcome {
     let named = file.filter(|path| !path.as_os_str().is_empty());
-    let place = named.map_or(Place::User, Place::At);
-    place.check()?;
+    let source = named.map_or(ConfigSource::User, ConfigSource::File);
+    source.check()?;
     // A run has one command line.
-    let _ = PLACE.set(place);
+    let _ = SOURCE.set(source);
     Ok(())
 }
 
-/// Where the configuration stands.
-pub fn place() -> &'static Place {
-    PLACE.get().unwrap_or(&Place::User)
+/// The choice of the configuration's file.
+pub fn source() -> &'static ConfigSource {
+    SOURCE.get().unwrap_or(&ConfigSource::User)
 }
 
-/// What is configured, read now.
-pub fn current() -> Outcome<Config> {
-    Ok(Config::load(place())?)
+/// The configuration, read now.
+pub fn load() -> Outcome<Config> {
+    Ok(Config::load(source())?)
 }
 
-/// Where it is configured, for messages.
+/// The configuration's path, for messages.
 pub fn shown_path() -> String {
-    place().path().map_or_else(|| "the configuration".into(), |path| path.display().to_string())
+    source().path().map_or_else(|| "the configuration".into(), |path| path.display().to_string())
 }
 
 /// `tilewright config …`
 pub fn run(command: &ConfigCommand) -> Outcome {
-    let path = place().path();
+    let path = source().path();
     let path = path.ok_or_else(|| Failure::input("there is no home folder to configure in: give --config FILE"))?;
     match command {
         ConfigCommand::Path => Ok(writeln!(printer::stdout(), "{}", path.display())?),
@@ -53,7 +54,7 @@ pub fn run(command: &ConfigCommand) -> Outcome {
 }
 
 fn check(path: &str) -> Outcome {
-    let config = current()?;
+    let config = load()?;
     start::check(&config)?;
     let policies = &config.policies;
     let stands = std::path::Path::new(path).exists();
@@ -67,13 +68,13 @@ fn check(path: &str) -> Outcome {
         rows.push(("trusted", format!("{} (key {})", trusted.name, trusted.key.id())));
     }
     if !config.models.is_empty() {
-        rows.extend(served(&config)?);
+        rows.extend(describe_server(&config)?);
     }
     Ok(writeln!(printer::stdout(), "{}", table::facts(rows))?)
 }
 
-/// The server that `tilewright serve` makes of a configuration.
-fn served(config: &Config) -> Outcome<Vec<(&'static str, String)>> {
+/// The server that `tilewright serve` would start, as rows of a table.
+fn describe_server(config: &Config) -> Outcome<Vec<(&'static str, String)>> {
     let server = &config.server;
     let access = match (&server.tls, server.has_tokens()) {
         (Some(tls), _) if tls.clients.is_some() => "TLS, with clients' certificates",

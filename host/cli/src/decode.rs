@@ -1,4 +1,4 @@
-//! `tilewright decode`: arguments to jobs, and their results to files and tables.
+//! `tilewright decode`: from arguments to jobs, and from their results to files and tables.
 
 mod clip;
 mod delivery;
@@ -32,11 +32,11 @@ use crate::{
 /// Endings of latents in a folder.
 const LATENTS: [&str; 2] = ["latent", "safetensors"];
 
-/// Endings of outputs if none is asked for.
+/// Default endings of outputs.
 const PICTURE: &str = "png";
 const CLIP: &str = "mp4";
 
-/// Decodes as asked: pictures or clips, as the VAE has it.
+/// Decodes pictures or clips, depending on the VAE.
 pub fn run(arguments: &Decode) -> Outcome {
     let inputs = listed(&arguments.latents, "latents", Some(&LATENTS))?;
     let several = arguments.latents.len() > 1 || arguments.latents.iter().any(|path| path.is_dir());
@@ -124,7 +124,8 @@ impl Plan {
         })
     }
 
-    /// Compares the outputs with all inputs and with each other; a clip's name may still change with its frames.
+    /// Compares the outputs with all inputs and with each other; a clip's name may still change
+    /// with its frames.
     fn check_names(&self, inputs: &[Input], ending: &str) -> Outcome {
         self.naming.check(inputs, ending)?;
         let paths = inputs.iter().map(|input| self.naming.path(input, ending));
@@ -132,7 +133,8 @@ impl Plan {
         Ok(named.fold(self.roles.borrow().clone(), |roles, path| roles.occupies("-o", &path)).check()?)
     }
 
-    /// Checks the final names of all that will be written, also against the outputs of the inputs before.
+    /// Checks the final names of all that will be written, also against the outputs of the inputs
+    /// before.
     fn check(&self, output: &Output, shape: &Shape) -> Outcome {
         output.check(shape)?;
         if output.is_standard() {
@@ -141,8 +143,8 @@ impl Plan {
         Ok(self.with_files(output, shape).check()?)
     }
 
-    /// Keeps the final names of what was written, so that no later input's output replaces it. Names with `{n}` are free
-    /// ones.
+    /// Remembers the final names of written files, so that no later input's output replaces them.
+    /// Names with `{n}` are free ones.
     fn keep_names(&self, output: &Output, shape: &Shape) {
         if !output.is_standard() && !output.is_numbered() {
             let roles = self.with_files(output, shape);
@@ -156,7 +158,7 @@ impl Plan {
     }
 }
 
-/// Warns of a latent, under the name that the user knows it by, whose values make no sense for the model.
+/// Warns of a latent, under the user's name for it, with values that are implausible for the model.
 fn say_doubt(
     shown: &str,
     latent: &Latent,
@@ -170,7 +172,7 @@ fn say_doubt(
     Ok(())
 }
 
-/// The limit asked for, or else a share of what is free.
+/// The given limit, or else a share of the free memory.
 fn limit(arguments: &Decode, machine: &Machine) -> u64 {
     arguments.memory_limit.unwrap_or((machine.facts.free_bytes as f64 * SHARE_OF_FREE) as u64)
 }

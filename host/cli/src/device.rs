@@ -1,4 +1,4 @@
-//! `tilewright device`: what the host knows of this machine, measured now.
+//! `tilewright device`: facts about this machine's devices, measured now.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! `tilewright encode`: pictures or clips to latent files, and decisions to tables.
+//! `tilewright encode`: from pictures or clips to latent files, and from decisions to tables.
 
 mod clip;
 mod latent_file;
@@ -114,8 +114,8 @@ impl<'a> Plan<'a> {
         Ok(self.roles.borrow().clone().occupies("-o", path).check()?)
     }
 
-    /// Keeps the name of a file that was written, so that no later input's output replaces it: two
-    /// names lead to one file through links, and where a folder does not tell upper case from lower
+    /// Remembers the name of a written file, so that no later input's output replaces it: two names
+    /// lead to one file through links, and in a folder that does not tell upper case from lower
     /// case.
     fn keep_name(&self, path: &Path) {
         if path.as_os_str() != STANDARD {
@@ -143,7 +143,7 @@ fn texts(input: &Input) -> Texts {
     tilewright_decode::carried(read_texts(&input.path))
 }
 
-/// The scaling to apply, where that was asked for; what to do where none is known is `advice`.
+/// The scaling to apply, if it was asked for; `advice` is the remedy if none is known.
 fn scaling(arguments: &Encode, output: &LatentFile, known: Option<Scaling>, advice: &str) -> Outcome<Option<Scaling>> {
     if !arguments.scaled {
         return Ok(None);
@@ -158,12 +158,12 @@ fn scaling(arguments: &Encode, output: &LatentFile, known: Option<Scaling>, advi
     known.ok_or_else(unknown).map(Some)
 }
 
-/// The limit asked for, or else a share of what is free.
+/// The given limit, or else a share of the free memory.
 fn limit(arguments: &Encode, machine: &Machine) -> u64 {
     arguments.memory_limit.unwrap_or((machine.facts.free_bytes as f64 * SHARE_OF_FREE) as u64)
 }
 
-/// Keeps and shows how far an encode came that did not end.
+/// Records and shows an encode that did not end.
 fn unfinished(
     arguments: &Encode,
     shown: Shown,
@@ -173,7 +173,7 @@ fn unfinished(
 ) -> Failure {
     let Unfinished { error, record } = unfinished;
     let kept = record.as_deref().map_or(Ok(()), |record| {
-        // What the user ended, or could not be read, says nothing of the plan.
+        // An interruption or an unreadable source says nothing of the plan.
         if !matches!(error, Error::Interrupted | Error::Source(_)) {
             history.keep(record);
         }

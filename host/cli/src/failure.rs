@@ -1,17 +1,17 @@
-//! A command's failure, and the exit status that it becomes.
+//! A command's failure, and its exit status.
 
 use std::{fmt, process::ExitCode};
 
 use crate::tell::tell;
 
-/// Why a command failed.
+/// The reason why a command failed.
 #[derive(Debug)]
 pub enum Failure {
     /// The arguments or files are wrong: exit status 2.
     Input(anyhow::Error),
     /// The work failed: exit status 1.
     Work(anyhow::Error),
-    /// Whoever read standard output has gone: not a failure.
+    /// The reader of standard output has gone, which is not a failure.
     ClosedPipe,
 }
 
@@ -29,7 +29,7 @@ impl Failure {
         Failure::Work(anyhow::anyhow!("{message}"))
     }
 
-    /// The same failure, and what else there is to say.
+    /// The same failure with a further message.
     #[must_use]
     pub fn and(self, more: impl fmt::Display) -> Self {
         match self {
@@ -39,7 +39,7 @@ impl Failure {
         }
     }
 
-    /// The same failure, with another name for a file.
+    /// The same failure with another name for a file.
     #[must_use]
     pub fn renamed(self, from: &str, to: &str) -> Self {
         match self {
@@ -49,7 +49,7 @@ impl Failure {
         }
     }
 
-    /// Prints the one line and gives the exit status.
+    /// Prints the failure in one line and returns the exit status.
     pub fn report(&self) -> ExitCode {
         match self {
             Failure::Input(error) => {
@@ -153,7 +153,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// For what is printed on standard output.
+/// Errors of printing on standard output.
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         match error.kind() {

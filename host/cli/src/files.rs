@@ -3,7 +3,7 @@
 use std::{env, path::Path};
 
 use tilewright_media::STANDARD;
-use tilewright_outputs::{Refused, Roles};
+use tilewright_outputs::{OutputRefused, Roles};
 use tilewright_policy::PolicyHost;
 use tilewright_signing::signature_path;
 
@@ -13,8 +13,8 @@ use crate::{
     history,
 };
 
-impl From<Refused> for Failure {
-    fn from(refused: Refused) -> Self {
+impl From<OutputRefused> for Failure {
+    fn from(refused: OutputRefused) -> Self {
         Failure::Input(refused.into())
     }
 }
@@ -25,7 +25,7 @@ pub fn roles() -> Roles {
     if let Ok(path) = env::current_exe() {
         roles = roles.reads("the running program", &path);
     }
-    if let Some(path) = config::place().path() {
+    if let Some(path) = config::source().path() {
         roles = roles.reads("the configuration", &path);
     }
     if let Ok(Some(path)) = history::place() {

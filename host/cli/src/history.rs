@@ -1,4 +1,4 @@
-//! `tilewright history …`, and the history as a decode uses it.
+//! `tilewright history …`, and the history in a decode.
 
 use std::{
     env,
@@ -17,10 +17,10 @@ use crate::{
     tell::tell,
 };
 
-/// Where the history is kept, or `off`.
+/// The variable with the history's path, or `off`.
 const VARIABLE: &str = "TILEWRIGHT_HISTORY";
 
-/// The most trials that a policy is told of in one decision: as many as the sandbox hands over at once.
+/// The most trials that a policy gets for one decision: as many as the sandbox passes at once.
 const MOST_TRIALS: u32 = 256;
 
 /// Characters of a text that are shown in a table.
@@ -36,19 +36,20 @@ impl From<Error> for Failure {
     }
 }
 
-/// The history as one decode uses it. Whatever is wrong with it becomes one line of warning, and the decode goes on without.
+/// The history in one decode. A fault of it becomes one line of warning, and the decode goes on
+/// without.
 pub struct Trials {
     history: Option<History>,
     device: String,
 }
 
 impl Trials {
-    /// Neither read nor written.
+    /// A history that is neither read nor written.
     pub fn none() -> Self {
         Self { history: None, device: String::new() }
     }
 
-    /// The user's, for this machine; only where there is one already if nothing will be decoded.
+    /// The user's history for this machine; a dry run does not create it.
     pub fn of(machine: &Machine, dry_run: bool) -> Self {
         let open = || match place()? {
             None => Ok(None),
@@ -62,7 +63,7 @@ impl Trials {
         Self { history, device: machine.fingerprint.clone() }
     }
 
-    /// What was measured before on this machine for this model at about this size, newest first.
+    /// Earlier measurements on this machine for this model at about this size, newest first.
     pub fn before(&mut self, stage: Stage, request: &Request) -> Vec<Record> {
         let device = self.device.clone();
         let model = model_fingerprint(&request.model);
@@ -70,7 +71,7 @@ impl Trials {
         self.with(|history| history.trials(&query, MOST_TRIALS)).unwrap_or_default()
     }
 
-    /// Keeps what a decode came to.
+    /// Adds the record of a decode.
     pub fn keep(&mut self, record: &Record) {
         let device = self.device.clone();
         self.with(|history| history.append(&device, record));
@@ -79,12 +80,12 @@ impl Trials {
     fn with<T>(&mut self, work: impl FnOnce(&mut History) -> Result<T, Error>) -> Option<T> {
         let history = self.history.as_mut()?;
         let done = work(history);
-        say_put_aside(history);
+        report_quarantined(history);
         match done {
             Ok(value) => Some(value),
             Err(error) => {
                 warn(error);
-                // One line is enough: what could not be read will not be written.
+                // One warning is enough: a history that can't be read is not written either.
                 self.history = None;
                 None
             }
@@ -96,13 +97,13 @@ fn warn(error: Error) {
     tell!("warning: decoding without history: {} (--no-history leaves it out)", Failure::from(error));
 }
 
-fn say_put_aside(history: &mut History) {
-    for path in history.take_put_aside() {
+fn report_quarantined(history: &mut History) {
+    for path in history.take_quarantined() {
         tell!("warning: the history was damaged; it is {} now, and a new one has begun", path.display());
     }
 }
 
-/// Where the history is; none where it is switched off.
+/// The history's path; none if it is switched off.
 pub fn place() -> Result<Option<PathBuf>, Error> {
     match env::var_os(VARIABLE) {
         Some(value) if value == "off" => Ok(None),
@@ -111,7 +112,7 @@ pub fn place() -> Result<Option<PathBuf>, Error> {
     }
 }
 
-/// Lists, exports or clears.
+/// Lists, exports or clears the history.
 pub fn run(arguments: &args::History) -> Outcome {
     let path = place()?.ok_or_else(|| {
         Failure::input(format!("{VARIABLE}=off: no history is kept: unset it, or name a file with it"))
@@ -249,20 +250,20 @@ fn clear(path: &Path, filter: &Filter, yes: bool) -> Outcome {
     let Some(mut history) = opened? else {
         return Ok(writeln!(printer::stdout(), "Nothing to remove: there is no {}", path.display())?);
     };
-    // A file that turns out to be damaged is put aside whole: nothing in it is lost, so nobody is asked.
+    // A damaged file is quarantined whole: no record is lost, so no question is asked.
     let found = match history.count(filter) {
         Err(Error::Corrupt { .. }) => None,
         found => Some(found?),
     };
-    if found.is_some_and(|found| found > 0 && !yes) && !agreed(found.unwrap_or(0), path)? {
+    if found.is_some_and(|found| found > 0 && !yes) && !confirm(found.unwrap_or(0), path)? {
         return Ok(writeln!(printer::stdout(), "Nothing was removed.")?);
     }
     let removed = history.clear(filter)?;
-    say_put_aside(&mut history);
+    report_quarantined(&mut history);
     Ok(writeln!(printer::stdout(), "Removed {}.", records(removed))?)
 }
 
-fn agreed(count: u64, path: &Path) -> Outcome<bool> {
+fn confirm(count: u64, path: &Path) -> Outcome<bool> {
     if !io::stdin().is_terminal() || !printer::stderr_is_terminal() {
         return Err(Failure::input(format!("{} would be removed: give --yes to agree", records(count))));
     }

@@ -74,8 +74,8 @@ impl Input {
     }
 }
 
-/// The named files; in place of a folder, its files with one of the endings, sorted by name, without hidden ones. If no
-/// endings are given, a folder counts as a file itself.
+/// The named files; in place of a folder, its files with one of the endings, sorted by name,
+/// without hidden ones. If no endings are given, a folder counts as a file itself.
 pub fn listed(given: &[PathBuf], what: &str, endings: Option<&[&str]>) -> Outcome<Vec<Input>> {
     let mut inputs: Vec<Input> = Vec::new();
     for path in given {

@@ -1,4 +1,4 @@
-//! `tilewright inspect`: says what files are.
+//! `tilewright inspect`: describes files.
 
 mod records;
 mod tensors;
@@ -11,7 +11,7 @@ use std::{
 use serde::Serialize;
 use tilewright_decode::RECORD_KEYWORD;
 use tilewright_files::{Format, LOOKED_AT};
-use tilewright_media::Look;
+use tilewright_media::MediaInfo;
 use tilewright_models::{Checkpoint, Inspection};
 use tilewright_plan::{Record, bytes, terminal::shortened, words::counted};
 
@@ -23,7 +23,8 @@ use crate::{
 use records::Recorded;
 use tensors::Tensor;
 
-/// The most texts of a file that are listed before the rest is only counted: a PNG may have any number.
+/// The most texts of a file that are listed before the rest is only counted: a PNG may have any
+/// number.
 const MOST_TEXTS: usize = 64;
 
 /// The facts known about a file.
@@ -31,12 +32,12 @@ const MOST_TEXTS: usize = 64;
 struct Report {
     file: String,
     #[serde(flatten)]
-    found: Found,
+    found: FileFacts,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Found {
+enum FileFacts {
     /// A model or a latent.
     Tensors {
         #[serde(flatten)]
@@ -52,7 +53,7 @@ enum Found {
         kind: &'static str,
         format: &'static str,
         #[serde(flatten)]
-        look: Box<Look>,
+        look: Box<MediaInfo>,
         /// The record of the decision that made it, if tilewright wrote one.
         decision: Option<Box<Record>>,
     },
@@ -64,7 +65,7 @@ enum Found {
     },
 }
 
-/// Looks at files without loading them.
+/// Inspects files without loading them.
 pub fn run(arguments: &Inspect) -> Outcome {
     let mut stdout = printer::stdout();
     let (mut reports, mut failures) = (Vec::new(), Vec::new());
@@ -97,15 +98,15 @@ impl Report {
         if format == Some(Format::Json)
             && let Some(recorded) = Recorded::of(path)?
         {
-            return report(Found::Records { kind: "records", recorded: Box::new(recorded) });
+            return report(FileFacts::Records { kind: "records", recorded: Box::new(recorded) });
         }
         match format {
             Some(format) if format.is_picture() || format.is_video() => {
-                let look = Look::of(path, format)?;
+                let look = MediaInfo::of(path, format)?;
                 let text = look.texts.iter().find(|(keyword, _)| keyword == RECORD_KEYWORD);
                 let decision = text.and_then(|(_, text)| tilewright_plan::records::parse(1, text.as_bytes()).ok());
                 let kind = if look.shape.frames > 1 { "clip" } else { "picture" };
-                report(Found::Pixels {
+                report(FileFacts::Pixels {
                     kind,
                     format: format.name(),
                     look: Box::new(look),
@@ -113,12 +114,12 @@ impl Report {
                 })
             }
             _ => {
-                // If it is no file of tensors, the error says what it is.
+                // The error names the kind of a file without tensors.
                 let file = Checkpoint::open(path)?;
                 let inspection = Box::new(Inspection::of(&file));
                 let undecodable = tensors::refusal(path, &inspection);
                 let listing = if listed { tensors::listing(&file) } else { Vec::new() };
-                report(Found::Tensors { inspection, undecodable, listing })
+                report(FileFacts::Tensors { inspection, undecodable, listing })
             }
         }
     }
@@ -127,13 +128,13 @@ impl Report {
         let mut rows = vec![("file", self.file.clone())];
         let mut tensors: &[Tensor] = &[];
         match &self.found {
-            Found::Tensors { inspection, undecodable, listing } => {
+            FileFacts::Tensors { inspection, undecodable, listing } => {
                 rows.extend(tensors::rows(inspection));
                 rows.extend(undecodable.iter().map(|reason| ("can't decode", reason.clone())));
                 tensors = listing;
             }
-            Found::Pixels { format, look, decision, .. } => rows.extend(pixels(format, look, decision.as_deref())),
-            Found::Records { recorded, .. } => rows.extend(recorded.rows()),
+            FileFacts::Pixels { format, look, decision, .. } => rows.extend(pixels(format, look, decision.as_deref())),
+            FileFacts::Records { recorded, .. } => rows.extend(recorded.rows()),
         }
         let blank = if after_another { "\n" } else { "" };
         writeln!(to, "{blank}{}", table::facts(rows))?;
@@ -145,7 +146,8 @@ impl Report {
     }
 }
 
-/// The format that a file's first bytes show; none also if it can't be read, which its next reader reports.
+/// The format that a file's first bytes show; none also if it can't be read, which its next reader
+/// reports.
 fn kind(path: &Path) -> Option<Format> {
     let mut start = Vec::new();
     tilewright_files::open(path).ok()?.take(LOOKED_AT).read_to_end(&mut start).ok()?;
@@ -169,7 +171,7 @@ fn texts<'a>(mut found: impl Iterator<Item = (&'a str, usize)>) -> Vec<(&'static
     rows
 }
 
-fn pixels(format: &str, look: &Look, decision: Option<&Record>) -> Vec<(&'static str, String)> {
+fn pixels(format: &str, look: &MediaInfo, decision: Option<&Record>) -> Vec<(&'static str, String)> {
     let shape = look.shape;
     let mut rows = vec![("kind", format.to_owned())];
     let size = format!("{}×{}", shape.width, shape.height);

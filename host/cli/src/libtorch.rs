@@ -1,4 +1,5 @@
-//! Runs the program again with another libtorch: the loader has read the first one before `main` starts.
+//! Runs the program again with another libtorch: the loader has read the first one before `main`
+//! starts.
 
 use std::{
     env, fs,
@@ -17,7 +18,8 @@ const STARTED: &str = "TILEWRIGHT_LIBTORCH_STARTED";
 /// The libtorch that the program is built for.
 const VERSION: &str = "2.11.";
 
-/// Goes on with the libtorch in `folder`: returns where it is in use already, and else starts the program anew in its place.
+/// Continues with the libtorch in `folder`: returns if it is in use already, and else replaces this
+/// process by a new run of the program.
 pub fn run_with(folder: &Path) -> Outcome {
     let wanted = backend::library_folder(folder).map_err(Failure::input)?;
     if let Some(version) = version(&wanted).filter(|version| !version.starts_with(VERSION)) {
@@ -42,7 +44,7 @@ pub fn run_with(folder: &Path) -> Outcome {
     Err(Failure::work(format!("starting anew with {}: {error}", wanted.display())))
 }
 
-/// The version of the libtorch whose libraries are in `folder`, where its files tell.
+/// The version of the libtorch whose libraries are in `folder`, if its files tell.
 fn version(folder: &Path) -> Option<String> {
     let root: PathBuf = folder.parent()?.to_owned();
     if let Ok(text) = fs::read_to_string(root.join("build-version")) {

@@ -1,7 +1,7 @@
 //! The program `tilewright`: arguments in, tables and files out.
 
 #![forbid(unsafe_code)]
-// Both panic where nobody reads any more.
+// Both macros panic if the reader has gone.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod args;
@@ -69,8 +69,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Reports wrong arguments in one line, like every other error: clap's first paragraph and its suggestions, without the
-/// usage that follows.
+/// Reports wrong arguments in one line, like every other error: clap's first paragraph and its
+/// suggestions, without the usage that follows.
 fn refuse(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
     let mut lines = text.lines().map(str::trim);
@@ -118,6 +118,6 @@ fn log_to_standard_error(verbose: u8) {
         .unwrap_or_else(|| EnvFilter::new(format!("{level},cranelift=warn,wasmtime=warn,regalloc2=warn")));
     // Colours would be escaped like every other control sequence.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(printer::Log::default).with_ansi(false);
-    // It would be told of on standard error, too.
+    // Otherwise it would be reported on standard error, too.
     log.without_time().log_internal_errors(false).init();
 }

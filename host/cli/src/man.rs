@@ -29,7 +29,7 @@ pub fn run(folder: Option<&Path>) -> Outcome {
     command.build();
     let mut pages = Vec::new();
     render(&command, folder, &mut pages)?;
-    // All of them before the first is written.
+    // All pages are checked before the first is written.
     pages.iter().fold(files::roles(), |roles, (path, _)| roles.writes("the page", path)).check()?;
     for (path, page) in &pages {
         write_whole(path, page)
@@ -38,8 +38,8 @@ pub fn run(folder: Option<&Path>) -> Outcome {
     Ok(writeln!(printer::summary(), "wrote  {}", folder.join("tilewright*.1").display())?)
 }
 
-/// Adds the pages of a command and of those below it. Not `clap_mangen::generate_to`, which writes through links and
-/// waits at pipes.
+/// Adds the pages of a command and of those below it. Not `clap_mangen::generate_to`, which writes
+/// through links and waits at pipes.
 fn render(command: &clap::Command, folder: &Path, pages: &mut Vec<(PathBuf, Vec<u8>)>) -> Outcome {
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         render(below, folder, pages)?;

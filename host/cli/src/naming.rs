@@ -28,7 +28,8 @@ pub enum Naming {
 }
 
 impl Naming {
-    /// Reads `output`; for several inputs it is a folder, unless `{name}` or `{n}` in its name tells the outputs apart.
+    /// Reads `output`; for several inputs it is a folder, unless `{name}` or `{n}` in its name
+    /// tells the outputs apart.
     pub fn of(output: Option<&Path>, inputs: &[Input], several: bool) -> Outcome<Self> {
         let Some(output) = output else {
             if inputs.iter().any(Input::is_standard) {
@@ -54,8 +55,8 @@ impl Naming {
         }
     }
 
-    /// The naming of outputs that are files, as all but clips are: a folder, or a name that ends in `/`, is where they go,
-    /// even if there is only one.
+    /// The naming of outputs that are files, as all but clips are: a folder, or a name that ends in
+    /// `/`, is the folder of the outputs, even if there is only one.
     #[must_use]
     pub fn of_files(self) -> Self {
         match self {
@@ -77,7 +78,7 @@ impl Naming {
                 name.push(format!(".{ending}"));
                 folder.join(name)
             }
-            Naming::As(path) => match path.file_name().map(|name| named(name, stem)) {
+            Naming::As(path) => match path.file_name().map(|name| insert_name(name, stem)) {
                 Some(mut name) => {
                     if ends_in_slash(path) {
                         name.push("/");
@@ -107,7 +108,8 @@ impl Naming {
         Ok(())
     }
 
-    /// Makes the outputs' folder if it is missing; its parent must exist. Returns the folder if it was made.
+    /// Makes the outputs' folder if it is missing; its parent must exist. Returns the folder if it
+    /// was made.
     pub fn make_folder(&self) -> Outcome<Option<&Path>> {
         match self {
             Naming::Inside(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
@@ -130,8 +132,9 @@ fn ends_in_slash(path: &Path) -> bool {
     path.as_os_str().as_bytes().ends_with(b"/")
 }
 
-/// The name with the input's in the place of `{name}`; its other bytes stay, whether they are UTF-8 or not.
-fn named(name: &OsStr, stem: &OsStr) -> OsString {
+/// The name with the input's in the place of `{name}`; its other bytes stay, whether they are UTF-8
+/// or not.
+fn insert_name(name: &OsStr, stem: &OsStr) -> OsString {
     let (mut rest, mut bytes) = (name.as_bytes(), Vec::new());
     while let Some(at) = rest.windows(NAME.len()).position(|part| part == NAME.as_bytes()) {
         bytes.extend_from_slice(&rest[..at]);

@@ -7,7 +7,7 @@ use tilewright_plan::Space;
 /// Outlines, in turn, so that neighbours differ.
 const OUTLINES: [[u8; 3]; 4] = [[255, 196, 0], [0, 200, 255], [255, 64, 160], [120, 255, 80]];
 
-/// Of an overlap's tint, out of 256.
+/// The strength of an overlap's tint, out of 256.
 const TINT: u16 = 72;
 
 /// Draws a plan's tiles; a whole decode gets one outline. Gray pictures are left as they are.

@@ -1,4 +1,4 @@
-//! `tilewright policy …`, and the policy that a decode is given. One module per verb.
+//! `tilewright policy …`, and the policies of other commands. One module per verb.
 
 pub mod admission;
 mod bench;
@@ -44,31 +44,33 @@ impl From<PolicyError> for Failure {
     }
 }
 
-/// Loads a policy by name or file and puts it to work with the user's settings, listened to where a full record is wanted.
+/// Loads a policy by name or file with the user's settings; the recorder keeps the exchange if a
+/// full record is wanted.
 pub fn configured(
     name_or_file: &str,
     settings: &[(String, String)],
     grants: PolicyGrants,
     recording: &args::Recording,
 ) -> Outcome<Recorder> {
-    let admitted = admitted(&host(grants)?, name_or_file, settings)?;
+    let admitted = verify_and_load(&host(grants)?, name_or_file, settings)?;
     if let Some(warning) = admitted.warning() {
         tell!("warning: {warning}");
     }
     Ok(Recorder::new(Box::new(admitted.policy), recording.is_full()))
 }
 
-/// The one way from a name or file to a policy at work: what ships is part of the program, and a file is let in by the configuration
-/// and passes the gate; where it does not pass, there is a warning to tell.
-pub fn admitted(host: &PolicyHost, name_or_file: &str, settings: &[(String, String)]) -> Outcome<Admitted> {
-    let config = config::current()?;
-    let loaded = verified(host, name_or_file)?.load(host)?;
+/// Loads a policy by name or file, the only way to do so: a shipped policy is part of the program,
+/// and a file is verified by the configuration and passes the gate. A file that does not pass gets
+/// a warning.
+pub fn verify_and_load(host: &PolicyHost, name_or_file: &str, settings: &[(String, String)]) -> Outcome<Admitted> {
+    let config = config::load()?;
+    let loaded = verify(host, name_or_file)?.load(host)?;
     let admission = Admission { require_checked: config.policies.require_checked };
     Ok(tilewright_gate::admit(host, &loaded, settings, admission)?)
 }
 
-/// A policy that may be loaded: a shipped one, or the bytes of a file, signed if the configuration requires it. The
-/// bytes loaded are the bytes verified.
+/// A policy that may be loaded: a shipped one, or the bytes of a file, signed if the configuration
+/// requires it. The bytes loaded are the bytes verified.
 pub struct Module {
     origin: String,
     /// None for a shipped policy.
@@ -98,28 +100,28 @@ impl Module {
     }
 }
 
-/// Reads and verifies the policy that a name or path stands for, and compiles nothing. Every command that runs a module
-/// begins here.
-pub fn verified(host: &PolicyHost, name_or_file: &str) -> Outcome<Module> {
+/// Reads and verifies the policy of a name or path, and compiles nothing. Every command that runs a
+/// module begins here.
+pub fn verify(host: &PolicyHost, name_or_file: &str) -> Outcome<Module> {
     if !PolicyHost::names_file(name_or_file) {
         return Ok(Module { origin: name_or_file.into(), bytes: None });
     }
-    verified_file(host, Path::new(name_or_file))
+    verify_file(host, Path::new(name_or_file))
 }
 
-/// The same for a file, whatever its name.
-pub fn verified_file(host: &PolicyHost, path: &Path) -> Outcome<Module> {
+/// Reads and verifies a policy's file, whatever its name.
+pub fn verify_file(host: &PolicyHost, path: &Path) -> Outcome<Module> {
     let bytes = host.read_file(path)?;
-    admission::signed(&config::current()?.policies, path, &bytes)?;
+    admission::signed(&config::load()?.policies, path, &bytes)?;
     Ok(Module { origin: path.display().to_string(), bytes: Some(bytes) })
 }
 
-/// A host whose policies may use what is granted.
+/// A host whose policies have these grants.
 pub fn host(grants: PolicyGrants) -> Outcome<PolicyHost> {
     Ok(PolicyHost::new(grants.limits(), &CacheDir::User)?)
 }
 
-/// What the verbs of `tilewright policy` do.
+/// Runs a verb of `tilewright policy`.
 pub fn run(command: &args::Policy) -> Outcome {
     match command {
         args::Policy::List { json } => list::run(*json),
@@ -142,8 +144,8 @@ pub fn run(command: &args::Policy) -> Outcome {
     }
 }
 
-/// A file that is read whole, as far as that is reasonable.
-fn bounded(path: &Path, most: usize) -> Outcome<Vec<u8>> {
+/// Reads a whole file up to a limit.
+fn read_bounded(path: &Path, most: usize) -> Outcome<Vec<u8>> {
     let unreadable = |error| Failure::input(format!("{}: can't be read: {error}", path.display()));
     let mut text = Vec::new();
     tilewright_files::open(path)

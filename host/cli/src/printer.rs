@@ -1,5 +1,5 @@
-//! Standard output and standard error, opened here alone: --quiet takes effect here, and texts from files lose the
-//! control characters that a terminal would obey.
+//! Standard output and standard error, opened here alone: --quiet takes effect here, and texts from
+//! files lose the control characters that a terminal would obey.
 
 #![allow(clippy::disallowed_methods, reason = "everything that is printed goes through here")]
 
@@ -15,7 +15,7 @@ use tilewright_plan::terminal::{Clean, one_line};
 /// Set once, from the command line.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// From now on, prints only errors, warnings and the output asked for.
+/// Prints only errors, warnings and results from now on.
 pub fn be_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
@@ -45,8 +45,9 @@ pub fn raw_stdout() -> Stdout {
     io::stdout()
 }
 
-/// Prints a line on standard error: one line whatever it contains, in one write, so that lines of several threads don't
-/// mix. If the reader has gone, the work goes on. With --quiet, only errors and warnings are printed.
+/// Prints a line on standard error: one line whatever it contains, in one write, so that lines of
+/// several threads don't mix. If the reader has gone, the work goes on. With --quiet, only errors
+/// and warnings are printed.
 pub fn line(text: fmt::Arguments<'_>) {
     let text = text.to_string();
     if is_quiet() && !["error: ", "warning: "].iter().any(|kind| text.starts_with(kind)) {
@@ -55,7 +56,7 @@ pub fn line(text: fmt::Arguments<'_>) {
     let _ = io::stderr().lock().write_all(format!("{}\n", one_line(&text)).as_bytes());
 }
 
-/// Prints lines on standard error that were asked for, even with --quiet.
+/// Prints lines of a result on standard error, even with --quiet.
 pub fn lines(text: &str) {
     let _ = Clean::new(io::stderr().lock()).write_all(format!("{text}\n").as_bytes());
 }

@@ -1,4 +1,5 @@
-//! How a decode goes on: a bar with the time left on a terminal, plain lines otherwise. All on standard error.
+//! Progress of a decode: a bar with the time left on a terminal, plain lines otherwise. All on
+//! standard error.
 
 use std::{
     ops::ControlFlow,
@@ -11,7 +12,7 @@ use tilewright_plan::{Cost, Decision, FailedAttempt, Time, terminal::one_line};
 
 use crate::{
     printer,
-    signals::{self, Manner},
+    signals::{self, StopMode},
     table,
     tell::tell,
 };
@@ -19,47 +20,50 @@ use crate::{
 /// Steps of the bar.
 const STEPS: u64 = 1000;
 
-/// How often a plain line is printed.
+/// The interval of plain lines.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// The share of the work after which its pace alone gives the time left; until then the estimate counts, less and less.
+/// The share of the work after which its pace alone gives the time left; until then the estimate
+/// counts, less and less.
 const KNOWN: f64 = 0.25;
 
 /// Shows progress, and ends the decode when the user interrupts.
 pub struct Progress {
     bar: Option<ProgressBar>,
-    pace: Pace,
+    pace: TimeLeft,
     spoken: Instant,
     /// The plan, as the bar shows it.
     plan: String,
 }
 
 impl Progress {
-    /// From now on Ctrl-C and SIGTERM end the work at the next layer, or the program if that takes too long.
+    /// Starts a piece of work that Ctrl-C and SIGTERM end at the next layer; if that takes too
+    /// long, they end the program.
     pub fn new() -> Self {
-        signals::manner(Manner::Soon);
+        signals::manner(StopMode::Soon);
         let bar = is_shown().then(|| {
             let style = ProgressStyle::with_template("{msg} [{bar:30}] {percent:>3} %  {elapsed} elapsed{prefix}");
             ProgressBar::new(STEPS)
                 .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "))
         });
-        Self { bar, pace: Pace::new(Instant::now()), spoken: Instant::now(), plan: String::new() }
+        Self { bar, pace: TimeLeft::new(Instant::now()), spoken: Instant::now(), plan: String::new() }
     }
 
-    /// The same, where work lies about that must not stay when the program is ended: `abandon` takes it away.
+    /// As [`Progress::new`]; `abandon` removes unfinished work if the program is ended.
     pub fn abandoning(abandon: impl FnOnce() + Send + 'static) -> Self {
-        signals::abandoning(abandon);
+        signals::on_abandon(abandon);
         Self::new()
     }
 
     /// Begins the work on another file: a signal may end the program again.
     pub fn resume(&self) {
-        signals::manner(Manner::Soon);
+        signals::manner(StopMode::Soon);
     }
 
-    /// The work has ended: takes the bar away. What follows, giving files their names, is short and no longer interrupted.
+    /// Removes the bar after the work. The rest, giving files their names, is short and no longer
+    /// interrupted.
     pub fn finish(&self) {
-        signals::manner(Manner::Finishing);
+        signals::manner(StopMode::Finishing);
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
@@ -79,12 +83,12 @@ pub fn is_shown() -> bool {
 }
 
 /// The time left: from the estimate at first, then more and more from the pace of the work so far.
-struct Pace {
+struct TimeLeft {
     started: Instant,
     expected: Option<Duration>,
 }
 
-impl Pace {
+impl TimeLeft {
     fn new(now: Instant) -> Self {
         Self { started: now, expected: None }
     }
@@ -107,7 +111,7 @@ impl Pace {
 
 impl Observer for Progress {
     fn decided(&mut self, decision: &Decision) {
-        self.pace = Pace::new(Instant::now());
+        self.pace = TimeLeft::new(Instant::now());
         self.spoken = Instant::now();
         if let Some(fallback) = &decision.fallback {
             self.say(&format!("note: the host's default is used ({}: {})", fallback.reason, fallback.detail));
@@ -168,7 +172,7 @@ impl Observer for Progress {
             }
             None => {}
         }
-        Cancelled::unless(!signals::received())
+        Cancelled::unless(!signals::is_received())
     }
 }
 
@@ -180,12 +184,13 @@ mod tests {
     fn the_estimate_says_first_and_the_pace_later() {
         let start = Instant::now();
         let after = |seconds: u64| start + Duration::from_secs(seconds);
-        let mut pace = Pace::new(start);
+        let mut pace = TimeLeft::new(start);
         assert_eq!(pace.left(0.0, after(1)), None, "nothing is known");
         pace.expected = Some(Duration::from_secs(100));
         assert_eq!(pace.left(0.0, start), Some(Duration::from_secs(100)), "the estimate, before anything is done");
         assert_eq!(pace.left(0.0, after(10)), Some(Duration::from_secs(90)));
-        // Twice as slow as expected: after an eighth of the work, estimate and pace count half each.
+        // Twice as slow as expected: after an eighth of the work, estimate and pace count half
+        // each.
         let left = pace.left(0.125, after(25)).unwrap().as_secs_f64();
         assert!((left - (87.5 + 175.0) / 2.0).abs() < 1e-6, "{left}");
         assert_eq!(pace.left(0.5, after(100)), Some(Duration::from_secs(100)), "the pace alone");

@@ -1,4 +1,4 @@
-//! What was decided and measured: tables for people, the record for programs.
+//! Reports of decisions and outcomes: tables for people, records for programs.
 
 use std::{
     io::{self, Write},
@@ -15,28 +15,29 @@ use crate::{
     printer, table,
 };
 
-/// A file opened to be appended to.
-pub fn appended(path: &Path) -> io::Result<std::fs::File> {
+/// Opens a file for appending.
+pub fn open_for_append(path: &Path) -> io::Result<std::fs::File> {
     tilewright_files::append(path)
 }
 
-/// Appends the record where the user asked for it, with what was said where he asked for that, as one write, so that records of several processes don't mix.
+/// Appends the record to the user's file, with the exchange if it was asked for, in one write, so
+/// that records of several processes don't mix.
 pub fn keep(recording: &Recording, record: &Record, planner: &mut Recorder) -> Outcome {
     let Some(path) = recording.file() else { return Ok(()) };
     let exchange = planner.take();
     let line = match exchange {
-        // Here alone: pictures, standard output and the history have the ordinary record.
+        // Only here: pictures, standard output and the history have the ordinary record.
         Some(_) => serde_json::to_vec(&Record { exchange, ..record.clone() }),
         None => serde_json::to_vec(record),
     };
     let mut line = line.map_err(Failure::work)?;
     line.push(b'\n');
-    appended(path)
+    open_for_append(path)
         .and_then(|mut file| file.write_all(&line))
         .map_err(|error| Failure::work(format!("{}: can't be written: {error}", path.display())))
 }
 
-/// The form in which a decision is shown.
+/// The form of a report.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown {
     /// The record alone on standard output, as JSON.
@@ -66,7 +67,7 @@ pub fn print_json(shown: Shown, record: &Record, files: &[PathBuf]) -> Outcome {
     Ok(writeln!(printer::stdout(), "{}", text.map_err(Failure::work)?)?)
 }
 
-/// What was decided and measured: the record alone on standard output as JSON, or tables.
+/// Reports a decision and its outcome: the record alone as JSON on standard output, or tables.
 pub fn report(shown: Shown, record: &Record, candidates: &[Candidate], files: &[PathBuf]) -> Outcome {
     if shown.json || shown.aside {
         // Standard output carries only the record or the picture.
@@ -173,12 +174,12 @@ fn explanation(record: &Record, candidates: &[Candidate]) -> String {
     if candidates.is_empty() {
         return format!("{} asked for no prices: it decides by rule.", record.policy.name);
     }
-    let considered = once(candidates);
-    // What differs: a picture's batch, a clip's chunks.
+    let considered = unique_plans(candidates);
+    // The column that differs: a picture's batch, a clip's chunks.
     let divided = if record.request.frames > 1 { "chunks" } else { "batch" };
     let heading = ["", "space", "precision", "layout", divided, "tiles", "rework", "memory", "time", "note"];
     let limit = record.request.memory_limit;
-    let chosen = |candidate: &Candidate| what_runs(&candidate.plan) == what_runs(&record.plan);
+    let chosen = |candidate: &Candidate| without_reason(&candidate.plan) == without_reason(&record.plan);
     // Plans that look alike in the table may differ in when they release memory.
     let releases = considered.iter().any(|one| one.plan.release != considered[0].plan.release);
     let rows = considered.iter().map(|candidate| {
@@ -225,15 +226,15 @@ fn explanation(record: &Record, candidates: &[Candidate]) -> String {
 }
 
 /// The part of a plan that makes two the same: everything but the reason.
-fn what_runs(plan: &Plan) -> Plan {
+fn without_reason(plan: &Plan) -> Plan {
     Plan { reason: String::new(), ..plan.clone() }
 }
 
 /// Policies may ask for a price again; a plan is listed at its first request.
-fn once(candidates: &[Candidate]) -> Vec<&Candidate> {
+fn unique_plans(candidates: &[Candidate]) -> Vec<&Candidate> {
     let mut known = Vec::new();
     let is_new = |candidate: &&Candidate| {
-        let plan = what_runs(&candidate.plan);
+        let plan = without_reason(&candidate.plan);
         let is_new = !known.contains(&plan);
         known.extend(is_new.then_some(plan));
         is_new
@@ -264,7 +265,8 @@ mod tests {
             [("first", Release::Keep), ("again", Release::Keep), ("other", Release::AtEnd), ("", Release::Keep)];
         let candidates =
             asked.map(|(reason, release)| Candidate { plan: plan(reason, release), cost: Err("no".into()) });
-        let listed: Vec<&str> = once(&candidates).iter().map(|candidate| candidate.plan.reason.as_str()).collect();
+        let listed: Vec<&str> =
+            unique_plans(&candidates).iter().map(|candidate| candidate.plan.reason.as_str()).collect();
         assert_eq!(listed, ["first", "other"]);
     }
 }

@@ -1,4 +1,4 @@
-//! `tilewright serve`: a configuration to a server, and where it listens to standard output.
+//! `tilewright serve`: starts a server from a configuration, and prints its address.
 
 use std::io::{ErrorKind, Write};
 
@@ -23,12 +23,12 @@ impl From<Error> for Failure {
     }
 }
 
-/// Serves until it is told to end.
+/// Serves until a signal ends it.
 pub fn run(arguments: &Serve, verbose: u8) -> Outcome {
-    let config = config::current()?;
+    let config = config::load()?;
     let level = ["info", "debug", "trace"][usize::from(verbose.min(2))];
     let telemetry = begin_telemetry(&config.server.telemetry, level);
-    let _telemetry = telemetry.map_err(|error| explained(&config, false, error))?;
+    let _telemetry = telemetry.map_err(|error| explain(&config, false, error))?;
     if config.models.is_empty() {
         tell!(
             "note: no model is configured: every job will be refused until {} names one under [models]",
@@ -37,12 +37,12 @@ pub fn run(arguments: &Serve, verbose: u8) -> Outcome {
     }
     let scheme = if config.server.tls.is_some() { "https" } else { "http" };
     let ready = move |address: std::net::SocketAddr| {
-        // Whoever started it and reads no more has the log.
+        // A caller that reads no more has the log.
         let mut stdout = printer::stdout();
         let _ = writeln!(stdout, "listening on {scheme}://{address}").and_then(|()| stdout.flush());
     };
     let options = Options {
-        place: config::place().clone(),
+        place: config::source().clone(),
         config: config.clone(),
         listen: arguments.listen,
         cache: CacheDir::User,
@@ -51,21 +51,21 @@ pub fn run(arguments: &Serve, verbose: u8) -> Outcome {
     serve(options).map_err(|error| {
         let mut config = config;
         config.server.listen = arguments.listen.unwrap_or(config.server.listen);
-        explained(&config, arguments.listen.is_some(), error)
+        explain(&config, arguments.listen.is_some(), error)
     })
 }
 
 /// The failure of a service that did not start, with the configuration's line if that is the cause.
-/// The cause is looked for only now: what the configuration names may be missing, and a policy that
+/// The cause is looked for only now: a configured policy's file may be missing, and a policy that
 /// was in force before goes on without its file.
-fn explained(config: &Config, is_listening_elsewhere: bool, error: Error) -> Failure {
+fn explain(config: &Config, is_listening_elsewhere: bool, error: Error) -> Failure {
     let is_folder =
         matches!(&error, Error::File { verb: "made", source, .. } if source.kind() != ErrorKind::StorageFull);
     match error {
         Error::Listen { .. } if !is_listening_elsewhere => {
-            Failure::work(config.wrong_at("server/listen", Failure::from(error).to_string()))
+            Failure::work(config.error_at("server/listen", Failure::from(error).to_string()))
         }
-        // It has its line.
+        // This error has its line already.
         Error::Config(_) => error.into(),
         error if error.is_input() || is_folder => config::start::check(config).err().unwrap_or_else(|| error.into()),
         error => error.into(),

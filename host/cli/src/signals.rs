@@ -1,6 +1,6 @@
-//! SIGINT and SIGTERM, in every command but `serve`. The work ends at its next step, or the program at once if no work
-//! would notice; no half-written file stays, one line says so, and the exit status is 130 or 143, as in shells. SIGXFSZ
-//! ends nothing, in any command.
+//! SIGINT and SIGTERM, in every command but `serve`. The work ends at its next step, or the program
+//! at once if no work would notice; no half-written file stays, one line says so, and the exit
+//! status is 130 or 143, as in shells. SIGXFSZ ends nothing, in any command.
 
 use std::{
     fs,
@@ -24,7 +24,7 @@ use signal_hook::{
 
 use crate::{printer, tell::tell};
 
-/// How long a layer, or what comes before the first one, may take after a signal.
+/// The time that a layer, or the work before the first one, may take after a signal.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The prefix of unfinished files' names, in all crates of this project.
@@ -34,35 +34,38 @@ const UNFINISHED: &[u8] = b".tilewright-";
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
 
 /// The present effect of a signal. The thread that ends the program holds the lock until the end.
-static STATE: Mutex<State> = Mutex::new(State { manner: Manner::AtOnce, abandon: None });
+static STATE: Mutex<State> = Mutex::new(State { manner: StopMode::AtOnce, abandon: None });
 
 /// The way a signal ends the program during a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub enum StopMode {
     /// At once, in the middle of the work.
     AtOnce,
-    /// By the work itself, which checks [`received`]; at once if that takes too long, or at a second signal.
+    /// By the work itself, which checks [`is_received`]; at once if that takes too long, or at a
+    /// second signal.
     Soon,
-    /// By the work itself, however long that takes; at once at a second signal.
+    /// By the work itself, however long it takes; at once at a second signal.
     Patiently,
     /// Not at all: the rest of the work is short and must be completed.
     Finishing,
 }
 
 struct State {
-    manner: Manner,
+    manner: StopMode,
     /// Cleans up after unfinished work.
     abandon: Option<Box<dyn FnOnce() + Send>>,
 }
 
-/// Makes a write beyond the system's limit on file sizes fail like any other write. Without a handler, the system would
-/// end the program; programs that this one starts have none.
+/// Makes a write beyond the system's limit on file sizes fail like any other write. Without a
+/// handler, the system would end the program; programs that this one starts have none.
 pub fn outlive_large_files() {
-    // The signal has to be handled, and nothing reads the flag. Before the log begins, a failure can't be told.
+    // The signal has to be handled, and nothing reads the flag. A failure before the log begins
+    // can't be reported.
     let _ = flag::register(SIGXFSZ, Arc::default());
 }
 
-/// Handles the two signals from now on. Until then the system ends the program, with the same statuses in shells.
+/// Handles the two signals from now on. Until then the system ends the program, with the same
+/// statuses in shells.
 pub fn listen() {
     let (sender, signals) = mpsc::channel();
     match Signals::new([SIGINT, SIGTERM]) {
@@ -81,17 +84,17 @@ pub fn status() -> Option<u8> {
 }
 
 /// True if a signal has come: the work is to end.
-pub fn received() -> bool {
+pub fn is_received() -> bool {
     status().is_some()
 }
 
 /// Sets the way the program may be ended from now on.
-pub fn manner(manner: Manner) {
+pub fn manner(manner: StopMode) {
     state().manner = manner;
 }
 
 /// Sets the cleanup after unfinished work, except for open files, which are found without it.
-pub fn abandoning(abandon: impl FnOnce() + Send + 'static) {
+pub fn on_abandon(abandon: impl FnOnce() + Send + 'static) {
     state().abandon = Some(Box::new(abandon));
 }
 
@@ -104,13 +107,13 @@ fn end_at(signals: &Receiver<i32>) {
     RECEIVED.store(first, Ordering::Relaxed);
     let manner = state().manner;
     match manner {
-        Manner::AtOnce => {}
-        Manner::Patiently => drop(signals.recv()),
+        StopMode::AtOnce => {}
+        StopMode::Patiently => drop(signals.recv()),
         // Until a second one, or the time is up.
-        Manner::Soon | Manner::Finishing => drop(signals.recv_timeout(PATIENCE)),
+        StopMode::Soon | StopMode::Finishing => drop(signals.recv_timeout(PATIENCE)),
     }
     let mut state = state();
-    if state.manner == Manner::Finishing {
+    if state.manner == StopMode::Finishing {
         return;
     }
     if let Some(abandon) = state.abandon.take() {
@@ -120,13 +123,14 @@ fn end_at(signals: &Receiver<i32>) {
     // Other threads that would print after this line wait until the program has ended.
     let _alone = printer::alone();
     tell!("error: interrupted");
-    // Not `process::exit`: it would run libtorch's destructors while the main thread still computes. Nothing is left to
-    // flush: standard output has each line already, and standard error has no buffer.
+    // Not `process::exit`: it would run libtorch's destructors while the main thread still
+    // computes. Nothing is left to flush: standard output has each line already, and standard error
+    // has no buffer.
     low_level::exit(i32::from(status().unwrap_or(1)));
 }
 
-/// Removes the files below a folder that this process is writing under a temporary name. They are found among its open
-/// files, since the crates that opened them are not told of the end.
+/// Removes the files below a folder that this process is writing under a temporary name. They are
+/// found among its open files, since the crates that opened them are not told of the end.
 fn remove_unfinished(folder: &Path) {
     for entry in fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
         let Ok(path) = fs::read_link(entry.path()) else { continue };
@@ -140,7 +144,8 @@ fn remove_unfinished(folder: &Path) {
     }
 }
 
-/// True if a file is open for writing, by the flags in its `fdinfo`: octal, the two lowest bits (proc(5), open(2)).
+/// True if a file is open for writing, by the flags in its `fdinfo`: octal, the two lowest bits
+/// (proc(5), open(2)).
 fn is_writable(info: &Path) -> bool {
     let text = fs::read_to_string(info).unwrap_or_default();
     let flags = text.lines().find_map(|line| u32::from_str_radix(line.strip_prefix("flags:")?.trim(), 8).ok());

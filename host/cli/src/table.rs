@@ -15,8 +15,8 @@ const USUAL_WIDTH: u16 = 100;
 /// single words.
 const LEAST_WIDTH: u16 = 60;
 
-/// A table of two columns: names and values. Each value is one line, here and in lists: a line break in one can't forge
-/// a row.
+/// A table of two columns: names and values. Each value is one line, here and in lists: a line
+/// break in one can't forge a row.
 pub fn facts<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
@@ -27,25 +27,25 @@ pub fn facts<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> String {
         column.set_constraint(ColumnConstraint::ContentWidth);
         column.set_padding((0, 1));
     }
-    trimmed(&table)
+    trim_lines(&table)
 }
 
 /// A table with a heading; columns named in `numbers` are aligned to the right.
 pub fn listing(heading: &[&str], numbers: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    trimmed(&filled(heading, numbers, rows))
+    trim_lines(&build_table(heading, numbers, rows))
 }
 
-/// The same, as wide as the terminal at most: longer texts go on below, in their columns.
-pub fn wrapped(heading: &[&str], numbers: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+/// A table that is at most as wide as the terminal: longer texts wrap within their columns.
+pub fn wrap(heading: &[&str], numbers: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let width = printer::stdout_width().unwrap_or(USUAL_WIDTH).max(LEAST_WIDTH);
-    fitted(filled(heading, numbers, rows), width)
+    fit_width(build_table(heading, numbers, rows), width)
 }
 
-fn fitted(mut table: Table, width: u16) -> String {
-    trimmed(table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width))
+fn fit_width(mut table: Table, width: u16) -> String {
+    trim_lines(table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width))
 }
 
-fn filled(heading: &[&str], numbers: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Table {
+fn build_table(heading: &[&str], numbers: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     let align = |index: usize| match heading.get(index).is_some_and(|name| numbers.contains(name)) {
@@ -70,7 +70,7 @@ fn filled(heading: &[&str], numbers: &[&str], rows: impl IntoIterator<Item = Vec
     table
 }
 
-fn trimmed(table: &Table) -> String {
+fn trim_lines(table: &Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
@@ -110,14 +110,14 @@ mod tests {
         let words: Vec<String> = (0..40).map(|number| format!("word-{number}")).collect();
         let rows = || [vec![words[..20].join(" "), "decide".into(), words[20..].join(" "), "1.50×".into()]];
         let heading = ["request", "call", "A", "time"];
-        let table = filled(&heading, &["time"], rows());
+        let table = build_table(&heading, &["time"], rows());
         for width in [60, 80, 120, 1000] {
-            let text = fitted(table.clone(), width);
+            let text = fit_width(table.clone(), width);
             assert!(text.lines().all(|line| line.chars().count() <= usize::from(width)), "{text}");
             assert!(words.iter().all(|word| text.contains(word.as_str())), "{text}");
             assert_eq!(text.lines().count() == 2, width == 1000, "{text}");
         }
-        assert_eq!(fitted(table, 1000), listing(&heading, &["time"], rows()));
+        assert_eq!(fit_width(table, 1000), listing(&heading, &["time"], rows()));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The device of a command, measured when it is first needed, and the history of its earlier runs.
+//! The device of a command, measured on first use, and the history of its earlier runs.
 
 use tilewright_engine::{Found, Machine, Probe};
 use tilewright_torch::device::Choice;

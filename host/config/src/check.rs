@@ -1,4 +1,5 @@
-//! What can only be told of the configuration as a whole: whether names are known, and whether one thing stands against another.
+//! Checks of the configuration as a whole: whether names are known, and which keys exclude each
+//! other.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +7,8 @@ use tilewright_plan::words::did_you_mean;
 
 use crate::{Config, Route, Source, Stage, conditions::FAMILIES, origin::Fault};
 
-/// What is wrong whatever ships.
-pub(crate) fn within(config: &Config) -> Result<(), Fault> {
+/// The first fault that does not depend on the shipped policies.
+pub(crate) fn find_fault(config: &Config) -> Result<(), Fault> {
     if let Some(detail) = config.server.exposure() {
         return fault("server/listen", detail);
     }
@@ -28,8 +29,8 @@ pub(crate) fn within(config: &Config) -> Result<(), Fault> {
             return fault(format!("{at}/stage"), detail);
         }
         families(&route.conditions.family, &at)?;
-        known(&config.models, "model", &route.conditions.model, &at)?;
-        known(config.devices(), "device", &route.conditions.device, &at)?;
+        check_names(&config.models, "model", &route.conditions.model, &at)?;
+        check_names(config.devices(), "device", &route.conditions.device, &at)?;
         if let Some((key, name)) = route.policies().skip(1).find(|(_, name)| *name == route.policy) {
             return fault(
                 format!("{at}/{key}"),
@@ -40,9 +41,9 @@ pub(crate) fn within(config: &Config) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What is wrong where only these policies ship.
-pub(crate) fn against(config: &Config, shipped: &[&str]) -> Result<(), Fault> {
-    // Where to listen may have been said elsewhere since.
+/// The first fault if only these policies ship.
+pub(crate) fn find_policy_fault(config: &Config, shipped: &[&str]) -> Result<(), Fault> {
+    // The address may have been overridden on the command line since.
     if let Some(detail) = config.server.exposure() {
         return fault("server/listen", detail);
     }
@@ -63,7 +64,7 @@ pub(crate) fn against(config: &Config, shipped: &[&str]) -> Result<(), Fault> {
         for (key, name) in route.policies() {
             if !config.policies.named.contains_key(name) && !shipped.contains(&name) {
                 let own = config.policies.named.keys().map(String::as_str);
-                let all = listed(own.chain(shipped.iter().copied()));
+                let all = join_names(own.chain(shipped.iter().copied()));
                 return fault(
                     format!("routes/{place}/{key}"),
                     format!(
@@ -107,17 +108,17 @@ fn families(named: &[String], at: &str) -> Result<(), Fault> {
     )
 }
 
-fn known<T>(known: &BTreeMap<String, T>, kind: &str, names: &[String], at: &str) -> Result<(), Fault> {
+fn check_names<T>(known: &BTreeMap<String, T>, kind: &str, names: &[String], at: &str) -> Result<(), Fault> {
     let Some((place, name)) = names.iter().enumerate().find(|(_, name)| !known.contains_key(*name)) else {
         return Ok(());
     };
-    let all = listed(known.keys().map(String::as_str));
+    let all = join_names(known.keys().map(String::as_str));
     let others = if known.is_empty() { String::new() } else { format!("one of {all}, or ") };
     let meant = did_you_mean(name, known.keys().map(String::as_str));
     let detail = format!("unknown {kind} '{name}', expected {others}a table [{kind}s.{name}]{meant}");
     fault(format!("{at}/{kind}/{place}"), detail)
 }
 
-fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+fn join_names<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.collect::<Vec<_>>().join(", ")
 }

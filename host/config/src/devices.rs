@@ -1,4 +1,4 @@
-//! `[devices.NAME]`: what jobs run on, one at a time each.
+//! `[devices.NAME]`: devices that jobs run on, one job at a time each.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
@@ -6,24 +6,24 @@ use serde::{Deserialize, Deserializer};
 
 use crate::values;
 
-/// The name of the device that there is where none is configured.
+/// The name of the default device when none is configured.
 const IMPLIED: &str = "main";
 
 /// `[devices.NAME]`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default, expecting = "a table")]
 pub struct Device {
-    /// What runs the jobs.
+    /// The hardware that runs the jobs.
     pub device: Choice,
-    /// Threads of the processor, 1 to 1024; without it, as many as it has cores.
+    /// Threads of the processor, 1 to 1024; by default as many as it has cores.
     #[serde(deserialize_with = "values::count::<_, _, 1024>")]
     pub threads: Option<u32>,
-    /// The most that a job may hold at once, in bytes; without it, 80 % of what is free.
+    /// The most memory that a job may hold at once, in bytes; by default 80 % of the free memory.
     #[serde(rename = "memory-limit", deserialize_with = "values::memory_limit")]
     pub memory_limit_bytes: Option<u64>,
 }
 
-/// Which device is meant.
+/// A choice of hardware.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// The first GPU that works, or else the processor.
@@ -31,7 +31,7 @@ pub enum Choice {
     Auto,
     /// The processor.
     Cpu,
-    /// A CUDA or ROCm device, by its place from 0.
+    /// A CUDA or ROCm device, by its index from 0.
     Gpu(usize),
 }
 
@@ -69,14 +69,14 @@ impl<'de> Deserialize<'de> for Choice {
     }
 }
 
-/// Those that there are where none is configured.
-pub(crate) fn implied() -> BTreeMap<String, Device> {
+/// The defaults when none is configured.
+pub(crate) fn default_devices() -> BTreeMap<String, Device> {
     BTreeMap::from([(IMPLIED.into(), Device::default())])
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::tests::refused;
+    use crate::tests::expect_error;
 
     #[test]
     fn a_device_that_is_wrong() {
@@ -89,7 +89,7 @@ mod tests {
             ("[devices.a]\nmemory-limit = \"1000B\"", 2, "allowed is 1MiB or more: no job fits into less"),
             ("[devices.a]\nmemory = \"1GiB\"", 2, "expected one of `device`, `threads`, `memory-limit`"),
         ] {
-            let message = refused(text, line);
+            let message = expect_error(text, line);
             assert!(message.contains(words), "{message}");
         }
     }

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What is wrong with a configuration.
+/// An error of a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file can't be read.
@@ -13,17 +13,17 @@ pub enum Error {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The file says something that can't be meant.
+    /// The file has a value that is not allowed.
     #[error("{}{detail}", before(path, *line))]
     Wrong {
         /// The file; empty for the defaults.
         path: PathBuf,
-        /// The line, from 1, where it can be told.
+        /// The line, from 1, if it is known.
         line: Option<usize>,
-        /// What is wrong, and what is allowed.
+        /// The fault, and the allowed values.
         detail: String,
     },
 }
@@ -31,7 +31,7 @@ pub enum Error {
 /// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The place that a message begins with; nothing for defaults, which are in no file.
+/// The beginning of a message: path and line; empty for defaults, which are in no file.
 fn before(path: &Path, line: Option<usize>) -> String {
     match (path.as_os_str().is_empty(), line) {
         (true, _) => String::new(),

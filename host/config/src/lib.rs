@@ -1,16 +1,19 @@
-//! The user's configuration: one TOML file, its defaults where there is none, and an error that names the line where it is wrong.
+//! The user's configuration: one TOML file, its defaults if there is none, and errors that name the
+//! line of the fault.
 //!
 //! ```
 //! use tilewright_config::Config;
 //!
 //! let config = Config::parse("[policies]\nrequire-signed = true\n", "config.toml".as_ref())?;
 //! assert!(config.policies.require_signed && !config.policies.require_checked);
-//! let error = Config::parse("[policies]\nrequire-sined = true\n", "config.toml".as_ref()).unwrap_err().to_string();
-//! assert!(error.starts_with("config.toml:2: unknown field `require-sined`, expected one of `require-signed`"), "{error}");
+//! let error = Config::parse("[policies]\nrequire-sined = true\n", "config.toml".as_ref());
+//! let error = error.unwrap_err().to_string();
+//! assert!(error.starts_with("config.toml:2: unknown field `require-sined`, expected one of"));
 //!
-//! let config = Config::parse("[[routes]]\npolicy = \"adaptive\"\nshadow = \"wide\"\n", "config.toml".as_ref())?;
+//! let text = "[[routes]]\npolicy = \"adaptive\"\nshadow = \"wide\"\n";
+//! let config = Config::parse(text, "config.toml".as_ref())?;
 //! let error = config.check(&["adaptive", "fixed"]).unwrap_err().to_string();
-//! assert!(error.starts_with("config.toml:3: unknown policy 'wide', expected one of adaptive, fixed"), "{error}");
+//! assert!(error.starts_with("config.toml:3: unknown policy 'wide', expected one of adaptive"));
 //! # Ok::<(), tilewright_config::Error>(())
 //! ```
 
@@ -22,12 +25,12 @@ mod devices;
 mod error;
 mod models;
 mod origin;
-mod place;
 mod policies;
 mod policy;
 mod presence;
 mod routes;
 mod server;
+mod source;
 mod tokens;
 mod values;
 
@@ -39,24 +42,24 @@ pub use conditions::{Between, Case, Conditions};
 pub use devices::{Choice, Device};
 pub use error::{Error, Result};
 pub use models::Model;
-pub use place::{Place, user_path};
 pub use policies::Policies;
 pub use policy::{Policy, Source, Wasi};
 pub use routes::{Canary, Route, TakeOver};
 pub use server::{LogFormat, Role, Server, ServerLimits, Telemetry, Tls, Token};
+pub use source::{ConfigSource, user_path};
 pub use tilewright_plan::Stage;
 
 use origin::{Fault, Origin};
 
-/// Everything that can be configured. A section that is left out has its defaults. Paths are absolute, or relative to where the
-/// configuration's own path is.
+/// The whole configuration. A section that is left out has its defaults. Paths are absolute, or
+/// relative to the configuration file's folder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// The service.
     pub server: Server,
     /// The models that jobs can name.
     pub models: BTreeMap<String, Model>,
-    /// Which policies are put to work, and those with a name of the user's own.
+    /// The rules for policies, and those with a name of the user's own.
     pub policies: Policies,
     devices: BTreeMap<String, Device>,
     routes: Vec<Route>,
@@ -66,57 +69,60 @@ pub struct Config {
 /// A configuration as it is written.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-struct Written {
+struct RawConfig {
     server: Server,
     #[serde(deserialize_with = "values::named")]
     models: BTreeMap<String, Model>,
     #[serde(deserialize_with = "values::named")]
     devices: BTreeMap<String, Device>,
     policies: Policies,
-    routes: Vec<routes::Written>,
+    routes: Vec<routes::RawRoute>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self::from_written(Written::default(), Origin::default())
+        Self::from_written(RawConfig::default(), Origin::default())
     }
 }
 
 impl Config {
-    /// Reads the file, or gives the defaults where the user has none.
+    /// Reads the file, or returns the defaults if the user has none.
     ///
     /// # Errors
-    /// [`Error::Unreadable`], also where a file that was asked for is missing; [`Error::Wrong`] for what it says.
-    pub fn load(place: &Place) -> Result<Self> {
-        match place.read()? {
+    /// [`Error::Unreadable`], also if a file that was asked for is missing; [`Error::Wrong`] for
+    /// its contents.
+    pub fn load(source: &ConfigSource) -> Result<Self> {
+        match source.read()? {
             Some((path, text)) => Self::parse(&text, &path),
             None => Ok(Self::default()),
         }
     }
 
-    /// Reads a configuration's text; `path` names it in errors, and relative paths start from its folder.
+    /// Reads a configuration's text; `path` names it in errors, and relative paths start from its
+    /// folder.
     ///
     /// # Errors
-    /// [`Error::Wrong`], with the line. Whether its policies are there is for [`Config::check`] to say.
+    /// [`Error::Wrong`], with the line. [`Config::check`] checks the names of policies.
     pub fn parse(text: &str, path: &Path) -> Result<Self> {
         let origin = Origin::new(path, text);
-        let written = toml::from_str(text).map_err(|error| origin.wrong(error.span(), error.message()))?;
+        let written = toml::from_str(text).map_err(|error| origin.error_at(error.span(), error.message()))?;
         let config = Self::from_written(written, origin);
-        check::within(&config).map_err(|fault| config.origin.fault(fault))?;
+        check::find_fault(&config).map_err(|fault| config.origin.fault(fault))?;
         Ok(config)
     }
 
-    /// Says whether every policy that is named is one of `[policies.NAME]` or of those that ship, by these names; and once more whether it may
-    /// listen where it is to.
+    /// Checks that every policy that is named is one of `[policies.NAME]` or of the shipped ones,
+    /// by these names; and again that the service may listen on its address.
     ///
     /// # Errors
     /// [`Error::Wrong`], with the line.
     pub fn check(&self, shipped: &[&str]) -> Result<()> {
-        check::against(self, shipped).map_err(|fault| self.origin.fault(fault))
+        check::find_policy_fault(self, shipped).map_err(|fault| self.origin.fault(fault))
     }
 
-    /// Checks that the files and folders that a service needs exist and are of the right kind, except policies' files:
-    /// a path named by mistake is a mistake of the configuration, and reported with its line.
+    /// Checks that the files and folders that a service needs exist and are of the right kind,
+    /// except policies' files: a path named by mistake is a mistake of the configuration, and
+    /// reported with its line.
     ///
     /// # Errors
     /// [`Error::Wrong`], with the line.
@@ -124,7 +130,8 @@ impl Config {
         presence::check(self).map_err(|fault| self.origin.fault(fault))
     }
 
-    /// The same for policies that are files. A service that had one in force goes on without its file.
+    /// Checks policies' files like [`Config::check_presence`]. A service with such a policy in
+    /// force goes on without its file.
     ///
     /// # Errors
     /// [`Error::Wrong`], with the line.
@@ -132,7 +139,7 @@ impl Config {
         presence::check_policies(self).map_err(|fault| self.origin.fault(fault))
     }
 
-    /// Checks that every file of a token holds one, and that no two hold the same.
+    /// Checks that every token's file holds one, and that no two hold the same.
     ///
     /// # Errors
     /// [`Error::Wrong`], with the line that names the file.
@@ -140,14 +147,14 @@ impl Config {
         tokens::check(self).map_err(|fault| self.origin.fault(fault))
     }
 
-    /// The error of a value that turned out to be wrong, with the line of its key: keys, and places
-    /// within lists from 0, joined by `/`, as in `server/tls/key`. For a key that is not written,
-    /// the line of what it would be in.
-    pub fn wrong_at(&self, key: &str, detail: impl Into<String>) -> Error {
+    /// The error of a value that turned out to be wrong, with the line of its key. `key` is the
+    /// path of keys, and of indices from 0 within lists, joined by `/`, as in `server/tls/key`. A
+    /// key that is not written gets the line of its parent.
+    pub fn error_at(&self, key: &str, detail: impl Into<String>) -> Error {
         self.origin.fault(Fault { at: key.into(), detail: detail.into() })
     }
 
-    /// True if a request may have a policy fetched from this registry (host or host:port).
+    /// True if a request may fetch a policy from this registry (host or host:port).
     pub fn allows_registry(&self, registry: &str) -> bool {
         let of_policy = |policy: &Policy| match &policy.source {
             Source::Oci(reference) => reference.split('/').next().is_some_and(|own| own.eq_ignore_ascii_case(registry)),
@@ -157,22 +164,22 @@ impl Config {
             || self.policies.named.values().any(of_policy)
     }
 
-    /// The devices that jobs run on: `main`, chosen by itself, where none is configured.
+    /// The devices that jobs run on: by default `main`, which chooses its hardware itself.
     pub fn devices(&self) -> &BTreeMap<String, Device> {
         &self.devices
     }
 
-    /// The routes in their order: one, `default`, of `adaptive`, where none is configured.
+    /// The routes in their order: by default one, `default`, of `adaptive`.
     pub fn routes(&self) -> &[Route] {
         &self.routes
     }
 
-    /// The first route that takes the job; nothing where those that are configured leave it to nobody.
+    /// The first route that takes the job; none if no configured route does.
     pub fn route(&self, case: &Case<'_>) -> Option<&Route> {
         self.routes.iter().find(|route| route.conditions.matches(case))
     }
 
-    /// What differs in the new configuration and only counts after a restart; the rest a running service can take over.
+    /// The changed sections that need a restart; a running service can take over the rest.
     pub fn changed_at_restart_only(&self, new: &Self) -> Vec<&'static str> {
         let (old_server, new_server) = (&self.server, &new.server);
         let differs = [
@@ -194,16 +201,16 @@ impl Config {
         differs.into_iter().filter(|(_, differs)| *differs).map(|(section, _)| section).collect()
     }
 
-    /// With what is implied where it says nothing, and with paths that start from its folder.
-    fn from_written(written: Written, origin: Origin) -> Self {
-        let Written { server, models, devices, policies, routes } = written;
+    /// Adds the defaults of omitted sections, and resolves paths from the file's folder.
+    fn from_written(written: RawConfig, origin: Origin) -> Self {
+        let RawConfig { server, models, devices, policies, routes } = written;
         let routes: Vec<_> = routes.into_iter().enumerate().map(|(place, route)| route.at(place)).collect();
         let mut config = Self {
             server,
             models,
             policies,
-            devices: if devices.is_empty() { devices::implied() } else { devices },
-            routes: if routes.is_empty() { routes::implied() } else { routes },
+            devices: if devices.is_empty() { devices::default_devices() } else { devices },
+            routes: if routes.is_empty() { routes::default_routes() } else { routes },
             origin,
         };
         config.resolve();

@@ -13,16 +13,16 @@ const FAMILIES: [&str; 4] = ["sd", "sdxl", "sd3", "flux"];
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
 pub struct Model {
-    /// The autoencoder's file. It is not looked at here.
+    /// The autoencoder's file. Its contents are not checked here.
     #[serde(deserialize_with = "values::path")]
     pub vae: PathBuf,
-    /// `sd`, `sdxl`, `sd3` or `flux`, where the file does not tell.
+    /// `sd`, `sdxl`, `sd3` or `flux`, if the file does not tell.
     #[serde(default, deserialize_with = "family")]
     pub family: Option<String>,
-    /// What latents were multiplied with, where it is not what the family does: finite, not 0.
+    /// The factor that latents were multiplied by, if it is not the family's: finite, not 0.
     #[serde(default, deserialize_with = "scaling")]
     pub scaling_factor: Option<f64>,
-    /// What was taken from latents before that, where it is not what the family does: finite.
+    /// The shift that was subtracted from latents before, if it is not the family's: finite.
     #[serde(default, deserialize_with = "shift")]
     pub shift_factor: Option<f64>,
 }
@@ -44,7 +44,7 @@ fn shift<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::E
 
 #[cfg(test)]
 mod tests {
-    use crate::tests::refused;
+    use crate::tests::expect_error;
 
     #[test]
     fn a_model_that_is_wrong() {
@@ -69,7 +69,7 @@ mod tests {
             ("[models.a]\nvae = \"a\"\nscaling-factor = \"1\"", 3, "expected a number other than 0"),
             ("[models.a]\nvae = \"a\"\nshift-factor = nan", 3, "expected a number"),
         ] {
-            let message = refused(text, line);
+            let message = expect_error(text, line);
             assert!(message.contains(words), "{message}");
         }
     }

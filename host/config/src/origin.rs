@@ -1,4 +1,4 @@
-//! The text that a configuration was read from: it tells the line of what turns out to be wrong once everything is read.
+//! The text that a configuration was read from, which gives later errors their line.
 
 use std::{
     ops::Range,
@@ -20,19 +20,19 @@ const WORDS: [(&str, &str); 5] = [
     ("wanted string or table", "expected a text"),
 ];
 
-/// Where a configuration comes from. Any two are equal: a comment more is no other configuration.
+/// The file of a configuration. Any two are equal: another comment makes no other configuration.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origin {
     path: PathBuf,
     text: Arc<str>,
 }
 
-/// What is wrong, and where.
+/// A fault and its key.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
-    /// Keys, and places within lists from 0, joined by `/`: `routes/0/canary/policy`.
+    /// Keys, and indices from 0 within lists, joined by `/`: `routes/0/canary/policy`.
     pub at: String,
-    /// What is wrong, and what is allowed.
+    /// The fault, and the allowed values.
     pub detail: String,
 }
 
@@ -54,28 +54,28 @@ impl Origin {
         self.path.parent().unwrap_or(Path::new(""))
     }
 
-    /// The error of something that the text says as a whole.
+    /// The error of a fault, with the line of its key.
     pub(crate) fn fault(&self, Fault { at, detail }: Fault) -> Error {
-        self.wrong(span(&self.text, &at), &detail)
+        self.error_at(span(&self.text, &at), &detail)
     }
 
     /// The error of these bytes of the text.
-    pub(crate) fn wrong(&self, at: Option<Range<usize>>, detail: &str) -> Error {
+    pub(crate) fn error_at(&self, at: Option<Range<usize>>, detail: &str) -> Error {
         Error::Wrong {
             path: self.path.clone(),
             line: at.map(|at| line(&self.text, at.start)),
-            detail: suggested(&renamed(&detail.lines().collect::<Vec<_>>().join(", "))),
+            detail: suggest_name(&use_toml_words(&detail.lines().collect::<Vec<_>>().join(", "))),
         }
     }
 }
 
 /// The parser's message in TOML's words.
-fn renamed(detail: &str) -> String {
+fn use_toml_words(detail: &str) -> String {
     WORDS.iter().fold(detail.to_owned(), |text, (theirs, ours)| text.replace(theirs, ours))
 }
 
-/// The message; for an unknown name, with the one that was probably meant.
-fn suggested(detail: &str) -> String {
+/// The message; for an unknown name, with the most similar known one.
+fn suggest_name(detail: &str) -> String {
     let known = detail.strip_prefix("unknown ").and_then(|rest| rest.split_once("expected"));
     let Some((first, others)) = known else { return detail.to_owned() };
     let mut names = first.split('`').skip(1).step_by(2);
@@ -83,7 +83,7 @@ fn suggested(detail: &str) -> String {
     format!("{detail}{}", did_you_mean(given, others.split('`').skip(1).step_by(2)))
 }
 
-/// Where the value of this key stands, or else of the innermost that it is said to be in.
+/// The span of this key's value, or of its innermost parent that is written.
 fn span(text: &str, at: &str) -> Option<Range<usize>> {
     let root = DeTable::parse(text).ok()?;
     let mut steps = at.split('/');

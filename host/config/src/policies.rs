@@ -1,4 +1,4 @@
-//! `[policies]`: which ones are put to work, and those with a name of the user's own.
+//! `[policies]`: rules for all policies, and those with a name of the user's own.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -18,13 +18,13 @@ const DATE: &str = "$__toml_private_datetime";
 /// `[policies]`
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policies {
-    /// Whether a policy's file is only put to work where one of the trusted keys has signed it.
+    /// True if a policy's file has to be signed by a trusted key before it is used.
     pub require_signed: bool,
-    /// Whether a policy's file is only put to work where it passes `tilewright policy check`.
+    /// True if a policy's file has to pass `tilewright policy check` before it is used.
     pub require_checked: bool,
-    /// The keys that count: `[[policies.trusted]]`, each with a name of the user's own.
+    /// The trusted keys: `[[policies.trusted]]`, each with a name of the user's own.
     pub trusted: TrustList,
-    /// `[policies.NAME]`. One with the name of a policy that ships stands in for it.
+    /// `[policies.NAME]`. One with the name of a shipped policy replaces it.
     pub named: BTreeMap<String, Policy>,
 }
 
@@ -34,7 +34,7 @@ impl<'de> Deserialize<'de> for Policies {
     }
 }
 
-/// Tells the three keys from the user's own names, which may be any others.
+/// The three reserved keys beside the user's own names.
 struct Section;
 
 impl<'de> Visitor<'de> for Section {
@@ -61,14 +61,14 @@ impl<'de> Visitor<'de> for Section {
     }
 }
 
-/// A policy of the user's own, which is a table: anything else is a key that is not known.
+/// A policy of the user's own, which is a table: anything else is an unknown key.
 #[derive(Clone, Copy)]
 struct Own<'a> {
     name: &'a str,
 }
 
 impl Own<'_> {
-    fn unknown<E: Error>(self) -> Result<Policy, E> {
+    fn reject_unknown<E: Error>(self) -> Result<Policy, E> {
         Err(E::custom(format_args!(
             "unknown field `{}`, expected one of `require-signed`, `require-checked`, `trusted`; a policy of one's own is a table \
              [policies.NAME]",
@@ -95,29 +95,29 @@ impl<'de> Visitor<'de> for Own<'_> {
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Policy, A::Error> {
         Name::read(self.name).map_err(A::Error::custom)?;
         Policy::deserialize(MapAccessDeserializer::new(map)).or_else(|error| match error.to_string().contains(DATE) {
-            true => self.unknown(),
+            true => self.reject_unknown(),
             false => Err(error),
         })
     }
 
     fn visit_bool<E: Error>(self, _: bool) -> Result<Policy, E> {
-        self.unknown()
+        self.reject_unknown()
     }
 
     fn visit_i64<E: Error>(self, _: i64) -> Result<Policy, E> {
-        self.unknown()
+        self.reject_unknown()
     }
 
     fn visit_f64<E: Error>(self, _: f64) -> Result<Policy, E> {
-        self.unknown()
+        self.reject_unknown()
     }
 
     fn visit_str<E: Error>(self, _: &str) -> Result<Policy, E> {
-        self.unknown()
+        self.reject_unknown()
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, _: A) -> Result<Policy, A::Error> {
-        self.unknown()
+        self.reject_unknown()
     }
 }
 
@@ -125,7 +125,8 @@ impl<'de> Visitor<'de> for Own<'_> {
 #[derive(Deserialize)]
 struct Keys(#[serde(deserialize_with = "trusted")] TrustList);
 
-/// Names end up in tables and messages, and two keys of one name could not be told apart.
+/// Checks names: they appear in tables and messages, and two keys of one name could not be told
+/// apart.
 fn trusted<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TrustList, D::Error> {
     let mut keys: Vec<Trusted> = Vec::new();
     for entry in Vec::<Trusted>::deserialize(deserializer)? {

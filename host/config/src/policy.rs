@@ -1,4 +1,4 @@
-//! `[policies.NAME]`: one policy, where it comes from, and what it may use.
+//! `[policies.NAME]`: one policy, its source, and its grants.
 
 use std::{collections::BTreeMap, convert::Infallible, fmt, path::PathBuf, str::FromStr, time::Duration};
 
@@ -10,59 +10,61 @@ use tilewright_plan::bytes;
 
 use crate::values::{self, Name};
 
-/// What stands before the name of a policy in a registry.
+/// The prefix of a policy in a registry.
 const REGISTRY: &str = "oci://";
-/// Instructions that a call may be granted at most; the time ends it long before.
+/// The most instructions that a call may be granted; the time limit ends it long before.
 const MOST_FUEL: u64 = 1_000_000_000_000;
 
 /// `[policies.NAME]`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
 pub struct Policy {
-    /// Where it comes from.
+    /// The source of its module.
     pub source: Source,
-    /// What the module has to be: `sha256:` and 64 hexadecimal digits in lower case.
+    /// The module's expected digest: `sha256:` and 64 hexadecimal digits in lower case.
     #[serde(default, deserialize_with = "digest")]
     pub digest: Option<String>,
-    /// Its settings as `KEY` and `VALUE`, in the order of their keys; the others keep their defaults.
+    /// Its settings as `KEY` and `VALUE`, in the order of their keys; the others keep their
+    /// defaults.
     #[serde(default, deserialize_with = "settings")]
     pub set: Vec<(String, String)>,
-    /// Bytes of memory that it may use, 64 KiB to 4 GiB; without it, as every policy.
+    /// Bytes of memory that it may use, 64 KiB to 4 GiB; by default the limit of every policy.
     #[serde(default, rename = "memory", deserialize_with = "memory")]
     pub memory_bytes: Option<usize>,
-    /// Instructions that a call may take, roughly; without it, as every policy.
+    /// Instructions that a call may take, roughly; by default the limit of every policy.
     #[serde(default, deserialize_with = "values::large::<_, _, MOST_FUEL>")]
     pub fuel: Option<u64>,
-    /// Wall clock that a call may take, 1 ms to 1 min; without it, as every policy.
+    /// Wall clock that a call may take, 1 ms to 1 min; by default the limit of every policy.
     #[serde(default, deserialize_with = "values::time::<_, _, 1, 60_000>")]
     pub time: Option<Duration>,
-    /// What it is given of WASI.
+    /// The part of WASI that it gets.
     #[serde(default)]
     pub wasi: Wasi,
-    /// Whether a file that changes takes over by itself, through the gate. Means nothing for a policy that is not a file.
+    /// True if a changed file takes over by itself, after its gate. Ignored for a policy that is
+    /// not a file.
     #[serde(default = "yes")]
     pub watch: bool,
 }
 
-/// Where a policy comes from.
+/// The source of a policy's module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// One that ships, by its name.
+    /// A shipped one, by its name.
     Shipped(String),
-    /// A file: what holds a `/` or `\`, or ends with `.wasm`.
+    /// A file: a text that has a `/` or `\`, or ends with `.wasm`.
     File(PathBuf),
-    /// One in a registry, without the `oci://` that it is written with.
+    /// One in a registry, without its prefix `oci://`.
     Oci(String),
 }
 
-/// What a policy may be given of WASI.
+/// The part of WASI that a policy gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wasi {
     /// Nothing.
     #[default]
     None,
-    /// One that gives nothing: no files, environment or network, a clock that stands still, seeded randomness.
+    /// An inert WASI: no files, environment or network, a constant clock, seeded randomness.
     Inert,
 }
 
@@ -124,7 +126,7 @@ fn digest<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, 
     })
 }
 
-/// What a memory of 32-bit WebAssembly can be: a page to 4 GiB.
+/// The size of a memory of 32-bit WebAssembly: a page to 4 GiB.
 fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<usize>, D::Error> {
     values::text(deserializer, "a size such as \"64MiB\"", |text| {
         match bytes::parse(text).map_err(|error| error.to_string())? {
@@ -139,7 +141,7 @@ fn settings<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(String, S
     Ok(settings.into_iter().map(|(key, Setting(value))| (key, value)).collect())
 }
 
-/// A setting's value as text, whatever it was written as.
+/// A setting's value as text, from any type of TOML.
 struct Setting(String);
 
 impl<'de> Deserialize<'de> for Setting {
@@ -162,7 +164,7 @@ impl<'de> Deserialize<'de> for Setting {
             }
 
             fn visit_f64<E: Error>(self, value: f64) -> Result<Setting, E> {
-                // Keeps the point of 1.0, which the policy may tell from a whole number.
+                // Keeps the point of 1.0, since the policy may tell it from a whole number.
                 Ok(Setting(format!("{value:?}")))
             }
 
@@ -178,7 +180,7 @@ impl<'de> Deserialize<'de> for Setting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::refused;
+    use crate::tests::expect_error;
 
     #[test]
     fn a_source_is_told_by_how_it_is_written() {
@@ -221,10 +223,10 @@ mod tests {
             ("source = \"fixed\"\nwasi = \"full\"", 3, "unknown variant `full`, expected `none` or `inert`"),
             ("source = \"fixed\"\nwatch = \"no\"", 3, "expected a boolean"),
         ] {
-            let message = refused(&format!("[policies.own]\n{text}"), line);
+            let message = expect_error(&format!("[policies.own]\n{text}"), line);
             assert!(message.contains(words), "{message}");
         }
-        let message = refused("[policies.Own]\nsource = \"fixed\"", 1);
+        let message = expect_error("[policies.Own]\nsource = \"fixed\"", 1);
         assert!(message.contains("'Own' is no name"), "{message}");
     }
 }

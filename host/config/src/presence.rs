@@ -1,11 +1,11 @@
-//! Presence and kind of the files and folders that a service is configured with. None is opened: a pipe in the place of
-//! a file would wait for a writer.
+//! Presence and kind of the files and folders that a service is configured with. None is opened: a
+//! pipe in the place of a file would wait for a writer.
 
 use std::{fs, io, path::Path};
 
 use crate::{Config, Source, origin::Fault};
 
-/// The kind of thing that a path has to lead to.
+/// The kind of file that a path has to lead to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     File,
@@ -16,7 +16,7 @@ enum Kind {
 pub(crate) fn check(config: &Config) -> Result<(), Fault> {
     let server = &config.server;
     if let Some(data) = &server.data {
-        // The folder and its parents are made if they are missing.
+        // The folder and its parents are created later if they are missing.
         expect("server/data", data, Kind::Folder, true)?;
     }
     for (place, root) in server.roots.iter().enumerate() {
@@ -45,7 +45,7 @@ pub(crate) fn check(config: &Config) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The same for policies that are files. A service that had one in force goes on without its file.
+/// Checks policies that are files. A service with such a policy in force goes on without its file.
 pub(crate) fn check_policies(config: &Config) -> Result<(), Fault> {
     for (name, policy) in &config.policies.named {
         if let Source::File(path) = &policy.source {

@@ -1,4 +1,4 @@
-//! `[[routes]]`: which policy decides for which jobs. The first that matches does.
+//! `[[routes]]`: the policy that decides for a job. The first route that matches counts.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use tilewright_plan::{Objective, Stage};
@@ -8,27 +8,27 @@ use crate::{
     values::{self, Name, Word},
 };
 
-/// The name of the route that there is where none is configured, and its policy.
+/// The default route when none is configured: its name and its policy.
 const IMPLIED: (&str, &str) = ("default", "adaptive");
 
 /// `[[routes]]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
-    /// Its own name: what is given, or `route-1`, `route-2` … by its place.
+    /// Its own name, or by default `route-1`, `route-2` … by its index.
     pub name: String,
-    /// What it takes.
+    /// The conditions on its jobs.
     pub conditions: Conditions,
-    /// The policy that decides: one of the configuration, or else one that ships.
+    /// The policy that decides: one of the configuration, or else a shipped one.
     pub policy: String,
-    /// One that is asked beside it and only compared.
+    /// A policy that is asked beside it and only compared.
     pub shadow: Option<String>,
-    /// One that takes a share of the jobs.
+    /// A policy that takes a share of the jobs.
     pub canary: Option<Canary>,
-    /// What counts most for jobs that do not say.
+    /// The objective of jobs that state none.
     pub objective: Option<Objective>,
-    /// The most that a job may hold at once, weights aside, in bytes.
+    /// The most memory that a job may hold at once, without weights, in bytes.
     pub memory_limit_bytes: Option<u64>,
-    /// When a job takes a new revision.
+    /// The moment when a job takes a new revision.
     pub take_over: TakeOver,
 }
 
@@ -39,22 +39,24 @@ pub struct Canary {
     /// The policy on trial.
     #[serde(deserialize_with = "name")]
     pub policy: String,
-    /// The share of the route's jobs that it decides, above 0 and below 1: it is held against the jobs that it does not get.
+    /// The share of the route's jobs that it decides, above 0 and below 1. It is compared with the
+    /// jobs that it does not get.
     #[serde(deserialize_with = "share")]
     pub share: f64,
-    /// The share of those that are decoded once more as the incumbent would have it, to compare: 0 to 1. By default a quarter.
+    /// The share of those that are decoded a second time with the incumbent's plan, to compare: 0
+    /// to 1. By default a quarter.
     #[serde(default = "quarter", deserialize_with = "sample")]
     pub sample: f64,
-    /// The least that the two may be alike, as a PSNR in dB: above 0. By default 45.
+    /// The lowest PSNR between the two pictures, in dB: above 0. By default 45.
     #[serde(rename = "psnr", default = "alike", deserialize_with = "psnr")]
     pub psnr_db: f64,
 }
 
-/// When a job takes a new revision of its policy.
+/// The moment when a job takes a new revision of its policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TakeOver {
-    /// Never: the next job does.
+    /// Never: only the next job does.
     #[default]
     NextJob,
     /// A clip does at its next chunk.
@@ -62,7 +64,7 @@ pub enum TakeOver {
 }
 
 impl Route {
-    /// The policies that it names, each with the key that names it.
+    /// The policies that it names, each with its key.
     pub(crate) fn policies(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let shadow = self.shadow.iter().map(|name| ("shadow", name.as_str()));
         let canary = self.canary.iter().map(|canary| ("canary/policy", canary.policy.as_str()));
@@ -70,8 +72,8 @@ impl Route {
     }
 }
 
-/// Those that there are where none is configured.
-pub(crate) fn implied() -> Vec<Route> {
+/// The defaults when none is configured.
+pub(crate) fn default_routes() -> Vec<Route> {
     let (name, policy) = IMPLIED;
     vec![Route {
         name: name.into(),
@@ -85,10 +87,10 @@ pub(crate) fn implied() -> Vec<Route> {
     }]
 }
 
-/// A route as it is written: its conditions stand beside the rest.
+/// A route as it is written, with its conditions beside the other keys.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
-pub(crate) struct Written {
+pub(crate) struct RawRoute {
     name: Option<Name>,
     #[serde(default, deserialize_with = "values::some")]
     stage: Vec<Stage>,
@@ -116,8 +118,8 @@ pub(crate) struct Written {
     take_over: TakeOver,
 }
 
-impl Written {
-    /// The route at this place, from 0.
+impl RawRoute {
+    /// The route at this index, from 0.
     pub(crate) fn at(self, place: usize) -> Route {
         let names = |list: Vec<Name>| list.into_iter().map(|Name(name)| name).collect();
         let words = |list: Vec<Word>| list.into_iter().map(|Word(word)| word).collect();
@@ -170,7 +172,7 @@ fn alike() -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::tests::refused;
+    use crate::tests::expect_error;
 
     #[test]
     fn routes_that_are_wrong() {
@@ -275,7 +277,7 @@ mod tests {
                 "'route-2' is the name of another route, too",
             ),
         ] {
-            let message = refused(&format!("[[routes]]\n{text}"), line);
+            let message = expect_error(&format!("[[routes]]\n{text}"), line);
             assert!(message.contains(words), "{message}");
         }
     }

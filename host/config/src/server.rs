@@ -1,4 +1,4 @@
-//! `[server]`: where the service listens, who may come, what it keeps, and how much it takes on.
+//! `[server]`: the service's address, access, storage and limits.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -8,17 +8,17 @@ use std::{
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
-use crate::{place, values};
+use crate::{source, values};
 
-/// Milliseconds of the longest that a job may take: 30 days.
+/// The limit on a job's deadline, in milliseconds: 30 days.
 const LONGEST_JOB: u64 = 30 * 24 * 3_600_000;
-/// Milliseconds of the longest that results are kept: a year.
+/// The limit on the time that results are kept, in milliseconds: a year.
 const LONGEST_KEPT: u64 = 31_557_600_000;
 /// The smallest and the largest limit on uploaded latents, in bytes.
 const LEAST_UPLOAD: u64 = 1 << 10;
 const MOST_UPLOAD: u64 = 64 << 30;
-/// The names that the audit's lines give callers without a token of `[[server.tokens]]`, and who
-/// those are.
+/// Names for callers without a token of `[[server.tokens]]` in the audit's lines, with a
+/// description of those callers.
 const RESERVED: [(&str, &str); 2] =
     [("token-file", "who brings the token in token-file"), ("anybody", "every caller if no token is asked for")];
 
@@ -26,34 +26,36 @@ const RESERVED: [(&str, &str); 2] =
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default, expecting = "a table")]
 pub struct Server {
-    /// The address that the service listens on. Beyond loopback it needs TLS and a token or clients' certificates, or a token and
-    /// [`Server::behind_proxy`].
+    /// The address that the service listens on. Beyond loopback it needs TLS and a token or client
+    /// certificates, or a token and [`Server::behind_proxy`].
     #[serde(deserialize_with = "address")]
     pub listen: SocketAddr,
-    /// Where jobs, results and modules are kept, where that is configured; see [`Server::data_folder`].
+    /// The folder of jobs, results and modules, if configured; see [`Server::data_folder`].
     #[serde(deserialize_with = "values::path")]
     pub data: Option<PathBuf>,
     /// The folders that jobs may name paths in, not made canonical.
     #[serde(deserialize_with = "values::paths")]
     pub roots: Vec<PathBuf>,
-    /// The file with a bearer token that may do everything.
+    /// The file with a bearer token that allows everything.
     #[serde(deserialize_with = "values::path")]
     pub token_file: Option<PathBuf>,
     /// `[[server.tokens]]`: further bearer tokens, each with a name and a role.
     pub tokens: Vec<Token>,
-    /// Registries that a request may have policies fetched from, as host or host:port; those of `[policies.NAME]`
-    /// count, too.
+    /// Registries that a request may fetch policies from, as host or host:port; those of
+    /// `[policies.NAME]` are allowed, too.
     #[serde(deserialize_with = "registries")]
     pub registries: Vec<String>,
-    /// The audit file, with a line for each request that changes something. Without it, such lines go to the log alone.
+    /// The audit file, with a line for each request that changes something. By default such lines
+    /// go to the log alone.
     #[serde(deserialize_with = "values::path")]
     pub audit: Option<PathBuf>,
-    /// Further names that requests may come under, in lower case and without a port.
+    /// Further host names of requests, in lower case and without a port.
     #[serde(deserialize_with = "hosts")]
     pub hosts: Vec<String>,
-    /// Whether TLS ends at a proxy in front of the service, which then may listen beyond loopback with a token alone.
+    /// True if a proxy in front of the service ends TLS; the service may then listen beyond
+    /// loopback with a token alone.
     pub behind_proxy: bool,
-    /// `[server.tls]`: without it, plain HTTP is spoken.
+    /// `[server.tls]`: by default plain HTTP.
     pub tls: Option<Tls>,
     /// `[server.limits]`
     pub limits: ServerLimits,
@@ -65,7 +67,7 @@ pub struct Server {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
 pub struct Token {
-    /// The owner, as the audit's lines name it.
+    /// The owner, as named in the audit's lines.
     #[serde(deserialize_with = "name")]
     pub name: String,
     /// The role of its bearer.
@@ -75,7 +77,7 @@ pub struct Token {
     pub file: PathBuf,
 }
 
-/// The role of a caller. Each may do what those before it may.
+/// The role of a caller. Each role includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
@@ -108,12 +110,12 @@ pub struct Tls {
     /// The certificate's secret key.
     #[serde(deserialize_with = "values::path")]
     pub key: PathBuf,
-    /// The authority whose certificates clients have to show; without it, none is asked for.
+    /// The authority of client certificates; by default none are asked for.
     #[serde(default, deserialize_with = "values::path")]
     pub clients: Option<PathBuf>,
 }
 
-/// `[server.limits]`: how much the service takes on.
+/// `[server.limits]`: limits on the service's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default, expecting = "a table")]
 pub struct ServerLimits {
@@ -123,16 +125,16 @@ pub struct ServerLimits {
     /// Jobs that may wait, per device.
     #[serde(deserialize_with = "values::count::<_, _, 100_000>")]
     pub queue: u32,
-    /// Requests per second and client address, over time; at once it may be twice as many.
+    /// Requests per second and client address, over time; bursts may be twice as large.
     #[serde(deserialize_with = "values::count::<_, _, 1_000_000>")]
     pub requests_per_second: u32,
     /// Connections at a time.
     #[serde(deserialize_with = "values::count::<_, _, 100_000>")]
     pub connections: u32,
-    /// The most that a job may take from being accepted to its end.
+    /// The longest time from a job's acceptance to its end.
     #[serde(deserialize_with = "values::time::<_, _, 1000, LONGEST_JOB>")]
     pub deadline: Duration,
-    /// How long results are kept after a job's end.
+    /// The time that results are kept after a job's end.
     #[serde(deserialize_with = "values::time::<_, _, 1000, LONGEST_KEPT>")]
     pub keep_results: Duration,
 }
@@ -141,14 +143,14 @@ pub struct ServerLimits {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default, expecting = "a table")]
 pub struct Telemetry {
-    /// How log lines are written.
+    /// The format of log lines.
     pub log: LogFormat,
-    /// Where traces are sent, as OTLP over HTTP: a URL. Without it, nowhere.
+    /// The URL that traces are sent to, as OTLP over HTTP; by default none are sent.
     #[serde(deserialize_with = "collector")]
     pub otlp: Option<String>,
 }
 
-/// How log lines are written.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogFormat {
@@ -192,13 +194,14 @@ impl Default for ServerLimits {
 }
 
 impl Server {
-    /// Where jobs, results and modules are kept: what is configured, or else `$XDG_STATE_HOME/tilewright/server` or
-    /// `~/.local/state/tilewright/server`; nothing where there is no home either.
+    /// The folder of jobs, results and modules: the configured one, or else
+    /// `$XDG_STATE_HOME/tilewright/server` or `~/.local/state/tilewright/server`; none if there is
+    /// no home either.
     pub fn data_folder(&self) -> Option<PathBuf> {
-        self.data.clone().or_else(place::state_path)
+        self.data.clone().or_else(source::state_path)
     }
 
-    /// Whether other machines can reach the address listened on.
+    /// True if other machines can reach the address.
     pub fn is_exposed(&self) -> bool {
         !self.listen.ip().is_loopback()
     }
@@ -214,12 +217,12 @@ impl Server {
         files.chain(tokens).chain(tls)
     }
 
-    /// True if callers are asked for a token.
+    /// True if callers have to present a token.
     pub fn has_tokens(&self) -> bool {
         self.token_file.is_some() || !self.tokens.is_empty()
     }
 
-    /// What stands against listening where other machines can come.
+    /// The protection that is missing to listen where other machines can connect.
     pub(crate) fn exposure(&self) -> Option<String> {
         let token = self.has_tokens();
         let guarded = match &self.tls {
@@ -245,7 +248,7 @@ fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::
     })
 }
 
-/// A name that a request comes under.
+/// A host name of requests.
 struct Host(String);
 
 impl<'de> Deserialize<'de> for Host {
@@ -264,7 +267,7 @@ impl<'de> Deserialize<'de> for Host {
     }
 }
 
-/// A token's name, which has to tell its bearer from every other caller in the audit's lines.
+/// A token's name, which has to be distinct from every other caller's in the audit's lines.
 fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     values::text(deserializer, "a name", |text| {
         let values::Name(name) = values::Name::read(text)?;
@@ -275,7 +278,7 @@ fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> 
     })
 }
 
-/// A limit on the size of latents; one outside 1 KiB to 64 GiB must be a mistake.
+/// A limit on the size of latents; one outside 1 KiB to 64 GiB is taken for a mistake.
 fn upload<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let bytes: u64 = values::size(deserializer)?;
     match (LEAST_UPLOAD..=MOST_UPLOAD).contains(&bytes) {
@@ -284,7 +287,7 @@ fn upload<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     }
 }
 
-/// A registry, as references begin with it: `registry.example`, `localhost:5000`.
+/// A registry, as a reference begins: `registry.example`, `localhost:5000`.
 struct Registry(String);
 
 impl<'de> Deserialize<'de> for Registry {
@@ -330,7 +333,7 @@ fn collector<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String
 
 #[cfg(test)]
 mod tests {
-    use crate::tests::{parsed, refused};
+    use crate::tests::{expect_error, parsed};
 
     #[test]
     fn a_server_that_is_wrong() {
@@ -391,7 +394,7 @@ mod tests {
             ("telemetry = { otlp = \"127.0.0.1:4318\" }", "write http:// or https:// and a host"),
             ("telemetry = { otlp = \"http:///v1\" }", "write http:// or https:// and a host"),
         ] {
-            let message = refused(&format!("[server]\n{text}"), 2);
+            let message = expect_error(&format!("[server]\n{text}"), 2);
             assert!(message.contains(words), "{message}");
         }
     }
@@ -425,7 +428,7 @@ mod tests {
             match allowed {
                 true => drop(parsed(&text).unwrap()),
                 false => {
-                    let message = refused(&text, keys.len() + 2);
+                    let message = expect_error(&text, keys.len() + 2);
                     assert!(message.contains(&format!("{address} can be reached from other machines")), "{message}");
                 }
             }

@@ -1,4 +1,4 @@
-//! The configuration as a whole: what it says, and what is said of one that is wrong.
+//! The configuration as a whole: its values, and its errors.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -16,7 +16,7 @@ pub(crate) fn parsed(text: &str) -> Result<Config> {
 }
 
 /// The error, which is one line and begins with the file and this line.
-pub(crate) fn refused(text: &str, line: usize) -> String {
+pub(crate) fn expect_error(text: &str, line: usize) -> String {
     let refused = parsed(text).and_then(|config| config.check(&SHIPPED));
     let Err(error) = refused else { panic!("nothing is wrong with {text}") };
     let message = error.to_string();
@@ -149,7 +149,7 @@ fn every_key_says_what_it_says() {
 #[test]
 fn the_example_that_ships_is_right() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/service");
-    let config = Config::load(&Place::At(folder.join("tilewright.toml"))).unwrap();
+    let config = Config::load(&ConfigSource::File(folder.join("tilewright.toml"))).unwrap();
     config.check(&SHIPPED).unwrap();
     assert!(config.models["astronaut"].vae.is_file() && config.server.roots[0].is_dir());
     assert!(!config.server.is_exposed());
@@ -158,11 +158,11 @@ fn the_example_that_ships_is_right() {
 #[test]
 fn what_turns_out_to_be_wrong_later_has_the_line_of_its_key() {
     let config = parsed("[server]\n[server.tls]\ncertificate = \"c\"\nkey = \"k\"\n").unwrap();
-    let told = |key: &str| config.wrong_at(key, "it is wrong").to_string();
+    let told = |key: &str| config.error_at(key, "it is wrong").to_string();
     assert_eq!(told("server/tls/key"), "config.toml:4: it is wrong");
     assert_eq!(told("server/tls/clients"), "config.toml:2: it is wrong");
     assert_eq!(told("models/flux"), "config.toml: it is wrong");
-    assert_eq!(Config::default().wrong_at("server/data", "it is wrong").to_string(), "it is wrong");
+    assert_eq!(Config::default().error_at("server/data", "it is wrong").to_string(), "it is wrong");
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn names_by_which_the_audit_tells_callers_are_no_names_of_tokens() {
         (["anybody", "ci"], 2, "'anybody' is what the audit calls"),
         (["ci", "ci"], 6, "'ci' is the name of another token, too: give each its own"),
     ] {
-        let message = refused(&tokens(names), line);
+        let message = expect_error(&tokens(names), line);
         assert!(message.contains(words), "{message}");
     }
     parsed(&tokens(["ci", "token-files"])).unwrap();
@@ -268,7 +268,7 @@ fn what_is_wrong_is_named_with_its_line_and_what_is_allowed() {
             "'Ada' is the name of another key, too",
         ),
     ] {
-        let message = refused(text, line);
+        let message = expect_error(text, line);
         assert!(message.contains(words), "{message}");
     }
 }

@@ -1,6 +1,7 @@
-//! How values are written – names, paths, sizes, spans of time, numbers, lists – and what is said of one that is not.
+//! Readers of values – names, paths, sizes, spans of time, numbers, lists – and their errors.
 //!
-//! What reads a value gives anything that can be made of it, so that one function serves a key and an optional key.
+//! A reader of a value returns any type that can be made of it, so that one function serves a key
+//! and an optional key.
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData, path::PathBuf, time::Duration};
 
@@ -19,18 +20,18 @@ const LEAST_MEMORY: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Name(pub String);
 
-/// A word that is compared with what a job or a device says of itself.
+/// A word that is compared with a job's or a device's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Word(pub String);
 
 /// A path, relative to the configuration's folder or absolute.
-struct Written(PathBuf);
+struct RawPath(PathBuf);
 
 impl Name {
-    /// The name, where it is one.
+    /// The name, if the text is one.
     ///
     /// # Errors
-    /// What is allowed.
+    /// The rule for names.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_');
         match (1..=LONGEST).contains(&text.len()) && text.bytes().all(plain) {
@@ -55,7 +56,7 @@ impl<'de> Deserialize<'de> for Word {
     }
 }
 
-impl<'de> Deserialize<'de> for Written {
+impl<'de> Deserialize<'de> for RawPath {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         text(deserializer, "a path", |text| match text.is_empty() || text.contains('\0') {
             true => Err("an empty path: leave the key out, or name a file or folder".into()),
@@ -64,7 +65,7 @@ impl<'de> Deserialize<'de> for Written {
     }
 }
 
-/// A text that `read` makes something of, or says why not; `expected` is what stands there instead of a number or a table.
+/// A text that `read` accepts; `expected` describes it in the error for a number or a table.
 pub(crate) fn text<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     expected: &'static str,
@@ -100,12 +101,12 @@ pub(crate) fn named<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
 
 /// A path.
 pub(crate) fn path<'de, D: Deserializer<'de>, T: From<PathBuf>>(deserializer: D) -> Result<T, D::Error> {
-    Ok(Written::deserialize(deserializer)?.0.into())
+    Ok(RawPath::deserialize(deserializer)?.0.into())
 }
 
 /// Paths.
 pub(crate) fn paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
-    Ok(Vec::<Written>::deserialize(deserializer)?.into_iter().map(|Written(path)| path).collect())
+    Ok(Vec::<RawPath>::deserialize(deserializer)?.into_iter().map(|RawPath(path)| path).collect())
 }
 
 /// A size, in bytes.
@@ -173,7 +174,7 @@ impl Visitor<'_> for Whole {
     }
 }
 
-/// A number that `allowed` lets pass; `expected` says which those are.
+/// A number that `allowed` accepts; `expected` describes those.
 pub(crate) fn number<'de, D: Deserializer<'de>>(
     deserializer: D,
     expected: &'static str,

@@ -1,8 +1,10 @@
-//! Writes the dashboard's pages, with facts that are made up, into a folder, to be looked at: `cargo run --example gallery -- FOLDER`.
+//! Writes the dashboard's pages, with made-up data, into a folder: `cargo run --example gallery --
+//! FOLDER`.
 
 use std::{fs, path::Path};
 
-use tilewright_dashboard::{self as dashboard, facts};
+use tilewright_dashboard::{self as dashboard, views};
+use tilewright_service_api::{JobResult, JobState};
 
 #[path = "../src/fixture.rs"]
 mod fixture;
@@ -25,11 +27,11 @@ fn main() -> std::io::Result<()> {
     let plain = fixture::Fixture(str::to_owned);
     let long = fixture::Fixture(|text| format!("{text}-{}", "unreasonably-long".repeat(6)));
     let mut running = plain.job_page();
-    running.job = plain.job("0199a2f0-job", facts::State::Running, 0.4);
+    running.job = plain.job("0199a2f0-job", JobState::Running, 0.4);
     let mut waiting = plain.job_page();
-    (waiting.job, waiting.story) = (plain.job("0199a2f0-job", facts::State::Queued, 0.0), None);
+    (waiting.job, waiting.trace) = (plain.job("0199a2f0-job", JobState::Queued, 0.0), None);
     let mut clip = plain.job_page();
-    clip.job.results = vec![facts::File { sample: 0, bytes: 1_234_567, content_type: "video/mp4".into() }];
+    clip.job.job.results = vec![JobResult { sample: 0, bytes: 1_234_567, content_type: "video/mp4".into() }];
     let pages = [
         ("overview", dashboard::overview(&plain.overview())),
         ("empty", dashboard::overview(&plain.empty())),
@@ -44,7 +46,7 @@ fn main() -> std::io::Result<()> {
         ("problem", dashboard::problem(&plain.problem())),
     ];
     for (name, html) in pages {
-        // Files have no root to be below of, and nobody answers.
+        // Files have no root to stand below, and no server answers.
         let html = html
             .replace("\"/assets/", "\"assets/")
             .replace("src=\"/v1/jobs/0199a2f0-job/result?sample=0\"", "src=\"picture.svg\"");

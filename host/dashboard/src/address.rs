@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-/// One segment of a path: what is not plain is written as `%XX`, so that no name can leave its segment.
+/// One segment of a path. Letters that are not plain are written as `%XX`, so that no name can
+/// leave its segment.
 pub(crate) fn segment(text: &str) -> String {
     let mut segment = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -16,8 +17,9 @@ pub(crate) fn segment(text: &str) -> String {
     segment
 }
 
-/// An element's id for a thing with a name: letters, digits, `-` and `.` stand, the rest is spelt out, so that names that differ have ids
-/// that differ. Two dashes end the kind, since names may begin as a longer kind ends.
+/// The id of an element for a thing with a name. Letters, digits, `-` and `.` stand and the rest is
+/// spelt out, so that names that differ have ids that differ. Two dashes end the kind, since names
+/// may begin as a longer kind ends.
 pub(crate) fn id(kind: &str, name: &str) -> String {
     let mut id = format!("{kind}--");
     for byte in name.bytes() {
@@ -30,7 +32,7 @@ pub(crate) fn id(kind: &str, name: &str) -> String {
     id
 }
 
-/// Whether it is a path of this service: nothing that browsers could take for another host or a script.
+/// True for a path of this service that browsers can't take for another host or a script.
 pub(crate) fn is_local(path: &str) -> bool {
     path.starts_with('/')
         && !path.starts_with("//")

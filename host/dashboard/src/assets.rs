@@ -3,15 +3,16 @@
 /// A file that pages load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asset {
-    /// Below `/assets/`.
+    /// The name below `/assets/`.
     pub name: &'static str,
-    /// For the header of that name.
+    /// The value of the header `content-type`.
     pub content_type: &'static str,
-    /// What is in it.
+    /// The file's contents.
     pub body: &'static str,
 }
 
-/// Everything below `/assets/`. Pages name each with `?v=` and its digest, so that what is asked for so may be kept for good.
+/// Everything below `/assets/`. Pages name each file with `?v=` and its digest, so that browsers
+/// may keep it for good.
 pub const ASSETS: [Asset; 3] = [
     Asset {
         name: "dashboard.css",
@@ -30,13 +31,13 @@ pub const ASSETS: [Asset; 3] = [
 pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; media-src 'self'; \
      connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
-/// Where a page finds an asset.
+/// The address of an asset.
 pub(crate) fn address(name: &str) -> String {
     let body = ASSETS.iter().find(|asset| asset.name == name).map_or("", |asset| asset.body);
     format!("/assets/{name}?v={:016x}", digest(body))
 }
 
-/// FNV-1a: tells versions of a file apart, and nothing more is asked of it.
+/// FNV-1a, which is enough to tell versions of a file apart.
 fn digest(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

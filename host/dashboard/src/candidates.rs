@@ -3,37 +3,37 @@
 use maud::{Markup, html};
 use tilewright_plan::{Candidate, Cost};
 
-use crate::facts::Story;
 use crate::table::{Column, Row, table};
-use crate::units::{counted, size, span};
-use crate::{address, words};
+use crate::units::{count_of, size, span};
+use crate::views::DecisionTrace;
+use crate::{address, phrases};
 
 const COLUMNS: [Column; 4] =
     [Column::Text("Plan"), Column::Short("Time"), Column::Short("Memory"), Column::Text("Became of it")];
 
-/// Candidates that are shown; the record has what decided.
+/// The most candidates that are shown.
 const MOST: usize = 200;
 
 /// The candidates as a table.
-pub(crate) fn candidates(story: &Story) -> Markup {
-    let limit = story.record.request.memory_limit;
-    let costs = || story.candidates.iter().filter_map(|candidate| candidate.cost.as_ref().ok());
+pub(crate) fn candidates(trace: &DecisionTrace) -> Markup {
+    let limit = trace.record.request.memory_limit;
+    let costs = || trace.candidates.iter().filter_map(|candidate| candidate.cost.as_ref().ok());
     let longest = costs().map(|cost| cost.elapsed.as_secs_f64()).fold(0.0, f64::max);
     let largest = costs().map(|cost| cost.peak_bytes).max().unwrap_or(0).max(limit) as f64;
     let quickest = costs().filter(|cost| cost.peak_bytes <= limit).map(|cost| cost.elapsed).min();
     // A plan may be asked about twice; it is taken once.
-    let taken = story
+    let taken = trace
         .record
         .answer
         .as_ref()
-        .and_then(|answer| story.candidates.iter().position(|candidate| words::is_same(&candidate.plan, answer)));
+        .and_then(|answer| trace.candidates.iter().position(|candidate| phrases::is_same(&candidate.plan, answer)));
     let priced = |cost: &Cost| {
         [
             html! { (bar(cost.elapsed.as_secs_f64() / longest, None)) (span(cost.elapsed)) },
             html! { (bar(cost.peak_bytes as f64 / largest, Some(limit as f64 / largest))) (size(cost.peak_bytes)) },
             html! {
-                @if cost.peak_bytes > limit { (words::badge("bad", "over the limit")) }
-                @else if Some(cost.elapsed) == quickest { (words::badge("plain", "quickest that fits")) }
+                @if cost.peak_bytes > limit { (phrases::badge("bad", "over the limit")) }
+                @else if Some(cost.elapsed) == quickest { (phrases::badge("plain", "quickest that fits")) }
             },
         ]
     };
@@ -43,29 +43,29 @@ pub(crate) fn candidates(story: &Story) -> Markup {
             Err(why) => [html! {}, html! {}, html! { span.fault { (why) } }],
         };
         let is_taken = Some(place) == taken;
-        let fate = html! { @if is_taken { (words::badge("good", "answered")) " " } (remark) };
+        let fate = html! { @if is_taken { (phrases::badge("good", "answered")) " " } (remark) };
         Row {
             id: address::id("candidate", &place.to_string()),
             class: if is_taken { "taken" } else { "" },
-            cells: vec![html! { (words::plan(&candidate.plan)) }, time, memory, fate],
+            cells: vec![html! { (phrases::plan(&candidate.plan)) }, time, memory, fate],
         }
     };
-    let rows: Vec<Row> = story.candidates.iter().take(MOST).enumerate().map(row).collect();
+    let rows: Vec<Row> = trace.candidates.iter().take(MOST).enumerate().map(row).collect();
     html! {
         @if rows.is_empty() {
             p.quiet { "The policy asked for no prices." }
         } @else {
             p {
-                (counted(story.candidates.len() as u64, "plan", "plans"))
+                (count_of(trace.candidates.len() as u64, "plan", "plans"))
                 " priced: the time and memory predicted, against a limit of " (size(limit)) "."
             }
             (table("Plans that the policy asked the price of", &COLUMNS, &rows))
-            @if story.candidates.len() > MOST { p.quiet { "The first " (MOST) " are shown." } }
+            @if trace.candidates.len() > MOST { p.quiet { "The first " (MOST) " are shown." } }
         }
     }
 }
 
-/// A share of the most there is, with a mark at the limit.
+/// A bar for a share of the largest value, with a mark at the limit.
 fn bar(share: f64, limit: Option<f64>) -> Markup {
     let wide =
         |share: f64| if share.is_finite() { format!("{:.1}", share.clamp(0.0, 1.0) * 100.0) } else { "0".into() };

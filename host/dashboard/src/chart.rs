@@ -1,4 +1,5 @@
-//! Charts as SVG, coloured and dashed by class, so that they follow the page's theme. What can't be placed is left out.
+//! Charts as SVG, coloured and dashed by class, so that they follow the page's theme. Values that
+//! can't be placed are left out.
 
 mod latency;
 mod time;
@@ -19,20 +20,20 @@ fn at(value: f64) -> String {
     format!("{value:.1}")
 }
 
-/// A text in a drawing, no longer than there is room for.
-fn shortened(text: &str, most: usize) -> String {
+/// A text in a drawing, shortened to the room there is.
+fn truncate(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
 }
 
-/// What stands above a chart, or in its place.
+/// The title of a chart, and the text in its place if it is empty.
 #[derive(Clone, Copy)]
 pub(crate) struct Title {
     pub(crate) name: &'static str,
     pub(crate) unit: &'static str,
-    /// What is said where there are no points.
+    /// The text shown if there are no points.
     pub(crate) empty: &'static str,
 }
 

@@ -1,13 +1,14 @@
-//! What happened to the service.
+//! Events of the service.
 
 use maud::{Markup, html};
+use tilewright_service_api::EventBody;
 
-use crate::facts::Overview;
 use crate::frame::section;
-use crate::units::{absolute, since};
-use crate::words::badge;
+use crate::phrases::badge;
+use crate::units::{absolute, parse, since};
+use crate::views::OverviewPage;
 
-/// How kinds of events are marked; those not named are plain.
+/// The looks of kinds of events; all others are plain.
 const KINDS: [(&str, &str); 10] = [
     ("swapped", "good"),
     ("promoted", "good"),
@@ -22,21 +23,28 @@ const KINDS: [(&str, &str); 10] = [
 ];
 
 /// The element with the id `events`.
-pub(crate) fn events(facts: &Overview) -> Markup {
+pub(crate) fn events(view: &OverviewPage) -> Markup {
     let body = html! {
-        @if facts.events.is_empty() {
+        @if view.events.is_empty() {
             p.empty { "Nothing has happened yet. Swaps, rollbacks and refusals are told here." }
         } @else {
             ol.events {
-                @for event in &facts.events {
+                @for event in &view.events {
+                    @let (time, kind) = (parse(&event.time), event.what.replace('-', " "));
                     li {
-                        div { (since(facts.frame.now, event.time)) span.below { (absolute(event.time)) } }
-                        (badge(KINDS.iter().find(|(kind, _)| *kind == event.kind).map_or("plain", |(_, look)| look), &event.kind))
-                        span.what { (event.what) }
+                        div { (since(view.frame.now, time)) span.below { (absolute(time)) } }
+                        (badge(KINDS.iter().find(|(known, _)| *known == kind).map_or("plain", |(_, look)| look), &kind))
+                        span.what { (sentence(event)) }
                     }
                 }
             }
         }
     };
     section("events", "Events", None, body)
+}
+
+/// The event in a line, led by the policy and route that it concerns.
+fn sentence(event: &EventBody) -> String {
+    let subjects: Vec<&str> = [&event.policy, &event.route].into_iter().flatten().map(String::as_str).collect();
+    if subjects.is_empty() { event.detail.clone() } else { format!("{}: {}", subjects.join(", "), event.detail) }
 }

@@ -1,31 +1,40 @@
-//! Facts that are made up: for tests, and for the gallery, which shares this file. Every text goes through the fixture's hand, so that
-//! tests can make it hostile.
+//! Made-up data for tests and for the gallery, which shares this file. Every text goes through the
+//! fixture's function, so that tests can make it hostile.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tilewright_plan::{Dtype, Layout, Plan, Precision, Release, Space, Tile, Time};
+use tilewright_config::{Between, Conditions, Role};
+use tilewright_plan::{Backend, Dtype, Layout, Plan, Precision, Release, Space, Tile, Time, Value};
+use tilewright_service_api::{
+    DeviceBody, EventBody, GridUnit, Job, JobResult, JobState, OutputFormat, PlanGrid, PolicyBody, RefusedBody,
+    RevisionBody,
+};
 
-use super::facts::*;
+use super::views::*;
 
-#[path = "fixture/stories.rs"]
-mod stories;
+#[path = "fixture/traces.rs"]
+mod traces;
 
-/// How texts are written.
+/// A fixture, with the function that writes its texts.
 pub struct Fixture(pub fn(&str) -> String);
 
-/// A job as it comes, done by half.
+/// A job that is half done.
 #[cfg(test)]
-pub fn job(id: &str) -> Job {
-    Fixture(str::to_owned).job(id, State::Running, 0.5)
+pub fn job(id: &str) -> JobView {
+    Fixture(str::to_owned).job(id, JobState::Running, 0.5)
 }
 
-/// The moment that all pages are of.
+/// The moment of all pages.
 pub fn now() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_790_000_000)
 }
 
 fn before(seconds: f64) -> SystemTime {
     now() - Duration::from_secs_f64(seconds)
+}
+
+fn stamp(seconds: f64) -> String {
+    humantime::format_rfc3339(before(seconds)).to_string()
 }
 
 /// Numbers that look like chance and are the same each time.
@@ -46,8 +55,8 @@ impl Fixture {
         texts.iter().map(|text| self.text(text)).collect()
     }
 
-    pub fn frame(&self) -> Frame {
-        Frame {
+    pub fn frame(&self) -> PageFrame {
+        PageFrame {
             version: self.text("0.1.0"),
             now: now(),
             started: before(266_000.0),
@@ -61,8 +70,15 @@ impl Fixture {
     }
 
     pub fn jobs_page(&self) -> JobsPage {
-        let states = [State::Queued, State::Running, State::Done, State::Failed, State::Cancelled, State::Expired];
-        let share = |state| if state == State::Running { 0.4 } else { 1.0 };
+        let states = [
+            JobState::Queued,
+            JobState::Running,
+            JobState::Done,
+            JobState::Failed,
+            JobState::Cancelled,
+            JobState::Expired,
+        ];
+        let share = |state| if state == JobState::Running { 0.4 } else { 1.0 };
         let jobs =
             states.iter().enumerate().map(|(place, state)| self.job(&format!("job-{place}"), *state, share(*state)));
         let text = |text: &str| Some(self.text(text));
@@ -101,105 +117,107 @@ impl Fixture {
         Space::Blended(Tile { height: side, width: side, overlap: side / 8 })
     }
 
-    pub fn job(&self, id: &str, state: State, share: f64) -> Job {
-        let is_started = state != State::Queued;
-        let grid = Grid {
-            rows: 4,
-            columns: 6,
-            steps: 1,
-            unit: Unit::Tile,
-            done: (share * 24.0) as u32,
-            total: 24,
-            together: 1,
-        };
-        Job {
+    pub fn job(&self, id: &str, state: JobState, share: f64) -> JobView {
+        let is_started = state != JobState::Queued;
+        let job = Job {
             id: self.text(id),
             state,
             model: self.text("flux"),
             device: self.text("main"),
             tag: Some(self.text("comfy")),
-            route: is_started.then(|| self.text("pictures")),
-            policy: is_started.then(|| self.text("fast")),
-            revision: is_started.then_some(7),
-            digest: is_started
-                .then(|| self.text("sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")),
+            route: self.text("pictures"),
+            policy: self.text("fast"),
+            revision: 7,
+            digest: self.text("sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"),
             canary: false,
-            format: self.text("png"),
+            format: OutputFormat::Png,
             batch: 1,
             frames: 1,
             height: 1088,
             width: 1920,
-            created: before(64.0),
-            started: is_started.then(|| before(41.0)),
-            finished: (!state.is_open()).then(|| before(12.0)),
-            position: (state == State::Queued).then_some(1),
+            created: stamp(64.0),
+            started: is_started.then(|| stamp(41.0)),
+            finished: state.is_end().then(|| stamp(12.0)),
+            position: (state == JobState::Queued).then_some(0),
             progress: is_started.then_some(share),
-            error: (state == State::Failed).then(|| {
+            attempt: is_started.then_some(1),
+            error: (state == JobState::Failed).then(|| {
                 self.text("out of memory three times (412 MiB more were needed): choose the objective leanest")
             }),
-            plan: is_started.then(|| self.plan(Self::blended(512), Dtype::Bf16)),
-            grid: is_started.then_some(grid),
             results: match state {
-                State::Done => vec![File { sample: 0, bytes: 3_412_000, content_type: self.text("image/png") }],
+                JobState::Done => {
+                    vec![JobResult { sample: 0, bytes: 3_412_000, content_type: self.text("image/png") }]
+                }
                 _ => vec![],
             },
+        };
+        JobView {
+            job,
+            plan: is_started.then(|| self.plan(Self::blended(512), Dtype::Bf16)),
+            grid: is_started.then_some(PlanGrid { rows: 4, columns: 6, total: 24, unit: GridUnit::Tile }),
         }
     }
 
-    fn clip(&self, id: &str, done: u32) -> Job {
-        let mut job = self.job(id, State::Running, f64::from(done) / 42.0);
+    fn clip(&self, id: &str, done: u32) -> JobView {
+        let mut view = self.job(id, JobState::Running, f64::from(done) / 21.0);
+        let job = &mut view.job;
         job.model = self.text("wan-14b");
-        (job.frames, job.height, job.width, job.format) = (81, 480, 832, self.text("mp4"));
-        (job.route, job.policy, job.revision, job.canary) =
-            (Some(self.text("video")), Some(self.text("candidate")), Some(2), true);
+        (job.frames, job.height, job.width, job.format) = (81, 480, 832, OutputFormat::Mp4);
+        (job.route, job.policy, job.revision, job.canary) = (self.text("video"), self.text("candidate"), 2, true);
         job.tag = None;
-        job.grid = Some(Grid { rows: 2, columns: 1, steps: 21, unit: Unit::Band, done, total: 42, together: 1 });
-        job.plan = Some(Plan {
+        view.grid = Some(PlanGrid { rows: 2, columns: 1, total: 21, unit: GridUnit::Chunk });
+        view.plan = Some(Plan {
             time: Time::Carried { frames: 4 },
             ..self.plan(Space::Exact(Tile { height: 256, width: 832, overlap: 32 }), Dtype::Bf16)
         });
-        job
+        view
     }
 
-    pub fn overview(&self) -> Overview {
-        Overview {
+    pub fn overview(&self) -> OverviewPage {
+        OverviewPage {
             frame: self.frame(),
             models: self.texts(&["flux", "sdxl", "wan-14b"]),
             devices: self.devices(),
-            running: vec![self.job("0199a2f0-run-a", State::Running, 0.73), self.clip("0199a2f0-run-b", 17)],
-            queue: (0..3)
-                .map(|place| Job {
-                    position: Some(place + 1),
-                    tag: (place != 1).then(|| self.text("comfy")),
-                    created: before(f64::from(70 - place * 20)),
-                    ..self.job(&format!("0199a2f0-wait-{place}"), State::Queued, 0.0)
-                })
-                .collect(),
-            recent: [State::Done, State::Failed, State::Done, State::Cancelled, State::Expired]
+            running: vec![self.job("0199a2f0-run-a", JobState::Running, 0.73), self.clip("0199a2f0-run-b", 17)],
+            queue: (0..3).map(|place| self.waiting(place)).collect(),
+            recent: [JobState::Done, JobState::Failed, JobState::Done, JobState::Cancelled, JobState::Expired]
                 .into_iter()
                 .enumerate()
-                .map(|(place, state)| Job {
-                    created: before(200.0 + 500.0 * place as f64),
-                    started: Some(before(190.0 + 480.0 * place as f64)),
-                    finished: Some(before(181.4 + 470.0 * place as f64)),
-                    results: if place == 2 { vec![] } else { self.job("", state, 1.0).results },
-                    ..self.job(&format!("0199a2f0-ended-{place}"), state, 1.0)
-                })
+                .map(|(place, state)| self.ended_job(place, state))
                 .collect(),
             routes: self.routes(),
-            policies: vec![self.policy("fast"), self.policy_alone("adaptive"), self.policy_broken("candidate")],
+            policies: vec![self.policy("fast"), self.policy_alone("adaptive"), self.policy("candidate")],
             sources: self.texts(&["adaptive", "comfyui", "diffusers", "gfx1151"]),
             charts: self.charts(),
             events: self.events(),
         }
     }
 
+    fn waiting(&self, place: u32) -> JobView {
+        let mut view = self.job(&format!("0199a2f0-wait-{place}"), JobState::Queued, 0.0);
+        view.job.position = Some(place);
+        view.job.tag = (place != 1).then(|| self.text("comfy"));
+        view.job.created = stamp(f64::from(70 - place * 20));
+        view
+    }
+
+    fn ended_job(&self, place: usize, state: JobState) -> JobView {
+        let mut view = self.job(&format!("0199a2f0-ended-{place}"), state, 1.0);
+        view.job.created = stamp(200.0 + 500.0 * place as f64);
+        view.job.started = Some(stamp(190.0 + 480.0 * place as f64));
+        view.job.finished = Some(stamp(181.4 + 470.0 * place as f64));
+        if place == 2 {
+            view.job.results.clear();
+        }
+        view
+    }
+
     /// A service that was just started.
-    pub fn empty(&self) -> Overview {
-        Overview {
-            frame: Frame { health: Health::Starting, has_token: false, started: before(9.0), ..self.frame() },
+    pub fn empty(&self) -> OverviewPage {
+        OverviewPage {
+            frame: PageFrame { health: Health::Starting, has_token: false, started: before(9.0), ..self.frame() },
             models: self.texts(&["flux"]),
-            devices: vec![Device { running: 0, queued: 0, fault: None, ..self.devices().remove(0) }],
+            devices: self.devices().into_iter().skip(1).collect(),
             running: vec![],
             queue: vec![],
             recent: vec![],
@@ -211,50 +229,47 @@ impl Fixture {
         }
     }
 
-    fn devices(&self) -> Vec<Device> {
-        let device = Device {
-            name: self.text("main"),
-            backend: self.text("rocm"),
-            about: self.text("AMD Radeon 8060S, gfx1151"),
-            total_bytes: 96 << 30,
-            used_bytes: 41 << 30,
-            held_bytes: Some(33 << 30),
-            limit_bytes: 64 << 30,
-            running: 2,
-            queued: 3,
-            queue_most: 64,
-            fault: None,
+    fn devices(&self) -> Vec<DeviceView> {
+        let device = |name: &str, facts: tilewright_plan::Device, is_busy: bool| DeviceView {
+            used_bytes: facts.total_bytes / 3,
+            device: DeviceBody {
+                name: self.text(name),
+                memory_limit_bytes: facts.total_bytes / 2,
+                in_use_bytes: facts.total_bytes / 4,
+                pooled_bytes: facts.total_bytes / 16,
+                facts,
+                queued: if is_busy { 3 } else { 0 },
+                queue: 64,
+                running: is_busy,
+            },
         };
-        let second = Device {
-            name: self.text("spare"),
-            backend: self.text("cpu"),
-            about: self.text("AMD Ryzen AI MAX+ 395, x86-64-v4"),
+        let cpu = tilewright_plan::Device {
+            backend: Backend::Cpu,
+            name: self.text("AMD Ryzen AI MAX+ 395, x86-64-v4"),
+            arch: self.text("x86-64-v4"),
+            compute_units: 16,
             total_bytes: 31 << 30,
-            used_bytes: 6 << 30,
-            held_bytes: None,
-            limit_bytes: 24 << 30,
-            running: 0,
-            queued: 0,
-            queue_most: 64,
-            fault: Some(self.text("libtorch has no kernel for this processor: take another build of it")),
+            free_bytes: 25 << 30,
+            unified: true,
+            fast_dtypes: vec![Dtype::F32],
         };
-        vec![device, second]
+        vec![device("main", self.hardware(), true), device("spare", cpu, false)]
     }
 
-    fn routes(&self) -> Vec<Route> {
+    fn routes(&self) -> Vec<RouteView> {
         let video = Conditions {
             family: self.texts(&["wan-2.1", "wan-2.2"]),
             device: self.texts(&["main"]),
-            frames: Span { from: Some(2), to: None },
+            frames: Some(Between { from: Some(2), to: None }),
             ..Conditions::default()
         };
         let pictures = Conditions {
             tag: self.texts(&["comfy"]),
             quantized: Some(false),
-            pixels: Span { from: Some(1), to: Some(4_000_000) },
+            pixels: Some(Between { from: Some(1), to: Some(4_000_000) }),
             ..Conditions::default()
         };
-        let route = |name: &str, conditions: Conditions, policy: &str| Route {
+        let route = |name: &str, conditions: Conditions, policy: &str| RouteView {
             name: self.text(name),
             conditions,
             policy: self.text(policy),
@@ -265,7 +280,7 @@ impl Fixture {
             shadow: None,
             canary: None,
         };
-        let canary = Canary {
+        let canary = CanaryView {
             policy: self.text("candidate"),
             revision: Some(2),
             share: 0.1,
@@ -277,7 +292,7 @@ impl Fixture {
             standing: Standing::Good,
             why: self.text("11 % quicker over 61 jobs, and no output below 45 dB"),
         };
-        let shadow = Shadow {
+        let shadow = ShadowView {
             policy: self.text("gfx1151"),
             revision: Some(1),
             decisions: 803,
@@ -287,87 +302,89 @@ impl Fixture {
             standing: Standing::Poor,
             why: String::new(),
         };
-        let stopped = Canary {
+        let stopped = CanaryView {
             standing: Standing::Stopped,
             psnr: Some(38.9),
             why: self.text("38.9 dB is below 45 dB"),
             ..canary.clone()
         };
         vec![
-            Route { canary: Some(canary), at_chunks: true, ..route("video", video, "fast") },
-            Route { shadow: Some(shadow), canary: Some(stopped), ..route("pictures", pictures, "fast") },
-            Route { paused: true, revision: Some(1), jobs: 1, ..route("default", Conditions::default(), "adaptive") },
+            RouteView { canary: Some(canary), at_chunks: true, ..route("video", video, "fast") },
+            RouteView { shadow: Some(shadow), canary: Some(stopped), ..route("pictures", pictures, "fast") },
+            RouteView {
+                paused: true,
+                revision: Some(1),
+                jobs: 1,
+                ..route("default", Conditions::default(), "adaptive")
+            },
         ]
     }
 
-    fn revision(&self, number: u64, place: Place, seconds: f64) -> Revision {
-        Revision {
+    fn revision(&self, number: u64, seconds: f64) -> RevisionBody {
+        RevisionBody {
             number,
             name: self.text("fast"),
             version: self.text("1.4.0"),
             digest: self
                 .text(&format!("sha256:{number:02x}86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")),
-            settings: vec![(self.text("tile"), self.text("512")), (self.text("precision"), self.text("f32"))],
+            settings: [
+                (self.text("tile"), Value::Integer(512)),
+                (self.text("precision"), Value::Text(self.text("f32"))),
+            ]
+            .into(),
             origin: self.text("oci://registry.example/team/fast:1.4"),
-            place,
-            since: before(seconds),
+            since: stamp(seconds),
             jobs: 12_000 / number,
             decisions: 12_410 / number,
             failures: number % 3,
-            held: u32::from(place == Place::Draining) * 2,
         }
     }
 
-    pub fn policy(&self, name: &str) -> Policy {
-        let refused = |why: &str, seconds: f64| Refused {
-            time: before(seconds),
+    pub fn policy(&self, name: &str) -> PolicyView {
+        let refused = |why: &str, seconds: f64| RefusedBody {
+            time: stamp(seconds),
             origin: self.text("./mine.wasm"),
-            digest: Some(self.text("sha256:0086d081884c7d659a2feaa0c55ad015")),
             why: self.text(why),
         };
-        Policy {
+        let policy = PolicyBody {
             name: self.text(name),
             source: self.text("oci://registry.example/team/fast:1.4"),
             paused: false,
-            revisions: vec![
-                self.revision(7, Place::InForce, 4000.0),
-                self.revision(6, Place::Previous, 4000.0),
-                self.revision(5, Place::Draining, 9000.0),
-            ],
+            in_force: self.revision(7, 4000.0),
+            previous: Some(self.revision(6, 4000.0)),
+            draining: vec![self.revision(5, 9000.0)],
             refused: vec![
                 refused("imports wasi:clocks/wall-clock, which policies may not have: build it without WASI", 2000.0),
                 refused("not signed by a key that is trusted", 90_000.0),
                 refused("not signed by a key that is trusted", 91_000.0),
             ],
-            routes: self.texts(&["video", "pictures"]),
-        }
+        };
+        PolicyView { policy, routes: self.texts(&["video", "pictures"]) }
     }
 
-    fn policy_alone(&self, name: &str) -> Policy {
-        Policy {
+    fn policy_alone(&self, name: &str) -> PolicyView {
+        let policy = PolicyBody {
             source: self.text("adaptive"),
-            revisions: vec![self.revision(1, Place::InForce, 266_000.0)],
+            in_force: self.revision(1, 266_000.0),
+            previous: None,
+            draining: vec![],
             refused: vec![],
             paused: true,
-            routes: self.texts(&["default"]),
-            ..self.policy(name)
-        }
+            ..self.policy(name).policy
+        };
+        PolicyView { policy, routes: self.texts(&["default"]) }
     }
 
-    fn policy_broken(&self, name: &str) -> Policy {
-        Policy { revisions: vec![], refused: vec![], routes: vec![], ..self.policy(name) }
-    }
-
-    fn latency(&self, policy: &str, revision: u64, middle: f64) -> Latency {
+    fn latency(&self, policy: &str, revision: u64, middle: f64) -> LatencySamples {
         let samples = noise(revision).zip(noise(revision + 99)).take(800);
         let spread = samples.map(|(one, other)| {
             middle * 10_f64.powf((one + other - 1.0) * 0.5 + if other > 0.985 { 1.1 } else { 0.0 })
         });
-        Latency { policy: self.text(policy), revision, samples_us: spread.collect() }
+        LatencySamples { policy: self.text(policy), revision, samples_us: spread.collect() }
     }
 
     pub fn charts(&self) -> Charts {
-        let series = |name: &str, seed: u64, middle: f64, spread: f64| Series {
+        let series = |name: &str, seed: u64, middle: f64, spread: f64| TimeSeries {
             name: self.text(name),
             points: noise(seed)
                 .take(30)
@@ -390,26 +407,21 @@ impl Fixture {
         }
     }
 
-    fn events(&self) -> Vec<Event> {
-        let event = |seconds: f64, kind: &str, what: &str| Event {
-            time: before(seconds),
-            kind: self.text(kind),
+    fn events(&self) -> Vec<EventBody> {
+        let event = |seconds: f64, what: &str, subject: Option<&str>, detail: &str| EventBody {
+            time: stamp(seconds),
             what: self.text(what),
+            policy: subject.map(|subject| self.text(subject)),
+            route: None,
+            revision: None,
+            detail: self.text(detail),
         };
         vec![
-            event(300.0, "stopped", "pictures: the canary candidate r2 was stopped, 38.9 dB is below 45 dB"),
-            event(2000.0, "refused", "fast: ./mine.wasm imports wasi:clocks/wall-clock, which policies may not have"),
-            event(
-                4000.0,
-                "swapped",
-                "fast: revision 7 took over from revision 6, from oci://registry.example/team/fast:1.4",
-            ),
-            event(
-                90_000.0,
-                "rolled back",
-                "fast: revision 4 took over again from revision 5, which failed 4 of 20 decisions",
-            ),
-            event(266_000.0, "reloaded", "the configuration was read again"),
+            event(300.0, "canary-stopped", Some("candidate"), "revision 2 was stopped, 38.9 dB is below 45 dB"),
+            event(2000.0, "refused", Some("fast"), "./mine.wasm imports wasi:clocks, which policies may not have"),
+            event(4000.0, "swapped", Some("fast"), "revision 7 took over from revision 6"),
+            event(90_000.0, "rolled-back", Some("fast"), "revision 4 took over again from revision 5"),
+            event(266_000.0, "reloaded", None, "the configuration was read again"),
         ]
     }
 }

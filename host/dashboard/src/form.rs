@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use crate::facts::Frame;
+use crate::views::PageFrame;
 
 /// The field in which every form carries its token.
 fn token(token: &str) -> Markup {
@@ -20,12 +20,13 @@ pub(crate) fn upload(form_token: &str, action: &str, class: &str, fields: Markup
 }
 
 /// A button that acts at once.
-pub(crate) fn act(frame: &Frame, action: &str, words: &str, about: &str) -> Markup {
+pub(crate) fn act(frame: &PageFrame, action: &str, words: &str, about: &str) -> Markup {
     post(&frame.form_token, action, "act", html! { button type="submit" aria-label=(about) title=(about) { (words) } })
 }
 
-/// A button that is asked about first: it opens a second one beside it, which acts. Works by keyboard and without scripts.
-pub(crate) fn confirm(frame: &Frame, id: &str, action: &str, words: &str, about: &str) -> Markup {
+/// A button that is asked about first: it opens a second one beside it, which acts. Works by
+/// keyboard and without scripts.
+pub(crate) fn confirm(frame: &PageFrame, id: &str, action: &str, words: &str, about: &str) -> Markup {
     let answer = html! {
         button.danger type="submit" aria-label={ "Yes: " (about) } { "Yes, " (words.to_lowercase()) }
     };

@@ -1,13 +1,13 @@
-//! What is around every page: head, header, notice, footer.
+//! The frame around every page: head, header, notice, footer.
 
 use maud::{DOCTYPE, Markup, html};
 
 use crate::assets;
-use crate::facts::{Frame, Health, Tone};
 use crate::units::{between, coarse};
-use crate::{form, words};
+use crate::views::{Health, PageFrame, Tone};
+use crate::{form, phrases};
 
-/// Where the header leads: an address on the overview, and its name.
+/// The links of the header: an address on the overview, and its name.
 const PLACES: [(&str, &str); 8] = [
     ("/#submit", "New job"),
     ("/jobs", "Jobs"),
@@ -39,7 +39,7 @@ pub(crate) fn document(title: &str, live: Option<&str>, body: Markup) -> Markup 
 }
 
 /// A page with the header that all but the sign-in have.
-pub(crate) fn page(frame: &Frame, title: &str, path: &str, content: Markup) -> Markup {
+pub(crate) fn page(frame: &PageFrame, title: &str, path: &str, content: Markup) -> Markup {
     let sign_out = html! { button.plain type="submit" { "Sign out" } };
     let body = html! {
         a.skip href="#main" { "Skip to the content" }
@@ -57,7 +57,7 @@ pub(crate) fn page(frame: &Frame, title: &str, path: &str, content: Markup) -> M
         main #main tabindex="-1" {
             @if let Some(notice) = &frame.notice {
                 @let role = if notice.tone == Tone::Bad { "alert" } else { "status" };
-                div #notice class={ "notice " (words::tone(notice.tone)) } role=(role) {
+                div #notice class={ "notice " (phrases::tone(notice.tone)) } role=(role) {
                     @for line in notice.text.lines() { p { (line) } }
                 }
             }
@@ -76,8 +76,8 @@ pub(crate) fn page(frame: &Frame, title: &str, path: &str, content: Markup) -> M
     document(title, Some(path), body)
 }
 
-/// A page that stands alone in the middle.
-pub(crate) fn alone(title: &str, version: &str, content: Markup) -> Markup {
+/// A page without the header, in the middle of the window.
+pub(crate) fn standalone(title: &str, version: &str, content: Markup) -> Markup {
     let body = html! {
         div.alone {
             header { (brand()) }
@@ -103,10 +103,10 @@ fn brand() -> Markup {
 }
 
 /// Health and uptime: the element with the id `status`.
-pub(crate) fn status(frame: &Frame) -> Markup {
+pub(crate) fn status(frame: &PageFrame) -> Markup {
     html! {
         p #status {
-            (words::health(&frame.health))
+            (phrases::health(&frame.health))
             @if let Health::Degraded(why) = &frame.health { span.why { (why) } }
             span.quiet { "up " (coarse(between(frame.started, frame.now))) }
         }

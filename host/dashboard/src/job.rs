@@ -1,14 +1,15 @@
-//! The page at `/jobs/{id}`: the job, what came out, and how it was decided.
+//! The page at `/jobs/{id}`: the job, its results, and the trace of its decision.
 
 use maud::{Markup, html};
+use tilewright_service_api::{JobResult, JobState};
 
-use crate::facts::{File, Job, JobPage, State};
+use crate::decision_trace::decision_trace;
 use crate::frame::page;
 use crate::grid::grid;
 use crate::lists::{cancel, decider, share};
-use crate::story::story;
-use crate::units::{NONE, between, coarse, extent, moment, percent, size, span, when};
-use crate::{address, words};
+use crate::units::{NONE, between, coarse, extent, moment, parse, percent, size, span, when};
+use crate::views::{JobPage, JobView};
+use crate::{address, phrases};
 
 /// Media types of results that a page shows as pictures, animations among them.
 const PICTURES: [&str; 4] = ["image/png", "image/jpeg", "image/webp", "image/gif"];
@@ -20,40 +21,40 @@ const CLIPS: [&str; 2] = ["video/mp4", "video/webm"];
 const SHOWN_MOST: usize = 16;
 
 /// The page at `/jobs/{id}`.
-pub fn job(facts: &JobPage) -> String {
-    let title =
-        format!("{} {}", facts.job.model, extent(facts.job.width, facts.job.height, facts.job.frames, facts.job.batch));
-    page(&facts.frame, &title, &address::job(&facts.job.id), part(facts)).into_string()
+pub fn job(view: &JobPage) -> String {
+    let job = &view.job.job;
+    let title = format!("{} {}", job.model, extent(job.width, job.height, job.frames, job.batch));
+    page(&view.frame, &title, &address::job(&job.id), part(view)).into_string()
 }
 
 /// The part of the job's page that changes: the element with the id `job`.
-pub fn job_part(facts: &JobPage) -> String {
-    part(facts).into_string()
+pub fn job_part(view: &JobPage) -> String {
+    part(view).into_string()
 }
 
-fn part(facts: &JobPage) -> Markup {
-    let job = &facts.job;
+fn part(view: &JobPage) -> Markup {
+    let job = &view.job.job;
     html! {
         div #job {
             header.title {
                 p.crumb { a href="/" { "Overview" } " / " a href="/jobs" { "jobs" } " / " code { (job.id) } }
-                h1 { (job.model) " " span.size { (extent(job.width, job.height, job.frames, job.batch)) } " " (words::state(job.state)) }
+                h1 { (job.model) " " span.size { (extent(job.width, job.height, job.frames, job.batch)) } " " (phrases::state(job.state)) }
                 @if let Some(error) = &job.error { p.fault { (error) } }
             }
             section.panel.result aria-labelledby="result-title" {
-                h2 #result-title { @if job.state == State::Done { "Result" } @else { "Progress" } }
-                (result(job))
+                h2 #result-title { @if job.state == JobState::Done { "Result" } @else { "Progress" } }
+                (result(&view.job))
             }
             section.panel.about aria-labelledby="about-title" {
                 h2 #about-title { "Job" }
-                (about(facts))
+                (about(view))
             }
-            @match &facts.story {
-                Some(held) => (story(job, held)),
+            @match &view.trace {
+                Some(trace) => (decision_trace(job, trace)),
                 None => section.panel.story aria-labelledby="story-title" {
                     h2 #story-title { "How it was decided" }
                     p.empty {
-                        @if job.state.is_open() { "Not decided yet: a policy is asked when the job’s turn comes." }
+                        @if !job.state.is_end() { "Not decided yet: a policy is asked when the job’s turn comes." }
                         @else { "It ended before it was decided, or its decision is no longer kept." }
                     }
                 },
@@ -62,15 +63,17 @@ fn part(facts: &JobPage) -> Markup {
     }
 }
 
-fn result(job: &Job) -> Markup {
-    let is_picture = |file: &File| PICTURES.contains(&file.content_type.as_str());
-    let is_clip = |file: &File| CLIPS.contains(&file.content_type.as_str());
+fn result(view: &JobView) -> Markup {
+    let job = &view.job;
+    let is_picture = |file: &JobResult| PICTURES.contains(&file.content_type.as_str());
+    let is_clip = |file: &JobResult| CLIPS.contains(&file.content_type.as_str());
     let (width, height) = ((job.width > 0).then_some(job.width), (job.height > 0).then_some(job.height));
     html! {
         @for file in job.results.iter().filter(|file| is_picture(file) || is_clip(file)).take(SHOWN_MOST) {
             @let (source, words) = (address::result(&job.id, file.sample), format!("Result {} of {}", file.sample + 1, job.results.len()));
             @if is_clip(file) {
-                // The browser fetches only what is played, by ranges; its own controls need no script.
+                // The browser fetches only the ranges that are played; its own controls need no
+                // script.
                 video.clip src=(source) controls loop muted playsinline preload="metadata" aria-label=(words) width=[width] height=[height] {}
             } @else {
                 a.picture href=(source) { img src=(source) alt=(words) width=[width] height=[height]; }
@@ -85,17 +88,17 @@ fn result(job: &Job) -> Markup {
                     }
                 }
             }
-        } @else if job.state == State::Done {
+        } @else if job.state == JobState::Done {
             p.empty { "The result is no longer kept." }
         }
-        @if job.state == State::Queued {
+        @if job.state == JobState::Queued {
             p.empty {
                 "It waits for " (job.device)
-                @if let Some(position) = job.position { ", at place " (position) " in the queue" }
+                @if let Some(position) = job.position { ", at place " (position + 1) " in the queue" }
                 "."
             }
-        } @else { (grid(job)) }
-        @if job.state == State::Running {
+        } @else { (grid(view)) }
+        @if job.state == JobState::Running {
             @let share = share(job);
             div.progress {
                 progress max="1" value=[share.map(|share| format!("{share:.3}"))] aria-label="Progress" {}
@@ -105,15 +108,17 @@ fn result(job: &Job) -> Markup {
     }
 }
 
-fn about(facts: &JobPage) -> Markup {
-    let (job, now) = (&facts.job, facts.frame.now);
+fn about(view: &JobPage) -> Markup {
+    let (JobView { job, plan, .. }, now) = (&view.job, view.frame.now);
+    let created = parse(&job.created);
+    let (started, finished) = (job.started.as_deref().map(parse), job.finished.as_deref().map(parse));
     html! {
         dl {
-            dt { "Accepted" } dd { (when(now, job.created)) }
-            @if let Some(started) = job.started {
-                dt { "Started" } dd { (moment(started, &format!("after {}", span(between(job.created, started))))) }
+            dt { "Accepted" } dd { (when(now, created)) }
+            @if let Some(started) = started {
+                dt { "Started" } dd { (moment(started, &format!("after {}", span(between(created, started))))) }
             }
-            @match (job.started, job.finished) {
+            @match (started, finished) {
                 (Some(started), Some(finished)) => {
                     dt { "Ended" } dd { (when(now, finished)) }
                     dt { "Took" } dd { (span(between(started, finished))) }
@@ -124,10 +129,10 @@ fn about(facts: &JobPage) -> Markup {
             }
             dt { "Device" } dd { (job.device) }
             dt { "Decided by" } dd { (decider(job)) }
-            @if let Some(plan) = &job.plan { dt { "Plan" } dd { (words::plan(plan)) } }
-            dt { "Format" } dd { (job.format) }
+            @if let Some(plan) = plan { dt { "Plan" } dd { (phrases::plan(plan)) } }
+            dt { "Format" } dd { (job.format.ending()) }
             dt { "Tag" } dd { @match &job.tag { Some(tag) => span.tag { (tag) }, None => span.quiet { "none" } } }
         }
-        (cancel(&facts.frame, job, "job"))
+        (cancel(&view.frame, job, "job"))
     }
 }

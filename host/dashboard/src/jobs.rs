@@ -1,14 +1,15 @@
-//! The page at `/jobs`: every job that is still known, searched and filtered, a page at a time, with absolute times. It
-//! does not renew itself, so that rows stay in place while they are read.
+//! The page at `/jobs`: every job that is still kept, searched and filtered, a page at a time, with
+//! absolute times. It does not refresh itself, so that rows stay in place while they are read.
 
 use maud::{Markup, html};
+use tilewright_service_api::JobState;
 
-use crate::facts::{Job, JobQuery, JobsPage, State};
 use crate::frame::{page, section};
-use crate::lists::decider;
+use crate::lists::{decider, duration};
 use crate::table::{Column, Row, table};
-use crate::units::{NONE, absolute, between, extent, size, span};
-use crate::{address, words};
+use crate::units::{NONE, absolute, extent, parse, size};
+use crate::views::{JobQuery, JobView, JobsPage};
+use crate::{address, phrases};
 
 const COLUMNS: [Column; 7] = [
     Column::Short("Accepted"),
@@ -20,21 +21,12 @@ const COLUMNS: [Column; 7] = [
     Column::Text("Result"),
 ];
 
-const STATES: [(State, &str); 6] = [
-    (State::Queued, "queued"),
-    (State::Running, "running"),
-    (State::Done, "done"),
-    (State::Failed, "failed"),
-    (State::Cancelled, "cancelled"),
-    (State::Expired, "expired"),
-];
-
 /// The page at `/jobs`.
-pub fn jobs(facts: &JobsPage) -> String {
-    let rows: Vec<Row> = facts.jobs.iter().map(row).collect();
-    let next = facts.next.as_ref().map(|next| query(&JobQuery { before: Some(next.clone()), ..facts.query.clone() }));
+pub fn jobs(view: &JobsPage) -> String {
+    let rows: Vec<Row> = view.jobs.iter().map(row).collect();
+    let next = view.next.as_ref().map(|next| query(&JobQuery { before: Some(next.clone()), ..view.query.clone() }));
     let body = html! {
-        (search(facts))
+        (search(view))
         @if rows.is_empty() {
             p.empty {
                 @if next.is_some() { "None among those that were looked through so far." }
@@ -42,7 +34,7 @@ pub fn jobs(facts: &JobsPage) -> String {
             }
         } @else { (table("Jobs, the newest first", &COLUMNS, &rows)) }
         p.pages {
-            @if facts.query.before.is_some() { a href=(query(&JobQuery { before: None, ..facts.query.clone() })) { "Newest" } }
+            @if view.query.before.is_some() { a href=(query(&JobQuery { before: None, ..view.query.clone() })) { "Newest" } }
             @if let Some(next) = &next { a href=(next) rel="next" { "Older" } }
         }
     };
@@ -50,15 +42,12 @@ pub fn jobs(facts: &JobsPage) -> String {
         h1.unseen { "Jobs" }
         (section("jobs", "Jobs", None, body))
     };
-    page(&facts.frame, "Jobs", "/jobs", content).into_string()
+    page(&view.frame, "Jobs", "/jobs", content).into_string()
 }
 
 /// The page's address for a query.
 fn query(query: &JobQuery) -> String {
-    let state = query
-        .state
-        .and_then(|state| STATES.iter().find(|(known, _)| *known == state))
-        .map(|(_, name)| (*name).to_owned());
+    let state = query.state.map(|state| state.name().to_owned());
     let pairs = [
         ("state", &state),
         ("model", &query.model),
@@ -74,9 +63,9 @@ fn query(query: &JobQuery) -> String {
 }
 
 /// The search form. Its terms go into the page's address, which can be kept and passed on.
-fn search(facts: &JobsPage) -> Markup {
-    let JobQuery { state, model, device, policy, text, .. } = &facts.query;
-    let states = STATES.iter().map(|(known, name)| (*name, *state == Some(*known)));
+fn search(view: &JobsPage) -> Markup {
+    let JobQuery { state, model, device, policy, text, .. } = &view.query;
+    let states = JobState::ALL.iter().map(|(known, name)| (*name, *state == Some(*known)));
     let names = |all: &'_ [String], chosen: &Option<String>| -> Vec<(String, bool)> {
         all.iter().map(|name| (name.clone(), chosen.as_ref() == Some(name))).collect()
     };
@@ -87,9 +76,9 @@ fn search(facts: &JobsPage) -> Markup {
                 input #jobs-text type="search" name="q" maxlength="64" value=[text.as_ref()] autocomplete="off" spellcheck="false";
             }
             (choice("jobs-state", "state", "State", states.map(|(name, is_chosen)| (name.to_owned(), is_chosen)).collect()))
-            (choice("jobs-model", "model", "Model", names(&facts.models, model)))
-            (choice("jobs-device", "device", "Device", names(&facts.devices, device)))
-            (choice("jobs-policy", "policy", "Policy", names(&facts.policies, policy)))
+            (choice("jobs-model", "model", "Model", names(&view.models, model)))
+            (choice("jobs-device", "device", "Device", names(&view.devices, device)))
+            (choice("jobs-policy", "policy", "Policy", names(&view.policies, policy)))
             p.field { button.primary type="submit" { "Show" } }
         }
     }
@@ -107,27 +96,27 @@ fn choice(id: &str, name: &str, label: &str, options: Vec<(String, bool)>) -> Ma
     }
 }
 
-fn row(job: &Job) -> Row {
+fn row(JobView { job, .. }: &JobView) -> Row {
     Row {
         id: address::id("job", &job.id),
         class: "",
         cells: vec![
-            absolute(job.created),
+            absolute(parse(&job.created)),
             html! {
                 a href=(address::job(&job.id)) { (job.model) }
                 @if let Some(tag) = &job.tag { " " span.tag { (tag) } }
                 span.below { (job.device) }
             },
             html! {
-                (words::state(job.state))
+                (phrases::state(job.state))
                 @if let Some(error) = &job.error { span.below.fault { (error) } }
             },
             html! { (extent(job.width, job.height, job.frames, job.batch)) },
-            html! { (job.started.zip(job.finished).map_or_else(|| NONE.to_owned(), |(from, to)| span(between(from, to)))) },
+            html! { (duration(job)) },
             decider(job),
             html! {
                 @match job.results.first() {
-                    Some(file) => a href=(address::result(&job.id, file.sample)) { (job.format) " " span.quiet { (size(file.bytes)) } },
+                    Some(file) => a href=(address::result(&job.id, file.sample)) { (job.format.ending()) " " span.quiet { (size(file.bytes)) } },
                     None => span.quiet { (NONE) },
                 }
             },
@@ -142,7 +131,7 @@ mod tests {
     #[test]
     fn a_page_leads_to_the_next_with_what_was_searched_for() {
         let asked = JobQuery {
-            state: Some(State::Failed),
+            state: Some(JobState::Failed),
             text: Some("a&b=c".into()),
             before: Some("0199".into()),
             ..JobQuery::default()

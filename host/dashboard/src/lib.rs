@@ -1,23 +1,23 @@
-//! The service's dashboard: facts in ([`facts`]), pages and fragments of HTML out. No server and no I/O; nothing in a page comes from
-//! elsewhere, and pages work without their script.
+//! The service's dashboard: data in ([`views`]), pages and fragments of HTML out. No server and no
+//! I/O. Pages load nothing from other sites, and work without their script.
 //!
-//! A page is whole: [`overview`], [`job`], [`jobs`], [`policy`], [`login`], [`problem`]. All but `jobs` and the last
-//! two have parts that change while one looks,
-//! elements with an id: [`Part`], [`job_part`], [`policy_part`], [`status_part`]. Their script asks for `/live?page=PATH`, where `PATH` is
-//! the page's own (`/`, `/jobs/ID`, `/policies/NAME`), and is sent events whose data is JSON, `{"id": …, "html": …}`; a part that did not
-//! change may be sent again, and each new connection is to be sent all of them, since the page may be older than it. What pages load is in
-//! [`ASSETS`], and they are written for [`CONTENT_SECURITY_POLICY`].
+//! A page is whole: [`overview`], [`job`], [`jobs`], [`policy`], [`login`], [`problem`]. The
+//! overview and the pages of a job and a policy have parts that change, elements with an id:
+//! [`OverviewPart`], [`job_part`], [`policy_part`], [`status_part`]. Their script asks for
+//! `/live?page=PATH` with the page's own path (`/`, `/jobs/ID`, `/policies/NAME`), and is sent
+//! events whose data is JSON, `{"id": …, "html": …}`. A part that did not change may be sent again.
+//! Each new connection is to be sent all parts, since the page may be older than it. The files that
+//! pages load are in [`ASSETS`], and pages are written for [`CONTENT_SECURITY_POLICY`].
 
 #![forbid(unsafe_code)]
 
 mod address;
-mod alone;
 mod assets;
 mod candidates;
 mod chart;
+mod decision_trace;
 mod devices;
 mod events;
-pub mod facts;
 #[cfg(test)]
 mod fixture;
 mod form;
@@ -27,25 +27,26 @@ mod job;
 mod jobs;
 mod lists;
 mod overview;
+mod phrases;
 mod policies;
 mod policy;
 mod routes;
-mod story;
+mod standalone;
 mod submit;
 mod table;
 #[cfg(test)]
 mod tests;
 mod units;
-mod words;
+pub mod views;
 
-pub use alone::{login, problem};
 pub use assets::{ASSETS, Asset, CONTENT_SECURITY_POLICY};
 pub use job::{job, job_part};
 pub use jobs::jobs;
-pub use overview::{Part, overview};
+pub use overview::{OverviewPart, overview};
 pub use policy::{policy, policy_part};
+pub use standalone::{login, problem};
 
 /// Health and uptime, on every page but sign-in and errors: the element with the id `status`.
-pub fn status_part(frame: &facts::Frame) -> String {
+pub fn status_part(frame: &views::PageFrame) -> String {
     frame::status(frame).into_string()
 }

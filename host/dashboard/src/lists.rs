@@ -1,51 +1,54 @@
-//! Jobs in lists: those that run, with their tiles, those that wait, those that ended.
+//! Lists of jobs: those that run, with their tiles, those that wait, and those that ended.
 
 use std::time::Duration;
 
 use maud::{Markup, html};
+use tilewright_config::Role;
+use tilewright_service_api::{Job, JobState};
 
-use crate::facts::{Frame, Job, Overview, Role, State};
 use crate::form;
 use crate::frame::section;
 use crate::grid::grid;
 use crate::table::{Column, Row, table};
-use crate::units::{NONE, between, coarse, extent, percent, size, span, when};
-use crate::{address, words};
+use crate::units::{NONE, between, coarse, extent, parse, percent, size, span, when};
+use crate::views::{JobView, OverviewPage, PageFrame};
+use crate::{address, phrases};
 
 /// The element with the id `running`.
-pub(crate) fn running(facts: &Overview) -> Markup {
+pub(crate) fn running(view: &OverviewPage) -> Markup {
     let body = html! {
-        @if facts.running.is_empty() {
+        @if view.running.is_empty() {
             div.empty {
                 p { "Nothing runs. Send a latent with the form, or from a shell:" }
-                pre tabindex="0" { code { (curl(facts)) } }
+                pre tabindex="0" { code { (curl(view)) } }
             }
         }
-        @for job in &facts.running { (card(&facts.frame, job)) }
+        @for running in &view.running { (card(&view.frame, running)) }
     };
-    section("running", "Running", count(&facts.running), body)
+    section("running", "Running", count(&view.running), body)
 }
 
-fn count(jobs: &[Job]) -> Option<usize> {
+fn count(jobs: &[JobView]) -> Option<usize> {
     (!jobs.is_empty()).then_some(jobs.len())
 }
 
-/// A line to copy. A name that is none in a configuration stays out of people's shells.
-fn curl(facts: &Overview) -> String {
+/// A line to copy. A model's name that no configuration could have stays out of people's shells.
+fn curl(view: &OverviewPage) -> String {
     let is_plain = |name: &&String| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
-    let model = facts.models.iter().find(is_plain).map_or("MODEL", String::as_str);
-    let token = if facts.frame.has_token { " \\\n  -H \"Authorization: Bearer $TOKEN\"" } else { "" };
+    let model = view.models.iter().find(is_plain).map_or("MODEL", String::as_str);
+    let token = if view.frame.has_token { " \\\n  -H \"Authorization: Bearer $TOKEN\"" } else { "" };
     format!(
         "curl {}/v1/jobs{token} \\\n  -F 'request={{\"model\":\"{model}\"}};type=application/json' \\\n  -F latent=@my.latent",
-        facts.frame.address
+        view.frame.address
     )
 }
 
-fn card(frame: &Frame, job: &Job) -> Markup {
-    let elapsed = job.started.map(|started| between(started, frame.now));
+fn card(frame: &PageFrame, view: &JobView) -> Markup {
+    let job = &view.job;
+    let elapsed = job.started.as_deref().map(|started| between(parse(started), frame.now));
     html! {
         article.job id=(address::id("run", &job.id)) {
-            (grid(job))
+            (grid(view))
             div.facts {
                 h3 {
                     a href=(address::job(&job.id)) { (job.model) }
@@ -66,9 +69,9 @@ fn card(frame: &Frame, job: &Job) -> Markup {
                 dl {
                     dt { "Policy" }
                     dd { (decider(job)) }
-                    @if let Some(plan) = &job.plan {
+                    @if let Some(plan) = &view.plan {
                         dt { "Plan" }
-                        dd { (words::plan(plan)) }
+                        dd { (phrases::plan(plan)) }
                     }
                     dt { "Device" }
                     dd { (job.device) }
@@ -79,36 +82,37 @@ fn card(frame: &Frame, job: &Job) -> Markup {
     }
 }
 
-/// How much of it is done, as a share; none where that is no number.
+/// The time that a job took; a dash if it has not both begun and ended.
+pub(crate) fn duration(job: &Job) -> String {
+    let times = job.started.as_deref().zip(job.finished.as_deref());
+    times.map_or_else(|| NONE.to_owned(), |(from, to)| span(between(parse(from), parse(to))))
+}
+
+/// The share that is done; none if that is no number.
 pub(crate) fn share(job: &Job) -> Option<f64> {
     job.progress.filter(|share| share.is_finite()).map(|share| share.clamp(0.0, 1.0))
 }
 
-/// What is left, if it goes on like this; nothing is said of a job that has only just begun.
+/// The time left at the present pace; none for a job that has only just begun.
 fn left(elapsed: Duration, share: f64) -> Option<Duration> {
     let left = elapsed.as_secs_f64() * (1.0 - share) / share;
     (share > 0.04 && share < 1.0 && left >= 1.0).then(|| Duration::try_from_secs_f64(left).ok()).flatten()
 }
 
-/// Who decided, and on which route.
+/// The policy that decided, and the route.
 pub(crate) fn decider(job: &Job) -> Markup {
     html! {
-        @match &job.policy {
-            Some(policy) => {
-                a href=(address::policy(policy)) { (policy) }
-                @if let Some(revision) = job.revision { " r" (revision) }
-                @if job.canary { " " (words::badge("warn", "canary")) }
-                @if let Some(route) = &job.route { span.quiet { " on " (route) } }
-            }
-            None => span.quiet { "not decided yet" },
-        }
+        a href=(address::policy(&job.policy)) { (job.policy) }
+        " r" (job.revision)
+        @if job.canary { " " (phrases::badge("warn", "canary")) }
+        span.quiet { " on " (job.route) }
     }
 }
 
-/// The button that cancels a job, where that can be.
-pub(crate) fn cancel(frame: &Frame, job: &Job, place: &str) -> Markup {
+/// The button that cancels a job, if that is possible.
+pub(crate) fn cancel(frame: &PageFrame, job: &Job, place: &str) -> Markup {
     html! {
-        @if job.state.is_open() && frame.role >= Role::Submit {
+        @if !job.state.is_end() && frame.role >= Role::Submit {
             (form::confirm(
                 frame,
                 &address::id(&format!("{place}-cancel"), &job.id),
@@ -121,7 +125,7 @@ pub(crate) fn cancel(frame: &Frame, job: &Job, place: &str) -> Markup {
 }
 
 /// The element with the id `queue`.
-pub(crate) fn queue(facts: &Overview) -> Markup {
+pub(crate) fn queue(view: &OverviewPage) -> Markup {
     const COLUMNS: [Column; 6] = [
         Column::Number("#"),
         Column::Text("Model"),
@@ -130,30 +134,30 @@ pub(crate) fn queue(facts: &Overview) -> Markup {
         Column::Number("Waits"),
         Column::Actions,
     ];
-    let row = |job: &Job| Row {
+    let row = |JobView { job, .. }: &JobView| Row {
         id: address::id("queue", &job.id),
         class: "",
         cells: vec![
-            html! { (job.position.map_or_else(|| NONE.to_owned(), |position| position.to_string())) },
+            html! { (job.position.map_or_else(|| NONE.to_owned(), |position| (position + 1).to_string())) },
             html! { a href=(address::job(&job.id)) { (job.model) } },
             html! { (extent(job.width, job.height, job.frames, job.batch)) },
             html! { @if let Some(tag) = &job.tag { span.tag { (tag) } } },
-            html! { (coarse(between(job.created, facts.frame.now))) },
-            cancel(&facts.frame, job, "queue"),
+            html! { (coarse(between(parse(&job.created), view.frame.now))) },
+            cancel(&view.frame, job, "queue"),
         ],
     };
     let body = html! {
-        @if facts.queue.is_empty() {
+        @if view.queue.is_empty() {
             p.empty { "Nobody waits: the next job starts at once." }
         } @else {
-            (table("Jobs that wait, the next first", &COLUMNS, &facts.queue.iter().map(row).collect::<Vec<_>>()))
+            (table("Jobs that wait, the next first", &COLUMNS, &view.queue.iter().map(row).collect::<Vec<_>>()))
         }
     };
-    section("queue", "Queue", count(&facts.queue), body)
+    section("queue", "Queue", count(&view.queue), body)
 }
 
 /// The element with the id `recent`.
-pub(crate) fn recent(facts: &Overview) -> Markup {
+pub(crate) fn recent(view: &OverviewPage) -> Markup {
     const COLUMNS: [Column; 6] = [
         Column::Text("Job"),
         Column::Text("State"),
@@ -162,36 +166,36 @@ pub(crate) fn recent(facts: &Overview) -> Markup {
         Column::Text("Policy"),
         Column::Text("Result"),
     ];
-    let row = |job: &Job| Row {
+    let row = |JobView { job, .. }: &JobView| Row {
         id: address::id("recent", &job.id),
         class: "",
         cells: vec![
             html! {
                 a href=(address::job(&job.id)) { (job.model) }
                 @if let Some(tag) = &job.tag { " " span.tag { (tag) } }
-                @if let Some(finished) = job.finished { span.below { (when(facts.frame.now, finished)) } }
+                @if let Some(finished) = &job.finished { span.below { (when(view.frame.now, parse(finished))) } }
             },
             html! {
-                (words::state(job.state))
+                (phrases::state(job.state))
                 @if let Some(error) = &job.error { span.below.fault { (error) } }
             },
             html! { (extent(job.width, job.height, job.frames, job.batch)) },
-            html! { (job.started.zip(job.finished).map_or_else(|| NONE.to_owned(), |(from, to)| span(between(from, to)))) },
+            html! { (duration(job)) },
             decider(job),
             html! {
                 @match job.results.first() {
-                    Some(file) => a href=(address::result(&job.id, file.sample)) { (job.format) " " span.quiet { (size(file.bytes)) } },
-                    None if job.state == State::Done => span.quiet { "no longer kept" },
+                    Some(file) => a href=(address::result(&job.id, file.sample)) { (job.format.ending()) " " span.quiet { (size(file.bytes)) } },
+                    None if job.state == JobState::Done => span.quiet { "no longer kept" },
                     None => span.quiet { (NONE) },
                 }
             },
         ],
     };
     let body = html! {
-        @if facts.recent.is_empty() {
+        @if view.recent.is_empty() {
             p.empty { "No job has ended yet. What comes out of them can be looked at and fetched here." }
         } @else {
-            (table("Jobs that ended, the newest first", &COLUMNS, &facts.recent.iter().map(row).collect::<Vec<_>>()))
+            (table("Jobs that ended, the newest first", &COLUMNS, &view.recent.iter().map(row).collect::<Vec<_>>()))
             p.pages { a href="/jobs" { "All jobs" } }
         }
     };

@@ -1,18 +1,19 @@
-//! The page at `/`, and its parts that change while one looks.
+//! The page at `/`, and its parts that change.
 
 use std::time::SystemTime;
 
 use maud::{Markup, html};
 
 use crate::chart::{DURATIONS, SHARES, Title, latency, over_time};
-use crate::facts::{Charts, Overview};
 use crate::frame::{page, section, status};
+use crate::views::{Charts, OverviewPage};
 use crate::{devices, events, lists, policies, routes, submit};
 
-/// A part of the overview that changes while one looks.
+/// A part of the overview that changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
-    /// Health and uptime. Pages other than the overview have this part too, by [`status_part`](crate::status_part).
+pub enum OverviewPart {
+    /// Health and uptime. Pages other than the overview have this part too, by
+    /// [`status_part`](crate::status_part).
     Status,
     /// Devices and their memory.
     Devices,
@@ -28,81 +29,81 @@ pub enum Part {
     Policies,
     /// Charts.
     Charts,
-    /// What happened.
+    /// Events.
     Events,
 }
 
-impl Part {
+impl OverviewPart {
     /// All of them, in the page's order.
-    pub const ALL: [Part; 9] = [
-        Part::Status,
-        Part::Devices,
-        Part::Running,
-        Part::Queue,
-        Part::Recent,
-        Part::Routes,
-        Part::Policies,
-        Part::Charts,
-        Part::Events,
+    pub const ALL: [OverviewPart; 9] = [
+        OverviewPart::Status,
+        OverviewPart::Devices,
+        OverviewPart::Running,
+        OverviewPart::Queue,
+        OverviewPart::Recent,
+        OverviewPart::Routes,
+        OverviewPart::Policies,
+        OverviewPart::Charts,
+        OverviewPart::Events,
     ];
 
     /// The element's id.
     pub const fn id(self) -> &'static str {
         match self {
-            Part::Status => "status",
-            Part::Devices => "devices",
-            Part::Running => "running",
-            Part::Queue => "queue",
-            Part::Recent => "recent",
-            Part::Routes => "routes",
-            Part::Policies => "policies",
-            Part::Charts => "charts",
-            Part::Events => "events",
+            OverviewPart::Status => "status",
+            OverviewPart::Devices => "devices",
+            OverviewPart::Running => "running",
+            OverviewPart::Queue => "queue",
+            OverviewPart::Recent => "recent",
+            OverviewPart::Routes => "routes",
+            OverviewPart::Policies => "policies",
+            OverviewPart::Charts => "charts",
+            OverviewPart::Events => "events",
         }
     }
 
-    /// The element. Reads the frame and what the part is of: `running` the models too, `policies` the sources; the rest of the facts may
-    /// be empty.
-    pub fn html(self, facts: &Overview) -> String {
-        self.markup(facts).into_string()
+    /// The element. It reads the frame and the part's own data; `running` reads the models too, and
+    /// `policies` the sources. The rest of the page's data may be empty.
+    pub fn html(self, view: &OverviewPage) -> String {
+        self.markup(view).into_string()
     }
 
-    fn markup(self, facts: &Overview) -> Markup {
+    fn markup(self, view: &OverviewPage) -> Markup {
         match self {
-            Part::Status => status(&facts.frame),
-            Part::Devices => devices::devices(&facts.devices),
-            Part::Running => lists::running(facts),
-            Part::Queue => lists::queue(facts),
-            Part::Recent => lists::recent(facts),
-            Part::Routes => routes::routes(facts),
-            Part::Policies => policies::policies(facts),
-            Part::Charts => charts(&facts.charts, facts.frame.now),
-            Part::Events => events::events(facts),
+            OverviewPart::Status => status(&view.frame),
+            OverviewPart::Devices => devices::devices(&view.devices),
+            OverviewPart::Running => lists::running(view),
+            OverviewPart::Queue => lists::queue(view),
+            OverviewPart::Recent => lists::recent(view),
+            OverviewPart::Routes => routes::routes(view),
+            OverviewPart::Policies => policies::policies(view),
+            OverviewPart::Charts => charts(&view.charts, view.frame.now),
+            OverviewPart::Events => events::events(view),
         }
     }
 }
 
 /// The page at `/`.
-pub fn overview(facts: &Overview) -> String {
-    let part = |part: Part| part.markup(facts);
+pub fn overview(view: &OverviewPage) -> String {
+    let part = |part: OverviewPart| part.markup(view);
     let content = html! {
         h1.unseen { "Overview" }
         div.overview {
             // The form comes first for phones; wider screens have a place of its own for it.
-            (submit::submit(facts))
-            (part(Part::Devices))
-            (part(Part::Running))
+            (submit::submit(view))
+            (part(OverviewPart::Devices))
+            (part(OverviewPart::Running))
             div.jobs {
-                (part(Part::Queue))
-                (part(Part::Recent))
+                (part(OverviewPart::Queue))
+                (part(OverviewPart::Recent))
             }
-            (part(Part::Routes))
-            (part(Part::Policies))
-            (part(Part::Charts))
-            (part(Part::Events))
+            (part(OverviewPart::Routes))
+            (part(OverviewPart::Policies))
+            (part(OverviewPart::Charts))
+            (part(OverviewPart::Events))
         }
     };
-    page(&facts.frame, "Overview", "/", content).into_string()
+    page(&view.frame, "Overview", "/", content).into_string()
 }
 
 const DECODE: Title = Title { name: "Decode time", unit: "per route", empty: "No job has been decoded yet." };

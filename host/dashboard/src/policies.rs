@@ -1,13 +1,15 @@
 //! Policies: their revisions, and the buttons that put one in place of another.
 
 use maud::{Markup, html};
+use tilewright_config::Role;
+use tilewright_service_api::{PolicyBody, RevisionBody};
 
-use crate::facts::{Frame, Overview, Place, Policy, Revision, Role};
 use crate::form;
 use crate::frame::section;
 use crate::table::{Column, Row, table};
-use crate::units::{count, counted, digest, since};
-use crate::{address, words};
+use crate::units::{count, count_of, digest, parse, since};
+use crate::views::{OverviewPage, PageFrame, PolicyView};
+use crate::{address, phrases};
 
 const COLUMNS: [Column; 7] = [
     Column::Number("Revision"),
@@ -19,32 +21,33 @@ const COLUMNS: [Column; 7] = [
     Column::Number("Failures"),
 ];
 
-/// Refusals that are shown beside a policy; its own page has them all.
+/// Refusals that are shown beside a policy; its own page shows all.
 const REFUSALS: usize = 2;
 
 /// The element with the id `policies`.
-pub(crate) fn policies(facts: &Overview) -> Markup {
+pub(crate) fn policies(view: &OverviewPage) -> Markup {
     let body = html! {
-        @if facts.policies.is_empty() { p.empty { "No policy is loaded: the native default decides for every job." } }
-        (suggestions(&facts.sources))
-        div.cards { @for policy in &facts.policies { (card(&facts.frame, policy)) } }
+        @if view.policies.is_empty() { p.empty { "No policy is loaded: the native default decides for every job." } }
+        (suggestions(&view.sources))
+        div.cards { @for policy in &view.policies { (card(&view.frame, policy)) } }
     };
     section("policies", "Policies", None, body)
 }
 
-/// What forms suggest to swap to; once on a page.
+/// The suggestions for the source of a swap; once on a page.
 pub(crate) fn suggestions(sources: &[String]) -> Markup {
     html! { datalist #sources { @for source in sources { option value=(source) {} } } }
 }
 
-fn card(frame: &Frame, policy: &Policy) -> Markup {
+fn card(frame: &PageFrame, view: &PolicyView) -> Markup {
+    let policy = &view.policy;
     html! {
         article.policy id=(address::id("policy", &policy.name)) {
             h3 {
                 a href=(address::policy(&policy.name)) { (policy.name) } " "
                 (standing(policy))
             }
-            p.quiet { (origin(policy)) }
+            p.quiet { (origin(view)) }
             (revisions(frame, policy))
             (refusals(frame, policy, REFUSALS))
             (actions(frame, policy))
@@ -52,70 +55,63 @@ fn card(frame: &Frame, policy: &Policy) -> Markup {
     }
 }
 
-/// Whether it is asked.
-pub(crate) fn standing(policy: &Policy) -> Markup {
-    html! {
-        @if policy.paused { (words::badge("warn", "paused")) }
-        @else if policy.at(Place::InForce).is_none() { (words::badge("bad", "not loaded")) }
-    }
+/// A badge if the policy is paused.
+pub(crate) fn standing(policy: &PolicyBody) -> Markup {
+    html! { @if policy.paused { (phrases::badge("warn", "paused")) } }
 }
 
-/// Where it comes from and where it takes part.
-pub(crate) fn origin(policy: &Policy) -> Markup {
+/// The policy's source and its routes.
+pub(crate) fn origin(PolicyView { policy, routes }: &PolicyView) -> Markup {
     html! {
         "from " code { (policy.source) }
-        @if !policy.routes.is_empty() { ", on " (policy.routes.join(", ")) }
+        @if !routes.is_empty() { ", on " (routes.join(", ")) }
         @if policy.paused { ". The native default decides until it is resumed." }
     }
 }
 
-/// The revisions as a table.
-pub(crate) fn revisions(frame: &Frame, policy: &Policy) -> Markup {
-    let row = |revision: &Revision| Row {
+/// The revisions as a table: the one in force, the previous one, then those that drain, newest
+/// first.
+pub(crate) fn revisions(frame: &PageFrame, policy: &PolicyBody) -> Markup {
+    let row = |revision: &RevisionBody, (kind, part): (&str, &str)| Row {
         id: address::id("revision", &format!("{} {}", policy.name, revision.number)),
         class: "",
         cells: vec![
             html! { (revision.number) },
-            html! {
-                (words::place(revision.place))
-                @if revision.held > 0 { span.below { (counted(revision.held.into(), "job", "jobs")) " under way" } }
-            },
+            phrases::badge(kind, part),
             html! { (revision.name) " " span.quiet { (revision.version) } },
             digest(&revision.digest),
-            since(frame.now, revision.since),
+            since(frame.now, parse(&revision.since)),
             html! { (count(revision.jobs)) },
             html! { (count(revision.failures)) @if revision.decisions > 0 { span.quiet { " / " (count(revision.decisions)) } } },
         ],
     };
-    let rows: Vec<Row> = policy.revisions.iter().map(row).collect();
-    html! {
-        @if rows.is_empty() { p.empty { "No revision is loaded. Swap one in." } }
-        @else { (table(&format!("Revisions of {}", policy.name), &COLUMNS, &rows)) }
-    }
+    let mut rows = vec![row(&policy.in_force, ("good", "in force"))];
+    rows.extend(policy.previous.iter().map(|revision| row(revision, ("plain", "previous"))));
+    rows.extend(policy.draining.iter().rev().map(|revision| row(revision, ("busy", "draining"))));
+    table(&format!("Revisions of {}", policy.name), &COLUMNS, &rows)
 }
 
-/// What the gate turned away, the newest of it.
-pub(crate) fn refusals(frame: &Frame, policy: &Policy, most: usize) -> Markup {
+/// The modules that the gate refused, the newest of them.
+pub(crate) fn refusals(frame: &PageFrame, policy: &PolicyBody, most: usize) -> Markup {
     html! {
         @if !policy.refused.is_empty() {
             ul.refusals {
                 @for refused in policy.refused.iter().take(most) {
                     li {
-                        (words::badge("bad", "refused")) " " (since(frame.now, refused.time)) ", " (refused.origin)
-                        @if let Some(held) = &refused.digest { " " (digest(held)) }
+                        (phrases::badge("bad", "refused")) " " (since(frame.now, parse(&refused.time))) ", " (refused.origin)
                         @for line in refused.why.lines() { span.below { (line) } }
                     }
                 }
             }
             @if policy.refused.len() > most {
-                p.quiet { "and " (counted((policy.refused.len() - most) as u64, "refusal", "refusals")) " before" }
+                p.quiet { "and " (count_of((policy.refused.len() - most) as u64, "refusal", "refusals")) " before" }
             }
         }
     }
 }
 
 /// Swap, rollback, pause or resume.
-pub(crate) fn actions(frame: &Frame, policy: &Policy) -> Markup {
+pub(crate) fn actions(frame: &PageFrame, policy: &PolicyBody) -> Markup {
     let action = |what: &str| format!("/actions{}/{what}", address::policy(&policy.name));
     let id = |what: &str| address::id(what, &policy.name);
     let (file, signature) = (id("swap-module"), id("swap-signature"));
@@ -146,7 +142,7 @@ pub(crate) fn actions(frame: &Frame, policy: &Policy) -> Markup {
                 summary title={ "swap the policy " (policy.name) } { "Swap…" span.unseen { " the policy " (policy.name) } }
                 (form::upload(&frame.form_token, &action("swap"), "fields", fields))
             }
-            @if let Some(previous) = policy.at(Place::Previous) {
+            @if let Some(previous) = &policy.previous {
                 @let about = format!("roll {} back to revision {}", policy.name, previous.number);
                 (form::confirm(frame, &id("rollback"), &action("rollback"), &format!("Roll back to r{}", previous.number), &about))
             }

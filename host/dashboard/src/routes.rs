@@ -1,45 +1,46 @@
-//! Routes: who decides for which jobs, who is asked beside, who is on trial.
+//! Routes: the policy that decides, its shadow and its canary.
 
 use maud::{Markup, html};
+use tilewright_config::Role;
 
-use crate::facts::{Canary, Frame, Overview, Role, Route, Shadow};
 use crate::form;
 use crate::frame::section;
 use crate::table::{Column, Row, table};
-use crate::units::{count, counted, decibels, percent};
-use crate::{address, words};
+use crate::units::{count, count_of, decibels, percent};
+use crate::views::{CanaryView, OverviewPage, PageFrame, RouteView, ShadowView};
+use crate::{address, phrases};
 
 const COLUMNS: [Column; 4] =
     [Column::Text("Route"), Column::Text("Decides"), Column::Text("Shadow"), Column::Text("Canary")];
 
 /// The element with the id `routes`.
-pub(crate) fn routes(facts: &Overview) -> Markup {
-    let row = |(place, route): (usize, &Route)| Row {
+pub(crate) fn routes(view: &OverviewPage) -> Markup {
+    let row = |(place, route): (usize, &RouteView)| Row {
         id: address::id("route", &route.name),
         class: "",
         cells: vec![
             html! {
                 span.order title="Routes are tried in this order" { (place + 1) ". " } strong { (route.name) }
-                ul.conditions { @for phrase in words::conditions(&route.conditions) { li { (phrase) } } }
+                ul.conditions { @for phrase in phrases::conditions(&route.conditions) { li { (phrase) } } }
             },
             html! {
                 (policy(&route.policy, route.revision))
-                @if route.paused { " " (words::badge("warn", "paused")) span.below { "The native default decides." } }
-                span.below { (counted(route.jobs, "job", "jobs")) }
+                @if route.paused { " " (phrases::badge("warn", "paused")) span.below { "The native default decides." } }
+                span.below { (count_of(route.jobs, "job", "jobs")) }
                 @if route.at_chunks { span.below { "clips change over at the next chunk" } }
             },
             html! { @match &route.shadow { Some(held) => (shadow(held)), None => span.quiet { "none" } } },
-            html! { @match &route.canary { Some(held) => (canary(&facts.frame, route, held)), None => span.quiet { "none" } } },
+            html! { @match &route.canary { Some(held) => (canary(&view.frame, route, held)), None => span.quiet { "none" } } },
         ],
     };
     let body = html! {
-        @if facts.routes.is_empty() {
+        @if view.routes.is_empty() {
             p.empty {
                 "No route is set up, so " code { "adaptive" } " decides for every job. Name one in the configuration, under "
                 code { "[[routes]]" } "."
             }
         } @else {
-            @let rows: Vec<Row> = facts.routes.iter().enumerate().map(row).collect();
+            @let rows: Vec<Row> = view.routes.iter().enumerate().map(row).collect();
             (table("Routes, the first that matches a job takes it", &COLUMNS, &rows))
         }
     };
@@ -50,35 +51,35 @@ pub(crate) fn routes(facts: &Overview) -> Markup {
 pub(crate) fn policy(name: &str, revision: Option<u64>) -> Markup {
     html! {
         a href=(address::policy(name)) { (name) }
-        @if let Some(revision) = revision { " r" (revision) } @else { " " (words::badge("bad", "not loaded")) }
+        @if let Some(revision) = revision { " r" (revision) } @else { " " (phrases::badge("bad", "not loaded")) }
     }
 }
 
-fn shadow(shadow: &Shadow) -> Markup {
+fn shadow(shadow: &ShadowView) -> Markup {
     html! {
-        (policy(&shadow.policy, shadow.revision)) " " (words::standing(shadow.standing))
+        (policy(&shadow.policy, shadow.revision)) " " (phrases::standing(shadow.standing))
         span.below {
-            (counted(shadow.decisions, "decision", "decisions"))
+            (count_of(shadow.decisions, "decision", "decisions"))
             @if shadow.decisions > 0 { ", " (count(shadow.same)) " alike" }
-            @if shadow.failures > 0 { ", " (counted(shadow.failures, "failure", "failures")) }
+            @if shadow.failures > 0 { ", " (count_of(shadow.failures, "failure", "failures")) }
         }
         @if let Some(regret) = shadow.regret { span.below { "regret " (percent(regret)) } }
         @if !shadow.why.is_empty() { span.below { (shadow.why) } }
     }
 }
 
-fn canary(frame: &Frame, route: &Route, canary: &Canary) -> Markup {
+fn canary(frame: &PageFrame, route: &RouteView, canary: &CanaryView) -> Markup {
     let action = |what: &str| format!("/actions/routes/{}/{what}", address::segment(&route.name));
     let about = |what: &str| format!("{what} the canary {} on route {}", canary.policy, route.name);
     html! {
-        (policy(&canary.policy, canary.revision)) " " (words::standing(canary.standing))
+        (policy(&canary.policy, canary.revision)) " " (phrases::standing(canary.standing))
         span.below {
             (percent(canary.share)) " of jobs, " (count(canary.jobs)) " so far"
-            @if canary.failures > 0 { ", " (counted(canary.failures, "failure", "failures")) }
+            @if canary.failures > 0 { ", " (count_of(canary.failures, "failure", "failures")) }
         }
         span.below {
             @match canary.psnr {
-                Some(psnr) => { "least PSNR " (decibels(psnr)) " in " (counted(canary.compared, "comparison", "comparisons")) },
+                Some(psnr) => { "least PSNR " (decibels(psnr)) " in " (count_of(canary.compared, "comparison", "comparisons")) },
                 None => "not compared yet",
             }
             @if let Some(least) = canary.psnr_least { ", " (decibels(least)) " allowed" }

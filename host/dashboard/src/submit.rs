@@ -1,12 +1,13 @@
 //! The form that sends a job.
 
 use maud::{Markup, html};
+use tilewright_config::Role;
 
-use crate::facts::{Overview, Role};
 use crate::form;
 use crate::frame::section;
+use crate::views::OverviewPage;
 
-/// Formats of results, and what they are for.
+/// Formats of results, with their labels.
 const FORMATS: [(&str, &str); 9] = [
     ("", "PNG, or MP4 for a clip"),
     ("png", "PNG"),
@@ -27,9 +28,9 @@ const OBJECTIVES: [(&str, &str); 4] = [
 ];
 
 /// The element with the id `submit`. It never changes, so that nothing typed into it is lost.
-pub(crate) fn submit(facts: &Overview) -> Markup {
+pub(crate) fn submit(view: &OverviewPage) -> Markup {
     let fields = html! {
-        (choice("submit-model", "model", "Model", facts.models.iter().map(|model| (model.as_str(), model.as_str()))))
+        (choice("submit-model", "model", "Model", view.models.iter().map(|model| (model.as_str(), model.as_str()))))
         p.field {
             label for="submit-latent" { "Latent" }
             input #submit-latent type="file" name="latent" accept=".latent,.safetensors" required;
@@ -43,14 +44,14 @@ pub(crate) fn submit(facts: &Overview) -> Markup {
         p.field { button.primary type="submit" { "Decode" } }
     };
     let body = html! {
-        @if facts.frame.role < Role::Submit {
+        @if view.frame.role < Role::Submit {
             p.empty { "The token that you signed in with is good for looking only." }
-        } @else if facts.models.is_empty() {
+        } @else if view.models.is_empty() {
             p.empty {
                 "No model is set up. Name one in the configuration, under " code { "[models.NAME]" } ", with its " code { "vae" } "."
             }
         } @else {
-            (form::upload(&facts.frame.form_token, "/actions/submit", "fields", fields))
+            (form::upload(&view.frame.form_token, "/actions/submit", "fields", fields))
         }
     };
     section("submit", "New job", None, body)

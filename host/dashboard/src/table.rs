@@ -1,9 +1,9 @@
-//! Tables that stack where there is no room: each cell then stands below its heading. Roles are spelt out, since browsers forget them
-//! where a table's rows are laid out as anything else.
+//! Tables that stack on narrow screens: each cell then stands below its heading. Roles are spelt
+//! out, since browsers forget them if a table's rows have another layout.
 
 use maud::{Markup, html};
 
-/// What a column holds.
+/// A column, by its contents.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Column {
     /// Words.
@@ -34,14 +34,14 @@ impl Column {
     }
 }
 
-/// A row: an id that stays with what it is about, a class, and a cell per column.
+/// A row: an id that stays the same for the same thing, a class, and a cell per column.
 pub(crate) struct Row {
     pub(crate) id: String,
     pub(crate) class: &'static str,
     pub(crate) cells: Vec<Markup>,
 }
 
-/// A table. The caption is for those who can't see it.
+/// A table. The caption is for screen readers.
 pub(crate) fn table(caption: &str, columns: &[Column], rows: &[Row]) -> Markup {
     html! {
         div.wide {

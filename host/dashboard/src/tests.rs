@@ -1,12 +1,15 @@
-//! What holds of every page, whatever its facts say.
+//! Properties of every page, whatever its data.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::facts::{
-    Charts, File, Health, JobPage, JobsPage, Latency, Login, Notice, Overview, Role, Series, State, Tone,
-};
+use tilewright_config::Role;
+use tilewright_service_api::{JobResult, JobState};
+
 use crate::fixture::{Fixture, now};
-use crate::{Part, job, job_part, jobs, login, overview, policy, policy_part, problem, status_part};
+use crate::views::{
+    Charts, Health, JobPage, JobsPage, LatencySamples, LoginPage, Notice, OverviewPage, TimeSeries, Tone,
+};
+use crate::{OverviewPart, job, job_part, jobs, login, overview, policy, policy_part, problem, status_part};
 
 const PLAIN: Fixture = Fixture(str::to_owned);
 const HOSTILE: Fixture = Fixture(hostile);
@@ -39,7 +42,8 @@ impl<'a> Tag<'a> {
 
 const VOID: [&str; 5] = ["!DOCTYPE", "input", "img", "link", "meta"];
 
-/// Every tag of a page. In what is escaped throughout, `<` and `>` are tags' own, and quotes are attributes'.
+/// Every tag of a page. If all text is escaped, each `<` and `>` is a tag's own, and each quote an
+/// attribute's.
 fn tags(html: &str) -> Vec<Tag<'_>> {
     let mut tags: Vec<Tag<'_>> = Vec::new();
     let mut open: Vec<(&str, usize)> = Vec::new();
@@ -72,15 +76,15 @@ fn tags(html: &str) -> Vec<Tag<'_>> {
 
 /// Every kind of page, and pages in several states.
 fn pages(fixture: &Fixture) -> Vec<(&'static str, String)> {
-    let running = JobPage { job: fixture.job("one", State::Running, 0.4), ..fixture.job_page() };
-    let waiting = JobPage { job: fixture.job("one", State::Queued, 0.0), story: None, ..fixture.job_page() };
-    let failed = JobPage { job: fixture.job("one", State::Failed, 0.0), ..fixture.job_page() };
+    let running = JobPage { job: fixture.job("one", JobState::Running, 0.4), ..fixture.job_page() };
+    let waiting = JobPage { job: fixture.job("one", JobState::Queued, 0.0), trace: None, ..fixture.job_page() };
+    let failed = JobPage { job: fixture.job("one", JobState::Failed, 0.0), ..fixture.job_page() };
     let mut clip = fixture.job_page();
-    clip.job.results = vec![File { sample: 0, bytes: 5, content_type: "video/mp4".into() }];
+    clip.job.job.results = vec![JobResult { sample: 0, bytes: 5, content_type: "video/mp4".into() }];
     let mut noticed = fixture.overview();
     noticed.frame.notice = Some(Notice { tone: Tone::Bad, text: (fixture.0)("refused:\nnot signed") });
     noticed.frame.health = Health::Degraded((fixture.0)("disk full"));
-    let bare = Overview { models: vec![], devices: vec![], policies: vec![], ..fixture.empty() };
+    let bare = OverviewPage { models: vec![], devices: vec![], policies: vec![], ..fixture.empty() };
     vec![
         ("overview", overview(&fixture.overview())),
         ("noticed", overview(&noticed)),
@@ -112,7 +116,8 @@ fn hostile_texts_make_no_markup() {
     // The same elements with the same attributes come out, whatever the texts say.
     for ((name, plain), (_, hostile)) in pages(&PLAIN).into_iter().zip(pages(&HOSTILE)) {
         assert!(hostile.contains("&lt;script&gt;alert(1)"), "{name}");
-        // Lines of a text are paragraphs of their own, and names that are none in a configuration make no links.
+        // Lines of a text are paragraphs of their own, and names that are none in a configuration
+        // make no links.
         let shape = |html: &str| -> BTreeSet<String> {
             let shape = |tag: &Tag<'_>| format!("{} {:?}", tag.name, tag.attributes.keys().collect::<Vec<_>>());
             tags(html).iter().map(shape).collect()
@@ -229,10 +234,10 @@ fn forms_lead_to_what_the_service_answers() {
 #[test]
 fn parts_are_elements_with_their_ids_and_as_they_stand_in_their_page() {
     for fixture in [PLAIN, HOSTILE] {
-        for facts in [fixture.overview(), fixture.empty()] {
-            let page = overview(&facts);
-            for part in Part::ALL {
-                let html = part.html(&facts);
+        for view in [fixture.overview(), fixture.empty()] {
+            let page = overview(&view);
+            for part in OverviewPart::ALL {
+                let html = part.html(&view);
                 let outer = tags(&html);
                 assert_eq!(outer[0].attribute("id"), Some(part.id()));
                 assert!(
@@ -264,10 +269,10 @@ fn pages_name_themselves_for_live_updates() {
 
 #[test]
 fn clips_play_and_pictures_are_shown() {
-    let mut facts = PLAIN.job_page();
+    let mut view = PLAIN.job_page();
     let mut shown = |kind: &str| {
-        facts.job.results = vec![File { sample: 0, bytes: 5, content_type: kind.into() }];
-        let html = job(&facts);
+        view.job.job.results = vec![JobResult { sample: 0, bytes: 5, content_type: kind.into() }];
+        let html = job(&view);
         let found = tags(&html).iter().find(|tag| ["video", "img"].contains(&tag.name)).map(|tag| {
             assert!(tag.name == "img" || tag.attribute("controls").is_some(), "{kind}");
             (tag.name.to_owned(), tag.attribute("src").unwrap_or_default().to_owned())
@@ -289,9 +294,9 @@ fn clips_play_and_pictures_are_shown() {
 #[test]
 fn there_are_buttons_for_what_one_may_do_alone() {
     let actions = |role: Role| -> BTreeSet<String> {
-        let mut facts = PLAIN.overview();
-        facts.frame.role = role;
-        let html = overview(&facts);
+        let mut view = PLAIN.overview();
+        view.frame.role = role;
+        let html = overview(&view);
         let actions =
             tags(&html).iter().filter_map(|tag| tag.attribute("action")).map(str::to_owned).collect::<Vec<_>>();
         actions.into_iter().map(|action| action.rsplit('/').next().unwrap_or_default().to_owned()).collect()
@@ -304,9 +309,9 @@ fn there_are_buttons_for_what_one_may_do_alone() {
 
 #[test]
 fn times_are_told_absolutely_as_well() {
-    let facts = PLAIN.jobs_page();
-    let html = jobs(&facts);
-    let stamp = crate::units::stamp(facts.jobs[0].created);
+    let view = PLAIN.jobs_page();
+    let html = jobs(&view);
+    let stamp = crate::units::stamp(crate::units::parse(&view.jobs[0].job.created));
     let spelt = stamp.replace('T', "\u{a0}").replace('Z', "\u{a0}UTC");
     assert!(html.contains(&format!("<time datetime=\"{stamp}\">{spelt}</time>")), "{html}");
     assert!(job(&PLAIN.job_page()).contains("\u{a0}UTC</span>"));
@@ -314,7 +319,7 @@ fn times_are_told_absolutely_as_well() {
 
 #[test]
 fn sign_in_leads_only_to_own_pages() {
-    let next = |next: &str| login(&Login { next: next.into(), ..PLAIN.login() });
+    let next = |next: &str| login(&LoginPage { next: next.into(), ..PLAIN.login() });
     assert!(next("/jobs/1").contains("name=\"next\" value=\"/jobs/1\""));
     for elsewhere in ["//evil.example", "javascript:alert(1)", "", "/\\evil.example"] {
         assert!(next(elsewhere).contains("name=\"next\" value=\"/\""), "{elsewhere}");
@@ -324,11 +329,11 @@ fn sign_in_leads_only_to_own_pages() {
 
 #[test]
 fn lines_to_copy_hold_no_strangers_names() {
-    let mut facts = PLAIN.empty();
-    assert!(overview(&facts).contains("{&quot;model&quot;:&quot;flux&quot;}") && !overview(&facts).contains("Bearer"));
-    facts.models = vec!["x\"}'; rm -rf ~; '".into()];
-    facts.frame.has_token = true;
-    let html = overview(&facts);
+    let mut view = PLAIN.empty();
+    assert!(overview(&view).contains("{&quot;model&quot;:&quot;flux&quot;}") && !overview(&view).contains("Bearer"));
+    view.models = vec!["x\"}'; rm -rf ~; '".into()];
+    view.frame.has_token = true;
+    let html = overview(&view);
     assert!(html.contains("{&quot;model&quot;:&quot;MODEL&quot;}") && html.contains("Bearer $TOKEN"));
 }
 
@@ -342,29 +347,29 @@ fn charts_survive_any_numbers() {
         let points = |time: std::time::SystemTime| values.iter().map(|value| (time, *value)).collect::<Vec<_>>();
         for time in [now(), std::time::UNIX_EPOCH, now() + std::time::Duration::from_secs(60)] {
             let series = vec![
-                Series { name: "one".into(), points: points(time) },
-                Series { name: "none".into(), points: vec![] },
-                Series { name: "two".into(), points: points(now()) },
+                TimeSeries { name: "one".into(), points: points(time) },
+                TimeSeries { name: "none".into(), points: vec![] },
+                TimeSeries { name: "two".into(), points: points(now()) },
             ];
-            let latency = Latency { policy: "p".into(), revision: 1, samples_us: values.clone() };
+            let latency = LatencySamples { policy: "p".into(), revision: 1, samples_us: values.clone() };
             let charts = Charts { latency: vec![latency; 9], decode: series.clone(), regret: series };
-            let html = Part::Charts.html(&Overview { charts, ..PLAIN.empty() });
+            let html = OverviewPart::Charts.html(&OverviewPage { charts, ..PLAIN.empty() });
             tags(&html);
             assert!(!html.contains("NaN") && !html.contains("inf"), "{values:?}: {html}");
         }
     }
-    let empty = Part::Charts.html(&PLAIN.empty());
+    let empty = OverviewPart::Charts.html(&PLAIN.empty());
     assert!(!empty.contains("<svg") && empty.matches("class=\"empty\"").count() == 3);
-    let full = Part::Charts.html(&PLAIN.overview());
+    let full = OverviewPart::Charts.html(&PLAIN.overview());
     assert_eq!(full.matches("class=\"plot\"").count(), 3);
     assert_eq!(full.matches("class=\"median\"").count(), 3, "a row per revision");
     assert_eq!(full.matches("<li>").count(), 5, "a line per route is in the legends");
 }
 
 #[test]
-fn a_storys_chapters_follow_its_facts() {
-    let mut facts = PLAIN.job_page();
-    let html = job(&facts);
+fn a_trace_shows_what_it_holds() {
+    let mut view = PLAIN.job_page();
+    let html = job(&view);
     for words in [
         "Tried and failed",
         "out of memory (412 MiB more were needed)",
@@ -381,12 +386,12 @@ fn a_storys_chapters_follow_its_facts() {
         assert!(html.contains(words), "{words}");
     }
     assert_eq!(html.matches("class=\"taken\"").count(), 1);
-    let story = facts.story.as_mut().unwrap();
-    (story.record.answer, story.record.estimate, story.record.outcome) = (None, None, None);
-    story.record.fallback =
+    let trace = view.trace.as_mut().unwrap();
+    (trace.record.answer, trace.record.estimate, trace.record.outcome) = (None, None, None);
+    trace.record.fallback =
         Some(tilewright_plan::Fallback { reason: tilewright_plan::FallbackReason::Trap, detail: "unreachable".into() });
-    (story.record.attempts, story.candidates, story.log, story.comparisons) = Default::default();
-    let html = job(&facts);
+    (trace.record.attempts, trace.candidates, trace.log, trace.comparisons) = Default::default();
+    let html = job(&view);
     for words in [
         "gave no answer",
         "The native default stood in (trap): unreachable",
@@ -398,6 +403,6 @@ fn a_storys_chapters_follow_its_facts() {
     for words in ["Tried and failed", "Logged by the policy", "class=\"taken\"", "Compared"] {
         assert!(!html.contains(words), "{words}");
     }
-    facts.story = None;
-    assert!(job(&facts).contains("no longer kept"));
+    view.trace = None;
+    assert!(job(&view).contains("no longer kept"));
 }

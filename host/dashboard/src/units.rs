@@ -1,4 +1,4 @@
-//! Numbers, sizes and times as people read them.
+//! Numbers, sizes and times for people.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,10 +8,10 @@ use tilewright_plan::bytes;
 /// Letters of a digest that are shown; the whole of it is in the title.
 const DIGEST_LETTERS: usize = 10;
 
-/// Between the thousands, and between a number and its unit: narrow, and no line ends there.
+/// The space between thousands, and between a number and its unit: narrow and without a line break.
 const THIN: char = '\u{202f}';
 
-/// What stands where nothing is known.
+/// The mark for an unknown value.
 pub(crate) const NONE: &str = "–";
 
 /// A size, as [`bytes::display`] has it.
@@ -33,7 +33,7 @@ pub(crate) fn count(number: u64) -> String {
 }
 
 /// A number and its noun: `1 tile`, `2 tiles`.
-pub(crate) fn counted(number: u64, one: &str, many: &str) -> String {
+pub(crate) fn count_of(number: u64, one: &str, many: &str) -> String {
     format!("{}\u{a0}{}", count(number), if number == 1 { one } else { many })
 }
 
@@ -80,12 +80,17 @@ pub(crate) fn milliseconds(value: f64) -> String {
     Duration::try_from_secs_f64(value / 1e3).map_or_else(|_| NONE.into(), span)
 }
 
-/// From one moment to a later one; nothing where clocks went backwards.
+/// A time in RFC 3339; 1970 if it is none.
+pub(crate) fn parse(text: &str) -> SystemTime {
+    humantime::parse_rfc3339_weak(text).unwrap_or(UNIX_EPOCH)
+}
+
+/// The time from one moment to a later one; zero if clocks went backwards.
 pub(crate) fn between(from: SystemTime, to: SystemTime) -> Duration {
     to.duration_since(from).unwrap_or_default()
 }
 
-/// How long something has lasted: whole seconds, and one unit above a minute, so that pages seldom change.
+/// A duration in whole seconds, and in one unit above a minute, so that pages seldom change.
 pub(crate) fn coarse(time: Duration) -> String {
     match time.as_secs() {
         s if s < 60 => format!("{s}\u{a0}s"),
@@ -131,8 +136,8 @@ pub(crate) fn stamp(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest % 3600 / 60, rest % 60)
 }
 
-/// The date of a day counted from 1970, by Howard Hinnant's `civil_from_days` (public domain): years begin in March, so that leap days
-/// come last.
+/// The date of a day counted from 1970, by Howard Hinnant's `civil_from_days` (public domain):
+/// years begin in March, so that leap days come last.
 fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
@@ -170,10 +175,10 @@ pub(crate) fn extent(width: u32, height: u32, frames: u32, batch: u32) -> String
     }
     let mut text = format!("{width}\u{a0}×\u{a0}{height}");
     if frames > 1 {
-        text += &format!(", {}", counted(frames.into(), "frame", "frames"));
+        text += &format!(", {}", count_of(frames.into(), "frame", "frames"));
     }
     if batch > 1 {
-        text += &format!(", {}", counted(batch.into(), "sample", "samples"));
+        text += &format!(", {}", count_of(batch.into(), "sample", "samples"));
     }
     text
 }
@@ -203,8 +208,8 @@ mod tests {
             (size(512 << 20), "512 MiB"),
             (decibels(45.25), "45.2 dB"),
             (decibels(f64::INFINITY), "identical"),
-            (counted(1, "tile", "tiles"), "1 tile"),
-            (counted(2, "tile", "tiles"), "2 tiles"),
+            (count_of(1, "tile", "tiles"), "1 tile"),
+            (count_of(2, "tile", "tiles"), "2 tiles"),
             (extent(1664, 928, 1, 1), "1664 × 928"),
             (extent(832, 480, 81, 2), "832 × 480, 81 frames, 2 samples"),
             (extent(0, 928, 1, 1), "–"),

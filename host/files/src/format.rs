@@ -1,5 +1,5 @@
-//! Kinds of files, told by their first bytes and never by their names: tables of signatures, and of advice about wrong
-//! files.
+//! Kinds of files, told by their first bytes and never by their names: tables of signatures, and of
+//! advice about wrong files.
 
 use crate::header;
 
@@ -192,7 +192,8 @@ const WORDS: &[(Format, &str, &str)] = &[
 ];
 
 impl Format {
-    /// The kind of a file from its first [`LOOKED_AT`] bytes, or all if it is shorter; none if it is unknown.
+    /// The kind of a file from its first [`LOOKED_AT`] bytes, or all if it is shorter; none if it
+    /// is unknown.
     pub fn of(start: &[u8]) -> Option<Self> {
         let has = |(at, bytes): &(usize, &[u8])| start.get(*at..).is_some_and(|rest| rest.starts_with(bytes));
         if start.is_empty() {
@@ -206,7 +207,7 @@ impl Format {
         }
         let found = SIGNATURES.iter().find(|(parts, _)| parts.iter().all(has)).map(|(_, format)| *format);
         match found {
-            Some(Zip) => Some(within(start, &ZIPS).unwrap_or(Zip)),
+            Some(Zip) => Some(find_signature(start, &ZIPS).unwrap_or(Zip)),
             Some(format) => Some(format),
             None if start.len() > 8 && start.iter().all(|byte| *byte == 0) => Some(Zeros),
             None => of_text(start),
@@ -239,7 +240,7 @@ impl Format {
     }
 }
 
-fn within(start: &[u8], table: &[(&[u8], Format)]) -> Option<Format> {
+fn find_signature(start: &[u8], table: &[(&[u8], Format)]) -> Option<Format> {
     table.iter().find(|(part, _)| start.windows(part.len()).any(|window| window == *part)).map(|row| row.1)
 }
 

@@ -1,5 +1,5 @@
-//! Checks of a safetensors header before anything is built from it. The format sets no limits: a header of a million
-//! empty tensors is valid and takes a gigabyte of memory to read.
+//! Checks of a safetensors header before anything is built from it. The format sets no limits: a
+//! header of a million empty tensors is valid and takes a gigabyte of memory to read.
 
 use std::fmt;
 
@@ -8,8 +8,8 @@ use serde::{
     de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 
-/// The size limit of a header, in bytes. A checkpoint of 10,000 tensors has 1.5 million; ComfyUI's workflows and
-/// trainers' notes are in it, too.
+/// The size limit of a header, in bytes. A checkpoint of 10,000 tensors has 1.5 million; ComfyUI's
+/// workflows and trainers' notes are in it, too.
 pub const MOST_BYTES: u64 = 32 << 20;
 
 /// The most tensors: a checkpoint of Stable Diffusion has 2,500, a large LoRA 10,000.
@@ -27,7 +27,8 @@ const TEXTS: &str = "__metadata__";
 /// Checks a header's text in one pass, and builds nothing from it.
 ///
 /// # Errors
-/// One line, if a limit is exceeded. Text that is not JSON passes: the parser that builds from it reports the fault.
+/// One line, if a limit is exceeded. Text that is not JSON passes: the parser that builds from it
+/// reports the fault.
 pub fn check(text: &[u8]) -> Result<(), String> {
     let mut deserializer = serde_json::Deserializer::from_slice(text);
     match (&mut deserializer).deserialize_map(Header) {

@@ -1,5 +1,6 @@
-//! Files that others wrote. [`open`] opens a plain file without waiting and refuses everything else; [`Format`] tells a
-//! file's kind by its first bytes; [`header`] checks a safetensors header before anything is sized by it.
+//! Files that others wrote. [`open`] opens a plain file without waiting and refuses everything
+//! else; [`Format`] tells a file's kind by its first bytes; [`header`] checks a safetensors header
+//! before anything is sized by it.
 //!
 //! ```
 //! let folder = tempfile::tempdir()?;

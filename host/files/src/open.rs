@@ -1,4 +1,5 @@
-//! Plain files, opened without ever waiting: a named pipe waits for a writer, and a device may do anything when opened.
+//! Plain files, opened without ever waiting: a named pipe waits for a writer, and a device may do
+//! anything when opened.
 
 use std::{
     fs::{self, File, FileType, Metadata, OpenOptions},
@@ -20,8 +21,8 @@ const OTHERS: [(Is, &str); 4] = [
     (FileTypeExt::is_block_device, "a device"),
 ];
 
-/// Opens a plain file for reading, through links. Anything else is refused at once, even if it takes the file's place
-/// between two checks.
+/// Opens a plain file for reading, through links. Anything else is refused at once, even if it
+/// takes the file's place between two checks.
 ///
 /// # Errors
 /// [`ErrorKind::IsADirectory`] for a folder, [`ErrorKind::InvalidInput`] for pipes, sockets,
@@ -32,7 +33,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(at_once()).open(path)?;
     // Checked again after opening: the path may lead elsewhere by now.
     regular(&file.metadata()?)?;
-    stored(&file)?;
+    check_stored(&file)?;
     Ok(file)
 }
 
@@ -60,8 +61,8 @@ pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     String::from_utf8(read(path, most)?).map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is no text in UTF-8"))
 }
 
-/// Opens a file for appending, and makes it if it is missing. A terminal or `/dev/null` is accepted; a pipe or socket,
-/// which may wait for ever, is not.
+/// Opens a file for appending, and makes it if it is missing. A terminal or `/dev/null` is
+/// accepted; a pipe or socket, which may wait for ever, is not.
 ///
 /// # Errors
 /// As [`open`].
@@ -96,7 +97,7 @@ pub fn regular(facts: &Metadata) -> io::Result<()> {
 /// Refuses what the kernel shows as files below `/proc`. They pass for plain ones, and reading them
 /// may wait for ever or take away what is read, as with `/proc/kmsg`.
 #[cfg(target_os = "linux")]
-fn stored(file: &File) -> io::Result<()> {
+fn check_stored(file: &File) -> io::Result<()> {
     // A file system that does not say what it is holds files.
     match rustix::fs::fstatfs(file).map(|facts| facts.f_type) {
         Ok(rustix::fs::PROC_SUPER_MAGIC) => {
@@ -107,7 +108,7 @@ fn stored(file: &File) -> io::Result<()> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn stored(_: &File) -> io::Result<()> {
+fn check_stored(_: &File) -> io::Result<()> {
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong with the history. None of it is a reason to leave a picture undecoded.
+//! Errors of the history. None of them keeps a picture from being decoded.
 
 use std::{io, path::PathBuf};
 
@@ -8,10 +8,10 @@ use thiserror::Error;
 /// A `Result` with this crate's [`enum@Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why the history can't be read or written. Each is one line: what, where, what to do.
+/// The reason why the history can't be read or written. Each is one line: what, where, what to do.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// The user has no place for it.
+    /// The user has no folder for it.
     #[error("no place for the history: neither XDG_STATE_HOME nor HOME is set to an absolute path")]
     NoPlace,
     /// Its folder or the empty file can't be made.
@@ -19,7 +19,7 @@ pub enum Error {
     Make {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
@@ -28,7 +28,7 @@ pub enum Error {
     NoFile {
         /// The path.
         path: PathBuf,
-        /// The kind of thing that it is.
+        /// The type of the file.
         #[source]
         cause: io::Error,
     },
@@ -38,12 +38,12 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// A damaged file can't be moved out of the way.
+    /// A damaged file can't be renamed.
     #[error("{}: the history is damaged and can't be put aside", path.display())]
     Stuck {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
@@ -63,24 +63,25 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// The file is no database, and its name is not the history's: somebody else's file, left alone.
+    /// The file is not a database, and its name is not the history's: it is another's file and left
+    /// alone.
     #[error("{}: no history of tilewright's, nor any database: give another file", path.display())]
     NoHistory {
         /// The file.
         path: PathBuf,
     },
-    /// Another process held it for longer than is waited.
+    /// Another process held the lock for longer than the timeout.
     #[error("{}: another process keeps the history locked: try again", path.display())]
     Busy {
         /// The file.
         path: PathBuf,
     },
-    /// A record is larger than any that a decode makes.
+    /// A record is larger than those of any decode.
     #[error("a record of {bytes} bytes is too large to be kept: at most {most}")]
     TooLarge {
         /// Its length as JSON.
         bytes: usize,
-        /// What is allowed.
+        /// The limit.
         most: usize,
     },
     /// A record can't be written as JSON.
@@ -91,17 +92,17 @@ pub enum Error {
     Sqlite {
         /// The file.
         path: PathBuf,
-        /// What SQLite says.
+        /// SQLite's error.
         #[source]
         cause: rusqlite::Error,
     },
-    /// What was read can't be written where it was asked for.
+    /// The output can't be written.
     #[error("the export can't be written")]
     Write(#[source] io::Error),
 }
 
 impl Error {
-    /// Gives SQLite's error the meaning that callers act on.
+    /// Classifies SQLite's error by what callers act on.
     pub(crate) fn sqlite(path: &std::path::Path, cause: rusqlite::Error) -> Self {
         let path = path.to_owned();
         match cause.sqlite_error_code() {
@@ -113,7 +114,7 @@ impl Error {
         }
     }
 
-    /// Whether the file or the place is wrong, rather than the work having failed.
+    /// True if the file or its path is wrong, false if the work failed.
     pub fn is_input(&self) -> bool {
         match self {
             Error::NoPlace

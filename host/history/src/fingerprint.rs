@@ -2,7 +2,8 @@
 
 use tilewright_plan::Model;
 
-/// What changes the cost of a decode about a model, as one text: its family, how it is stored, its size and its scales.
+/// The properties of a model that change the cost of a decode, as one text: family, storage, size
+/// and scales.
 pub fn model_fingerprint(model: &Model) -> String {
     let quantized = if model.quantized { " quantized" } else { "" };
     format!(

@@ -1,5 +1,6 @@
-//! The history of trials: every decode that ended, kept in one SQLite file that all processes of the user share. Policies are told
-//! from it what was measured before ([`History::trials`]); people list, export and clear it.
+//! The history of trials: every decode that ended, kept in one SQLite file that all processes of
+//! the user share. Policies read earlier measurements from it ([`History::trials`]); people list,
+//! export and clear it.
 //!
 //! ```
 //! use tilewright_history::{Filter, History};
@@ -12,10 +13,10 @@
 
 #![forbid(unsafe_code)]
 
-mod aside;
 mod error;
+mod file;
 mod fingerprint;
-mod place;
+mod quarantine;
 mod query;
 mod schema;
 mod store;
@@ -24,8 +25,8 @@ mod tests;
 mod trials;
 
 pub use error::{Error, Result};
+pub use file::user_path;
 pub use fingerprint::model_fingerprint;
-pub use place::user_path;
 pub use query::{Entry, Exported, Filter, Listing, NotATime, json_line, since};
 pub use store::{History, MOST_RECORD_BYTES, MOST_ROWS};
 pub use trials::Query;

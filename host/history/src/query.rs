@@ -1,4 +1,4 @@
-//! What people ask for: the newest records, all of them as JSON lines, or that they go.
+//! Queries of the user: the newest records, an export as JSON lines, and their removal.
 
 use std::{fmt::Write as _, io::Write, time::SystemTime};
 
@@ -7,14 +7,15 @@ use tilewright_plan::Record;
 
 use crate::{Error, History, Result, store::milliseconds};
 
-/// Which records; every condition that is set has to hold.
+/// A filter of records; every condition that is set has to hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Decided by the policy of this name.
     pub policy: Option<String>,
     /// Of a model of this family.
     pub family: Option<String>,
-    /// On a device whose name or fingerprint has this text in it; the case of ASCII letters does not matter.
+    /// On a device whose name or fingerprint contains this text; the case of ASCII letters does not
+    /// matter.
     pub device: Option<String>,
     /// Decided at this time or later.
     pub since: Option<SystemTime>,
@@ -22,13 +23,13 @@ pub struct Filter {
     pub failed: bool,
 }
 
-/// What every query of a [`Filter`] ends with; [`Filter::values`] fits it.
+/// The end of every query with a [`Filter`]; [`Filter::values`] fits its parameters.
 const MATCHING: &str = "
     FROM trial WHERE (?1 IS NULL OR policy = ?1) AND (?2 IS NULL OR family = ?2)
     AND (?3 IS NULL OR instr(lower(device_name), lower(?3)) > 0 OR instr(lower(device), lower(?3)) > 0)
     AND time >= ?4 AND (?5 = 0 OR failed = 1)";
 
-/// A record and where it was made.
+/// A record and the device that it was made on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     /// The device's fingerprint.
@@ -46,7 +47,7 @@ pub struct Listing {
     pub unreadable: u64,
 }
 
-/// What an export came to.
+/// The result of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exported {
     /// Lines written.
@@ -99,7 +100,7 @@ impl History {
         Ok(exported)
     }
 
-    /// How many records there are.
+    /// The number of records.
     ///
     /// # Errors
     /// SQLite can't read, or the file is damaged.
@@ -112,24 +113,26 @@ impl History {
         Ok(count.unsigned_abs())
     }
 
-    /// Removes records for good and says how many. A file found damaged here is put aside, as in [`History::open`].
+    /// Removes records for good and returns their number. A file found damaged here is quarantined,
+    /// as in [`History::open`].
     ///
     /// # Errors
     /// SQLite can't write.
     pub fn clear(&mut self, filter: &Filter) -> Result<u64> {
-        self.healed(|history| {
+        self.retry_on_damage(|history| {
             let sqlite = |cause| Error::sqlite(&history.path, cause);
             let transaction =
                 history.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sqlite)?;
             let removed = transaction.execute(&format!("DELETE {MATCHING}"), filter.values()).map_err(sqlite)?;
             transaction.commit().map_err(sqlite)?;
-            // So that nothing of them is left in the file either. Another process that reads just now may forbid it: no harm done.
+            // Leaves nothing of them in the file either. Another process that is reading may
+            // prevent it, which is harmless.
             let _ = history.connection.execute_batch("VACUUM; PRAGMA wal_checkpoint(TRUNCATE);");
             Ok(removed as u64)
         })
     }
 
-    /// Visits records by time until told to stop; a record is none where it can't be read.
+    /// Visits records by time until `visit` breaks; an unreadable record is none.
     fn each(
         &self,
         filter: &Filter,
@@ -150,19 +153,19 @@ impl History {
     }
 }
 
-/// A record as one line of JSON that is safe to show on a terminal: what JSON leaves as it is of control characters and of marks that
-/// turn the direction of writing is escaped too.
+/// A record as one line of JSON that is safe to show on a terminal: control characters and marks of
+/// writing direction that JSON leaves as they are get escaped.
 ///
 /// # Errors
-/// [`Error::Record`] where it can't be written as JSON.
+/// [`Error::Record`] if it can't be written as JSON.
 pub fn json_line(record: &Record) -> Result<String> {
     let text = serde_json::to_string(record).map_err(Error::Record)?;
     let mut line = String::with_capacity(text.len());
     for character in text.chars() {
-        // Outside texts JSON has ASCII alone, so what is replaced stands in a text.
+        // JSON is ASCII outside its strings, so a character to be escaped is in a string.
         match u32::from(character) {
             code @ (0x7f..=0x9f | 0x61c | 0x200e..=0x200f | 0x2028..=0x202e | 0x2066..=0x2069) => {
-                // Into a text, which takes everything.
+                // Writing into a string does not fail.
                 let _ = write!(line, "\\u{code:04x}");
             }
             _ => line.push(character),
@@ -171,14 +174,14 @@ pub fn json_line(record: &Record) -> Result<String> {
     Ok(line)
 }
 
-/// A text that is no time.
+/// A text that is not a time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "'{0}' is no time: write a duration, as in 90min or 7d, or a date in UTC, as in 2026-11-21 or 2026-11-21T08:30:00Z"
 )]
 pub struct NotATime(String);
 
-/// Reads a duration before now or a date, as people write them. More than there was since 1970 is 1970.
+/// Reads a duration before now, or a date. A duration that reaches back before 1970 is 1970.
 ///
 /// # Errors
 /// [`NotATime`] for anything else.

@@ -1,4 +1,4 @@
-//! The tables, and how a file of an earlier format becomes one of this.
+//! The tables, and their migration from earlier formats.
 
 use std::{
     path::Path,
@@ -8,15 +8,16 @@ use std::{
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, config::DbConfig, limits::Limit};
 
-use crate::{Error, Result, place, store::MOST_RECORD_BYTES};
+use crate::{Error, Result, file, store::MOST_RECORD_BYTES};
 
-/// In the file's header: `TLWR`. Told apart from other programs' databases by it.
+/// The application id in the file's header, `TLWR`, which tells it from other programs' databases.
 const APPLICATION: i64 = 0x544c_5752;
 
-/// How long another process's write is waited for.
+/// The timeout for another process's write.
 pub(crate) const BUSY: Duration = Duration::from_secs(5);
 
-/// From each format to the next; a file's `user_version` counts those that it has been through. Never edited, only added to.
+/// The migrations from each format to the next; a file's `user_version` counts those applied.
+/// Entries are only added, never edited.
 const MIGRATIONS: [&str; 1] = ["
     CREATE TABLE trial (
         id INTEGER PRIMARY KEY,
@@ -48,14 +49,15 @@ const MIGRATIONS: [&str; 1] = ["
     CREATE INDEX trial_by_time ON trial (time DESC, id DESC);
 "];
 
-/// The longest value that is read, in bytes: a record and its columns. A longer one is not tilewright's.
+/// The longest value that is read, in bytes: a record and its columns. tilewright writes no longer
+/// one.
 const MOST_VALUE: i32 = 4 * MOST_RECORD_BYTES as i32;
 
-/// Opening takes a few thousand steps of SQLite. A file made to be slow, with a million tables, is given up after this
-/// many thousand.
+/// The limit on the work of opening, in thousands of SQLite's steps; it takes a few. A file made to
+/// be slow, such as one with a million tables, is given up.
 const MOST_STEPS: u32 = 1000;
 
-/// Settings that keep a file from making SQLite do more than this program asks for.
+/// Settings that keep a file from making SQLite do more than this program needs.
 const SETTINGS: [(DbConfig, bool); 4] = [
     (DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true),
     (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
@@ -66,28 +68,30 @@ const SETTINGS: [(DbConfig, bool); 4] = [
 /// The format that this program writes.
 const FORMAT: i64 = MIGRATIONS.len() as i64;
 
-/// Opens a file that is there and brings it to this format, while [`crate::place::hold`] keeps it where it is. Nothing is written before the file is known to be ours.
+/// Opens an existing file and migrates it to this format, while [`crate::file::lock_folder`] keeps
+/// it from being renamed. Nothing is written before the file is known to be a history.
 ///
 /// # Errors
-/// [`Error::Corrupt`] only for what may be a history; [`Error::NoHistory`] for every other file that is no database.
+/// [`Error::Corrupt`] only for a file that may be a history; [`Error::NoHistory`] for every other
+/// file that is not a database.
 pub(crate) fn connect(path: &Path) -> Result<Connection> {
-    connected(path).map_err(|error| match error {
-        Error::Corrupt { path } if !place::may_be_history(&path) => Error::NoHistory { path },
+    open_and_migrate(path).map_err(|error| match error {
+        Error::Corrupt { path } if !file::may_be_history(&path) => Error::NoHistory { path },
         error => error,
     })
 }
 
-fn connected(path: &Path) -> Result<Connection> {
+fn open_and_migrate(path: &Path) -> Result<Connection> {
     let sqlite = |cause| Error::sqlite(path, cause);
-    place::plain(path)?;
+    file::check_plain(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(sqlite)?;
     guard(&mut connection).map_err(sqlite)?;
-    // All of it at one moment: another process may be making the tables just now.
+    // One transaction: another process may be making the tables just now.
     let moment = connection.transaction().map_err(sqlite)?;
     let found = format(&moment, path)?;
     if found == FORMAT {
-        ours(&moment, path)?;
+        check_tables(&moment, path)?;
     }
     drop(moment);
     if found < FORMAT {
@@ -95,7 +99,8 @@ fn connected(path: &Path) -> Result<Connection> {
     }
     connection.progress_handler(0, None::<fn() -> bool>).map_err(sqlite)?;
     write_ahead(&connection).map_err(sqlite)?;
-    // With a log that is written ahead this is safe against a crash of the program, and waits for no disk.
+    // A write-ahead log makes this safe against a crash of the program, and no append waits for the
+    // disk.
     connection.execute_batch("PRAGMA synchronous = NORMAL").map_err(sqlite)?;
     Ok(connection)
 }
@@ -118,8 +123,9 @@ fn guard(connection: &mut Connection) -> rusqlite::Result<()> {
     )
 }
 
-/// Makes sure that the tables are exactly those that this program makes: a view in a table's place could run for ever.
-fn ours(connection: &Connection, path: &Path) -> Result<()> {
+/// Checks that the tables are exactly those that this program makes: a view in a table's place
+/// could run for ever.
+fn check_tables(connection: &Connection, path: &Path) -> Result<()> {
     let sqlite = |cause| Error::sqlite(path, cause);
     let own = Connection::open_in_memory().map_err(sqlite)?;
     for step in MIGRATIONS {
@@ -142,7 +148,8 @@ fn objects(connection: &Connection) -> rusqlite::Result<Objects> {
     rows.collect()
 }
 
-/// Lets readers and writers go on side by side. Two processes that begin a file at once meet a lock that SQLite doesn't wait for.
+/// Turns on the write-ahead log. Two processes that create a file at once meet a lock that SQLite
+/// doesn't wait for.
 fn write_ahead(connection: &Connection) -> rusqlite::Result<()> {
     let started = Instant::now();
     loop {
@@ -155,7 +162,7 @@ fn write_ahead(connection: &Connection) -> rusqlite::Result<()> {
     }
 }
 
-/// Where pages are damaged, what the first is.
+/// The first damaged page, if any.
 pub(crate) fn damage(connection: &Connection, path: &Path) -> Result<Option<String>> {
     let verdict: String = connection
         .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
@@ -163,10 +170,10 @@ pub(crate) fn damage(connection: &Connection, path: &Path) -> Result<Option<Stri
     Ok((verdict != "ok").then_some(verdict))
 }
 
-/// The file's format; 0 where it is empty. Call it in a transaction.
+/// The file's format; 0 if it is empty. Call it in a transaction.
 fn format(connection: &Connection, path: &Path) -> Result<i64> {
     let number = |query| connection.query_row(query, [], |row| row.get(0)).map_err(|cause| Error::sqlite(path, cause));
-    // PRAGMA statements, not the functions that give the same: a table could have a function's name.
+    // PRAGMA statements, not the functions of the same names: a table could have a function's name.
     let found: i64 = number("PRAGMA user_version")?;
     let application: i64 = number("PRAGMA application_id")?;
     let tables: i64 = number("SELECT count(*) FROM sqlite_schema")?;

@@ -9,7 +9,7 @@ use std::{
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, named_params};
 use tilewright_plan::Record;
 
-use crate::{Error, Result, aside, fingerprint::model_fingerprint, place, place::Hold, schema, trials};
+use crate::{Error, Result, file, file::LockMode, fingerprint::model_fingerprint, quarantine, schema, trials};
 
 /// Records that are kept; the oldest go first.
 pub const MOST_ROWS: u32 = 20_000;
@@ -17,10 +17,11 @@ pub const MOST_ROWS: u32 = 20_000;
 /// The largest record that is kept, in bytes of JSON; a decode's has a few thousand.
 pub const MOST_RECORD_BYTES: usize = 1 << 20;
 
-/// Appends between two removals of what is too old: removing costs more than appending.
+/// Appends between two prunings: pruning costs more than appending.
 const PRUNE_EVERY: i64 = 64;
 
-/// How often a file that is damaged, or gone a moment after it was there, is begun anew before its place is given up.
+/// The number of attempts to create a file that turns out damaged, or disappears after it was
+/// found.
 const MOST_TRIES: u32 = 8;
 
 const INSERT: &str = "
@@ -37,23 +38,24 @@ const PRUNE: &str = "
 pub struct History {
     pub(crate) path: PathBuf,
     pub(crate) connection: Connection,
-    put_aside: Vec<PathBuf>,
+    quarantined: Vec<PathBuf>,
     pub(crate) most_rows: u32,
 }
 
 impl History {
-    /// Opens a file, made where it is missing: the file readable by the user alone, and so are folders that are made for it. A damaged
-    /// history is renamed to `NAME.broken-TIME` and a new one begun: see [`History::take_put_aside`]. So is any file called
-    /// `history.sqlite`; under another name, a file that does not begin as a database is left alone.
+    /// Opens a file, or creates it for the user alone, with missing parent folders. A damaged
+    /// history is renamed to `NAME.broken-TIME` and a new one created: see
+    /// [`History::take_quarantined`]. So is any file called `history.sqlite`; under another name, a
+    /// file that does not begin as a database is left alone.
     ///
     /// # Errors
-    /// It can't be made, read or moved; it is no database; a newer version or another program wrote it; another process keeps it locked
-    /// for 5 s.
+    /// The file can't be made, read or renamed; it is not a database; a newer version or another
+    /// program wrote it; another process keeps it locked for 5 s.
     pub fn open(path: &Path) -> Result<Self> {
         let path = std::path::absolute(path).map_err(|cause| Error::Make { path: path.to_owned(), cause })?;
-        let mut put_aside = Vec::new();
-        let connection = begin(&path, &mut put_aside)?;
-        Ok(Self { path, connection, put_aside, most_rows: MOST_ROWS })
+        let mut quarantined = Vec::new();
+        let connection = connect_or_quarantine(&path, &mut quarantined)?;
+        Ok(Self { path, connection, quarantined, most_rows: MOST_ROWS })
     }
 
     /// Opens the user's own, at [`crate::user_path`].
@@ -61,10 +63,10 @@ impl History {
     /// # Errors
     /// As [`History::open`], and [`Error::NoPlace`].
     pub fn user() -> Result<Self> {
-        Self::open(&place::user_path()?)
+        Self::open(&file::user_path()?)
     }
 
-    /// Opens a file only to read it: none where there is none, and a damaged one stays where it is.
+    /// Opens a file only to read it; none if it is missing. A damaged one stays where it is.
     ///
     /// # Errors
     /// As [`History::open`], and [`Error::Corrupt`].
@@ -74,7 +76,7 @@ impl History {
             return Ok(None);
         }
         let connection = connect(&path)?;
-        Ok(Some(Self { path, connection, put_aside: Vec::new(), most_rows: MOST_ROWS }))
+        Ok(Some(Self { path, connection, quarantined: Vec::new(), most_rows: MOST_ROWS }))
     }
 
     /// The file.
@@ -82,13 +84,14 @@ impl History {
         &self.path
     }
 
-    /// Where damaged files went since this was last asked, to be told to the user.
-    pub fn take_put_aside(&mut self) -> Vec<PathBuf> {
-        mem::take(&mut self.put_aside)
+    /// The paths of files quarantined since the last call, for the user.
+    pub fn take_quarantined(&mut self) -> Vec<PathBuf> {
+        mem::take(&mut self.quarantined)
     }
 
-    /// Keeps the record of a decode that ended, made on the device with this fingerprint; one without an outcome has failed. Now and then what is older
-    /// than the newest [`MOST_ROWS`] is removed. A file found damaged here is put aside, as in [`History::open`].
+    /// Adds the record of a decode that ended, made on the device with this fingerprint; one
+    /// without an outcome has failed. Now and then all but the newest [`MOST_ROWS`] are removed. A
+    /// file found damaged here is quarantined, as in [`History::open`].
     ///
     /// # Errors
     /// [`Error::TooLarge`], or SQLite can't write.
@@ -98,14 +101,14 @@ impl History {
         if bytes > MOST_RECORD_BYTES {
             return Err(Error::TooLarge { bytes, most: MOST_RECORD_BYTES });
         }
-        self.healed(|history| history.insert(device, record, &text))
+        self.retry_on_damage(|history| history.insert(device, record, &text))
     }
 
     fn insert(&mut self, device: &str, record: &Record, text: &str) -> Result<()> {
         let sqlite = |cause| Error::sqlite(&self.path, cause);
         let Record { request, plan, outcome, .. } = record;
         let tile = plan.space.tile();
-        // A record of ours has a time; whatever else claims to be one is taken as made now.
+        // Records of this program have a valid time; any other record counts as made now.
         let time = humantime::parse_rfc3339(&record.time).unwrap_or_else(|_| SystemTime::now());
         let space = plan.space.to_string();
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sqlite)?;
@@ -141,15 +144,15 @@ impl History {
         transaction.commit().map_err(sqlite)
     }
 
-    /// Does it once more with a new file where this one turns out to be damaged.
-    pub(crate) fn healed<T>(&mut self, mut work: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
+    /// Retries once with a new file if this one turns out to be damaged.
+    pub(crate) fn retry_on_damage<T>(&mut self, mut work: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
         match work(self) {
             Err(Error::Corrupt { .. }) => {
-                // Closed before it is moved.
+                // Closed before it is renamed.
                 self.connection =
                     Connection::open_in_memory().map_err(|cause| Error::Sqlite { path: self.path.clone(), cause })?;
-                self.put_aside.extend(aside::put_aside(&self.path)?);
-                self.connection = begin(&self.path, &mut self.put_aside)?;
+                self.quarantined.extend(quarantine::quarantine(&self.path)?);
+                self.connection = connect_or_quarantine(&self.path, &mut self.quarantined)?;
                 work(self)
             }
             done => done,
@@ -158,19 +161,19 @@ impl History {
 }
 
 fn connect(path: &Path) -> Result<Connection> {
-    let _held = place::hold(path, Hold::Still)?;
+    let _held = file::lock_folder(path, LockMode::Shared)?;
     schema::connect(path)
 }
 
-/// Connects to a file, made where it is missing, with damaged ones put aside.
-fn begin(path: &Path, put_aside: &mut Vec<PathBuf>) -> Result<Connection> {
+/// Connects to a file, created if it is missing, with damaged ones quarantined.
+fn connect_or_quarantine(path: &Path, quarantined: &mut Vec<PathBuf>) -> Result<Connection> {
     let mut tries = 0;
     loop {
-        place::make(path)?;
+        file::create_empty(path)?;
         tries += 1;
         match connect(path) {
-            Err(Error::Corrupt { .. }) if tries < MOST_TRIES => put_aside.extend(aside::put_aside(path)?),
-            // Another process puts it aside just now.
+            Err(Error::Corrupt { .. }) if tries < MOST_TRIES => quarantined.extend(quarantine::quarantine(path)?),
+            // Another process is quarantining it.
             Err(Error::Sqlite { cause, .. })
                 if tries < MOST_TRIES && cause.sqlite_error_code() == Some(ErrorCode::CannotOpen) => {}
             done => return done,

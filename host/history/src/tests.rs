@@ -103,9 +103,9 @@ fn picture(second: u32, tile: u32) -> Record {
     record(second, [1, 1, 512, 512], tile)
 }
 
-struct Place(TempDir);
+struct TestFolder(TempDir);
 
-impl Place {
+impl TestFolder {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -124,8 +124,8 @@ impl Place {
     }
 }
 
-/// The seconds of what a policy is told, which tell the records apart.
-fn told(history: &mut History, record: &Record, most: u32) -> Vec<u128> {
+/// The seconds of the trials that a policy gets, which tell the records apart.
+fn trial_seconds(history: &mut History, record: &Record, most: u32) -> Vec<u128> {
     let model = model_fingerprint(&record.request.model);
     let query = Query { device: DEVICE, model: &model, stage: record.stage(), request: &record.request };
     let trials = history.trials(&query, most).unwrap();
@@ -134,7 +134,7 @@ fn told(history: &mut History, record: &Record, most: u32) -> Vec<u128> {
 
 #[test]
 fn what_is_kept_comes_back_newest_first_and_only_the_user_can_read_it() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let mut history = place.open();
     let records = [picture(10, 0), picture(30, 256), picture(20, 256)];
     for record in &records {
@@ -153,7 +153,7 @@ fn what_is_kept_comes_back_newest_first_and_only_the_user_can_read_it() {
 
 #[test]
 fn policies_are_told_of_this_device_and_model_at_about_this_size() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let mut history = place.open();
     let asked = picture(0, 0);
     let mut other_model = picture(1, 0);
@@ -164,20 +164,21 @@ fn policies_are_told_of_this_device_and_model_at_about_this_size() {
     for record in [other_model, failed] {
         history.append(DEVICE, &record).unwrap();
     }
-    assert_eq!(told(&mut history, &asked, 9), []);
-    // A quarter and four times the output are still about this size, whatever it consists of; one more row of pixels is not.
+    assert_eq!(trial_seconds(&mut history, &asked, 9), []);
+    // A quarter and four times the output are still about this size, whatever its axes; one more
+    // row of pixels is not.
     let sizes = [[1, 1, 256, 256], [4, 1, 512, 512], [1, 4, 512, 512], [1, 1, 255, 256], [4, 1, 513, 512]];
     for (second, size) in sizes.into_iter().enumerate() {
         history.append(DEVICE, &record(second as u32 + 10, size, 64 * second as u32)).unwrap();
     }
-    assert_eq!(told(&mut history, &asked, 9), [12, 11, 10]);
-    assert_eq!(told(&mut history, &asked, 2), [12, 11]);
-    assert_eq!(told(&mut history, &asked, 0), []);
+    assert_eq!(trial_seconds(&mut history, &asked, 9), [12, 11, 10]);
+    assert_eq!(trial_seconds(&mut history, &asked, 2), [12, 11]);
+    assert_eq!(trial_seconds(&mut history, &asked, 0), []);
 }
 
 #[test]
 fn a_plan_is_told_of_by_its_newest_runs_and_few_of_long_ago() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let mut history = place.open();
     for second in 1..=40 {
         history.append(DEVICE, &picture(second, 256)).unwrap();
@@ -199,7 +200,7 @@ fn a_plan_is_told_of_by_its_newest_runs_and_few_of_long_ago() {
 
 #[test]
 fn a_policy_s_question_is_answered_from_the_index_alone() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let history = place.open();
     let plan = |query: &str, values: &[&dyn rusqlite::ToSql]| -> Vec<String> {
         let mut statement = history.connection.prepare(&format!("EXPLAIN QUERY PLAN {query}")).unwrap();
@@ -215,30 +216,31 @@ fn a_policy_s_question_is_answered_from_the_index_alone() {
 
 #[test]
 fn encodes_and_decodes_are_not_told_of_each_other() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let mut history = place.open();
     let staged = |second, stage: Option<&str>| {
         let mut record = picture(second, 0);
         record.request.hints.extend(stage.map(|stage| Hint { name: "stage".into(), value: stage.into() }));
         record
     };
-    // From before there were stages, and of either.
+    // Records without a stage, and of either.
     let records = [staged(1, None), staged(2, Some("decode")), staged(3, Some("encode"))];
     for record in &records {
         history.append(DEVICE, record).unwrap();
     }
     let [old, decode, encode] = &records;
-    assert_eq!(told(&mut history, encode, 9), [3]);
-    assert_eq!(told(&mut history, decode, 9), [2, 1]);
-    assert_eq!(told(&mut history, old, 9), [2, 1]);
+    assert_eq!(trial_seconds(&mut history, encode, 9), [3]);
+    assert_eq!(trial_seconds(&mut history, decode, 9), [2, 1]);
+    assert_eq!(trial_seconds(&mut history, old, 9), [2, 1]);
 }
 
 #[test]
 fn processes_at_once_lose_nothing_and_readers_never_fail() {
     const WRITERS: u32 = 4;
     const EACH: u32 = 200;
-    let place = &Place::new();
-    // Counts strong references: one for each writer that is still at work, whether it ends well or not.
+    let place = &TestFolder::new();
+    // Counts strong references: one for each writer that is still at work, whether it ends well or
+    // not.
     let working = Arc::new(());
     // Each opens for itself, the first ones at the same moment, when there is no file yet.
     thread::scope(|scope| {
@@ -260,7 +262,7 @@ fn processes_at_once_lose_nothing_and_readers_never_fail() {
                     let count = history.count(&Filter::default()).unwrap();
                     assert!(count >= seen);
                     seen = count;
-                    told(&mut history, &picture(0, 0), 8);
+                    trial_seconds(&mut history, &picture(0, 0), 8);
                     history.newest(&Filter::default(), 20).unwrap();
                 }
             });
@@ -275,7 +277,7 @@ fn processes_at_once_lose_nothing_and_readers_never_fail() {
 
 #[test]
 fn only_the_newest_are_kept() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let mut history = place.open();
     assert_eq!(history.most_rows, 20_000);
     history.most_rows = 10;
@@ -289,7 +291,7 @@ fn only_the_newest_are_kept() {
 
 #[test]
 fn filters_hold_together_and_clear_removes_what_they_match() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let mut history = place.open();
     for second in 0..8 {
         let mut record = picture(second, 0);
@@ -335,7 +337,7 @@ fn filters_hold_together_and_clear_removes_what_they_match() {
 
 #[test]
 fn what_cannot_be_read_is_counted_and_what_is_too_large_refused() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let mut history = place.open();
     for second in 0..3 {
         history.append(DEVICE, &picture(second, second * 64)).unwrap();
@@ -344,7 +346,7 @@ fn what_cannot_be_read_is_counted_and_what_is_too_large_refused() {
     let listing = history.newest(&Filter::default(), 20).unwrap();
     assert_eq!((listing.entries.len(), listing.unreadable), (2, 1));
     assert_eq!(history.export(&Filter::default(), &mut Vec::new()).unwrap(), Exported { records: 2, unreadable: 1 });
-    assert_eq!(told(&mut history, &picture(0, 0), 8), [2, 0]);
+    assert_eq!(trial_seconds(&mut history, &picture(0, 0), 8), [2, 0]);
     let mut record = picture(0, 0);
     record.plan.reason = "x".repeat(MOST_RECORD_BYTES);
     assert!(matches!(history.append(DEVICE, &record), Err(Error::TooLarge { .. })));
@@ -388,7 +390,7 @@ proptest! {
         record.policy.name = texts[2].clone();
         record.request.model.family = texts[3].clone();
         record.device.name = texts[4].clone();
-        let place = Place::new();
+        let place = TestFolder::new();
         let mut history = place.open();
         history.append(&texts[5], &record).unwrap();
         let listing = history.newest(&Filter { policy: Some(texts[2].clone()), ..Filter::default() }, 1).unwrap();

@@ -47,7 +47,7 @@ impl History {
     /// # Errors
     /// SQLite can't read.
     pub fn trials(&mut self, query: &Query<'_>, most: u32) -> Result<Vec<Record>> {
-        self.healed(|history| history.trials_now(query, most))
+        self.retry_on_damage(|history| history.trials_now(query, most))
     }
 
     fn trials_now(&self, query: &Query<'_>, most: u32) -> Result<Vec<Record>> {

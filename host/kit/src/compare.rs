@@ -1,7 +1,8 @@
-//! Where two policies decide differently, and what the estimates say the difference is worth.
+//! Comparison of two policies' decisions, and of their predicted costs.
 //!
-//! Each request is decided by fresh instances, so that nothing depends on the order. Only plans as they would be carried out are
-//! compared, after the host's checks: reasons may differ. A recovery is compared as long as both policies were asked the same.
+//! Each request is decided by fresh instances, so that nothing depends on the order. Only plans
+//! after the host's checks are compared: reasons may differ. A recovery is compared as long as both
+//! policies got the same input.
 
 mod facts;
 mod records;
@@ -18,10 +19,10 @@ use facts::Priced;
 pub use facts::Pricing;
 pub use records::{RecordedRequest, read};
 
-/// Why policies can't be compared.
+/// The reason why policies can't be compared.
 #[derive(Debug, Error)]
 pub enum CompareError {
-    /// A policy can't be put to work.
+    /// A policy can't be loaded.
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// The records can't be read.
@@ -29,15 +30,15 @@ pub enum CompareError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A line is no record.
+    /// A line is not a record.
     #[error("records {}: {damage}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Which line, and what is wrong with it.
+        /// The line, and its fault.
         damage: Damage,
     },
     /// There is nothing to compare on.
@@ -62,33 +63,33 @@ pub struct Contender<'a> {
 pub struct Field {
     /// Its name in the plan.
     pub name: &'static str,
-    /// What A says.
+    /// A's value.
     pub a: String,
-    /// What B says.
+    /// B's value.
     pub b: String,
 }
 
-/// What one of the policies decided.
+/// A policy's decision.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Side {
-    /// What would be carried out.
+    /// The plan after checking.
     pub plan: Plan,
-    /// Set where it is the host's default.
+    /// Set if it is the fallback's.
     pub fallback: Option<Fallback>,
-    /// What that is expected to cost; null where it can't be said.
+    /// Its predicted cost; null if unknown.
     pub estimate: Option<Cost>,
-    /// Whether that is within the memory limit.
+    /// True if that is within the memory limit.
     pub fits: Option<bool>,
-    /// Where the price comes from.
+    /// The source of the price.
     pub pricing: Pricing,
 }
 
 /// A request that is decided differently.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// Which request.
+    /// The request.
     pub request: String,
-    /// In which call.
+    /// The call.
     pub call: Call,
     /// The parts of the plan that differ.
     pub fields: Vec<Field>,
@@ -102,9 +103,9 @@ pub struct Difference {
     pub memory_ratio: Option<f64>,
 }
 
-/// What all differences together are worth, where both plans have a price.
+/// The sum of all differences whose plans both have a price.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Worth {
+pub struct DifferenceTotals {
     /// Differences with both prices.
     pub priced: u32,
     /// Milliseconds of A's plans together, and of B's.
@@ -129,12 +130,12 @@ pub struct Worth {
     pub only_b_over_limit: u32,
 }
 
-/// How many of the plans compared had their price from where.
+/// The number of compared plans by the source of their price.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Prices {
     /// From the records.
     pub recorded: u32,
-    /// By formula, scaled to what a record says of other plans.
+    /// By formula, scaled by the record's prices of other plans.
     pub scaled: u32,
     /// By formula.
     pub formula: u32,
@@ -143,9 +144,9 @@ pub struct Prices {
 /// Two policies beside each other.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// Who A is.
+    /// A's identity.
     pub a: PolicyIdentity,
-    /// Who B is.
+    /// B's identity.
     pub b: PolicyIdentity,
     /// `golden`, or the file of the records.
     pub requests_from: String,
@@ -153,11 +154,11 @@ pub struct Comparison {
     pub requests: u32,
     /// Decisions that were compared.
     pub compared: u32,
-    /// Those that are alike.
+    /// Equal decisions.
     pub alike: u32,
-    /// What the differences are worth.
-    pub worth: Worth,
-    /// Where the prices of differing plans come from.
+    /// The sum of the differences.
+    pub worth: DifferenceTotals,
+    /// The sources of the prices of differing plans.
     pub prices: Prices,
     /// The differences, in the order of the requests.
     pub differences: Vec<Difference>,
@@ -166,7 +167,7 @@ pub struct Comparison {
 /// Compares two policies on the golden set.
 ///
 /// # Errors
-/// [`CompareError::Policy`] where one can't be put to work.
+/// [`CompareError::Policy`] if one can't be loaded.
 pub fn on_golden(a: Contender<'_>, b: Contender<'_>) -> Result<Comparison, CompareError> {
     let requests = golden::set();
     let both = [a, b].map(|contender| contender.patient(requests.len()));
@@ -183,7 +184,7 @@ pub fn on_golden(a: Contender<'_>, b: Contender<'_>) -> Result<Comparison, Compa
         let facts = Priced::by_formula(golden.costs());
         let mut told_alike = true;
         for (one, other) in first?.into_iter().zip(second?) {
-            // From here on they were told different things: what failed, or what came of another plan.
+            // The inputs differ from here on: the failure, or the result of another plan.
             if one.attempts != other.attempts || !told_alike {
                 break;
             }
@@ -195,13 +196,13 @@ pub fn on_golden(a: Contender<'_>, b: Contender<'_>) -> Result<Comparison, Compa
         }
         both.iter().try_for_each(LoadedPolicy::check_patience)?;
     }
-    Ok(comparison.summed())
+    Ok(comparison.sum_up())
 }
 
 /// Compares two policies on recorded requests; `from` names them in the comparison.
 ///
 /// # Errors
-/// [`CompareError::Policy`] where one can't be put to work.
+/// [`CompareError::Policy`] if one can't be loaded.
 pub fn on_records(
     a: Contender<'_>,
     b: Contender<'_>,
@@ -224,11 +225,11 @@ pub fn on_records(
         both.iter().try_for_each(LoadedPolicy::check_patience)?;
         comparison.add(&recorded.name, call, request.memory_limit, &costs, one, other);
     }
-    Ok(comparison.summed())
+    Ok(comparison.sum_up())
 }
 
 impl Contender<'_> {
-    /// The policy with as much processor time as so many requests may take.
+    /// The policy with processor time for this number of requests.
     fn patient(&self, requests: usize) -> LoadedPolicy {
         self.policy.clone().within(self.policy.inspection().limits.patience(requests))
     }
@@ -246,7 +247,7 @@ impl Comparison {
             requests: 0,
             compared: 0,
             alike: 0,
-            worth: Worth::default(),
+            worth: DifferenceTotals::default(),
             prices: Prices::default(),
             differences: Vec::new(),
         })
@@ -278,8 +279,8 @@ impl Comparison {
         self.differences.push(Difference { request: request.into(), call, fields, a, b, time_ratio, memory_ratio });
     }
 
-    fn summed(mut self) -> Self {
-        let mut worth = Worth::default();
+    fn sum_up(mut self) -> Self {
+        let mut worth = DifferenceTotals::default();
         for Difference { a, b, .. } in &self.differences {
             if let (Some(one), Some(other)) = (&a.estimate, &b.estimate) {
                 worth.priced += 1;

@@ -1,5 +1,5 @@
-//! A policy's project: begun from a template in one of four languages, and built by that language's own tool-chain into a component that
-//! fits the contract.
+//! A policy's project: created from a template in one of four languages, and built by that
+//! language's own tool-chain into a component of the contract.
 
 mod build;
 mod create;
@@ -12,11 +12,11 @@ use std::{fmt, path::Path, str::FromStr};
 
 use serde::Serialize;
 
-pub use build::{Built, Wanted, build};
+pub use build::{BuildOptions, Built, build};
 pub use create::{Created, create};
 pub use error::ProjectError;
 
-/// A language that policies can be written in here.
+/// A language of policy projects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Language {
@@ -30,9 +30,9 @@ pub enum Language {
     Js,
 }
 
-/// Name on the command line, name for people, the file that tells its projects, and the memory that its policies have to be granted beyond
-/// a policy's own.
-struct Facts {
+/// Name on the command line, name for people, the file that identifies its projects, and the memory
+/// that its policies need beyond a policy's own.
+struct LanguageFacts {
     language: Language,
     word: &'static str,
     title: &'static str,
@@ -40,17 +40,17 @@ struct Facts {
     memory_bytes: Option<usize>,
 }
 
-const FACTS: [Facts; 4] = [
-    Facts { language: Language::Rust, word: "rust", title: "Rust", marker: "Cargo.toml", memory_bytes: None },
-    Facts { language: Language::C, word: "c", title: "C", marker: "sdk/tilewright.h", memory_bytes: None },
-    Facts {
+const FACTS: [LanguageFacts; 4] = [
+    LanguageFacts { language: Language::Rust, word: "rust", title: "Rust", marker: "Cargo.toml", memory_bytes: None },
+    LanguageFacts { language: Language::C, word: "c", title: "C", marker: "sdk/tilewright.h", memory_bytes: None },
+    LanguageFacts {
         language: Language::Python,
         word: "python",
         title: "Python",
         marker: "app.py",
         memory_bytes: Some(64 << 20),
     },
-    Facts {
+    LanguageFacts {
         language: Language::Js,
         word: "js",
         title: "JavaScript",
@@ -60,7 +60,7 @@ const FACTS: [Facts; 4] = [
 ];
 
 impl Language {
-    /// Every language, as it is written on the command line.
+    /// The names of all languages on the command line.
     pub fn words() -> [&'static str; 4] {
         FACTS.map(|facts| facts.word)
     }
@@ -70,10 +70,10 @@ impl Language {
         self.facts().title
     }
 
-    /// Finds out what a project is written in.
+    /// Detects the language of a project.
     ///
     /// # Errors
-    /// [`ProjectError::NoProject`] where nothing tells.
+    /// [`ProjectError::NoProject`] if no file identifies one.
     pub fn of(project: &Path) -> Result<Self, ProjectError> {
         let found = FACTS.iter().find(|facts| project.join(facts.marker).is_file());
         found.map(|facts| facts.language).ok_or_else(|| ProjectError::NoProject {
@@ -82,12 +82,13 @@ impl Language {
         })
     }
 
-    /// The memory that a policy in it has to be granted, in bytes, where a policy's usual share is too little.
+    /// The memory that its policies have to be granted, in bytes, if a policy's usual limit is too
+    /// low.
     pub fn memory_bytes(self) -> Option<usize> {
         self.facts().memory_bytes
     }
 
-    fn facts(self) -> &'static Facts {
+    fn facts(self) -> &'static LanguageFacts {
         let facts = FACTS.iter().find(|facts| facts.language == self);
         facts.unwrap_or(&FACTS[0])
     }

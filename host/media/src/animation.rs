@@ -18,7 +18,7 @@ use crate::{
     picture,
 };
 
-/// How many of a frame's pixels NeuQuant learns its colours from, and the smallest part of them that is still looked at.
+/// The number of a frame's pixels that NeuQuant learns its colours from.
 const SAMPLES: usize = 40_000;
 const SPARSEST: usize = 10;
 
@@ -43,7 +43,7 @@ impl Gif {
         Ok(Self { encoder, rate })
     }
 
-    /// What becomes of a rate that GIF can't hold.
+    /// A note on a rate that GIF can't hold.
     pub fn note(rate: Rate) -> Option<String> {
         (rate.per_second() > 100.0 / SHORTEST as f64)
             .then(|| format!("GIF holds at most 50 frames per second: it plays slower than at {rate}"))
@@ -76,9 +76,10 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Counts the frames and adds up their durations without unpacking one; none for a picture that does not move.
+    /// Counts the frames and adds up their durations without unpacking one; none for a still
+    /// picture.
     pub fn open(path: &Path, format: ImageFormat) -> Result<Option<Self>> {
-        let Some(Begun { shape, rate, frames }) = begin(path, format)? else { return Ok(None) };
+        let Some(ParsedAnimation { shape, rate, frames }) = begin(path, format)? else { return Ok(None) };
         Ok(Some(Self { path: path.to_owned(), frames: frames?, shape, rate }))
     }
 
@@ -106,17 +107,17 @@ pub(crate) struct Extent {
     pub too_large: Option<Error>,
 }
 
-/// Looks at an animation without reading its frames; none for a picture that does not move.
+/// Reads the headers of an animation, not its frames; none for a still picture.
 pub(crate) fn look(path: &Path, format: ImageFormat) -> Result<Option<Extent>> {
     let begun = begin(path, format)?;
-    Ok(begun.map(|Begun { shape, rate, frames }| Extent { shape, rate, too_large: frames.err() }))
+    Ok(begun.map(|ParsedAnimation { shape, rate, frames }| Extent { shape, rate, too_large: frames.err() }))
 }
 
 /// The mean rate, to the thousandth: delays are rounded to hundredths or thousandths of a second.
 fn rate(count: usize, milliseconds: f64) -> Option<Rate> {
     let thousandths = (count as f64 * 1e6 / milliseconds).round();
     let whole = (thousandths / 1000.0).round();
-    // What rounding alone can explain is taken for a whole rate.
+    // A deviation that rounding alone explains counts as a whole rate.
     let near = (count as f64 * 1000.0 / whole - milliseconds).abs() <= 10.0;
     let (numerator, denominator) = if near { (whole, 1) } else { (thousandths, 1000) };
     (numerator.is_finite() && numerator >= 1.0).then(|| Rate::new(numerator as u32, denominator))?
@@ -183,14 +184,14 @@ fn webp_timing(path: &Path) -> Result<Timing> {
 }
 
 /// An animation whose headers were read.
-struct Begun {
+struct ParsedAnimation {
     shape: Shape,
     rate: Option<Rate>,
     /// The frames, unless they are too large.
     frames: Result<image::Frames<'static>>,
 }
 
-fn begin(path: &Path, format: ImageFormat) -> Result<Option<Begun>> {
+fn begin(path: &Path, format: ImageFormat) -> Result<Option<ParsedAnimation>> {
     let damaged = |error| Error::read(path, picture::one_line(&error));
     let fits = |(width, height)| budget::check(path, width, height, budget::ANIMATED);
     let file = picture::open(path)?;
@@ -212,5 +213,5 @@ fn begin(path: &Path, format: ImageFormat) -> Result<Option<Begun>> {
     }
     let shape = Shape { samples: 1, frames: timing.count, width, height, channels: 3 };
     let rate = rate(timing.count, timing.milliseconds);
-    Ok(Some(Begun { shape, rate, frames: timing.too_large.map_or(frames, Err) }))
+    Ok(Some(ParsedAnimation { shape, rate, frames: timing.too_large.map_or(frames, Err) }))
 }

@@ -1,27 +1,29 @@
-//! The memory that reading a picture takes, checked beforehand: a few bytes of a file can stand for gigabytes of
-//! pixels.
+//! The memory that reading a picture takes, checked beforehand: a few bytes of a file can stand for
+//! gigabytes of pixels.
 
 use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// The most memory that one picture or frame may take while it is read: enough for 8192 by 8192 pixels of 16 bits.
+/// The most memory that one picture or frame may take while it is read: enough for 8192 by 8192
+/// pixels of 16 bits.
 const MOST_BYTES: u64 = 5 << 28;
 
 /// The longest file of a picture, in bytes; some readers take it into memory whole.
 pub(crate) const MOST_FILE: u64 = 1 << 29;
 
-/// The most memory for a PNG's data beside the pixels, such as colour profiles and texts, all of which may be packed.
+/// The most memory for a PNG's data beside the pixels, such as colour profiles and texts, all of
+/// which may be packed.
 pub(crate) const MOST_BESIDE: u64 = 64 << 20;
 
 /// Bytes of a pixel of three values as f32, in which every reader ends.
 pub(crate) const FRAME: u64 = 12;
 
-/// Bytes of a pixel of an animation while it is read: the canvas, the frame laid on it and the copy that is given out,
-/// in four values each, the same in three values, and these as f32.
+/// Bytes of a pixel of an animation while it is read: the canvas, the frame laid on it and the copy
+/// that is given out, in four values each, the same in three values, and these as f32.
 pub(crate) const ANIMATED: u64 = 4 + 4 + 4 + 3 + FRAME;
 
-/// Refuses a picture or frame without pixels, or with more than the budget allows at so many bytes each.
+/// Refuses a picture or frame without pixels, or with more than the budget allows.
 pub(crate) fn check(path: &Path, width: u32, height: u32, bytes_per_pixel: u64) -> Result<()> {
     if width == 0 || height == 0 {
         return Err(Error::input(path, "its frames have no pixels"));
@@ -41,7 +43,7 @@ pub(crate) fn check(path: &Path, width: u32, height: u32, bytes_per_pixel: u64) 
     Ok(())
 }
 
-/// The most pixels that the budget allows at so many bytes each.
+/// The most pixels that the budget allows.
 pub(crate) fn most_pixels(bytes_per_pixel: u64) -> u64 {
     MOST_BYTES / bytes_per_pixel
 }

@@ -1,5 +1,5 @@
-//! Clips into files, a frame at a time. Until the end there is nothing under the final names; a writer that is dropped before it
-//! leaves nothing at all, and no ffmpeg.
+//! Clips into files, a frame at a time. All files of a clip get their final names together, at the
+//! end. A writer that is dropped before removes its files and ends its ffmpeg.
 
 use std::{
     fs::{self, File},
@@ -21,7 +21,7 @@ use crate::{
     webp::Animation,
 };
 
-/// Writes clips [N, C, T, H, W] as their frames come.
+/// Writes clips [N, C, T, H, W] as their frames arrive.
 pub struct ClipWriter {
     output: Output,
     shape: Shape,
@@ -29,7 +29,7 @@ pub struct ClipWriter {
     texts: Texts,
     names: Vec<PathBuf>,
     notes: Vec<String>,
-    /// Frames that each sample has.
+    /// The frames of each sample so far.
     done: Vec<usize>,
     form: Form,
 }
@@ -51,11 +51,12 @@ enum Track {
 }
 
 impl ClipWriter {
-    /// Begins clips of this shape. Texts go into the tags of a video, the EXIF of a WebP, the metadata of a safetensors
-    /// file and the first PNG of a folder; a note names those that have no place.
+    /// Begins clips of this shape. Texts go into the tags of a video, the EXIF of a WebP, the
+    /// metadata of a safetensors file and the first PNG of a folder; a note names those that have
+    /// no place.
     ///
     /// # Errors
-    /// As [`Output::check`]; [`Error::Write`] where the disk is too full already.
+    /// As [`Output::check`]; [`Error::Write`] if the disk is already too full.
     pub fn begin(output: &Output, shape: Shape, rate: Rate, texts: &Texts) -> Result<Self> {
         output.check(&shape)?;
         let names = output.names(shape.samples);
@@ -82,16 +83,17 @@ impl ClipWriter {
         Ok(Self { output: output.clone(), shape, rate, texts: texts.clone(), names, notes, done, form })
     }
 
-    /// What the format made of the clip, for the user.
+    /// The changes that the format made to the clip, for the user.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Takes a frame. Those of one sample come in order; samples may come one after the other or in turns. May wait for ffmpeg.
+    /// Adds a frame. The frames of one sample come in order; samples may come one after the other
+    /// or interleaved. May wait for ffmpeg.
     ///
     /// # Errors
-    /// [`Error::Frame`] for one of another shape or out of turn, [`Error::Write`] or [`Error::Ffmpeg`] where writing fails. After
-    /// an error the writer is of no further use.
+    /// [`Error::Frame`] for a frame of another shape or out of order, [`Error::Write`] or
+    /// [`Error::Ffmpeg`] if writing fails. The writer is of no further use after an error.
     pub fn frame(&mut self, sample: usize, index: usize, frame: &Frame) -> Result<()> {
         let next = self.done.get(sample).copied().filter(|&next| next < self.shape.frames);
         if let Some(reason) = self.shape.objection(sample, index, next, frame) {
@@ -118,10 +120,11 @@ impl ClipWriter {
         Ok(())
     }
 
-    /// Gives everything its final name; gives the names of files and folders.
+    /// Returns all files and folders their final names, and returns those.
     ///
     /// # Errors
-    /// [`Error::Frame`] where frames are missing, else [`Error::Write`]; what has no final name yet is removed.
+    /// [`Error::Frame`] if frames are missing, else [`Error::Write`]; files without a final name
+    /// are removed.
     pub fn finish(self) -> Result<Vec<PathBuf>> {
         if let Some(sample) = self.done.iter().position(|&done| done < self.shape.frames) {
             let reason = "it never came".to_owned();
@@ -151,7 +154,7 @@ impl Track {
             });
         }
         if format == Format::Folder {
-            // A folder that is there may be on another disk than the one it is in.
+            // An existing folder may be on another disk than its parent.
             let fresh = !name.is_dir();
             let frames =
                 temporary_folder(if fresh { folder_of(name) } else { name }).map_err(|error| failed(error.into()))?;
@@ -194,7 +197,7 @@ impl Track {
         written.map_err(|cause| Error::Write { path: name.to_owned(), source: cause })
     }
 
-    /// The last frame is in.
+    /// Ends the file after its last frame.
     fn end(&mut self, name: &Path) -> Result<()> {
         let ended = match self {
             Track::Picture(_) | Track::Folder { .. } => Ok(()),

@@ -1,4 +1,4 @@
-//! What can go wrong with a picture or clip, named to the file.
+//! Errors of reading and writing pictures and clips, each with its file.
 
 use std::{error::Error as StdError, io, path::PathBuf};
 
@@ -10,15 +10,15 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A cause of any type.
 pub(crate) type Cause = Box<dyn StdError + Send + Sync>;
 
-/// Why a file can't be read or written. Each is one line: what, where, what to do.
+/// The reason why a file can't be read or written. Each is one line: what, where, what to do.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// The path asked for can't be an output.
+    /// The path can't be an output.
     #[error("{path}: {reason}")]
     Output {
         /// The path.
         path: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// The fault, and the remedy.
         reason: String,
     },
     /// The output's folder can't be written.
@@ -29,10 +29,10 @@ pub enum Error {
         /// The system's reason.
         cause: io::Error,
     },
-    /// A program that the format needs is not there.
+    /// A program that the format needs is missing.
     #[error("{reason}")]
     Tool {
-        /// What is needed for what, and what to do.
+        /// The program, its purpose, and the remedy.
         reason: String,
     },
     /// Writing failed.
@@ -43,17 +43,17 @@ pub enum Error {
         /// The reason.
         source: Cause,
     },
-    /// ffmpeg failed or ended before its time.
+    /// ffmpeg failed or ended too early.
     #[error("{path}: ffmpeg failed: {reason}")]
     Ffmpeg {
-        /// The file that it was to write or read.
+        /// The file that ffmpeg was to write or read.
         path: PathBuf,
-        /// The last line that it said, or how it ended.
+        /// The last line of ffmpeg's messages, or its exit status.
         reason: String,
-        /// Whether it was to read.
+        /// True if it was to read.
         reading: bool,
     },
-    /// A frame has another shape than its clip, or comes out of turn.
+    /// A frame has another shape than its clip, or comes out of order.
     #[error("{path}: frame {index} of sample {sample}: {reason}")]
     Frame {
         /// The file or journal.
@@ -62,7 +62,7 @@ pub enum Error {
         sample: usize,
         /// From 0.
         index: usize,
-        /// What it is, and what was expected.
+        /// The frame's properties, and the expected ones.
         reason: String,
     },
     /// A file can't be opened or read.
@@ -73,22 +73,22 @@ pub enum Error {
         /// The reason.
         source: Cause,
     },
-    /// A file can be read, but is not what is wanted.
+    /// A file can be read, but is not of the expected kind.
     #[error("{path}: {reason}")]
     Input {
         /// The file.
         path: PathBuf,
-        /// What it is instead, and what to do.
+        /// The kind of file that it is, and the remedy.
         reason: String,
     },
-    /// A journal is of another job.
+    /// The journal belongs to another job.
     #[error(
         "{path}: was begun with another {what}: delete this folder to start anew, or use what the decode was begun with"
     )]
     Job {
         /// The journal's folder.
         path: PathBuf,
-        /// What differs.
+        /// The difference.
         what: String,
     },
     /// Another process uses the journal.
@@ -97,7 +97,7 @@ pub enum Error {
         /// The journal's folder.
         path: PathBuf,
     },
-    /// A text is no frame rate.
+    /// A text that is not a frame rate.
     #[error("{text}: a frame rate such as 24, 23.976 or 30000/1001 is expected, of at most 1000")]
     Rate {
         /// The text.
@@ -106,7 +106,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the arguments or inputs are wrong, rather than the work.
+    /// True if the arguments or inputs are wrong, false if the work failed.
     pub fn is_input(&self) -> bool {
         match self {
             Error::Write { .. } | Error::Frame { .. } => false,
@@ -132,8 +132,8 @@ impl Error {
     }
 }
 
-impl From<tilewright_outputs::Refused> for Error {
-    fn from(refused: tilewright_outputs::Refused) -> Self {
+impl From<tilewright_outputs::OutputRefused> for Error {
+    fn from(refused: tilewright_outputs::OutputRefused) -> Self {
         Error::Output { path: refused.path, reason: refused.reason }
     }
 }

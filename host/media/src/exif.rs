@@ -1,12 +1,13 @@
-//! Texts in EXIF, as ComfyUI writes them into WebP: `keyword:text` in ASCII tags of the first directory, the prompt in
-//! Model and the workflow in Make (comfyanonymous/ComfyUI, comfy_extras/nodes_images.py, `SaveAnimatedWEBP`). Its front
-//! end takes any tag of text.
+//! Texts in EXIF, as ComfyUI writes them into WebP: `keyword:text` in ASCII tags of the first
+//! directory, the prompt in Model and the workflow in Make (comfyanonymous/ComfyUI,
+//! comfy_extras/nodes_images.py, `SaveAnimatedWEBP`). Its front end takes any tag of text.
 
 use serde::de::IgnoredAny;
 
 use crate::picture::{Texts, is_keyword};
 
-/// The most bytes that fit a JPEG: a segment counts its length in 16 bits and begins with `Exif\0\0`.
+/// The most bytes that fit a JPEG: a segment counts its length in 16 bits and begins with
+/// `Exif\0\0`.
 pub(crate) const MOST_IN_JPEG: usize = 65_535 - 2 - PREFIX.len();
 /// The most bytes elsewhere: more than any workflow takes.
 pub(crate) const MOST: usize = 1 << 30;
@@ -16,18 +17,19 @@ const PREFIX: &[u8] = b"Exif\0\0";
 
 const MAKE: u16 = 0x010f;
 const MODEL: u16 = 0x0110;
-/// Tags of text for keywords without a tag by convention: ImageDescription, DocumentName, Software, HostComputer,
-/// Artist, Copyright.
+/// Tags of text for keywords without a tag by convention: ImageDescription, DocumentName, Software,
+/// HostComputer, Artist, Copyright.
 const OTHERS: [u16; 6] = [0x010e, 0x010d, 0x0131, 0x013c, 0x013b, 0x8298];
 
 const ASCII: u16 = 2;
 const ENTRY: usize = 12;
-/// The byte order, 42 and the directory's offset; then its count. After its entries comes the next directory's offset.
+/// The byte order, 42 and the directory's offset; then its count. After its entries comes the next
+/// directory's offset.
 const HEADER: usize = 8 + 2;
 const END: usize = 4;
 
-/// The texts as a directory of at most so many bytes, the workflow first, and the keywords of those that had no room.
-/// The directory is empty if no text had room.
+/// Encodes the texts as a directory of at most `most` bytes, the workflow first; also returns the
+/// keywords of texts that did not fit. The directory is empty if no text fits.
 pub(crate) fn encode(texts: &Texts, most: usize) -> (Vec<u8>, Vec<String>) {
     let mut ordered: Vec<_> = texts.iter().collect();
     ordered.sort_by_key(|(keyword, _)| match keyword.as_str() {
@@ -94,7 +96,7 @@ fn plain(text: &str) -> String {
     plain
 }
 
-/// The texts in a directory of any origin; entries that make no sense are passed over.
+/// The texts in a directory of any origin; malformed entries are skipped.
 pub(crate) fn decode(bytes: &[u8]) -> Texts {
     let bytes = bytes.strip_prefix(PREFIX).unwrap_or(bytes);
     let little = match bytes.first_chunk() {
@@ -110,7 +112,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Texts {
         let word = *bytes.get(at..)?.first_chunk()?;
         Some((if little { u32::from_le_bytes(word) } else { u32::from_be_bytes(word) }) as usize)
     };
-    // Entries may share their values: in all, no more bytes are looked at than there are.
+    // Entries may share their values, so the total is bounded by the directory's length.
     let (mut texts, mut left) = (Texts::new(), bytes.len());
     let Some(start) = long(4) else { return texts };
     for entry in 0..usize::from(short(start).unwrap_or(0)) {

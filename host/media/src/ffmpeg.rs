@@ -1,5 +1,5 @@
-//! ffmpeg's programs: found, started, watched and ended. They run in a process group of their own, so that the terminal's Ctrl-C
-//! reaches this program alone, which then ends them.
+//! Processes of ffmpeg: found, started, watched and ended. They run in a process group of their
+//! own, so that the terminal's Ctrl-C reaches this program alone, which then ends them.
 
 use std::{
     env,
@@ -24,11 +24,11 @@ use crate::{
 mod decoder;
 mod encoder;
 
-pub(crate) use decoder::{Decoder, probed, tags};
+pub(crate) use decoder::{Decoder, probe_file, tags};
 pub(crate) use encoder::Encoder;
 
-/// How a format is encoded.
-pub(crate) struct Recipe {
+/// The encoder settings of a format.
+pub(crate) struct EncoderSettings {
     format: Format,
     ending: &'static str,
     /// ffmpeg's encoder.
@@ -36,7 +36,8 @@ pub(crate) struct Recipe {
     /// Chroma has half the resolution, and the encoder wants an even count of pixels.
     pub even: bool,
     options: &'static [&'static str],
-    /// The constant rate factors of the lowest and the highest quality; a larger one means a worse picture.
+    /// The constant rate factors of the lowest and the highest quality; a larger one means a worse
+    /// picture.
     factors: (f64, f64),
 }
 
@@ -44,14 +45,15 @@ pub(crate) struct Recipe {
 const X264: &[&str] = &["-preset", "medium"];
 const VP9: &[&str] = &["-b:v", "0", "-deadline", "good", "-cpu-used", "3", "-row-mt", "1"];
 
-/// The default: constant quality that is hard to tell from the source, CRF 16 of H.264 and 20 of VP9.
+/// The default: constant quality that is hard to tell from the source, CRF 16 of H.264 and 20 of
+/// VP9.
 const QUALITY: u8 = 70;
 
 /// H.264 would be lossless at 0, in a profile that few players have.
 const X264_FACTORS: (f64, f64) = (51.0, 1.0);
 const VP9_FACTORS: (f64, f64) = (63.0, 1.0);
 
-impl Recipe {
+impl EncoderSettings {
     /// The constant rate factor of a quality from 1 to 100.
     pub fn crf(&self, quality: Option<u8>) -> u32 {
         let (worst, best) = self.factors;
@@ -60,10 +62,24 @@ impl Recipe {
     }
 }
 
-const RECIPES: [Recipe; 3] = [
-    Recipe { format: Format::Mp4, ending: "mp4", codec: "libx264", even: true, options: X264, factors: X264_FACTORS },
-    Recipe { format: Format::Mkv, ending: "mkv", codec: "libx264", even: true, options: X264, factors: X264_FACTORS },
-    Recipe {
+const RECIPES: [EncoderSettings; 3] = [
+    EncoderSettings {
+        format: Format::Mp4,
+        ending: "mp4",
+        codec: "libx264",
+        even: true,
+        options: X264,
+        factors: X264_FACTORS,
+    },
+    EncoderSettings {
+        format: Format::Mkv,
+        ending: "mkv",
+        codec: "libx264",
+        even: true,
+        options: X264,
+        factors: X264_FACTORS,
+    },
+    EncoderSettings {
         format: Format::WebM,
         ending: "webm",
         codec: "libvpx-vp9",
@@ -73,18 +89,18 @@ const RECIPES: [Recipe; 3] = [
     },
 ];
 
-/// How a format is encoded by ffmpeg; nothing for those that need none.
-pub(crate) fn recipe(format: Format) -> Option<&'static Recipe> {
+/// The encoder settings of a format that ffmpeg writes; none for other formats.
+pub(crate) fn recipe(format: Format) -> Option<&'static EncoderSettings> {
     RECIPES.iter().find(|recipe| recipe.format == format)
 }
 
-/// Makes sure that ffmpeg is there and can encode a format, where the format needs it.
+/// Checks that ffmpeg is installed and can encode the format, if the format needs it.
 pub(crate) fn check(format: Format) -> Result<()> {
     check_in(format, env::var_os("PATH").as_deref())
 }
 
 fn check_in(format: Format, path: Option<&OsStr>) -> Result<()> {
-    let Some(Recipe { ending, codec, .. }) = recipe(format) else { return Ok(()) };
+    let Some(EncoderSettings { ending, codec, .. }) = recipe(format) else { return Ok(()) };
     let Some(ffmpeg) = find_in("ffmpeg", path) else { return Err(missing(&format!("for .{ending}"))) };
     let output = quiet(&ffmpeg).args(["-h", &format!("encoder={codec}")]).output();
     if output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(&format!("Encoder {codec}"))) {
@@ -120,7 +136,7 @@ fn quiet(program: &Path) -> Command {
     command
 }
 
-/// A file's name as ffmpeg takes it: whatever it holds, it is no option and no other protocol.
+/// A file's name as ffmpeg takes it, so that no name is read as an option or another protocol.
 fn file(path: &Path) -> OsString {
     let mut name = OsString::from("file:");
     name.push(path);
@@ -135,11 +151,11 @@ pub(crate) struct Process {
 
 impl Process {
     fn start(command: &mut Command, what: &Path) -> Result<Self> {
-        Self::limited(command, what, &[])
+        Self::spawn_limited(command, what, &[])
     }
 
-    /// Starts a program within these limits of the system's resources.
-    fn limited(command: &mut Command, what: &Path, limits: &[(Resource, u64)]) -> Result<Self> {
+    /// Starts a program under these resource limits.
+    fn spawn_limited(command: &mut Command, what: &Path, limits: &[(Resource, u64)]) -> Result<Self> {
         let program = command.get_program().to_string_lossy().into_owned();
         let mut child = command.stderr(Stdio::piped()).spawn().map_err(|error| Error::Tool {
             reason: format!("{}: {program} can't be started: {error}", what.display()),
@@ -153,7 +169,7 @@ impl Process {
         Ok(Self { child, errors })
     }
 
-    /// Waits for its end; gives how it ended and the last line that it said.
+    /// Waits for its end; returns its status and its last message.
     fn wait(&mut self) -> (Option<ExitStatus>, Option<String>) {
         drop(self.child.stdin.take());
         let status = self.child.wait().ok();
@@ -161,25 +177,25 @@ impl Process {
         (status, said.lines().rfind(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned()))
     }
 
-    /// Waits for its end; an unhappy one becomes a reason.
+    /// Waits for its end; returns a failed one as a reason.
     fn end(&mut self) -> std::result::Result<Option<String>, String> {
         let (status, said) = self.wait();
         match status {
             Some(status) if status.success() => Ok(said),
-            _ => Err(said.unwrap_or_else(|| ended(status))),
+            _ => Err(said.unwrap_or_else(|| describe_status(status))),
         }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Fails where it has ended, which is as well.
+        // Killing a process that has ended fails, which is harmless.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-fn ended(status: Option<ExitStatus>) -> String {
+fn describe_status(status: Option<ExitStatus>) -> String {
     /// SIGXCPU, by which the system ends a process that has used up its processor time.
     const TIME_IS_UP: i32 = 24;
     match (status.and_then(|status| status.signal()), status.and_then(|status| status.code())) {
@@ -190,7 +206,7 @@ fn ended(status: Option<ExitStatus>) -> String {
     }
 }
 
-/// The end of what a program says: a damaged video can have a great deal said about it.
+/// The end of a program's messages: a damaged video can cause a great many.
 fn last_lines(mut pipe: ChildStderr) -> String {
     const KEPT: usize = 4096;
     let (mut said, mut part) = (Vec::new(), [0; 1024]);
@@ -216,7 +232,7 @@ mod tests {
         assert_eq!(error.to_string(), expected);
         assert!(error.is_input() && check_in(Format::Gif, path).is_ok());
 
-        // One that is there, but can't encode.
+        // An ffmpeg that is installed, but can't encode.
         let program = folder.path().join("ffmpeg");
         std::fs::write(&program, "#!/bin/sh\n").unwrap();
         assert_eq!(check_in(Format::WebM, path).unwrap_err().to_string(), expected.replace("mp4", "webm"));
@@ -236,7 +252,7 @@ mod tests {
         if !samples::ffmpeg() {
             return;
         }
-        // It waits for input that never comes.
+        // A process that waits for input that never comes.
         let mut command = quiet(&find("ffmpeg", "").unwrap());
         command.args(["-f", "rawvideo", "-video_size", "2x2", "-i", "pipe:0", "-f", "null", "-"]).stdin(Stdio::piped());
         let process = Process::start(&mut command, Path::new("a")).unwrap();

@@ -9,7 +9,7 @@ use crate::{
     still::Depth,
 };
 
-/// The format that a file's ending asks for.
+/// The format of a file, by its ending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Portable network graphics, with text chunks.
@@ -61,7 +61,8 @@ const LIMITS: [(Format, u32); 5] = [
     (Format::Mkv, 16_384),
 ];
 
-/// Formats of one frame, and formats without transparency, the latter with the formats to write instead.
+/// Formats of one frame, and formats without transparency, the latter with the formats to write
+/// instead.
 const SINGLE: [Format; 2] = [Format::Png, Format::Jpeg];
 const OPAQUE: [(Format, &str); 5] = [
     (Format::Jpeg, "JPEG has no transparency: write .png or .webp"),
@@ -108,8 +109,8 @@ impl Format {
         }
     }
 
-    /// The keywords of texts that have no place in a file of this format, with the formats that have one.
-    pub(crate) fn left_out(self, texts: &Texts) -> Option<String> {
+    /// The keywords of texts that a file of this format can't hold, with the formats that can.
+    pub(crate) fn omitted_texts(self, texts: &Texts) -> Option<String> {
         let (keywords, reason): (Vec<String>, _) = match self {
             Format::Jpeg => {
                 let reason = "a JPEG has room for 64 KiB of texts: write .png or .webp to keep all";
@@ -138,7 +139,7 @@ impl FromStr for Format {
     }
 }
 
-/// The format that a path asks for.
+/// The format of a path.
 pub(crate) fn format(path: &Path, kind: Kind) -> Result<Format> {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
     let find =
@@ -163,7 +164,7 @@ pub(crate) fn format(path: &Path, kind: Kind) -> Result<Format> {
     }
 }
 
-/// Checks that a format can hold such a picture; the error says what to do instead.
+/// Checks that a format can hold a picture; the error names the remedy.
 pub(crate) fn holds(format: Format, width: u32, height: u32, channels: usize) -> std::result::Result<(), String> {
     let side = width.max(height);
     if let Some((_, most)) = LIMITS.iter().find(|(limited, most)| *limited == format && side > *most) {

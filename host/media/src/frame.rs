@@ -1,4 +1,4 @@
-//! Frames as networks give them, pixels as files hold them, and how many of them there are how fast.
+//! Frames as networks return them, pixels as files hold them, and shapes and rates of clips.
 
 use std::{fmt, str::FromStr};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// One picture as networks give it: planes of f32 [C, H, W], −1…1.
+/// One picture as networks return it: planes of f32 [C, H, W], −1…1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frame {
     /// Pixels.
@@ -25,7 +25,8 @@ impl Frame {
         self.width as usize * self.height as usize
     }
 
-    /// −1…1 as 0…65535, rounded, row by row, channels interleaved, each with its more significant byte first.
+    /// −1…1 as 0…65535, rounded, row by row, channels interleaved, each with its more significant
+    /// byte first.
     pub(crate) fn deep(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.values.len() * 2];
         for (channel, plane) in self.values.chunks_exact(self.area().max(1)).enumerate() {
@@ -39,7 +40,7 @@ impl Frame {
         bytes
     }
 
-    /// Whether it has as many values as its sides say.
+    /// True if the number of values matches its sides.
     pub fn is_whole(&self) -> bool {
         [1, 3, 4].contains(&self.channels) && self.area() > 0 && self.values.len() == self.channels * self.area()
     }
@@ -94,7 +95,7 @@ impl Pixels {
         Self { channels: 3, values, ..self }
     }
 
-    /// The same with sides of even length: the last column and row are doubled where they have to be.
+    /// The same with sides of even length: the last column and row are doubled if necessary.
     pub(crate) fn even(self) -> Self {
         let (width, height) = (self.width.next_multiple_of(2), self.height.next_multiple_of(2));
         if (width, height) == (self.width, self.height) {
@@ -113,7 +114,7 @@ impl Pixels {
     }
 }
 
-/// How many frames there are, and how large: the tensor [N, C, T, H, W].
+/// The number of frames and their size: the tensor [N, C, T, H, W].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
     /// Clips, or pictures.
@@ -129,7 +130,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// What is wrong with a frame that comes as this one of a sample, `next` being the one that is due.
+    /// The fault of a frame that is given as frame `index` of a sample, if any; `next` is the
+    /// expected index.
     pub(crate) fn objection(&self, sample: usize, index: usize, next: Option<usize>, frame: &Frame) -> Option<String> {
         let Self { samples, frames, width, height, channels } = *self;
         if sample >= samples || index >= frames {
@@ -156,13 +158,13 @@ pub struct Rate {
     denominator: u32,
 }
 
-/// What people write for the rates of television.
+/// Rounded spellings of the rates of television.
 const BROADCAST: [(&str, u32); 5] = [("23.98", 24), ("23.976", 24), ("29.97", 30), ("59.94", 60), ("119.88", 120)];
 
 const FASTEST: u32 = 1000;
 
 impl Rate {
-    /// Frames in so many seconds; nothing for a rate that is none, or above 1000.
+    /// A rate as a fraction; none if it is zero, not finite, or above 1000.
     pub fn new(numerator: u32, denominator: u32) -> Option<Self> {
         let (mut a, mut b) = (numerator, denominator);
         while b > 0 {
@@ -177,7 +179,7 @@ impl Rate {
         f64::from(self.numerator) / f64::from(self.denominator)
     }
 
-    /// When a frame is due, in so many parts of a second, rounded.
+    /// The moment when a frame is due, in units of 1/`parts` seconds, rounded.
     pub(crate) fn moment(self, index: usize, parts: u64) -> u64 {
         let (numerator, denominator) = (u128::from(self.numerator), u128::from(self.denominator));
         let doubled = index as u128 * denominator * u128::from(parts) * 2 + numerator;

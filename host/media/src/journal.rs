@@ -1,11 +1,13 @@
-//! What an interrupted decode leaves, even a killed one, and how the next goes on from it: the finished frames as they were, in a
-//! folder `OUT.partial` beside the output.
+//! The journal of a decode: its finished frames in a folder `OUT.partial` beside the output, from
+//! which the next run resumes after an interruption or a kill.
 //!
-//! `frames-N.f32` holds the frames of sample N, one after the other: planes of f32, then a checksum over number and values.
-//! `job.json` says whose they are and how many count. It is replaced at once, after the frames are on the disk, so that it never
-//! claims what is not there; what lies behind its count is cut. Checksums tell where a disk kept less than it said.
+//! `frames-N.f32` holds the frames of sample N in order: planes of f32, then a checksum over number
+//! and values. `job.json` identifies the job and counts the committed frames. It is replaced
+//! atomically after the frames are synced, so that it never counts a frame that is not on the disk;
+//! data beyond its count are cut. Checksums reveal a disk that lost data it had acknowledged.
 //!
-//! Anybody can guess the folder's name: it has to be this user's, and links in it are not followed.
+//! The folder's name can be guessed: the folder has to be this user's, and links in it are not
+//! followed.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -27,7 +29,7 @@ use crate::{
 
 const ENDING: &str = ".partial";
 const JOB: &str = "job.json";
-/// Its name before it is whole.
+/// The job's file before it is complete.
 const NEW_JOB: &str = "job.new";
 const LOCK: &str = "lock";
 /// The layout of the folder.
@@ -41,18 +43,18 @@ const MOST_JOB: u64 = 16 << 20;
 #[derive(Debug)]
 pub struct Journal {
     folder: OwnFolder,
-    job: Job,
+    job: JournalJob,
     /// Frames written, committed or not.
     done: Vec<usize>,
     files: Vec<File>,
-    /// Held as long as the journal is open; the system lets it go with the process.
+    /// Held while the journal is open; the system releases it when the process ends.
     lock: File,
-    /// The state that belongs to what was found.
+    /// The saved state that belongs to the frames that were found.
     found: Option<PathBuf>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Job {
+struct JournalJob {
     version: u32,
     fingerprint: String,
     shape: Shape,
@@ -60,23 +62,24 @@ struct Job {
     done: Vec<usize>,
     /// Commits so far; numbers the states.
     commits: u64,
-    /// Whether there is a state for this commit.
+    /// True if a state was saved for this commit.
     state: bool,
 }
 
 impl Journal {
-    /// Opens the journal of an output, or begins one; also gives how many frames of each sample are finished.
+    /// Opens the journal of an output, or begins one; also returns the number of finished frames of
+    /// each sample.
     ///
-    /// The fingerprint stands for all that decides the frames' values: latent, weights, plan.
+    /// The fingerprint covers everything that determines the frames' values: latent, weights, plan.
     ///
     /// # Errors
-    /// [`Error::Job`] where the journal is of another job, [`Error::Busy`] where another process has it; else [`Error::Write`] or
-    /// [`Error::Read`].
+    /// [`Error::Job`] if the journal belongs to another job, [`Error::Busy`] if another
+    /// process has it; else [`Error::Write`] or [`Error::Read`].
     pub fn open(output: &Output, fingerprint: &str, shape: Shape) -> Result<(Self, Vec<usize>)> {
         let (folder, lock) = lock(&Self::folder_of(output))?;
-        let found = found(&folder, fingerprint, shape).inspect_err(|error| {
+        let found = find_frames(&folder, fingerprint, shape).inspect_err(|error| {
             if matches!(error, Error::Write { .. }) {
-                // As on a full disk, where nothing new is to stay.
+                // Nothing new is to stay, as after a failure on a full disk.
                 let _ = sweep(&folder);
             }
         });
@@ -89,9 +92,9 @@ impl Journal {
         Ok((journal, done))
     }
 
-    /// Where an output's journal is: `clip.mp4.partial` for `clip.mp4`.
+    /// The journal's folder of an output: `clip.mp4.partial` for `clip.mp4`.
     pub fn folder_of(output: &Output) -> PathBuf {
-        // Without a slash at the end; `.` has no name to add to.
+        // Components drop a slash at the end; `.` has no name to add to.
         let path: PathBuf = output.path().components().collect();
         let path = if path.file_name().is_some() { path } else { fs::canonicalize(&path).unwrap_or(path) };
         let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -99,25 +102,27 @@ impl Journal {
         path.with_file_name(name)
     }
 
-    /// Where the journal is.
+    /// The journal's folder.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The caller's state that belongs to exactly the frames that were found, where there is one.
+    /// The caller's state that belongs to exactly the frames that were found, if there is one.
     pub fn saved_state(&self) -> Option<&Path> {
         self.found.as_deref()
     }
 
-    /// Where the caller may write a state before the next commit, which makes it the one that belongs to the frames so far.
+    /// The path for the caller's next state; the next commit makes it the state that belongs to the
+    /// frames so far.
     pub fn state_path(&self) -> PathBuf {
         self.folder.path().join(state_name(self.job.commits + 1))
     }
 
-    /// Adds a finished frame. Those of one sample come in order. It counts from the next commit on.
+    /// Adds a finished frame. The frames of one sample come in order. The next commit makes it
+    /// count.
     ///
     /// # Errors
-    /// [`Error::Frame`] for one of another shape or out of turn; [`Error::Write`].
+    /// [`Error::Frame`] for a frame of another shape or out of order; [`Error::Write`].
     pub fn append(&mut self, sample: usize, index: usize, frame: &Frame) -> Result<()> {
         let shape = &self.job.shape;
         let next = self.done.get(sample).copied().filter(|&next| next < shape.frames);
@@ -126,14 +131,14 @@ impl Journal {
         }
         let mut record = raw::bytes(&frame.values);
         record.extend(checksum(index, &record).to_le_bytes());
-        // At its place, not at the end: what a failed write left is written over.
+        // Written at its offset, not at the end, so that the rest of a failed write is overwritten.
         let written = self.files[sample].write_all_at(&record, index as u64 * record_bytes(shape));
         written.map_err(|error| unwritable(&self.folder, &frames_name(sample), error))?;
         self.done[sample] += 1;
         Ok(())
     }
 
-    /// Makes the frames so far, and the state where one was written, last: they are on the disk when this returns.
+    /// Syncs the frames so far, and the state if one was written, to the disk.
     ///
     /// # Errors
     /// [`Error::Write`]; the last commit still counts then.
@@ -149,9 +154,9 @@ impl Journal {
             Err(error) => Err(error),
         };
         let has_state = has_state.map_err(|error| unwritable(&self.folder, &state, error))?;
-        let Job { fingerprint, shape, .. } = &self.job;
+        let JournalJob { fingerprint, shape, .. } = &self.job;
         let (fingerprint, shape, done) = (fingerprint.clone(), *shape, self.done.clone());
-        let job = Job { version: VERSION, fingerprint, shape, done, commits, state: has_state };
+        let job = JournalJob { version: VERSION, fingerprint, shape, done, commits, state: has_state };
         let text = serde_json::to_vec_pretty(&job).map_err(io::Error::from);
         let replaced = text.and_then(|text| self.folder.replace(JOB, NEW_JOB, &text));
         replaced.map_err(|error| unwritable(&self.folder, JOB, error))?;
@@ -160,7 +165,7 @@ impl Journal {
         self.remove_states(|number| number < commits)
     }
 
-    /// Feeds the finished frames to a new writer.
+    /// Writes the finished frames to a new writer.
     ///
     /// # Errors
     /// As [`ClipWriter::frame`]; [`Error::Read`].
@@ -173,10 +178,10 @@ impl Journal {
         Ok(())
     }
 
-    /// A finished frame.
+    /// Reads a finished frame.
     ///
     /// # Errors
-    /// [`Error::Read`], also for one that is not there.
+    /// [`Error::Read`], also for a missing frame.
     pub fn frame(&self, sample: usize, index: usize) -> Result<Frame> {
         let Shape { width, height, channels, .. } = self.job.shape;
         let mut record = vec![0; record_bytes(&self.job.shape) as usize];
@@ -188,35 +193,36 @@ impl Journal {
         Ok(Frame { width, height, channels, values })
     }
 
-    /// How many frames of all samples the next decode can go on from.
-    pub fn kept(&self) -> usize {
-        // Those that were found damaged count no more, and those that are not committed not yet.
+    /// The number of frames of all samples that the next decode can resume from.
+    pub fn resumable_frames(&self) -> usize {
+        // Damaged frames no longer count, uncommitted ones not yet.
         self.done.iter().zip(&self.job.done).map(|(done, committed)| done.min(committed)).sum()
     }
 
-    /// Removes the journal; for when the output is whole, or nothing is kept. What is not the
-    /// journal's own is left.
+    /// Removes the journal, when the output is complete or nothing is to stay. Other files in the
+    /// folder stay.
     ///
     /// # Errors
     /// [`Error::Write`].
     pub fn remove(self) -> Result<()> {
-        // The job first: should this be interrupted, what is left counts for nothing.
+        // The job's file first: without it, the remaining files count for nothing if this is
+        // interrupted.
         self.forget(JOB)?;
         sweep(&self.folder)
     }
 
-    /// True if there is a frame to go on from in a journal's folder.
+    /// True if a journal's folder has a frame to resume from.
     pub fn is_begun(folder: &Path) -> bool {
         folder.join(JOB).is_file()
     }
 
-    /// Removes a journal that has none, as [`Journal::remove`] does. For a program that ends in the
-    /// middle of its decode.
+    /// Removes a journal without finished frames, as [`Journal::remove`] does. For a program that
+    /// ends in the middle of its decode.
     ///
     /// # Errors
     /// [`Error::Write`].
     pub fn sweep(folder: &Path) -> Result<()> {
-        // Opening would make it.
+        // Opening would make the folder.
         if !folder.is_dir() {
             return Ok(());
         }
@@ -240,19 +246,20 @@ impl Journal {
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        // Closing alone is not enough: a child that is just being started holds the same file until its program begins.
+        // Closing alone is not enough: a child process that is just being started shares the file
+        // until its program begins.
         let _ = self.lock.unlock();
     }
 }
 
-/// The job of a journal, its files, and how many frames of each sample are whole; for an empty
-/// folder, those of a new one.
-fn found(folder: &OwnFolder, fingerprint: &str, shape: Shape) -> Result<(Job, Vec<File>, Vec<usize>)> {
+/// The job of a journal, its files, and the number of whole frames of each sample; for an empty
+/// folder, those of a new job.
+fn find_frames(folder: &OwnFolder, fingerprint: &str, shape: Shape) -> Result<(JournalJob, Vec<File>, Vec<usize>)> {
     let job = match folder.read(JOB, MOST_JOB) {
-        Ok(text) => known(folder.path(), &text, fingerprint, &shape)?,
+        Ok(text) => parse_job(folder.path(), &text, fingerprint, &shape)?,
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let (fingerprint, done) = (fingerprint.to_owned(), vec![0; shape.samples]);
-            Job { version: VERSION, fingerprint, shape, done, commits: 0, state: false }
+            JournalJob { version: VERSION, fingerprint, shape, done, commits: 0, state: false }
         }
         Err(error) => return Err(unreadable(folder, JOB, error)),
     };
@@ -261,7 +268,7 @@ fn found(folder: &OwnFolder, fingerprint: &str, shape: Shape) -> Result<(Job, Ve
         let name = frames_name(sample);
         let file = folder.file(&name, true).map_err(|error| unwritable(folder, &name, error))?;
         let whole = whole_frames(&file, &shape, claimed).map_err(|error| unreadable(folder, &name, error))?;
-        // Also what was written after the last commit: no state belongs to it.
+        // Frames after the last commit are cut, too: no state belongs to them.
         let cut = file.set_len(whole as u64 * record_bytes(&shape));
         cut.map_err(|error| unwritable(folder, &name, error))?;
         files.push(file);
@@ -270,8 +277,8 @@ fn found(folder: &OwnFolder, fingerprint: &str, shape: Shape) -> Result<(Job, Ve
     Ok((job, files, done))
 }
 
-/// Removes what a journal without a job has in its folder, and the folder if nothing else is in it.
-/// If there is a job, all is left.
+/// Removes the files of a journal without a job, and the folder if it is empty then. A journal with
+/// a job is left alone.
 fn sweep(folder: &OwnFolder) -> Result<()> {
     if !folder.file(JOB, false).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
         return Ok(());
@@ -282,7 +289,7 @@ fn sweep(folder: &OwnFolder) -> Result<()> {
     };
     let names = folder.names().map_err(|error| Error::read(folder.path(), error))?;
     let own = names.iter().filter_map(|name| name.to_str()).filter(|name| is_own(name));
-    // The lock last: until then the journal is this process's.
+    // The lock last: the journal is this process's until then.
     for name in own.chain([LOCK]) {
         folder.remove(name).map_err(|error| unwritable(folder, name, error))?;
     }
@@ -294,12 +301,12 @@ fn sweep(folder: &OwnFolder) -> Result<()> {
     }
 }
 
-/// Takes the journal for this process; makes its folder where there is none.
+/// Locks the journal for this process; makes its folder if it is missing.
 fn lock(path: &Path) -> Result<(OwnFolder, File)> {
     let failed = |error| Error::write(path, error);
     loop {
         let folder = OwnFolder::open(path).map_err(|error| match error.kind() {
-            ErrorKind::PermissionDenied => refused(path, &error),
+            ErrorKind::PermissionDenied => refusal(path, &error),
             _ => failed(error),
         })?;
         let file = match folder.file(LOCK, true) {
@@ -312,7 +319,8 @@ fn lock(path: &Path) -> Result<(OwnFolder, File)> {
             Err(TryLockError::WouldBlock) => return Err(Error::Busy { path: path.to_owned() }),
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
-        // A process that finished may have removed the file, and the folder, before this one locked it.
+        // A process that finished may have removed the file, and the folder, before this one locked
+        // it.
         let mine = file.metadata().map_err(failed)?.ino();
         let there = folder.file(LOCK, false).and_then(|file| file.metadata());
         if there.is_ok_and(|there| there.ino() == mine) && folder.is_in_place().map_err(failed)? {
@@ -321,30 +329,30 @@ fn lock(path: &Path) -> Result<(OwnFolder, File)> {
     }
 }
 
-/// The error for a file or folder that is not this user's own, or not of the kind that this program puts there.
-fn refused(path: &Path, error: &io::Error) -> Error {
+/// The error for a file or folder of another user, or of a kind that this program does not make.
+fn refusal(path: &Path, error: &io::Error) -> Error {
     Error::output(path, format!("{error}: delete it, or give -o another name"))
 }
 
 fn unwritable(folder: &OwnFolder, name: &str, error: io::Error) -> Error {
     let path = folder.path().join(name);
-    if error.kind() == ErrorKind::PermissionDenied { refused(&path, &error) } else { Error::write(path, error) }
+    if error.kind() == ErrorKind::PermissionDenied { refusal(&path, &error) } else { Error::write(path, error) }
 }
 
 fn unreadable(folder: &OwnFolder, name: &str, error: io::Error) -> Error {
     let path = folder.path().join(name);
-    if error.kind() == ErrorKind::PermissionDenied { refused(&path, &error) } else { Error::read(path, error) }
+    if error.kind() == ErrorKind::PermissionDenied { refusal(&path, &error) } else { Error::read(path, error) }
 }
 
-/// The job of a journal that is there, if it is this one.
-fn known(folder: &Path, text: &[u8], fingerprint: &str, shape: &Shape) -> Result<Job> {
+/// The job of an existing journal, if it is this one.
+fn parse_job(folder: &Path, text: &[u8], fingerprint: &str, shape: &Shape) -> Result<JournalJob> {
     let other = |what: &str| Error::Job { path: folder.to_owned(), what: what.to_owned() };
-    let job: Job = serde_json::from_slice(text).map_err(|_| other("version of this program"))?;
+    let job: JournalJob = serde_json::from_slice(text).map_err(|_| other("version of this program"))?;
     let fits = job.done.len() == shape.samples && job.done.iter().all(|&done| done <= shape.frames);
     match job {
-        Job { version, .. } if version != VERSION => Err(other("version of this program")),
-        Job { shape: found, .. } if found != *shape || !fits => Err(other("size or count of frames")),
-        Job { fingerprint: ref found, .. } if found != fingerprint => Err(other("latent, model or plan")),
+        JournalJob { version, .. } if version != VERSION => Err(other("version of this program")),
+        JournalJob { shape: found, .. } if found != *shape || !fits => Err(other("size or count of frames")),
+        JournalJob { fingerprint: ref found, .. } if found != fingerprint => Err(other("latent, model or plan")),
         job => Ok(job),
     }
 }
@@ -365,7 +373,7 @@ fn record_bytes(shape: &Shape) -> u64 {
     u64::from(shape.width) * u64::from(shape.height) * shape.channels as u64 * 4 + CHECKSUM as u64
 }
 
-/// Over the frame's number, too: a frame in another's place is none.
+/// Covers the frame's number, too, so that a frame at another's offset is not accepted.
 fn checksum(index: usize, values: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&(index as u64).to_le_bytes());
@@ -373,13 +381,13 @@ fn checksum(index: usize, values: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// A record's values, if they are what was written.
+/// A record's values, if its checksum fits.
 fn values(index: usize, record: &[u8]) -> Option<&[u8]> {
     let (values, sum) = record.split_last_chunk::<CHECKSUM>()?;
     (checksum(index, values) == u32::from_le_bytes(*sum)).then_some(values)
 }
 
-/// How many of the claimed frames are there, each with all before it.
+/// The number of claimed frames that are whole, up to the first that is not.
 fn whole_frames(file: &File, shape: &Shape, claimed: usize) -> io::Result<usize> {
     let mut reader = BufReader::new(file);
     let mut record = vec![0; record_bytes(shape) as usize];

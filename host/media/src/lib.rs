@@ -1,5 +1,6 @@
-//! Pictures and clips in and out of files. Nothing half-written ever stands under a final name: every file is written under
-//! another name in its own folder and renamed when all are whole. Videos go through ffmpeg's program; the rest is Rust.
+//! Pictures and clips in and out of files. Outputs are written atomically: each file gets a
+//! temporary name in its own folder, and all are renamed when all are complete. Videos go through
+//! ffmpeg's program; the rest is Rust.
 
 #![forbid(unsafe_code)]
 
@@ -11,8 +12,8 @@ mod exif;
 mod ffmpeg;
 mod format;
 mod frame;
+mod info;
 mod journal;
-mod look;
 mod output;
 mod picture;
 mod preview;
@@ -26,8 +27,8 @@ pub use clip::ClipWriter;
 pub use error::{Error, Result};
 pub use format::{Format, Kind};
 pub use frame::{Frame, Pixels, Rate, Shape};
+pub use info::MediaInfo;
 pub use journal::Journal;
-pub use look::Look;
 pub use output::{NUMBER, Options, Output, STANDARD};
 pub use picture::{Texts, is_keyword, read_picture};
 pub use preview::Preview;

@@ -1,4 +1,4 @@
-//! Where pictures and clips go: the path is checked before any work is done, and files get their final names when all are whole.
+//! Output paths of pictures and clips: checked before any work is done, and written atomically.
 
 mod names;
 
@@ -14,7 +14,7 @@ use tilewright_outputs::{destination, folder_of, place, place_new, temporary, te
 
 pub use self::names::NUMBER;
 pub(crate) use self::names::frame_name;
-use self::names::{frame_number, name_of, next_number, numbered};
+use self::names::{frame_number, insert_number, name_of, next_number};
 use crate::{
     error::{Error, Result},
     ffmpeg,
@@ -28,10 +28,10 @@ use crate::{
 /// The path that stands for standard output.
 pub const STANDARD: &str = "-";
 
-/// Choices for an output beyond those that its path makes.
+/// Choices for an output beyond its path.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// The format, instead of the one that the path's ending asks for; standard output has no ending.
+    /// The format, instead of the one of the path's ending; standard output has no ending.
     pub format: Option<Format>,
     /// Existing files are left in place.
     pub no_clobber: bool,
@@ -41,7 +41,7 @@ pub struct Options {
     pub depth: Depth,
 }
 
-/// Where pictures or clips go; the place has been found writable.
+/// The output of pictures or clips; its folder has been found writable.
 #[derive(Clone, Debug)]
 pub struct Output {
     path: PathBuf,
@@ -59,27 +59,27 @@ impl Output {
         Self::with(path, kind, Options::default())
     }
 
-    /// Checks a path before any work is done: its ending, that its folder is there and can be written, that an existing
-    /// file may be replaced, and that ffmpeg is there if it is needed.
+    /// Checks a path before any work is done: its ending, its folder's existence and permissions,
+    /// that an existing file may be replaced, and that ffmpeg is installed if it is needed.
     ///
-    /// `-` is standard output. `{n}` in the name becomes the next free number. For clips, an existing folder, a name
-    /// that ends in `/` or one without an ending means a folder of frames.
+    /// `-` is standard output. `{n}` in the name becomes the next free number. For clips, an
+    /// existing folder, a name that ends in `/` or one without an ending means a folder of frames.
     ///
     /// # Errors
     /// [`Error::Output`], [`Error::Folder`] or [`Error::Tool`]; nothing has been written then.
     pub fn with(path: &Path, kind: Kind, options: Options) -> Result<Self> {
-        Self::checked(path, kind, options, false)
+        Self::check_path(path, kind, options, false)
     }
 
-    /// [`Output::with`] for an output whose folder may still be missing: then it is checked that it can be made.
+    /// [`Output::with`] for an output whose folder may be missing yet: checks that it can be made.
     ///
     /// # Errors
     /// As [`Output::with`].
     pub fn ahead(path: &Path, kind: Kind, options: Options) -> Result<Self> {
-        Self::checked(path, kind, options, true)
+        Self::check_path(path, kind, options, true)
     }
 
-    fn checked(path: &Path, kind: Kind, options: Options, ahead: bool) -> Result<Self> {
+    fn check_path(path: &Path, kind: Kind, options: Options, ahead: bool) -> Result<Self> {
         let format = match (options.format, kind) {
             (Some(format), _) if format.serves(kind) => format,
             (Some(_), _) => return Err(Error::output(path, "a picture can't be written as video")),
@@ -143,10 +143,10 @@ impl Output {
         Error::Folder { path: folder.to_owned(), cause }
     }
 
-    /// Refuses a name that is taken, if existing files are to be left.
+    /// Refuses an existing name, if existing files are to stay.
     fn check_free(&self, name: &Path) -> Result<()> {
         match self.options.no_clobber && fs::symlink_metadata(name).is_ok() {
-            true => Err(taken(name)),
+            true => Err(name_taken(name)),
             false => Ok(()),
         }
     }
@@ -156,36 +156,36 @@ impl Output {
         &self.path
     }
 
-    /// True if it goes to standard output.
+    /// True for standard output.
     pub fn is_standard(&self) -> bool {
         self.path.as_os_str() == STANDARD
     }
 
-    /// True if its name contains `{n}`, so that the name is known only when the number is.
+    /// True if the name contains `{n}`; the name is known only when its number is.
     pub fn is_numbered(&self) -> bool {
         name_of(&self.path).to_string_lossy().contains(NUMBER)
     }
 
-    /// The way its pictures are written.
+    /// The settings of its pictures.
     pub(crate) fn still(&self) -> Still {
         let format = if self.format == Format::Folder { Format::Png } else { self.format };
         Still { format, quality: self.options.quality, depth: self.options.depth }
     }
 
-    /// Notes for the user on texts that its format has no place for.
+    /// Notes for the user on texts that its format can't hold.
     pub fn notes(&self, texts: &Texts) -> Vec<String> {
         self.format
-            .left_out(texts)
+            .omitted_texts(texts)
             .map(|note| format!("{} is written {note}", self.path.display()))
             .into_iter()
             .collect()
     }
 
-    /// Checks what is known only once the input has been read: whether the format can hold so large, so many and such frames, and
-    /// whether files stand in the way.
+    /// Checks an output against the shape of its input: the format's limits, and files that exist
+    /// already.
     ///
     /// # Errors
-    /// [`Error::Write`] where the format can't hold them, as for pictures; else [`Error::Output`].
+    /// [`Error::Write`] if the format can't hold the frames; else [`Error::Output`].
     pub fn check(&self, shape: &Shape) -> Result<()> {
         let Shape { samples, frames, width, height, channels } = *shape;
         if samples == 0 || frames == 0 || width == 0 || height == 0 || ![1, 3, 4].contains(&channels) {
@@ -233,18 +233,19 @@ impl Output {
         Ok(())
     }
 
-    /// Whether the frames go into a folder that is there already.
+    /// True if the frames go into an existing folder.
     fn is_inside(&self) -> bool {
         self.format == Format::Folder && self.path.is_dir()
     }
 
-    /// The final names of files and folders for so many samples: the path itself for one sample, or if all are in one
-    /// file; else numbered from 1. Names with `{n}` have the numbers that are free now.
+    /// The final names of files and folders for `count` samples: the path itself for one sample, or
+    /// if all are in one file; else numbered from 1. Names with `{n}` have the numbers that are
+    /// free now.
     pub fn names(&self, count: usize) -> Vec<PathBuf> {
         let count = if self.format == Format::Safetensors { 1 } else { count };
         if self.is_numbered() {
             let first = next_number(&self.path);
-            return (first..).take(count).map(|number| numbered(&self.path, number)).collect();
+            return (first..).take(count).map(|number| insert_number(&self.path, number)).collect();
         }
         if count == 1 {
             return vec![self.path.clone()];
@@ -274,8 +275,7 @@ impl Output {
         (1..=count).map(numbered).collect()
     }
 
-    /// The files of frames that clips of this shape would have in their folders, if these are written; else as
-    /// [`Output::names`].
+    /// The files of frames for clips of this shape; for other formats as [`Output::names`].
     pub fn files(&self, shape: &Shape) -> Vec<PathBuf> {
         let names = self.names(shape.samples);
         match self.format {
@@ -288,7 +288,7 @@ impl Output {
         }
     }
 
-    /// A temporary file for the output that is to have this name.
+    /// A temporary file for the output of this name.
     ///
     /// # Errors
     /// No file can be made there.
@@ -296,10 +296,10 @@ impl Output {
         if self.is_standard() { temporary_in(&env::temp_dir(), ending) } else { temporary(name, ending) }
     }
 
-    /// Writes pictures of one size; gives the files' names. None stands there unless all are whole.
+    /// Writes pictures of one size; returns the files' names. All files get their names together.
     ///
     /// # Errors
-    /// [`Error::Write`] where writing fails; what was written is removed.
+    /// [`Error::Write`]; files written so far are removed.
     pub fn write(&self, pictures: &[Frame], texts: &Texts) -> Result<Vec<PathBuf>> {
         let names = self.names(pictures.len());
         let mut written = Vec::new();
@@ -322,7 +322,7 @@ impl Output {
     /// Writes one picture of 8-bit values.
     ///
     /// # Errors
-    /// [`Error::Write`] where writing fails; what was written is removed.
+    /// [`Error::Write`]; the file is removed then.
     pub fn write_pixels(&self, pixels: &Pixels) -> Result<()> {
         let failed = |cause| Error::Write { path: self.path.clone(), source: cause };
         let file = self.temporary(&self.path, ".tmp").map_err(|error| failed(error.into()))?;
@@ -330,11 +330,12 @@ impl Output {
         self.place(file, &self.path).map(drop)
     }
 
-    /// Gives a whole file its final name and returns it: `name`, or with `{n}` the next that is free by now. For
-    /// standard output, the file is copied there and removed.
+    /// Returns a complete file its final name and returns it: `name`, or with `{n}` the next free
+    /// one. For standard output, the file is copied there and removed.
     ///
     /// # Errors
-    /// [`Error::Write`]; [`Error::Output`] if the name has been taken meanwhile and existing files are to be left.
+    /// [`Error::Write`]; [`Error::Output`] if the name has been taken meanwhile and existing files
+    /// are to stay.
     pub fn place(&self, mut file: NamedTempFile, name: &Path) -> Result<PathBuf> {
         let failed = |error: io::Error| Error::write(name, error);
         if self.is_standard() {
@@ -344,10 +345,10 @@ impl Output {
         if self.is_numbered() {
             let mut number = next_number(&self.path);
             loop {
-                let name = numbered(&self.path, number);
+                let name = insert_number(&self.path, number);
                 match place_new(file, &name).map_err(|error| Error::write(&name, error))? {
                     None => return Ok(name),
-                    // Another process was quicker.
+                    // Another process took the name first.
                     Some(back) => (file, number) = (back, number + 1),
                 }
             }
@@ -355,14 +356,15 @@ impl Output {
         if self.options.no_clobber {
             return match place_new(file, name).map_err(failed)? {
                 None => Ok(name.to_owned()),
-                Some(_) => Err(taken(name)),
+                Some(_) => Err(name_taken(name)),
             };
         }
         place(file, name).map_err(failed)?;
         Ok(name.to_owned())
     }
 
-    /// Gives a whole folder its final name and returns it; nothing may have it yet but an empty folder.
+    /// Returns a complete folder its final name and returns it; only an empty folder may have it
+    /// yet.
     pub(crate) fn place_folder(&self, folder: TempDir, name: &Path) -> Result<PathBuf> {
         let failed = |error: io::Error| Error::write(name, error);
         if !self.is_numbered() && !self.options.no_clobber {
@@ -373,23 +375,23 @@ impl Output {
         }
         let mut number = next_number(&self.path);
         loop {
-            let free = if self.is_numbered() { numbered(&self.path, number) } else { name.to_owned() };
+            let free = if self.is_numbered() { insert_number(&self.path, number) } else { name.to_owned() };
             match fs::create_dir(&free) {
                 Ok(()) => {
-                    // Over the empty folder, which this process has just made.
+                    // Replaces the empty folder, which this process has just made.
                     fs::rename(folder.path(), &free).map_err(failed)?;
                     let _ = folder.keep();
                     return Ok(free);
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.is_numbered() => number += 1,
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(taken(name)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(name_taken(name)),
                 Err(error) => return Err(failed(error)),
             }
         }
     }
 }
 
-fn taken(name: &Path) -> Error {
+fn name_taken(name: &Path) -> Error {
     Error::output(
         name,
         "stands there already: give another name, {n} in it for the next number, or leave --no-clobber out",

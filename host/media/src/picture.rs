@@ -16,22 +16,24 @@ use crate::{
     frame::{Frame, Pixels},
 };
 
-/// A file's texts beside its pixels, by keyword: text chunks of a PNG, EXIF of a JPEG or WebP, tags of a video,
-/// metadata of a safetensors file.
+/// A file's texts beside its pixels, by keyword: text chunks of a PNG, EXIF of a JPEG or WebP, tags
+/// of a video, metadata of a safetensors file.
 pub type Texts = Vec<(String, String)>;
 
-/// Whether a PNG's text chunk can have this keyword: 1 to 79 printable Latin-1 characters.
+/// True if a PNG's text chunk can have this keyword: 1 to 79 printable Latin-1 characters.
 pub fn is_keyword(text: &str) -> bool {
     (1..=79).contains(&text.chars().count())
         && text.chars().all(|character| matches!(u32::from(character), 32..=126 | 161..=255))
         && text.trim() == text
 }
 
-/// Reads a PNG, JPEG, WebP or GIF, the first frame of an animation, as red, green and blue in −1…1; 16-bit values keep their
-/// precision. It is turned upright where its metadata says so, as ComfyUI does. Gives notes beside it, for what was dropped.
+/// Reads a PNG, JPEG, WebP or GIF, the first frame of an animation, as red, green and blue in −1…1;
+/// 16-bit values keep their precision. It is turned upright if its metadata says so, as ComfyUI
+/// does. Also returns notes on what was dropped.
 ///
 /// # Errors
-/// [`Error::Read`] or [`Error::Input`], also for a picture that would take more than 1.25 GiB to read.
+/// [`Error::Read`] or [`Error::Input`], also for a picture that would take more than 1.25 GiB to
+/// read.
 pub fn read_picture(path: &Path) -> Result<(Frame, Vec<String>)> {
     let mut file = open(path)?;
     let length = file.get_ref().metadata().map_err(|error| Error::read(path, error))?.len();
@@ -40,7 +42,8 @@ pub fn read_picture(path: &Path) -> Result<(Frame, Vec<String>)> {
     let damaged = |error| Error::read(path, one_line(&error));
     let mut reader = ImageReader::with_format(file, format);
     let mut limits = Limits::default();
-    // A PNG's limit is for the data beside the pixels; the pixels are checked against the budget below.
+    // A PNG's limit is for the data beside the pixels; the pixels are checked against the budget
+    // below.
     limits.max_alloc = Some(if format == ImageFormat::Png { budget::MOST_BESIDE } else { MOST_SCRATCH });
     reader.limits(limits);
     let mut decoder = reader.into_decoder().map_err(damaged)?;
@@ -56,11 +59,12 @@ pub fn read_picture(path: &Path) -> Result<(Frame, Vec<String>)> {
     Ok((frame(picture), notes))
 }
 
-/// The most bytes that a reader holds beside the picture, such as a GIF's frame that is no larger than its canvas.
+/// The most bytes that a reader holds beside the picture, such as a GIF's frame that is no larger
+/// than its canvas.
 const MOST_SCRATCH: u64 = 1 << 29;
 
-/// The most bytes that a pixel takes at once while it is read: as stored, with the reader's scratch or twice if it is
-/// turned; as stored and as three values of its depth; as the latter and as f32.
+/// The most bytes that a pixel takes at once while it is read: as stored, with the reader's scratch
+/// or twice if it is turned; as stored and as three values of its depth; as the latter and as f32.
 pub(crate) fn bytes_per_pixel(color: ColorType, format: ImageFormat, orientation: Orientation) -> u64 {
     let stored = u64::from(color.bytes_per_pixel());
     let narrowed = if color.bytes_per_pixel() / color.channel_count() > 1 { 6 } else { 3 };
@@ -99,7 +103,7 @@ pub(crate) fn sniff(path: &Path, file: &mut BufReader<File>) -> Result<ImageForm
     }
 }
 
-/// Phrases of codecs for a file that ends before its picture does, in lower case.
+/// Phrases of codecs for a truncated file, in lower case.
 const CUT_SHORT: [&str; 3] = ["unexpected end of file", "failed to fill whole buffer", "not enough bytes"];
 
 /// An error of a codec in one line.
@@ -210,7 +214,7 @@ mod tests {
         }
         assert!(read_picture(folder.path()).unwrap_err().to_string().ends_with("a folder, not a file"));
         assert!(read_picture(&folder.path().join("missing")).is_err());
-        // The error says what the file is instead; nothing of a long file is read.
+        // The error names the file's real kind; a long file is not read to its end.
         std::fs::write(&path, b"\x09\0\0\0\0\0\0\0{       }").unwrap();
         assert!(
             read_picture(&path)

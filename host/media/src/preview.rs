@@ -1,4 +1,4 @@
-//! The first frame, as soon as it is there.
+//! A preview: the first frame, as soon as it is decoded.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::{
     still::Still,
 };
 
-/// A PNG that is replaced at once, so that whoever looks at it never sees half of it.
+/// A PNG that is replaced atomically, so that no reader sees half of it.
 #[derive(Debug)]
 pub struct Preview {
     path: PathBuf,
@@ -30,10 +30,10 @@ impl Preview {
         Ok(Self { path: path.to_owned() })
     }
 
-    /// Puts a frame there, in place of an earlier one.
+    /// Writes a frame, in place of an earlier one.
     ///
     /// # Errors
-    /// [`Error::Write`]; what stood there before still does.
+    /// [`Error::Write`]; the earlier frame stays.
     pub fn show(&self, frame: &Frame, texts: &Texts) -> Result<()> {
         let failed = |cause| Error::Write { path: self.path.clone(), source: cause };
         let file = tilewright_outputs::temporary(&self.path, ".tmp").map_err(|error| failed(error.into()))?;

@@ -70,7 +70,7 @@ pub(crate) fn write_pictures(
 pub(crate) struct Writer {
     file: NamedTempFile,
     shape: Shape,
-    /// Where the values begin.
+    /// The offset of the values.
     start: u64,
 }
 
@@ -111,7 +111,7 @@ struct Entry {
     data_offsets: [u64; 2],
 }
 
-/// Bytes of each type that can be read, and how.
+/// The conversion of a value to f32, for each type that can be read.
 type Convert = fn(&[u8]) -> f32;
 const TYPES: [(&str, usize, Convert); 3] = [
     ("F32", 4, |bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),

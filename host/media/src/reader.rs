@@ -33,14 +33,23 @@ enum Source {
 }
 
 impl ClipReader {
-    /// Looks into a file: `.mp4`, `.webm`, `.mkv`, `.mov`, `.avi` by ffmpeg; `.gif`, `.png`, `.jpg`, `.webp`; `.safetensors` with a
-    /// tensor `sample`, [N, C, H, W] or [N, C, T, H, W], f32, f16 or bf16; or a folder of pictures, in the order of their names.
+    /// Opens a file by its ending:
+    ///
+    /// | file | read by |
+    /// |---|---|
+    /// | `.mp4`, `.webm`, `.mkv`, `.mov`, `.avi` | ffmpeg |
+    /// | `.gif`, `.png`, `.jpg`, `.webp` | this crate |
+    /// | `.safetensors` with a tensor `sample`, f32, f16 or bf16 | this crate |
+    /// | a folder of pictures | this crate, in the order of their names |
+    ///
+    /// A tensor is [N, C, H, W] or [N, C, T, H, W].
     ///
     /// # Errors
-    /// [`Error::Read`], [`Error::Input`], [`Error::Ffmpeg`], or [`Error::Tool`] where ffmpeg is needed and missing.
+    /// [`Error::Read`], [`Error::Input`], [`Error::Ffmpeg`], or [`Error::Tool`] if ffmpeg is needed
+    /// and missing.
     pub fn open(path: &Path) -> Result<Self> {
         if path.is_dir() {
-            return Self::pictures(listed(path)?);
+            return Self::pictures(list_pictures(path)?);
         }
         let ending = ending(path.as_os_str().to_owned());
         if VIDEOS.contains(&ending.as_str()) {
@@ -55,7 +64,7 @@ impl ClipReader {
         }
         // A file without an ending, such as standard input, is known by its contents.
         if !ending.is_empty() && !PICTURES.contains(&ending.as_str()) {
-            // What is not there is told as such.
+            // A missing file is reported as such.
             drop(picture::open(path)?);
             let expected = "expected .mp4, .webm, .mkv, .mov, .avi, .gif, .webp, .png, .jpg, .safetensors or a folder";
             return Err(Error::input(path, format!("unknown input ending: {expected}")));
@@ -77,23 +86,23 @@ impl ClipReader {
         Ok(Self { shape, rate: None, notes: Vec::new(), source: Source::Pictures { paths, next: 0 } })
     }
 
-    /// What the frames are; a damaged video may give fewer of them, and says so in its notes.
+    /// The shape of the frames; a damaged video may have fewer of them, and notes say so.
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// Frames per second, where the file says them.
+    /// Frames per second, if the file states them.
     pub fn rate(&self) -> Option<Rate> {
         self.rate
     }
 
-    /// What was dropped or amiss so far, for the user.
+    /// Faults and omissions so far, for the user.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// The next frame in −1…1, nothing after the last. The frames of one sample come in order, and then those of the next. Raw values
-    /// are given as they are.
+    /// The next frame in −1…1; none after the last. Frames come in order, sample by sample. Raw
+    /// values are not clamped.
     ///
     /// # Errors
     /// As [`ClipReader::open`]; also for a picture of another size than the first.
@@ -122,8 +131,8 @@ impl ClipReader {
     }
 }
 
-/// The pictures of a folder by name; hidden files and others are passed over.
-fn listed(folder: &Path) -> Result<Vec<PathBuf>> {
+/// The pictures of a folder by name; hidden files and others are skipped.
+fn list_pictures(folder: &Path) -> Result<Vec<PathBuf>> {
     let unreadable = |error| Error::read(folder, error);
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).map_err(unreadable)? {

@@ -20,7 +20,8 @@ pub fn is_empty(folder: &Path) -> bool {
     fs::read_dir(folder).unwrap().next().is_none()
 }
 
-/// Whether ffmpeg is to be tested; without it tests fail, unless they are told that it is not there.
+/// True if ffmpeg is to be tested; tests fail without it, unless a variable says that it is
+/// missing.
 pub fn ffmpeg() -> bool {
     let without = std::env::var_os("TILEWRIGHT_WITHOUT_FFMPEG").is_some();
     if without {

@@ -31,7 +31,7 @@ pub enum Depth {
     Sixteen,
 }
 
-/// The way a picture is written.
+/// The settings of a picture's encoder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Still {
     pub format: Format,
@@ -92,8 +92,8 @@ impl Still {
     }
 }
 
-/// The cause of a picture that can't be written: the system's own error, if there is one. The encoders' errors don't give
-/// it as their source, where a full disk is looked for.
+/// The cause of a picture that can't be written: the system's own error, if there is one. The
+/// encoders' errors don't give it as their source, where a full disk is looked for.
 fn of_image(error: ImageError) -> Cause {
     match error {
         ImageError::IoError(error) => error.into(),

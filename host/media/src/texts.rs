@@ -1,4 +1,4 @@
-//! Texts out of files: ComfyUI's workflow and prompt, from the place that each format has for them.
+//! Texts of files: ComfyUI's workflow and prompt, from the part of each format that holds them.
 
 use std::{
     fs::{self, File},
@@ -23,8 +23,8 @@ const MOST: usize = 64 << 20;
 const PLAYERS: [&str; 7] =
     ["major_brand", "minor_version", "compatible_brands", "encoder", "creation_time", "duration", "software"];
 
-/// The texts of a picture, a video, a safetensors file or the first picture of a folder. A file that can't be read has
-/// none: the reader of the pixels says what is wrong with it.
+/// The texts of a picture, a video, a safetensors file or the first picture of a folder. An
+/// unreadable file has none: the reader of its pixels reports the fault.
 pub fn read_texts(path: &Path) -> Texts {
     let first = if path.is_dir() { first_picture(path) } else { Some(path.to_owned()) };
     let mut texts = first.map(|path| of_file(&path)).unwrap_or_default();
@@ -34,7 +34,7 @@ pub fn read_texts(path: &Path) -> Texts {
     texts
 }
 
-/// The texts of a file of any format, with keywords that only other programs understand, too.
+/// The texts of a file of any format, also under keywords that only other programs know.
 pub(crate) fn of_file(path: &Path) -> Texts {
     let Ok(mut file) = picture::open(path) else { return Texts::new() };
     let Ok(format) = picture::sniff(path, &mut file) else { return of_other(path).unwrap_or_default() };
@@ -46,7 +46,7 @@ pub(crate) fn of_file(path: &Path) -> Texts {
     }
 }
 
-/// The texts before a PNG's pixels, where Pillow and so ComfyUI put them.
+/// The texts before a PNG's pixels, as Pillow and ComfyUI write them.
 fn of_png(file: BufReader<File>) -> Option<Texts> {
     let mut decoder = png::Decoder::new_with_limits(file, png::Limits { bytes: MOST });
     decoder.set_ignore_iccp_chunk(true);

@@ -1,7 +1,8 @@
-//! Animated WebP, lossless like the single pictures: image's encoder makes the frames, this puts them in their container.
-//! ffmpeg could write it too, but so that neither ffmpeg nor a C library is needed for it, this does.
+//! Animated WebP, lossless like the single pictures: frames by image's encoder, in a container that
+//! this module writes. ffmpeg could write it too, but would then be needed for it.
 //!
-//! Source: the WebP container specification, <https://developers.google.com/speed/webp/docs/riff_container>.
+//! Source: the WebP container specification,
+//! <https://developers.google.com/speed/webp/docs/riff_container>.
 
 use std::{
     fs::File,
@@ -20,7 +21,7 @@ use crate::{
 const ANIMATION: u8 = 0x02;
 const EXIF: u8 = 0x08;
 const ALPHA: u8 = 0x10;
-/// A frame replaces what was there instead of being laid over it.
+/// The flag by which a frame replaces the canvas instead of being blended with it.
 const NO_BLENDING: u8 = 0x02;
 /// The file's header ("RIFF", length, "WEBP"), and that of a chunk.
 const FILE_HEADER: usize = 12;

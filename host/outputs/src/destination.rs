@@ -15,34 +15,35 @@ const OWNER_WRITES: u32 = 0o200;
 /// A path that can't be an output. Its message is one line: the path, the reason, the remedy.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{path}: {reason}", path = .path.display())]
-pub struct Refused {
+pub struct OutputRefused {
     /// The path, as it was given.
     pub path: PathBuf,
     /// The reason and the remedy.
     pub reason: String,
 }
 
-impl Refused {
+impl OutputRefused {
     pub(crate) fn new(path: &Path, reason: impl Into<String>) -> Self {
         Self { path: path.to_owned(), reason: reason.into() }
     }
 }
 
-impl From<Refused> for io::Error {
-    fn from(refused: Refused) -> Self {
+impl From<OutputRefused> for io::Error {
+    fn from(refused: OutputRefused) -> Self {
         io::Error::other(refused.reason)
     }
 }
 
-/// The path at which a file of this name is written or replaced: the path itself, or the target of a link, which is
-/// replaced in its own folder while the link stays. A path that doesn't exist is free.
+/// The path at which a file of this name is written or replaced: the path itself, or the target of
+/// a link, which is replaced in its own folder while the link stays. A path that doesn't exist is
+/// free.
 ///
 /// # Errors
-/// The path is a folder, device, pipe or socket; a file that is write-protected or another user's; a link to nothing;
-/// or a link of another user's, except root's.
-pub fn destination(path: &Path) -> Result<PathBuf, Refused> {
-    let refused = |reason: String| Err(Refused::new(path, reason));
-    let unreadable = |error: io::Error| Refused::new(path, format!("can't be written: {error}"));
+/// The path is a folder, device, pipe or socket; a file that is write-protected or another user's;
+/// a link to nothing; or a link of another user's, except root's.
+pub fn destination(path: &Path) -> Result<PathBuf, OutputRefused> {
+    let refused = |reason: String| Err(OutputRefused::new(path, reason));
+    let unreadable = |error: io::Error| OutputRefused::new(path, format!("can't be written: {error}"));
     let facts = match fs::symlink_metadata(path) {
         Ok(facts) => facts,
         // If the folder is missing, too, making its temporary file reports that.
@@ -52,7 +53,8 @@ pub fn destination(path: &Path) -> Result<PathBuf, Refused> {
     if !facts.is_symlink() {
         return replaceable(&facts).map_or_else(refused, |()| Ok(path.to_owned()));
     }
-    // The system has the same rule in folders that everybody can write to; root's links are the machine's own.
+    // The system has the same rule in folders that everybody can write to; root's links are the
+    // machine's own.
     if facts.uid() != user() && facts.uid() != 0 {
         return refused(format!("is a link of another user's (user {}): give another name", facts.uid()));
     }

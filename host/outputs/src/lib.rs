@@ -9,8 +9,9 @@
 //! let folder = tempfile::tempdir()?;
 //! let latent = folder.path().join("cat.latent");
 //! std::fs::write(&latent, "")?;
-//! let refused = Roles::new().reads("the latent", &latent).writes("-o", &latent).check().unwrap_err();
-//! assert!(refused.to_string().ends_with("cat.latent: is the latent, which is read: give -o another name"));
+//! let roles = Roles::new().reads("the latent", &latent).writes("-o", &latent);
+//! let refused = roles.check().unwrap_err().to_string();
+//! assert!(refused.ends_with("cat.latent: is the latent, which is read: give -o another name"));
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
@@ -22,7 +23,7 @@ mod roles;
 mod terminal;
 mod whole;
 
-pub use destination::{Refused, destination};
+pub use destination::{OutputRefused, destination};
 pub use own_folder::OwnFolder;
 pub use roles::Roles;
 pub use terminal::terminal_width;

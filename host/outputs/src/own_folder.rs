@@ -1,4 +1,5 @@
-//! A folder with a guessable name: entered only if it belongs to this user, and its files opened only if they do.
+//! A folder with a guessable name: entered only if it belongs to this user, and its files opened
+//! only if they do.
 
 use std::{
     ffi::OsString,
@@ -21,8 +22,9 @@ const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
 /// The permission of everybody to write.
 const OTHERS_WRITE: u32 = 0o002;
 
-/// A folder of this user, held open: its files are found in it even if its own path changes. No link is followed, and
-/// no file is opened that is another user's, is not plain, or has a second name elsewhere.
+/// A folder of this user, held open: its files are found in it even if its own path changes. No
+/// link is followed, and no file is opened that is another user's, is not plain, or has a second
+/// name elsewhere.
 #[derive(Debug)]
 pub struct OwnFolder {
     path: PathBuf,
@@ -33,7 +35,8 @@ impl OwnFolder {
     /// Opens a folder, or makes it for this user alone.
     ///
     /// # Errors
-    /// It can't be made or opened; a link or a file stands there; it is another user's, or everybody can write to it.
+    /// It can't be made or opened; a link or a file stands there; it is another user's, or
+    /// everybody can write to it.
     pub fn open(path: &Path) -> io::Result<Self> {
         match mkdirat(rustix::fs::CWD, path, FOLDER_MODE) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -61,13 +64,15 @@ impl OwnFolder {
         &self.path
     }
 
-    /// Opens a file for reading and writing and keeps its contents; a missing one is made only if `create` is true.
+    /// Opens a file for reading and writing and keeps its contents; a missing one is made only if
+    /// `create` is true.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`]; [`ErrorKind::PermissionDenied`] for a file that [`OwnFolder`] does not open.
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::PermissionDenied`] for a file that [`OwnFolder`] does
+    /// not open.
     pub fn file(&self, name: &str, create: bool) -> io::Result<File> {
         let flags = OFlags::RDWR | if create { OFlags::CREATE } else { OFlags::empty() };
-        self.opened(name, flags)
+        self.open_file(name, flags)
     }
 
     /// A file's whole contents.
@@ -76,21 +81,22 @@ impl OwnFolder {
     /// As [`OwnFolder::file`]; the file is longer than `most` bytes.
     pub fn read(&self, name: &str, most: u64) -> io::Result<Vec<u8>> {
         let mut contents = Vec::new();
-        self.opened(name, OFlags::RDONLY)?.take(most + 1).read_to_end(&mut contents)?;
+        self.open_file(name, OFlags::RDONLY)?.take(most + 1).read_to_end(&mut contents)?;
         if contents.len() as u64 > most {
             return Err(foreign("it is longer than this program makes it"));
         }
         Ok(contents)
     }
 
-    /// Replaces a file atomically by one that is on the disk; `new` is the new one's name until then.
+    /// Replaces a file atomically by one that is on the disk; `new` is the new one's name until
+    /// then.
     ///
     /// # Errors
     /// It can't be written.
     pub fn replace(&self, name: &str, new: &str, contents: &[u8]) -> io::Result<()> {
         // A file left by an interrupted run, or planted by somebody, is never written through.
         self.remove(new)?;
-        let mut file = self.opened(new, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
+        let mut file = self.open_file(new, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
         file.write_all(contents)?;
         file.sync_all()?;
         renameat(&self.folder, new, &self.folder, name)?;
@@ -130,7 +136,7 @@ impl OwnFolder {
             .is_ok_and(|there| (there.dev(), there.ino()) == (mine.dev(), mine.ino())))
     }
 
-    fn opened(&self, name: &str, flags: OFlags) -> io::Result<File> {
+    fn open_file(&self, name: &str, flags: OFlags) -> io::Result<File> {
         // Non-blocking: opening a pipe could wait for its other end.
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = openat(&self.folder, name, flags, FILE_MODE).map_err(|error| match error {

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{Refused, destination, folder_of};
+use crate::{OutputRefused, destination, folder_of};
 
 /// The most files of an input folder that are compared with the outputs.
 const MOST_ENTRIES: usize = 100_000;
@@ -19,12 +19,12 @@ pub struct Roles {
     inputs: Vec<(String, PathBuf)>,
     /// Inputs that are open, by device and inode.
     open: Vec<(String, (u64, u64))>,
-    outputs: Vec<Written>,
+    outputs: Vec<OutputEntry>,
 }
 
 /// An output.
 #[derive(Clone, Debug)]
-struct Written {
+struct OutputEntry {
     option: String,
     path: PathBuf,
     /// True if it is checked that an existing file may be replaced.
@@ -60,8 +60,8 @@ impl Roles {
         self
     }
 
-    /// Adds an input that is open, such as standard input. Only a plain file is compared: no output replaces a pipe, and
-    /// standard input and output may be one socket.
+    /// Adds an input that is open, such as standard input. Only a plain file is compared: no output
+    /// replaces a pipe, and standard input and output may be one socket.
     #[must_use]
     pub fn reads_open(mut self, what: impl Into<String>, input: impl AsFd) -> Self {
         self.open.extend(plain(input).map(|file| (what.into(), file)));
@@ -71,22 +71,23 @@ impl Roles {
     /// Adds an output by its final name.
     #[must_use]
     pub fn writes(mut self, option: impl Into<String>, path: &Path) -> Self {
-        self.outputs.push(Written { option: option.into(), path: path.to_owned(), is_file: true, open: None });
+        self.outputs.push(OutputEntry { option: option.into(), path: path.to_owned(), is_file: true, open: None });
         self
     }
 
-    /// Adds an output that is only compared: it may be a folder, or its replacement is checked elsewhere.
+    /// Adds an output that is only compared: it may be a folder, or its replacement is checked
+    /// elsewhere.
     #[must_use]
     pub fn occupies(mut self, option: impl Into<String>, path: &Path) -> Self {
-        self.outputs.push(Written { option: option.into(), path: path.to_owned(), is_file: false, open: None });
+        self.outputs.push(OutputEntry { option: option.into(), path: path.to_owned(), is_file: false, open: None });
         self
     }
 
-    /// Adds an output that is open, such as standard output, with the name for messages. As for [`Roles::reads_open`],
-    /// only a plain file is compared.
+    /// Adds an output that is open, such as standard output, with the name for messages. As for
+    /// [`Roles::reads_open`], only a plain file is compared.
     #[must_use]
     pub fn occupies_open(mut self, option: impl Into<String>, name: &str, output: impl AsFd) -> Self {
-        self.outputs.extend(plain(output).map(|file| Written {
+        self.outputs.extend(plain(output).map(|file| OutputEntry {
             option: option.into(),
             path: name.into(),
             is_file: false,
@@ -95,28 +96,28 @@ impl Roles {
         self
     }
 
-    /// Compares every output with every input and every other output, by the files behind the paths, and checks that it
-    /// may be replaced. Call it before anything is written.
+    /// Compares every output with every input and every other output, by the files behind the
+    /// paths, and checks that it may be replaced. Call it before anything is written.
     ///
     /// # Errors
-    /// [`Refused`], for the first output that fails.
-    pub fn check(&self) -> Result<(), Refused> {
+    /// [`OutputRefused`], for the first output that fails.
+    pub fn check(&self) -> Result<(), OutputRefused> {
         let found = |(what, path): &(String, PathBuf)| Some((identity(path)?, what.clone()));
         let open = self.open.iter().map(|(what, (device, inode))| (Identity::There(*device, *inode), what.clone()));
         let inputs: HashMap<Identity, String> = open.chain(self.inputs.iter().rev().filter_map(found)).collect();
         let mut earlier: HashMap<Identity, &str> = HashMap::new();
-        for Written { option, path, open, .. } in &self.outputs {
+        for OutputEntry { option, path, open, .. } in &self.outputs {
             let open = open.map(|(device, inode)| Identity::There(device, inode));
             let Some(found) = open.or_else(|| identity(path)) else { continue };
             if let Some(what) = inputs.get(&found) {
-                return Err(Refused::new(path, format!("is {what}, which is read: give {option} another name")));
+                return Err(OutputRefused::new(path, format!("is {what}, which is read: give {option} another name")));
             }
             if let Some(other) = earlier.insert(found, option) {
                 let reason = match other == option {
                     true => format!("is written twice by {option}: give names that differ"),
                     false => format!("is given as {other} and as {option}: one file can't be both"),
                 };
-                return Err(Refused::new(path, reason));
+                return Err(OutputRefused::new(path, reason));
             }
         }
         self.outputs.iter().filter(|output| output.is_file).try_for_each(|output| destination(&output.path).map(drop))

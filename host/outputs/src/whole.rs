@@ -1,4 +1,5 @@
-//! Files that are complete or absent: each is written under a temporary name in its own folder and renamed.
+//! Files that are complete or absent: each is written under a temporary name in its own folder and
+//! renamed.
 
 use std::{
     fs,
@@ -19,7 +20,8 @@ pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A temporary file in the folder of the path, or of the file that it links to; it is removed unless it is placed.
+/// A temporary file in the folder of the path, or of the file that it links to; it is removed
+/// unless it is placed.
 ///
 /// # Errors
 /// No file can be made there, or the path can't be an output.
@@ -48,7 +50,8 @@ pub fn temporary_folder(folder: &Path) -> io::Result<TempDir> {
     tempfile::Builder::new().prefix(PREFIX).permissions(mode).tempdir_in(folder)
 }
 
-/// Gives a complete file its final name and replaces an older one. A link stays, and its target is replaced.
+/// Returns a complete file its final name and replaces an older one. A link stays, and its target
+/// is replaced.
 ///
 /// # Errors
 /// The disk is full, or a file that has appeared there can't be replaced.
@@ -58,8 +61,8 @@ pub fn place(file: NamedTempFile, path: &Path) -> io::Result<()> {
     file.persist(place).map(drop).map_err(|error| error.error)
 }
 
-/// Gives a complete file its final name if nothing has that name, not even a link to nothing; otherwise returns the
-/// file.
+/// Returns a complete file its final name if nothing has that name, not even a link to nothing;
+/// otherwise returns the file.
 ///
 /// # Errors
 /// The disk is full, or the file can't be renamed for another reason.

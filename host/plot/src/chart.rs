@@ -1,30 +1,30 @@
-//! What is drawn: points, and the axes that they stand against.
+//! The data of charts: points and axes.
 
-/// What is along an axis.
+/// An axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
-    /// With its unit.
+    /// The label, with its unit.
     pub label: String,
-    /// Logarithmic.
+    /// True for a logarithmic axis.
     pub logarithmic: bool,
 }
 
 impl Axis {
-    /// From zero, in even steps.
+    /// A linear axis from zero.
     pub fn linear(label: impl Into<String>) -> Self {
         Self { label: label.into(), logarithmic: false }
     }
 
-    /// In powers of ten.
+    /// A logarithmic axis.
     pub fn logarithmic(label: impl Into<String>) -> Self {
         Self { label: label.into(), logarithmic: true }
     }
 }
 
-/// Points that belong together.
+/// A series of points.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// For the legend.
+    /// The name in the legend.
     pub name: String,
     /// Pairs of x and y.
     pub points: Vec<(f64, f64)>,
@@ -35,35 +35,35 @@ pub struct Series {
 pub enum Chart {
     /// A row per name: every sample, the quartiles as a box, the median as a line.
     Boxes {
-        /// Above the chart.
+        /// The title above the chart.
         title: String,
-        /// Of the samples.
+        /// The axis of the samples.
         axis: Axis,
-        /// From the top.
+        /// The rows from the top.
         rows: Vec<(String, Vec<f64>)>,
     },
     /// Lines through points.
     Lines {
-        /// Above the chart.
+        /// The title above the chart.
         title: String,
-        /// Across.
+        /// The axis across.
         x: Axis,
-        /// Up.
+        /// The axis upwards.
         y: Axis,
-        /// One line each.
+        /// The series, a line each.
         series: Vec<Series>,
     },
     /// Points alone.
     Scatter {
-        /// Above the chart.
+        /// The title above the chart.
         title: String,
-        /// Across.
+        /// The axis across.
         x: Axis,
-        /// Up.
+        /// The axis upwards.
         y: Axis,
-        /// One mark each.
+        /// The series, a kind of mark each.
         series: Vec<Series>,
-        /// Draws where x and y are equal.
+        /// Draws the line on which x and y are equal.
         diagonal: bool,
     },
 }

@@ -1,4 +1,4 @@
-//! Charts onto SVG.
+//! The drawing of charts as SVG.
 
 use plotters::{
     coord::{Shift, ranged1d::ValueFormatter},
@@ -26,8 +26,8 @@ const GRID: RGBColor = RGBColor(228, 228, 228);
 /// Pixels above the charts.
 const TITLE: u32 = 60;
 
-/// Pixels and letters of labels and legend in a chart at least [`WIDE`] pixels wide; in a narrower one they shrink in
-/// proportion.
+/// Pixels and letters of labels and legend in a chart at least [`WIDE`] pixels wide; in a narrower
+/// one they shrink in proportion.
 const WIDE: u32 = 960;
 const LABELS: u32 = 300;
 const LONGEST_LABEL: u32 = 44;
@@ -39,18 +39,18 @@ fn share(area: &Area<'_>, most: u32) -> u32 {
     most * area.dim_in_pixel().0.min(WIDE) / WIDE
 }
 
-/// Charts below each other, with a title above where it is not empty.
+/// Charts below each other, with a title above unless it is empty.
 pub fn sheet(title: &str, about: &str, charts: &[&Chart], (width, height): (u32, u32)) -> Result<String> {
     let top = if title.is_empty() { 0 } else { TITLE };
     let mut svg = String::new();
     {
         let root =
             SVGBackend::with_string(&mut svg, (width, top + height * charts.len().max(1) as u32)).into_drawing_area();
-        root.fill(&WHITE).map_err(failed)?;
+        root.fill(&WHITE).map_err(draw_error)?;
         let (head, mut rest) = root.split_vertically(top);
         if top > 0 {
-            head.draw(&Text::new(title.to_owned(), (16, 8), font(20))).map_err(failed)?;
-            head.draw(&Text::new(about.to_owned(), (16, 36), font(13))).map_err(failed)?;
+            head.draw(&Text::new(title.to_owned(), (16, 8), font(20))).map_err(draw_error)?;
+            head.draw(&Text::new(about.to_owned(), (16, 36), font(13))).map_err(draw_error)?;
         }
         for chart in charts {
             let (area, below) = rest.split_vertically(height);
@@ -64,12 +64,12 @@ pub fn sheet(title: &str, about: &str, charts: &[&Chart], (width, height): (u32,
                 }
             }
         }
-        root.present().map_err(failed)?;
+        root.present().map_err(draw_error)?;
     }
     Ok(svg)
 }
 
-fn failed(error: impl std::fmt::Display) -> Error {
+fn draw_error(error: impl std::fmt::Display) -> Error {
     Error::Chart(error.to_string())
 }
 
@@ -80,7 +80,8 @@ enum Marks {
     Compared,
 }
 
-/// What an axis spans: from zero, or from just below the least where it is logarithmic; never empty.
+/// The range of an axis: from zero, or from just below the least value if it is logarithmic; never
+/// empty.
 fn range(values: impl Iterator<Item = f64>, axis: &Axis) -> (f64, f64) {
     let shown = values.filter(|value| value.is_finite() && (!axis.logarithmic || *value > 0.0));
     let (least, most) =
@@ -104,10 +105,10 @@ fn boxes(area: &Area<'_>, title: &str, axis: &Axis, rows: &[(String, Vec<f64>)])
     let mut builder = ChartBuilder::on(area);
     builder.caption(title, font(17)).margin(14).x_label_area_size(44).y_label_area_size(share(area, LABELS));
     if axis.logarithmic {
-        let chart = builder.build_cartesian_2d((from..to).log_scale(), across).map_err(failed)?;
+        let chart = builder.build_cartesian_2d((from..to).log_scale(), across).map_err(draw_error)?;
         draw_boxes(area, chart, axis, rows)
     } else {
-        let chart = builder.build_cartesian_2d(from..to, across).map_err(failed)?;
+        let chart = builder.build_cartesian_2d(from..to, across).map_err(draw_error)?;
         draw_boxes(area, chart, axis, rows)
     }
 }
@@ -124,7 +125,7 @@ where
     let mut mesh = chart.configure_mesh();
     mesh.disable_y_mesh().y_labels(0).x_desc(&axis.label).x_label_formatter(&|value| short(*value));
     mesh.light_line_style(WHITE).bold_line_style(GRID).axis_style(INK).label_style(font(13)).axis_desc_style(font(14));
-    mesh.draw().map_err(failed)?;
+    mesh.draw().map_err(draw_error)?;
     for (index, (name, samples)) in rows.iter().enumerate() {
         let (row, color) = (index as f64, COLORS[index % COLORS.len()]);
         let left = chart.plotting_area().get_pixel_range().0.start;
@@ -132,11 +133,11 @@ where
         let line = chart.backend_coord(&(axis_start(samples, axis), row)).1;
         let anchor = font(13).pos(Pos::new(HPos::Right, VPos::Center));
         area.draw(&Text::new(
-            shortened(name, share(area, LONGEST_LABEL) as usize),
+            truncate(name, share(area, LONGEST_LABEL) as usize),
             (left - base.0 - 8, line - base.1),
             anchor,
         ))
-        .map_err(failed)?;
+        .map_err(draw_error)?;
         let Some(first) = samples.first() else { continue };
         let ordered = sorted(samples);
         let at = |share| quantile(&ordered, share);
@@ -147,7 +148,7 @@ where
                 bar(at(0.25), at(0.75), 0.28, color.mix(0.22).filled()),
                 bar(at(0.25), at(0.75), 0.28, color.stroke_width(1)),
             ])
-            .map_err(failed)?;
+            .map_err(draw_error)?;
         let stroke = |points: Vec<(f64, f64)>, width| PathElement::new(points, color.stroke_width(width));
         let middle = at(0.5);
         chart
@@ -155,14 +156,14 @@ where
                 stroke(vec![(at(0.0), row), (at(1.0), row)], 1),
                 stroke(vec![(middle, row - 0.34), (middle, row + 0.34)], 3),
             ])
-            .map_err(failed)?;
+            .map_err(draw_error)?;
         let dot = |sample: &f64| Circle::new((*sample, row), 3, color.mix(0.7).filled());
-        chart.draw_series(std::iter::once(first).chain(&samples[1..]).map(dot)).map_err(failed)?;
+        chart.draw_series(std::iter::once(first).chain(&samples[1..]).map(dot)).map_err(draw_error)?;
     }
     Ok(())
 }
 
-/// A value that the axis can place.
+/// A value within the axis.
 fn axis_start(samples: &[f64], axis: &Axis) -> f64 {
     samples.first().copied().unwrap_or(if axis.logarithmic { 1.0 } else { 0.0 })
 }
@@ -185,16 +186,26 @@ fn plane(area: &Area<'_>, title: &str, x: &Axis, y: &Axis, series: &[Series], ma
     let (across, up) = (across.0..across.1, up.0..up.1);
     match (x.logarithmic, y.logarithmic) {
         (false, false) => {
-            draw_plane(area, builder.build_cartesian_2d(across, up).map_err(failed)?, x, y, series, marks)
+            draw_plane(area, builder.build_cartesian_2d(across, up).map_err(draw_error)?, x, y, series, marks)
         }
-        (true, false) => {
-            draw_plane(area, builder.build_cartesian_2d(across.log_scale(), up).map_err(failed)?, x, y, series, marks)
-        }
-        (false, true) => {
-            draw_plane(area, builder.build_cartesian_2d(across, up.log_scale()).map_err(failed)?, x, y, series, marks)
-        }
+        (true, false) => draw_plane(
+            area,
+            builder.build_cartesian_2d(across.log_scale(), up).map_err(draw_error)?,
+            x,
+            y,
+            series,
+            marks,
+        ),
+        (false, true) => draw_plane(
+            area,
+            builder.build_cartesian_2d(across, up.log_scale()).map_err(draw_error)?,
+            x,
+            y,
+            series,
+            marks,
+        ),
         (true, true) => {
-            let chart = builder.build_cartesian_2d(across.log_scale(), up.log_scale()).map_err(failed)?;
+            let chart = builder.build_cartesian_2d(across.log_scale(), up.log_scale()).map_err(draw_error)?;
             draw_plane(area, chart, x, y, series, marks)
         }
     }
@@ -216,29 +227,29 @@ where
     mesh.x_desc(&x.label).y_desc(&y.label);
     mesh.x_label_formatter(&|value| short(*value)).y_label_formatter(&|value| short(*value));
     mesh.light_line_style(WHITE).bold_line_style(GRID).axis_style(INK).label_style(font(13)).axis_desc_style(font(14));
-    mesh.draw().map_err(failed)?;
-    // Beside the plane, so that it covers no point.
+    mesh.draw().map_err(draw_error)?;
+    // The legend stands beside the plane, so that it covers no point.
     let left = area.dim_in_pixel().0 as i32 - share(area, LEGEND) as i32 + 8;
     let mut line = 44;
     if marks == Marks::Compared {
         let style = INK.mix(0.5).stroke_width(1);
         let (from, to) = (chart.x_range().start, chart.x_range().end);
-        chart.draw_series([PathElement::new(vec![(from, from), (to, to)], style)]).map_err(failed)?;
-        area.draw(&PathElement::new(vec![(left, line), (left + 16, line)], style)).map_err(failed)?;
+        chart.draw_series([PathElement::new(vec![(from, from), (to, to)], style)]).map_err(draw_error)?;
+        area.draw(&PathElement::new(vec![(left, line), (left + 16, line)], style)).map_err(draw_error)?;
         legend(area, "estimate = measurement", left, &mut line)?;
     }
     for (index, series) in series.iter().enumerate().filter(|(_, series)| !series.points.is_empty()) {
         let color = COLORS[index % COLORS.len()];
-        // What a logarithm has no place for is left out.
+        // Values without a logarithm are left out.
         let placed = |(across, up): &&(f64, f64)| {
             (!x.logarithmic || *across > 0.0) && (!y.logarithmic || *up > 0.0) && across.is_finite() && up.is_finite()
         };
         let points: Vec<(f64, f64)> = series.points.iter().filter(placed).copied().collect();
         if marks == Marks::Lines {
-            chart.draw_series(LineSeries::new(points.clone(), color.stroke_width(2))).map_err(failed)?;
+            chart.draw_series(LineSeries::new(points.clone(), color.stroke_width(2))).map_err(draw_error)?;
         }
-        chart.draw_series(points.into_iter().map(|point| mark(point, index, color))).map_err(failed)?;
-        area.draw(&mark((left + 8, line), index, color)).map_err(failed)?;
+        chart.draw_series(points.into_iter().map(|point| mark(point, index, color))).map_err(draw_error)?;
+        area.draw(&mark((left + 8, line), index, color)).map_err(draw_error)?;
         legend(area, &series.name, left, &mut line)?;
     }
     Ok(())
@@ -252,14 +263,14 @@ fn legend(area: &Area<'_>, name: &str, left: i32, line: &mut i32) -> Result<()> 
     let most = share(area, LEGEND_LETTERS + 4).saturating_sub(4).max(8) as usize;
     for part in letters.chunks(most) {
         let part: String = part.iter().collect();
-        area.draw(&Text::new(part, (left + 24, *line), anchor.clone())).map_err(failed)?;
+        area.draw(&Text::new(part, (left + 24, *line), anchor.clone())).map_err(draw_error)?;
         *line += 15;
     }
     *line += 5;
     Ok(())
 }
 
-/// Marks differ in shape too, so that nothing hangs on colour alone.
+/// Marks differ in shape too, so that nothing depends on colour alone.
 fn mark<'a, C: Clone + 'static>(at: C, index: usize, color: RGBColor) -> DynElement<'static, SVGBackend<'a>, C>
 where
     Circle<C, i32>: IntoDynElement<'static, SVGBackend<'a>, C>,
@@ -270,7 +281,7 @@ where
         0 => Circle::new(at, 4, color.mix(0.75).filled()).into_dyn(),
         1 => TriangleMarker::new(at, 6, color.mix(0.75).filled()).into_dyn(),
         2 => Cross::new(at, 4, color.stroke_width(2)).into_dyn(),
-        // A ring leaves what lies below it to be seen.
+        // A ring leaves the marks below it visible.
         _ => Circle::new(at, 8, color.stroke_width(2)).into_dyn(),
     }
 }
@@ -286,7 +297,7 @@ fn short(value: f64) -> String {
     }
 }
 
-fn shortened(text: &str, most: usize) -> String {
+fn truncate(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),

@@ -1,4 +1,4 @@
-//! Why something can't be drawn or written.
+//! Errors of drawing and writing.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use thiserror::Error;
 /// A `Result` with this crate's [`enum@Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong. Each is one line: what, where, what to do.
+/// An error, in one line: what, where, what to do.
 #[derive(Debug, Error)]
 pub enum Error {
     /// A report's ending is unknown.
@@ -19,9 +19,9 @@ pub enum Error {
     /// A file can't be written.
     #[error("{path}: can't be written: {source}: choose another place")]
     Write {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// A chart can't be drawn.
@@ -30,7 +30,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the arguments or files are wrong, rather than the work having failed.
+    /// True if the arguments or files are wrong, rather than the work having failed.
     pub const fn is_input(&self) -> bool {
         !matches!(self, Error::Chart(_))
     }

@@ -1,5 +1,5 @@
-//! Draws what was measured: charts as SVG, and pages of SVG or HTML that need nothing from elsewhere. Knows nothing of what the
-//! points mean.
+//! Charts of measurements as SVG, and pages of SVG or HTML that load nothing from other sites. This
+//! crate does not know the meaning of the points.
 
 #![forbid(unsafe_code)]
 

@@ -17,8 +17,9 @@ const NAMES: usize = 2;
 /// Facts that an SVG shows below its title.
 const ABOUT: usize = 3;
 
-/// The style of a page: light, readable, printable. It fits its window: columns of figures stay on one line and names
-/// break. If a table still does not fit, each of its rows becomes a list, and charts are drawn for that width.
+/// The style of a page: light, readable, printable. It fits its window: columns of figures stay on
+/// one line and names break. If a table still does not fit, each of its rows becomes a list, and
+/// charts are drawn for that width.
 const STYLE: &str = "*{box-sizing:border-box}body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:1240px;margin:2rem auto;padding:0 1rem}\
 h1{font-size:1.4rem;overflow-wrap:anywhere}table{border-collapse:collapse;margin:1rem 0;font-size:.85rem;font-variant-numeric:tabular-nums;width:100%}\
 th,td{padding:.25rem .45rem;border-bottom:1px solid #ddd;text-align:left;vertical-align:top}th{color:#555;font-weight:600}td.name{overflow-wrap:anywhere;min-width:7rem}td.figure{white-space:nowrap}\
@@ -30,21 +31,22 @@ td::before{content:attr(data-of);color:#555;text-align:left;flex:none}}\
 /// A report for people.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Page {
-    /// On top.
+    /// The title.
     pub title: String,
-    /// What, and its value.
+    /// Names and values.
     pub facts: Vec<(String, String)>,
-    /// The heading first.
+    /// Rows; the first is the heading.
     pub table: Vec<Vec<String>>,
-    /// In order; those without a point are left out.
+    /// Charts in order; those without a point are left out.
     pub charts: Vec<Chart>,
 }
 
 impl Page {
-    /// Whether a report can have this name.
+    /// Checks that a report can have this name.
     ///
     /// # Errors
-    /// [`Error::Ending`] where it ends in neither .svg nor .html, [`Error::Write`] where its folder is not there.
+    /// [`Error::Ending`] if it ends in neither .svg nor .html, [`Error::Write`] if its folder is
+    /// missing.
     pub fn check(path: &Path) -> Result<()> {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
         if !["svg", "html"].contains(&ending) {
@@ -83,10 +85,10 @@ impl Page {
         let mut html = format!(
             "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>{0}</title><style>{STYLE}</style></head>\n\
              <body><h1>{0}</h1>\n<dl>",
-            escaped(&self.title)
+            escape(&self.title)
         );
         for (name, value) in &self.facts {
-            html += &format!("<dt>{}</dt><dd>{}</dd>", escaped(name), escaped(value));
+            html += &format!("<dt>{}</dt><dd>{}</dd>", escape(name), escape(value));
         }
         html += "</dl>\n";
         html += &self.rows();
@@ -101,7 +103,7 @@ impl Page {
     /// The table. Each cell names its column, for the layout that has no heading above it.
     fn rows(&self) -> String {
         let Some((heading, rows)) = self.table.split_first() else { return String::new() };
-        let of: Vec<String> = heading.iter().map(|text| escaped(text)).collect();
+        let of: Vec<String> = heading.iter().map(|text| escape(text)).collect();
         let head: String = of.iter().map(|text| format!("<th>{text}</th>")).collect();
         let mut html = format!("<table>\n<tr class=\"head\">{head}</tr>\n");
         for row in rows {
@@ -112,7 +114,7 @@ impl Page {
                     _ => "",
                 };
                 let of = of.get(place).map_or("", String::as_str);
-                format!("<td{class} data-of=\"{of}\">{}</td>", escaped(text))
+                format!("<td{class} data-of=\"{of}\">{}</td>", escape(text))
             });
             html += &format!("<tr>{}</tr>\n", cells.collect::<String>());
         }
@@ -124,7 +126,7 @@ impl Page {
     }
 }
 
-fn escaped(text: &str) -> String {
+fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

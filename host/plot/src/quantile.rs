@@ -1,6 +1,7 @@
-//! Places in samples.
+//! Quantiles of samples.
 
-/// The quantile of ascending samples, linear between neighbours, as NumPy does by default. At least one sample is needed.
+/// The quantile of ascending samples, linear between neighbours, as NumPy does by default. At least
+/// one sample is needed.
 pub fn quantile(sorted: &[f64], share: f64) -> f64 {
     let place = share.clamp(0.0, 1.0) * (sorted.len() - 1) as f64;
     let (below, above) = (place.floor() as usize, place.ceil() as usize);

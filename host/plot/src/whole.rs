@@ -1,8 +1,8 @@
-//! Files that stand under their names whole or not at all.
+//! Atomic writes of files.
 
 use std::{io, path::Path};
 
-/// Writes a file under another name in its folder and renames it.
+/// Writes a file atomically: under another name in its folder, which is then renamed.
 ///
 /// # Errors
 /// It can't be written; nothing of it is left behind then.

@@ -1,5 +1,6 @@
-//! How a policy is laid out in a registry: the CNCF's layout for WebAssembly, which asks for exactly one layer. The signature is an
-//! annotation of the manifest: other tools copy annotations and ignore those that they don't know.
+//! The layout of a policy in a registry: the CNCF's for WebAssembly, which asks for exactly one
+//! layer. The signature is an annotation of the manifest: other tools copy annotations and ignore
+//! unknown ones.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,35 +21,35 @@ const CONFIG: &str = "application/vnd.wasm.config.v0+json";
 /// The layer's type, and the one that was used before there was a common one.
 const LAYERS: [&str; 2] = ["application/wasm", "application/vnd.wasm.content.layer.v1+wasm"];
 
-/// Bytes of the longest signature that is carried along.
+/// Bytes of the longest signature.
 const MOST_SIGNATURE: usize = 16 << 10;
 
-/// What a registry is told of a policy, for people and catalogues; nothing depends on it.
+/// A policy's description in a registry, for people and catalogues; nothing depends on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct About {
+pub struct ArtifactInfo {
     /// Its name.
     pub name: String,
     /// Its version.
     pub version: String,
-    /// What it does, in a line.
+    /// Its purpose, in a line.
     pub summary: String,
-    /// Whether the file is a component; a core module otherwise.
+    /// True for a component, false for a core module.
     pub is_component: bool,
-    /// What it asks of its host.
+    /// Its imports.
     pub imports: Vec<String>,
-    /// What it answers.
+    /// Its exports.
     pub exports: Vec<String>,
 }
 
-/// The bytes to upload. The same policy and signature give the same bytes, whenever and wherever.
-pub(crate) struct Laid {
+/// The bytes to upload. The same policy and signature always give the same bytes.
+pub(crate) struct PackedArtifact {
     pub config: Vec<u8>,
     pub manifest: Vec<u8>,
 }
 
 /// Lays a policy out.
-pub(crate) fn lay(wasm: &[u8], about: &About, signature: Option<&str>) -> Result<Laid> {
-    // The layout wants a time, and none would be the policy's own.
+pub(crate) fn pack(wasm: &[u8], about: &ArtifactInfo, signature: Option<&str>) -> Result<PackedArtifact> {
+    // The layout requires a time; a real one would change the digest.
     let mut config = json!({
         "created": "1970-01-01T00:00:00Z",
         "architecture": "wasm",
@@ -75,7 +76,7 @@ pub(crate) fn lay(wasm: &[u8], about: &About, signature: Option<&str>) -> Result
         .annotations(annotations)
         .build()
         .map_err(|error| unlayable(&error))?;
-    Ok(Laid { manifest: canonical(&manifest)?, config })
+    Ok(PackedArtifact { manifest: canonical(&manifest)?, config })
 }
 
 fn describe(media_type: &str, bytes: &[u8], annotations: HashMap<String, String>) -> Result<Descriptor> {
@@ -108,22 +109,22 @@ fn unlayable(error: &dyn std::error::Error) -> Error {
     Error::NotAPolicy { reference: "this policy".into(), detail: format!("it can't be described: {error}") }
 }
 
-/// What a manifest says of the policy that it holds.
+/// The contents of a manifest that holds a policy.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct ManifestContents {
     pub layer: String,
     pub bytes: u64,
     pub signature: Option<String>,
 }
 
 /// Reads a manifest that somebody else made.
-pub(crate) fn read(manifest: &[u8], reference: &Reference) -> Result<Found> {
+pub(crate) fn read(manifest: &[u8], reference: &Reference) -> Result<ManifestContents> {
     let not = |detail: String| Error::NotAPolicy { reference: reference.to_string(), detail };
     let manifest: ImageManifest = serde_json::from_slice(manifest).map_err(|error| {
         let value: Option<Value> = serde_json::from_slice(manifest).ok();
         match value.is_some_and(|value| value.get("manifests").is_some()) {
             true => not("it is a list of images".into()),
-            false => not(format!("its manifest can't be read: {}", shortened(&error.to_string()))),
+            false => not(format!("its manifest can't be read: {}", shorten(&error.to_string()))),
         }
     })?;
     let [layer] = manifest.layers().as_slice() else {
@@ -131,21 +132,21 @@ pub(crate) fn read(manifest: &[u8], reference: &Reference) -> Result<Found> {
     };
     let media_type = layer.media_type().to_string();
     if !LAYERS.contains(&media_type.as_str()) {
-        return Err(not(format!("it holds {}, and a policy is {}", shortened(&media_type), LAYERS[0])));
+        return Err(not(format!("it holds {}, and a policy is {}", shorten(&media_type), LAYERS[0])));
     }
     let digest = layer.digest().to_string();
     if !digest::is_sha256(&digest) {
-        return Err(not(format!("its digest is {}, and sha256 is known here", shortened(&digest))));
+        return Err(not(format!("its digest is {}, and sha256 is known here", shorten(&digest))));
     }
     let signature = manifest.annotations().as_ref().and_then(|annotations| annotations.get(SIGNATURE)).cloned();
     if signature.as_ref().is_some_and(|signature| signature.len() > MOST_SIGNATURE) {
         return Err(not("its signature is too long to be one".into()));
     }
-    Ok(Found { layer: digest, bytes: layer.size(), signature })
+    Ok(ManifestContents { layer: digest, bytes: layer.size(), signature })
 }
 
-/// What a stranger wrote, fit for one line.
-pub(crate) fn shortened(text: &str) -> String {
+/// A stranger's text, fit for one line.
+pub(crate) fn shorten(text: &str) -> String {
     let turns =
         |c: char| matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let clean: String = text.chars().take(200).map(|c| if c.is_control() || turns(c) { ' ' } else { c }).collect();
@@ -156,8 +157,8 @@ pub(crate) fn shortened(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn about() -> About {
-        About {
+    fn about() -> ArtifactInfo {
+        ArtifactInfo {
             name: "wide".into(),
             version: "1.0.0".into(),
             summary: "Tiles \"wide\" pictures.".into(),
@@ -173,19 +174,20 @@ mod tests {
 
     #[test]
     fn what_is_laid_out_is_found_again_and_always_the_same() {
-        let laid = lay(b"\0asm", &about(), Some("a signature\n")).unwrap();
+        let laid = pack(b"\0asm", &about(), Some("a signature\n")).unwrap();
         for _ in 0..20 {
-            assert_eq!(lay(b"\0asm", &about(), Some("a signature\n")).unwrap().manifest, laid.manifest);
+            assert_eq!(pack(b"\0asm", &about(), Some("a signature\n")).unwrap().manifest, laid.manifest);
         }
         let found = read(&laid.manifest, &reference()).unwrap();
-        let expected = Found { layer: digest::of(b"\0asm"), bytes: 4, signature: Some("a signature\n".into()) };
+        let expected =
+            ManifestContents { layer: digest::of(b"\0asm"), bytes: 4, signature: Some("a signature\n".into()) };
         assert_eq!(found, expected);
-        assert_eq!(read(&lay(b"", &about(), None).unwrap().manifest, &reference()).unwrap().signature, None);
+        assert_eq!(read(&pack(b"", &about(), None).unwrap().manifest, &reference()).unwrap().signature, None);
     }
 
     #[test]
     fn the_layout_is_the_one_that_other_tools_know() {
-        let laid = lay(b"\0asm", &about(), None).unwrap();
+        let laid = pack(b"\0asm", &about(), None).unwrap();
         let manifest: Value = serde_json::from_slice(&laid.manifest).unwrap();
         assert_eq!(manifest["schemaVersion"], 2);
         assert_eq!(manifest["mediaType"], MANIFEST);
@@ -198,7 +200,7 @@ mod tests {
         assert_eq!((&config["architecture"], &config["os"]), (&json!("wasm"), &json!("wasip2")));
         assert_eq!(config["layerDigests"], json!([digest::of(b"\0asm")]));
         assert_eq!(config["component"]["imports"], json!(["tilewright:policy/host@0.1.0"]));
-        let module = lay(b"\0asm", &About { is_component: false, ..about() }, None).unwrap();
+        let module = pack(b"\0asm", &ArtifactInfo { is_component: false, ..about() }, None).unwrap();
         let config: Value = serde_json::from_slice(&module.config).unwrap();
         assert_eq!((&config["os"], config.get("component")), (&json!("wasip1"), None));
     }
@@ -206,7 +208,7 @@ mod tests {
     #[test]
     fn what_is_no_policy_is_said_to_be_none() {
         let manifest = |change: &dyn Fn(&mut Value)| {
-            let mut value: Value = serde_json::from_slice(&lay(b"\0asm", &about(), None).unwrap().manifest).unwrap();
+            let mut value: Value = serde_json::from_slice(&pack(b"\0asm", &about(), None).unwrap().manifest).unwrap();
             change(&mut value);
             serde_json::to_vec(&value).unwrap()
         };

@@ -1,6 +1,7 @@
-//! The binding of a signed policy to the reference that was asked for. A signature says who made a file, but a registry
-//! may hand out any file that was ever signed by the same key, under any name and version. The signer's words about the
-//! file, which are signed as well, are therefore compared with the reference.
+//! The binding of a signed policy to the reference that was asked for. A signature says who made a
+//! file, but a registry may hand out any file that was ever signed by the same key, under any name
+//! and version. The signer's words about the file, which are signed as well, are therefore compared
+//! with the reference.
 
 use crate::Reference;
 
@@ -50,7 +51,7 @@ impl Reference {
         let tag = self.tag().unwrap_or("latest");
         if let Some(said) = &statement.reference {
             let Ok(signed) = said.parse::<Reference>() else {
-                return Binding::Other(format!("its signature is for '{}', which is no reference", shown(said)));
+                return Binding::Other(format!("its signature is for '{}', which is no reference", quote(said)));
             };
             let is_same = signed.registry() == self.registry() && signed.repository() == self.repository();
             return match is_same && signed.tag().is_none_or(|signed| signed == tag) {
@@ -71,12 +72,12 @@ impl Reference {
         };
         let plain = tag.strip_prefix('v').unwrap_or(tag);
         if is_version(plain) && plain != version {
-            return Binding::Other(format!("it was signed as version {}, and {self} says {tag}", shown(version)));
+            return Binding::Other(format!("it was signed as version {}, and {self} says {tag}", quote(version)));
         }
         if !is_version(plain) {
             return Binding::Loose(format!(
                 "it was signed as version {}, and nothing binds that to the tag {tag}: pin it with @sha256:…",
-                shown(version)
+                quote(version)
             ));
         }
         match (&statement.reference, &statement.name) {
@@ -84,8 +85,8 @@ impl Reference {
             (None, Some(name)) if name == self.name() => Binding::Bound,
             (None, name) => Binding::Loose(format!(
                 "it was signed as {} {}, and nothing binds that to the name {}: pin it with @sha256:…, or have it signed with --reference",
-                name.as_deref().map_or_else(|| "version".into(), shown),
-                shown(version),
+                name.as_deref().map_or_else(|| "version".into(), quote),
+                quote(version),
                 self.repository()
             )),
         }
@@ -100,7 +101,7 @@ fn is_version(text: &str) -> bool {
         && numbers.iter().all(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-fn shown(text: &str) -> String {
+fn quote(text: &str) -> String {
     text.chars().take(100).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 

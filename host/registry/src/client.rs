@@ -4,31 +4,31 @@ use serde::Serialize;
 use ureq::http::{HeaderValue, Method, Uri, header::HeaderMap};
 
 use crate::{
-    About, Credentials, Error, Limits, Reference, Result,
+    ArtifactInfo, Credentials, Error, Limits, Reference, Result,
     artifact::{self, MANIFEST},
     digest,
-    session::{Ask, Scope, Session},
+    session::{HttpRequest, Scope, Session},
     transport::Parts,
 };
 
 /// The manifest's digest as the registry has it.
 const DIGEST: &str = "docker-content-digest";
 
-/// What came of a push.
+/// The result of a push.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pushed {
-    /// The name with the digest: what will always be this policy.
+    /// The name with the digest, which always denotes this policy.
     pub reference: String,
     /// The manifest's digest.
     pub digest: String,
 }
 
-/// What came of a pull: these bytes have the digests that were promised.
+/// The result of a pull: the bytes have the promised digests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pulled {
     /// The policy's file.
     pub wasm: Vec<u8>,
-    /// The text of its signature, where it came with one; nobody has verified it yet.
+    /// The text of its signature, if it came with one; it has not been verified yet.
     pub signature: Option<String>,
     /// The manifest's digest.
     pub digest: String,
@@ -43,10 +43,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// Gets ready to ask a reference's registry: over TLS, unless it is on this machine or `plain_http` says that it need not be.
+    /// A client of a reference's registry: over TLS, unless it is on this machine or `plain_http`
+    /// allows otherwise.
     ///
     /// # Errors
-    /// [`Error::Reference`] where its registry is no address.
+    /// [`Error::Reference`] if its registry is not an address.
     pub fn new(reference: &Reference, credentials: Credentials, plain_http: bool, limits: Limits) -> Result<Self> {
         Ok(Self { session: Session::new(reference, credentials, plain_http, limits)?, limits })
     }
@@ -54,37 +55,45 @@ impl Client {
     /// Uploads a policy under the reference's tag.
     ///
     /// # Errors
-    /// [`Error::Reference`] without a tag; whatever the registry or the way to it does.
-    pub fn push(&self, reference: &Reference, wasm: &[u8], about: &About, signature: Option<&str>) -> Result<Pushed> {
+    /// [`Error::Reference`] without a tag; the errors of the registry and the connection.
+    pub fn push(
+        &self,
+        reference: &Reference,
+        wasm: &[u8],
+        about: &ArtifactInfo,
+        signature: Option<&str>,
+    ) -> Result<Pushed> {
         let (Some(tag), None) = (reference.tag(), reference.digest()) else {
             let detail = "a push needs a tag, and no digest".into();
             return Err(Error::Reference { text: reference.to_string(), detail });
         };
-        let laid = artifact::lay(wasm, about, signature)?;
+        let laid = artifact::pack(wasm, about, signature)?;
         self.upload(wasm)?;
         self.upload(&laid.config)?;
         const WHAT: &str = "pushing the manifest";
         let headers = vec![("content-type", HeaderValue::from_static(MANIFEST))];
         let parts = Parts { headers, body: Some(&laid.manifest) };
         let url = self.session.url(&format!("manifests/{tag}"))?;
-        let response = self.session.ask(Ask { what: WHAT, method: Method::PUT, url, parts, scope: Scope::Push })?;
+        let response =
+            self.session.ask(HttpRequest { what: WHAT, method: Method::PUT, url, parts, scope: Scope::Push })?;
         if !matches!(response.status().as_u16(), 200 | 201) {
-            return Err(self.session.refused(WHAT, response));
+            return Err(self.session.response_error(WHAT, response));
         }
         let digest = digest::of(&laid.manifest);
         same_digest(response.headers(), &digest, reference)?;
-        Ok(Pushed { reference: reference.pinned(&digest), digest })
+        Ok(Pushed { reference: reference.pin(&digest), digest })
     }
 
     /// Downloads the policy that a reference names.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::NotAPolicy`], [`Error::TooLarge`], [`Error::Digest`]; whatever the registry or the way to it does.
+    /// [`Error::NotFound`], [`Error::NotAPolicy`], [`Error::TooLarge`], [`Error::Digest`]; the
+    /// errors of the registry and the connection.
     pub fn pull(&self, reference: &Reference) -> Result<Pulled> {
         let (manifest, digest) = self.manifest(reference)?;
         let found = artifact::read(&manifest, reference)?;
         let wasm = self.layer(reference, &found.layer, found.bytes)?;
-        Ok(Pulled { wasm, signature: found.signature, reference: reference.pinned(&digest), digest })
+        Ok(Pulled { wasm, signature: found.signature, reference: reference.pin(&digest), digest })
     }
 
     fn manifest(&self, reference: &Reference) -> Result<(Vec<u8>, String)> {
@@ -92,9 +101,10 @@ impl Client {
         let headers = vec![("accept", HeaderValue::from_static(MANIFEST))];
         let url = self.session.url(&format!("manifests/{}", reference.manifest()))?;
         let parts = Parts { headers, body: None };
-        let mut response = self.session.ask(Ask { what: WHAT, method: Method::GET, url, parts, scope: Scope::Pull })?;
+        let mut response =
+            self.session.ask(HttpRequest { what: WHAT, method: Method::GET, url, parts, scope: Scope::Pull })?;
         if response.status() != 200 {
-            return Err(self.session.refused(WHAT, response));
+            return Err(self.session.response_error(WHAT, response));
         }
         let manifest = self.session.body("manifest", &mut response, self.limits.manifest_bytes)?;
         let digest = digest::of(&manifest);
@@ -105,7 +115,8 @@ impl Client {
         Ok((manifest, digest))
     }
 
-    /// Only from the registry itself: other addresses that a manifest may give for a layer are not asked.
+    /// Downloads the layer from the registry itself: other addresses that a manifest may give are
+    /// not used.
     fn layer(&self, reference: &Reference, expected: &str, bytes: u64) -> Result<Vec<u8>> {
         const WHAT: &str = "asking for the policy";
         let most = self.limits.policy_bytes;
@@ -113,12 +124,12 @@ impl Client {
             return Err(Error::TooLarge { reference: reference.to_string(), what: "policy", most });
         }
         let url = self.session.url(&format!("blobs/{expected}"))?;
-        let ask = Ask { what: WHAT, method: Method::GET, url, parts: Parts::default(), scope: Scope::Pull };
+        let ask = HttpRequest { what: WHAT, method: Method::GET, url, parts: Parts::default(), scope: Scope::Pull };
         let mut response = self.session.ask(ask)?;
         if response.status() != 200 {
-            return Err(self.session.refused(WHAT, response));
+            return Err(self.session.response_error(WHAT, response));
         }
-        // What is longer than the manifest says is something else, however much of it there is.
+        // A body that is longer than the manifest says is something else, so reading stops.
         let wasm = self.session.body("policy", &mut response, bytes)?;
         let digest = digest::of(&wasm);
         if digest != expected {
@@ -136,8 +147,14 @@ impl Client {
                 Method::PUT => vec![("content-type", HeaderValue::from_static("application/octet-stream"))],
                 _ => Vec::new(),
             };
-            // Owned by the caller for as long as the request lasts.
-            self.session.ask(Ask { what: WHAT, method, url, parts: Parts { headers, body }, scope: Scope::Push })
+            // Borrowed by the caller for as long as the request lasts.
+            self.session.ask(HttpRequest {
+                what: WHAT,
+                method,
+                url,
+                parts: Parts { headers, body },
+                scope: Scope::Push,
+            })
         };
         let known = ask(Method::HEAD, self.session.url(&format!("blobs/{digest}"))?, None)?;
         if known.status() == 200 {
@@ -146,7 +163,7 @@ impl Client {
         let url = self.session.url("blobs/uploads/")?;
         let begun = ask(Method::POST, url.clone(), Some(&[]))?;
         if begun.status() != 202 {
-            return Err(self.session.refused(WHAT, begun));
+            return Err(self.session.response_error(WHAT, begun));
         }
         let place = self.session.location(WHAT, &url, &begun)?.to_string();
         let joint = if place.contains('?') { '&' } else { '?' };
@@ -155,13 +172,13 @@ impl Client {
             .map_err(|_| Error::Transport { registry: place, detail: "it gives no address to upload to".into() })?;
         let done = ask(Method::PUT, place, Some(bytes))?;
         if done.status() != 201 {
-            return Err(self.session.refused(WHAT, done));
+            return Err(self.session.response_error(WHAT, done));
         }
         Ok(())
     }
 }
 
-/// A registry that says which digest the manifest has must have the same one.
+/// Checks the digest of the manifest, if the registry states it.
 fn same_digest(headers: &HeaderMap, digest: &str, reference: &Reference) -> Result<()> {
     let said = headers.get(DIGEST).and_then(|value| value.to_str().ok());
     match said.filter(|said| digest::is_sha256(said) && *said != digest) {

@@ -1,4 +1,4 @@
-//! Who we are to a registry: three variables, or what `docker login` keeps.
+//! Credentials for a registry: three variables, or those saved by `docker login`.
 
 use std::{env, fmt, path::PathBuf};
 
@@ -6,7 +6,7 @@ use docker_credential::{CredentialRetrievalError, DockerCredential, get_credenti
 
 use crate::{Error, Result};
 
-/// The variable with the registry that the two others are for: no other is told them.
+/// The variable with the registry that the two others are for; they are sent to no other.
 pub const REGISTRY: &str = "TILEWRIGHT_REGISTRY";
 
 /// The variable with the user's name.
@@ -15,7 +15,7 @@ pub const USER: &str = "TILEWRIGHT_REGISTRY_USER";
 /// The variable with the password or access token.
 pub const PASSWORD: &str = "TILEWRIGHT_REGISTRY_PASSWORD";
 
-/// What is told to a registry that asks.
+/// Credentials for a registry that asks.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credentials {
     /// Nothing.
@@ -30,10 +30,11 @@ pub enum Credentials {
 }
 
 impl Credentials {
-    /// The user's for this registry: the variables, docker's configuration and its helpers, or none.
+    /// The user's for this registry: the variables, docker's configuration and its helpers, or
+    /// none.
     ///
     /// # Errors
-    /// [`Error::Credentials`] where there are some that can't be used.
+    /// [`Error::Credentials`] if some exist but can't be used.
     pub fn of_user(registry: &str) -> Result<Self> {
         let given = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         match (given(USER), given(PASSWORD)) {
@@ -53,11 +54,11 @@ impl Credentials {
     fn of_docker(registry: &str) -> Result<Self> {
         let folder = env::var_os("DOCKER_CONFIG").map(PathBuf::from);
         let folder = folder.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".docker")));
-        // The library can't tell one that is missing from one that is broken.
+        // The library reports a missing one and a broken one alike.
         if !folder.is_some_and(|folder| folder.join("config.json").exists()) {
             return Ok(Self::Anonymous);
         }
-        // Under the name that docker login keeps its own registry by.
+        // The key under which docker login saves its own registry.
         let server = if registry == "index.docker.io" { "https://index.docker.io/v1/" } else { registry };
         let unusable = |what: String| Err(Error::Credentials { detail: format!("docker's configuration: {what}") });
         match get_credential(server) {
@@ -68,13 +69,14 @@ impl Credentials {
             Ok(DockerCredential::IdentityToken(_)) => {
                 unusable(format!("it has an identity token for {registry}, which is not known here"))
             }
-            // As docker's own client takes it: the helper works, and knows nothing of this registry.
+            // Taken for no credentials, as docker's own client does: the helper works, and has none
+            // for this registry.
             Err(CredentialRetrievalError::HelperFailure { stdout, .. })
                 if stdout.trim_start().starts_with("credentials not found") =>
             {
                 Ok(Self::Anonymous)
             }
-            // What a helper prints may be a secret.
+            // A helper's output may be a secret.
             Err(CredentialRetrievalError::HelperFailure { helper, .. }) => {
                 unusable(format!("its helper {helper} fails"))
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{PASSWORD, REGISTRY, USER};
 
-/// Why a policy was not pushed or pulled.
+/// The reason why a policy was not pushed or pulled.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A reference that can't be read.
@@ -12,106 +12,106 @@ pub enum Error {
     Reference {
         /// As given.
         text: String,
-        /// What is wrong with it.
+        /// The fault.
         detail: String,
     },
     /// The user's credentials can't be read.
     #[error("{detail}: correct it, or set {REGISTRY}, {USER} and {PASSWORD}")]
     Credentials {
-        /// What is wrong.
+        /// The fault.
         detail: String,
     },
-    /// Nobody answers, or not in HTTP, or not in time.
+    /// The registry does not answer, not in HTTP, or not in time.
     #[error("{registry}: {detail}")]
     Transport {
-        /// Where.
+        /// The registry.
         registry: String,
-        /// What happened, and what to do.
+        /// The failure, and the remedy.
         detail: String,
     },
     /// No answer within the time.
     #[error("{registry}: no answer to '{what}' within {} s: try again later", within.as_secs_f64())]
     Late {
-        /// Where.
+        /// The registry.
         registry: String,
-        /// What was asked.
+        /// The subject of the request.
         what: String,
-        /// The time.
+        /// The time limit.
         within: Duration,
     },
     /// The registry wants credentials, or better ones.
     #[error(
         "{registry}: {what} is not allowed{}: log in with docker login, or set {REGISTRY}, {USER} and {PASSWORD}",
-        said(detail)
+        registry_message(detail)
     )]
     Denied {
-        /// Where.
+        /// The registry.
         registry: String,
-        /// What was asked.
+        /// The subject of the request.
         what: String,
         /// The registry's words.
         detail: String,
     },
     /// There is no such policy.
-    #[error("{reference}: there is nothing of this name{}", said(detail))]
+    #[error("{reference}: there is nothing of this name{}", registry_message(detail))]
     NotFound {
         /// The reference.
         reference: String,
         /// The registry's words.
         detail: String,
     },
-    /// Any other answer than the one wanted.
-    #[error("{registry}: {what}: it answers {status}{}", said(detail))]
+    /// Any other unexpected answer.
+    #[error("{registry}: {what}: it answers {status}{}", registry_message(detail))]
     Answer {
-        /// Where.
+        /// The registry.
         registry: String,
-        /// What was asked.
+        /// The subject of the request.
         what: String,
         /// The status.
         status: u16,
         /// The registry's words.
         detail: String,
     },
-    /// The registry sends us where we don't follow.
+    /// A redirect that is not followed.
     #[error("{registry}: {what}: it points to {to}, which is not followed: {why}")]
     Redirect {
-        /// Where.
+        /// The registry.
         registry: String,
-        /// What was asked.
+        /// The subject of the request.
         what: String,
-        /// Where it points.
+        /// Its target.
         to: String,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
-    /// More than there may be.
+    /// A part is too large.
     #[error("{reference}: its {what} is larger than the {most} bytes that are allowed")]
     TooLarge {
         /// The reference.
         reference: String,
-        /// Which part.
+        /// The part.
         what: &'static str,
         /// Bytes allowed.
         most: u64,
     },
-    /// Not what the digest says.
+    /// A part has another digest.
     #[error("{reference}: its {what} is {found}, and not {expected}: don't use it, and ask whoever runs the registry")]
     Digest {
         /// The reference.
         reference: String,
-        /// Which part.
+        /// The part.
         what: &'static str,
-        /// The digest that was promised.
+        /// The expected digest.
         expected: String,
-        /// The digest of what came.
+        /// The digest of the received bytes.
         found: String,
     },
-    /// Something else than a policy.
+    /// The artifact is not a policy.
     #[error("{reference}: is no policy: {detail}")]
     NotAPolicy {
         /// The reference.
         reference: String,
-        /// What it is instead.
+        /// The kind of artifact that it is.
         detail: String,
     },
 }
@@ -120,7 +120,7 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Whether what was asked for is wrong, rather than the work failed.
+    /// True if the request is wrong, false if the work failed.
     pub fn is_input(&self) -> bool {
         use Error::{Credentials, NotAPolicy, NotFound, Reference, TooLarge};
         matches!(self, Reference { .. } | Credentials { .. } | NotFound { .. } | NotAPolicy { .. } | TooLarge { .. })
@@ -128,6 +128,6 @@ impl Error {
 }
 
 /// The registry's own words, where it has any.
-fn said(detail: &str) -> String {
+fn registry_message(detail: &str) -> String {
     if detail.is_empty() { String::new() } else { format!(" ({detail})") }
 }

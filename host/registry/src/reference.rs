@@ -1,4 +1,4 @@
-//! What a policy in a registry is called.
+//! References: names of policies in registries.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
@@ -6,8 +6,8 @@ use oci_spec::distribution;
 
 use crate::{Error, Result, digest};
 
-/// `REGISTRY/NAME:TAG`, `REGISTRY/NAME@sha256:…`, or both; `oci://` may stand before it, and `https://` where even a registry on this
-/// machine is to be asked over TLS.
+/// `REGISTRY/NAME:TAG`, `REGISTRY/NAME@sha256:…`, or both. `oci://` may stand before it, or
+/// `https://` to use TLS even for a registry on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
     inner: distribution::Reference,
@@ -32,46 +32,47 @@ impl Reference {
         repository.rsplit('/').next().unwrap_or(repository)
     }
 
-    /// The tag, where one was given.
+    /// The tag, if one was given.
     pub fn tag(&self) -> Option<&str> {
         self.inner.tag().filter(|_| self.has_tag)
     }
 
-    /// The digest, where one was given: nothing else will do then.
+    /// The digest, if one was given: only this artifact is accepted then.
     pub fn digest(&self) -> Option<&str> {
         self.inner.digest()
     }
 
-    /// The same name, pinned to what it holds now.
-    pub fn pinned(&self, digest: &str) -> String {
+    /// The same name, pinned to this digest.
+    pub fn pin(&self, digest: &str) -> String {
         format!("{}/{}@{digest}", self.inner.registry(), self.repository())
     }
 
-    /// What the registry knows the manifest by.
+    /// The manifest's name in the registry's API: tag or digest.
     pub(crate) fn manifest(&self) -> &str {
         self.digest().or(self.inner.tag()).unwrap_or("latest")
     }
 
-    /// Whether the registry is on this machine, and TLS was not asked for.
+    /// True if the registry is on this machine, and TLS was not asked for.
     pub(crate) fn is_loopback(&self) -> bool {
         !self.tls && is_loopback(self.registry())
     }
 }
 
-/// The text of a reference, for people: without `USER:PASSWORD@`, which no reference has and a wrong one may.
+/// The text of a reference, for people: without `USER:PASSWORD@`, which no valid reference has and
+/// a wrong one may.
 pub fn without_user(text: &str) -> String {
     let (scheme, name) = text.find("://").map_or(("", text), |at| text.split_at(at + "://".len()));
     let is_user = |at: &usize| {
         let (before, after) = (&name[..*at], &name[at + 1..]);
         let is_digest = after.starts_with("sha256:") || after.starts_with("sha512:");
-        // A password may hold what separates the parts of a name.
+        // A password may contain the separators of a name.
         !is_digest && (after.contains('/') || !before.contains('/'))
     };
     let end = name.rmatch_indices('@').map(|(at, _)| at).find(is_user);
     format!("{scheme}{}", end.map_or(name, |at| &name[at + 1..]))
 }
 
-/// Whether a host (with its port) is this machine.
+/// True if a host (with its port) is this machine.
 pub(crate) fn is_loopback(authority: &str) -> bool {
     let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
@@ -84,7 +85,7 @@ impl FromStr for Reference {
         let wrong = |detail: &str| Error::Reference { text: without_user(text), detail: detail.into() };
         let tls = text.strip_prefix("https://");
         let name = tls.or_else(|| text.strip_prefix("oci://")).unwrap_or(text);
-        // Left out, the registry would be Docker's, and a policy meant for one's own be published there.
+        // An omitted registry would mean Docker's, and publish a private policy there.
         let registry = name.split_once('/').map(|(registry, _)| registry);
         if !registry.is_some_and(|registry| registry == "localhost" || registry.contains(['.', ':'])) {
             return Err(wrong("it names no registry"));

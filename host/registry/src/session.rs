@@ -1,4 +1,4 @@
-//! A conversation with one registry: who we are, and where we let it send us.
+//! A session with one registry: credentials, tokens, and the redirects that are followed.
 
 use std::cell::RefCell;
 
@@ -16,7 +16,7 @@ use ureq::{
 
 use crate::{
     Credentials, Error, Limits, Reference, Result,
-    artifact::shortened,
+    artifact::shorten,
     transport::{Parts, Transport},
 };
 
@@ -26,10 +26,10 @@ const HOPS: usize = 5;
 /// Bytes read of an error's or a token's text.
 const TEXT: u64 = 64 << 10;
 
-/// Why a redirect is not followed.
+/// The reason why a redirect is not followed.
 const DOWNGRADE: &str = "it leaves TLS";
 
-/// What may be done with a token.
+/// The rights of a token.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scope {
     Pull,
@@ -43,13 +43,13 @@ pub(crate) struct Session {
     base: Uri,
     credentials: Credentials,
     authorization: RefCell<Option<HeaderValue>>,
-    /// The user said that TLS is not needed.
+    /// True if the user allows HTTP without TLS.
     plain_http: bool,
 }
 
-/// What is asked.
-pub(crate) struct Ask<'a> {
-    /// In errors.
+/// A request.
+pub(crate) struct HttpRequest<'a> {
+    /// Its subject, for errors.
     pub what: &'static str,
     pub method: Method,
     pub url: Uri,
@@ -85,13 +85,14 @@ impl Session {
         url.ok_or_else(|| Error::Reference { text: path, detail: "it makes no address".into() })
     }
 
-    /// Asks, as somebody known where the registry wants that, and follows it to where the answer is.
-    pub fn ask(&self, ask: Ask<'_>) -> Result<Response<Body>> {
-        let Ask { what, method, mut url, mut parts, scope } = ask;
+    /// Sends a request, with credentials if the registry asks for them, and follows redirects.
+    pub fn ask(&self, ask: HttpRequest<'_>) -> Result<Response<Body>> {
+        let HttpRequest { what, method, mut url, mut parts, scope } = ask;
         let (mut known, mut hops) = (false, 0);
         loop {
             let is_own = origin(&url) == origin(&self.base);
-            // Never to anybody else: not to where a download is redirected, nor to where an upload is sent.
+            // Credentials go to no other host: neither to a redirected download nor to an upload's
+            // address.
             parts.headers.retain(|(name, _)| *name != "authorization");
             if let Some(value) = self.authorization.borrow().clone().filter(|_| is_own) {
                 parts.headers.push(("authorization", value));
@@ -123,19 +124,19 @@ impl Session {
         bytes.ok_or_else(|| Error::TooLarge { reference: self.reference.to_string(), what, most })
     }
 
-    /// Where an answer points: an upload's place, or a redirect's.
+    /// The address in an answer: an upload's, or a redirect's.
     pub fn location(&self, what: &'static str, from: &Uri, response: &Response<Body>) -> Result<Uri> {
         let text = response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let to = resolved(from, text).ok_or_else(|| self.redirect(what, text, "that is no address"))?;
+        let to = resolve(from, text).ok_or_else(|| self.redirect(what, text, "that is no address"))?;
         self.permitted(&to).map_err(|why| self.redirect(what, text, why))?;
         Ok(to)
     }
 
-    /// What an answer that was not wanted means.
-    pub fn refused(&self, what: &'static str, mut response: Response<Body>) -> Error {
+    /// The error of an unexpected answer.
+    pub fn response_error(&self, what: &'static str, mut response: Response<Body>) -> Error {
         let registry = self.reference.registry().to_owned();
         let text = self.transport.body(what, &mut response, TEXT).ok().flatten().unwrap_or_default();
-        let detail = said(&text);
+        let detail = error_message(&text);
         match response.status().as_u16() {
             401 | 403 => Error::Denied { registry, what: what.into(), detail },
             404 => Error::NotFound { reference: self.reference.to_string(), detail },
@@ -143,7 +144,8 @@ impl Session {
         }
     }
 
-    /// TLS is never left: without it the registry has to be on this machine, or the user to have said so.
+    /// Allows an address if it keeps TLS, or if the registry is on this machine or the user allows
+    /// HTTP.
     fn permitted(&self, to: &Uri) -> Result<(), &'static str> {
         let is_here = || to.authority().is_some_and(|authority| crate::reference::is_loopback(authority.as_str()));
         match to.scheme_str() {
@@ -155,14 +157,14 @@ impl Session {
 
     fn redirect(&self, what: &str, to: &str, why: &'static str) -> Error {
         let registry = self.reference.registry().to_owned();
-        Error::Redirect { registry, what: what.into(), to: shortened(to), why }
+        Error::Redirect { registry, what: what.into(), to: shorten(to), why }
     }
 
-    /// Answers a registry that asks who we are; false where we have nothing to say.
+    /// Answers an authentication challenge; false if there are no credentials.
     fn identify(&self, response: &Response<Body>, scope: Scope) -> Result<bool> {
         let values: Vec<&str> =
             response.headers().get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok()).collect();
-        // What can't be parsed is no challenge that could be answered.
+        // A malformed challenge can't be answered.
         let challenges: Vec<ChallengeRef<'_>> =
             values.iter().flat_map(|value| ChallengeParser::new(value)).filter_map(Result::ok).collect();
         let of = |scheme: &str| challenges.iter().find(|challenge| challenge.scheme.eq_ignore_ascii_case(scheme));
@@ -189,7 +191,7 @@ impl Session {
         }
     }
 
-    /// Gets a token from where the challenge says.
+    /// Gets a token from the challenge's address.
     fn token(&self, challenge: &ChallengeRef<'_>, scope: Scope) -> Result<String> {
         const WHAT: &str = "logging in";
         let parameter = |name: &str| {
@@ -206,14 +208,14 @@ impl Session {
         query.extend(parameter("service").map(|service| format!("service={}", encoded(&service))));
         let joint = if realm.contains('?') { '&' } else { '?' };
         let url = format!("{realm}{joint}{}", query.join("&"));
-        let url = resolved(&self.base, &url).ok_or_else(|| self.redirect(WHAT, &realm, "that is no address"))?;
+        let url = resolve(&self.base, &url).ok_or_else(|| self.redirect(WHAT, &realm, "that is no address"))?;
         self.permitted(&url).map_err(|why| self.redirect(WHAT, &realm, why))?;
         let credentials = self.basic().and_then(|basic| HeaderValue::try_from(basic).ok());
         let headers = credentials.map(|value| ("authorization", value)).into_iter().collect();
         let parts = Parts { headers, body: None };
         let mut response = self.transport.send(WHAT, &Method::GET, &url, &parts)?;
         if response.status() != 200 {
-            return Err(self.refused(WHAT, response));
+            return Err(self.response_error(WHAT, response));
         }
         let text = self.body("token", &mut response, TEXT)?;
         let token: Token = serde_json::from_slice(&text).map_err(|_| self.strange("it gives no token"))?;
@@ -231,47 +233,47 @@ struct Token {
     access_token: Option<String>,
 }
 
-/// Scheme, host and port: what credentials belong to.
+/// Scheme, host and port, which credentials belong to.
 fn origin(url: &Uri) -> (Option<&str>, Option<String>, Option<u16>) {
     let fallback = if url.scheme_str() == Some("https") { 443 } else { 80 };
     let host = url.host().map(str::to_ascii_lowercase);
     (url.scheme_str(), host, url.port_u16().or(Some(fallback)))
 }
 
-/// An address as a registry gives it: a whole one, or a path of its own.
-fn resolved(from: &Uri, text: &str) -> Option<Uri> {
+/// An address in a registry's answer: absolute, or a path.
+fn resolve(from: &Uri, text: &str) -> Option<Uri> {
     if text.starts_with('/') && !text.starts_with("//") {
         let mut parts = from.clone().into_parts();
         parts.path_and_query = Some(text.parse().ok()?);
         return Uri::from_parts(parts).ok();
     }
     let url: Uri = text.parse().ok()?;
-    // A name before the host would be sent along as somebody's credentials.
+    // User information before the host would be sent as credentials.
     let authority = url.authority()?.as_str();
     (url.scheme().is_some() && !authority.contains('@')).then_some(url)
 }
 
-/// As it may stand in a query.
+/// A text, encoded for a query.
 fn encoded(text: &str) -> String {
     let keeps = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     text.bytes().map(|byte| if keeps(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
-/// A registry's own words: the first error of the specification's form.
-fn said(text: &[u8]) -> String {
+/// A registry's own message: the first error in the specification's form.
+fn error_message(text: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Errors {
-        errors: Vec<Said>,
+        errors: Vec<ErrorBody>,
     }
     #[derive(Deserialize)]
-    struct Said {
+    struct ErrorBody {
         #[serde(default)]
         code: String,
         message: Option<String>,
     }
     let errors = serde_json::from_slice::<Errors>(text).map(|said| said.errors).unwrap_or_default();
     let first = errors.into_iter().next();
-    first.map(|said| shortened(&said.message.unwrap_or(said.code))).unwrap_or_default()
+    first.map(|said| shorten(&said.message.unwrap_or(said.code))).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -309,7 +311,7 @@ mod tests {
     #[test]
     fn addresses_are_whole_or_a_path() {
         let from: Uri = "https://a.example:1/v2/x".parse().unwrap();
-        let resolve = |text: &str| resolved(&from, text).map(|url| url.to_string());
+        let resolve = |text: &str| resolve(&from, text).map(|url| url.to_string());
         assert_eq!(resolve("/v2/y?z=1").as_deref(), Some("https://a.example:1/v2/y?z=1"));
         assert_eq!(resolve("https://b.example/y").as_deref(), Some("https://b.example/y"));
         for text in ["//b.example/y", "y", "", "https://user@b.example/y", "javascript:x", "/a b", "http://"] {
@@ -319,10 +321,10 @@ mod tests {
 
     #[test]
     fn a_registrys_words_fit_into_a_line() {
-        assert_eq!(said(br#"{"errors":[{"code":"DENIED","message":"no\n\u001b[31m way"}]}"#), "no [31m way");
-        assert_eq!(said(br#"{"errors":[{"code":"DENIED"}]}"#), "DENIED");
+        assert_eq!(error_message(br#"{"errors":[{"code":"DENIED","message":"no\n\u001b[31m way"}]}"#), "no [31m way");
+        assert_eq!(error_message(br#"{"errors":[{"code":"DENIED"}]}"#), "DENIED");
         for text in ["", "<html>", "{}", r#"{"errors":[]}"#] {
-            assert_eq!(said(text.as_bytes()), "");
+            assert_eq!(error_message(text.as_bytes()), "");
         }
     }
 }

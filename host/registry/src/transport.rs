@@ -1,4 +1,5 @@
-//! HTTP as far as registries need it: one request, one answer, no redirect followed, and nothing read without a limit.
+//! HTTP for registries: one request, one answer, no redirect followed, and nothing read without a
+//! limit.
 
 use std::{io::Read, sync::Arc, time::Duration};
 
@@ -10,18 +11,18 @@ use ureq::{
 
 use crate::{Error, Result};
 
-/// How much a registry may send, and how long it may take.
+/// Limits on a registry's answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of a manifest; the specification asks registries to take 4 MiB.
     pub manifest_bytes: u64,
     /// Bytes of a policy.
     pub policy_bytes: u64,
-    /// Until a connection stands.
+    /// The connect timeout.
     pub connect: Duration,
-    /// Until an answer begins, and between two pieces of it.
+    /// The read timeout: until an answer begins, and between two pieces of it.
     pub pause: Duration,
-    /// From a request to the end of its answer.
+    /// The total timeout of a request with its answer.
     pub whole: Duration,
 }
 
@@ -44,7 +45,7 @@ pub(crate) struct Parts<'a> {
     pub body: Option<&'a [u8]>,
 }
 
-/// Sends requests to one registry, and wherever that one points.
+/// Sends requests to one registry, and to addresses that it names.
 pub(crate) struct Transport {
     agent: Agent,
     registry: String,
@@ -82,18 +83,18 @@ impl Transport {
             Some(body) => request.body(body).map_err(ureq::Error::from).and_then(|request| self.agent.run(request)),
             None => request.body(()).map_err(ureq::Error::from).and_then(|request| self.agent.run(request)),
         };
-        sent.map_err(|error| self.failed(what, &error))
+        sent.map_err(|error| self.transport_error(what, &error))
     }
 
-    /// Reads an answer's body; nothing where it is longer than allowed.
+    /// Reads an answer's body; none if it is longer than allowed.
     pub fn body(&self, what: &str, response: &mut Response<Body>, most: u64) -> Result<Option<Vec<u8>>> {
         let mut bytes = Vec::new();
         let read = response.body_mut().as_reader().take(most + 1).read_to_end(&mut bytes);
-        read.map_err(|error| self.failed(what, &ureq::Error::from(error)))?;
+        read.map_err(|error| self.transport_error(what, &ureq::Error::from(error)))?;
         Ok((bytes.len() as u64 <= most).then_some(bytes))
     }
 
-    fn failed(&self, what: &str, error: &ureq::Error) -> Error {
+    fn transport_error(&self, what: &str, error: &ureq::Error) -> Error {
         let registry = self.registry.clone();
         let within = match error {
             ureq::Error::Timeout(Timeout::Connect | Timeout::Resolve) => self.limits.connect,
@@ -117,7 +118,7 @@ impl Transport {
     }
 }
 
-/// ring for the mathematics, and the certificates that the system trusts.
+/// TLS with ring and the system's trusted certificates.
 fn tls() -> TlsConfig {
     let system = rustls_native_certs::load_native_certs();
     for error in system.errors {

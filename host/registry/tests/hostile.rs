@@ -1,4 +1,5 @@
-//! A registry that lies, dawdles, floods and misdirects. What it does ends in an error of one line, in bounded time and memory.
+//! A registry that lies, stalls, floods and misdirects. Each attack ends in an error of one line,
+//! in bounded time and memory.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -12,13 +13,13 @@ use std::{
 };
 
 use sha2::{Digest, Sha256};
-use tilewright_registry::{About, Client, Credentials, Error, Limits, Pulled, Reference, SIGNATURE};
+use tilewright_registry::{ArtifactInfo, Client, Credentials, Error, Limits, Pulled, Reference, SIGNATURE};
 
 const WASM: &[u8] = b"\0asm as far as a registry knows";
 
-/// What the server was asked: the first line, and the header that says who asks.
+/// A received request: its first line, and its authorization header.
 #[derive(Clone, Debug)]
-struct Asked {
+struct ReceivedRequest {
     line: String,
     authorization: Option<String>,
 }
@@ -31,22 +32,22 @@ enum Answer {
     Drip,
     /// Nothing at all.
     Silence,
-    /// These bytes, whatever HTTP says.
+    /// These bytes, whether valid HTTP or not.
     Raw(&'static [u8]),
 }
 
 /// A server on a port of its own; it ends with the test.
 struct Server {
     address: String,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Arc<Mutex<Vec<ReceivedRequest>>>,
     ends: Arc<AtomicBool>,
 }
 
 impl Server {
-    fn answering(answer: impl Fn(&Asked, &str) -> Answer + Send + Sync + 'static) -> Self {
+    fn answering(answer: impl Fn(&ReceivedRequest, &str) -> Answer + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let (asked, ends) = (Arc::<Mutex<Vec<Asked>>>::default(), Arc::<AtomicBool>::default());
+        let (asked, ends) = (Arc::<Mutex<Vec<ReceivedRequest>>>::default(), Arc::<AtomicBool>::default());
         let (log, ended, own, answer) = (asked.clone(), ends.clone(), address.clone(), Arc::new(answer));
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -54,7 +55,7 @@ impl Server {
                     return;
                 }
                 let (log, ended, own, answer) = (log.clone(), ended.clone(), own.clone(), answer.clone());
-                // What goes wrong on the way is the client's to notice.
+                // The client notices a failed connection.
                 thread::spawn(move || serve(stream, &log, &ended, |asked| answer(asked, &own)));
             }
         });
@@ -78,7 +79,7 @@ impl Server {
         client.pull(&reference)
     }
 
-    fn asked(&self) -> Vec<Asked> {
+    fn asked(&self) -> Vec<ReceivedRequest> {
         self.asked.lock().unwrap().clone()
     }
 }
@@ -92,13 +93,13 @@ impl Drop for Server {
 
 fn serve(
     stream: TcpStream,
-    log: &Mutex<Vec<Asked>>,
+    log: &Mutex<Vec<ReceivedRequest>>,
     ended: &AtomicBool,
-    answer: impl Fn(&Asked) -> Answer,
+    answer: impl Fn(&ReceivedRequest) -> Answer,
 ) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut stream = stream;
-    let mut asked = Asked { line: String::new(), authorization: None };
+    let mut asked = ReceivedRequest { line: String::new(), authorization: None };
     let mut length = 0;
     reader.read_line(&mut asked.line)?;
     loop {
@@ -202,7 +203,7 @@ fn what_is_not_what_its_digest_says_is_refused() {
     });
     assert!(matches!(headed.pull(), Err(Error::Digest { what: "manifest", .. })));
 
-    // Pinned: whatever the registry says of itself, only the manifest of this digest will do.
+    // A pinned reference: only the manifest of this digest is accepted, whatever the registry says.
     let server = with_layer(|| ok(WASM));
     let (client, _) = server.client(Credentials::Anonymous);
     let pinned: Reference = format!("{}/wide:1@{}", server.address, sha256(b"the one")).parse().unwrap();
@@ -225,7 +226,7 @@ fn nothing_is_read_beyond_its_limit() {
     // One byte more than the manifest says is too many, although there would be room.
     let more = with_layer(|| ok(&[WASM, b"!"].concat()));
     assert!(matches!(more.pull(), Err(Error::TooLarge { what: "policy", .. })));
-    // What says itself that it is too large is not even asked for.
+    // A layer whose stated size is too large is not even requested.
     let large = Server::answering(|_, _| Answer::Bytes(200, vec![], manifest(&sha256(WASM), 2 << 20)));
     assert!(matches!(large.pull(), Err(Error::TooLarge { what: "policy", most: 1_048_576, .. })));
     assert_eq!(large.asked().len(), 1);
@@ -248,7 +249,7 @@ fn nobody_is_waited_for_without_end() {
         let begun = Instant::now();
         assert!(matches!(server.pull(), Err(Error::Late { .. })));
         let server = with_layer(answer);
-        // The dripping policy is over its length after some bytes, where the time isn't up before.
+        // The slow policy exceeds its length after some bytes, if the time isn't up before.
         assert!(matches!(server.pull(), Err(Error::Late { .. } | Error::TooLarge { .. })));
         assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     }
@@ -340,13 +341,13 @@ fn credentials_go_to_who_may_have_them_alone() {
     let (client, reference) = leaking.client(ada());
     assert!(matches!(client.pull(&reference), Err(Error::Redirect { .. })));
 
-    // Refused again: told once, not for ever.
+    // Refused again: reported, not retried for ever.
     let never = Server::answering(move |_, _| challenge("Basic realm=\"x\"".into()));
     let (client, reference) = never.client(ada());
     assert!(matches!(client.pull(&reference), Err(Error::Denied { .. })));
     assert_eq!(never.asked().len(), 2);
 
-    // A token that is no header.
+    // A token that is not a valid header.
     let broken = Server::answering(move |asked, own| match asked.line.contains("/token") {
         true => ok(br#"{"token":"a\r\nX-Injected: b"}"#),
         false => challenge(format!("Bearer realm=\"http://{own}/token\"")),
@@ -358,7 +359,7 @@ fn credentials_go_to_who_may_have_them_alone() {
 fn an_upload_goes_where_the_registry_is() {
     let push = |server: &Server| {
         let (client, reference) = server.client(Credentials::Basic { user: "ada".into(), password: "secret".into() });
-        client.push(&reference, WASM, &About { name: "wide".into(), ..About::default() }, None)
+        client.push(&reference, WASM, &ArtifactInfo { name: "wide".into(), ..ArtifactInfo::default() }, None)
     };
     for to in ["http://elsewhere.example/upload", "", "nowhere"] {
         let server = Server::answering(move |asked, _| match asked.line.split(' ').next() {

@@ -1,7 +1,8 @@
-//! What a swap costs: from its call to the first decision by the new revision, and whether decisions under way notice swaps beside them,
-//! held against what a thread does to them that has nothing to do with policies. Where one takes long, it says whether the decision waited
-//! for something itself (a lock: a voluntary context switch) or was set aside by the system. `cargo bench --workspace --bench swap`; timings
-//! are printed, never asserted.
+//! The cost of a swap: the time from its call to the first decision by the new revision, and its
+//! effect on decisions under way, compared with that of a thread that has nothing to do with
+//! policies. A slow decision is reported with its cause: it waited for something itself (a lock: a
+//! voluntary context switch) or was preempted by the system. `cargo bench --workspace --bench
+//! swap`; timings are printed, never asserted.
 
 use std::{
     collections::BTreeMap,
@@ -27,11 +28,11 @@ use tilewright_rollout::{Decider, Disk, Replacement, Rollout};
 /// Swaps that are timed.
 const SWAPS: usize = 200;
 
-/// Turns of decisions with and without swaps beside them, and how long each takes.
+/// Rounds of decisions with and without swaps beside them, and the length of each.
 const TURNS: usize = 10;
 const TURN: Duration = Duration::from_secs(1);
 
-/// What no swap may add to a decision.
+/// The time that no swap may add to a decision.
 const LONG: Duration = Duration::from_millis(1);
 
 const CONFIG: &str = "[policies.own]\nsource = 'fixed'\n[[routes]]\npolicy = 'own'\n";
@@ -87,9 +88,9 @@ fn main() {
     report("swap call to first decision", "ms", first);
 
     decisions(&rollout);
-    let mut decided: Vec<_> = Beside::ALL.iter().map(|_| Vec::new()).collect();
+    let mut decided: Vec<_> = Load::ALL.iter().map(|_| Vec::new()).collect();
     for turn in 0..TURNS {
-        for (beside, decided) in Beside::ALL.into_iter().zip(&mut decided) {
+        for (beside, decided) in Load::ALL.into_iter().zip(&mut decided) {
             let ends = AtomicBool::new(false);
             thread::scope(|scope| {
                 let other = scope.spawn(|| beside.run(&rollout, 1000 * turn, &ends));
@@ -100,7 +101,7 @@ fn main() {
             });
         }
     }
-    for (beside, decided) in Beside::ALL.into_iter().zip(decided) {
+    for (beside, decided) in Load::ALL.into_iter().zip(decided) {
         let long: Vec<_> = decided.iter().filter(|decided| decided.elapsed > LONG).collect();
         let count = |which: fn(&Decided) -> bool| long.iter().filter(|decided| which(decided)).count();
         let (waited, set_aside) =
@@ -113,11 +114,11 @@ fn main() {
     }
 }
 
-/// What another thread does beside decisions.
+/// The load of another thread beside decisions.
 #[derive(Clone, Copy)]
-enum Beside {
+enum Load {
     Nothing,
-    /// Arithmetic, which has nothing to do with policies: what a busy processor alone does to decisions.
+    /// Arithmetic, which has nothing to do with policies: the effect of a busy processor alone.
     Arithmetic,
     /// Ten swaps a second.
     Swaps,
@@ -125,7 +126,7 @@ enum Beside {
     SwapsWithoutPause,
 }
 
-impl Beside {
+impl Load {
     const ALL: [Self; 4] = [Self::Nothing, Self::Arithmetic, Self::Swaps, Self::SwapsWithoutPause];
 
     fn words(self) -> &'static str {
@@ -141,7 +142,7 @@ impl Beside {
         if matches!(self, Self::Swaps) { Duration::from_millis(100) } else { Duration::ZERO }
     }
 
-    /// Does it until the end is told. How many swaps these were.
+    /// Runs until `ends` is set; returns the number of swaps.
     fn run(self, rollout: &Arc<Rollout>, first: usize, ends: &AtomicBool) -> usize {
         let (mut swaps, mut number) = (0, 1_u64);
         while !ends.load(Ordering::Relaxed) {
@@ -162,7 +163,8 @@ impl Beside {
     }
 }
 
-/// Puts another revision in force: the same module, which is cached, with other settings. Its number.
+/// Puts another revision in force: the same module, which is cached, with other settings. Returns
+/// its number.
 fn swap(rollout: &Arc<Rollout>, turn: usize) -> u64 {
     let tile = 64 + 8 * (turn % 100);
     let settings = [("tile".to_owned(), tile.to_string()), ("overlap".to_owned(), (turn % 3).to_string())];
@@ -176,7 +178,7 @@ struct Decided {
     switches: Switches,
 }
 
-/// Whether a thread lost the processor.
+/// The context switches that a thread has had.
 struct Switches {
     /// It waited for something, say a lock.
     waited: bool,
@@ -184,9 +186,9 @@ struct Switches {
     set_aside: bool,
 }
 
-/// How often this thread has waited, and has been set aside, so far.
+/// The voluntary and involuntary context switches of this thread so far.
 fn switches() -> [u64; 2] {
-    // Nothing is allocated for it: that may wait as well, and would be counted.
+    // Nothing is allocated: an allocation may wait as well, and would be counted.
     let mut text = [0; 4096];
     let read = File::open("/proc/thread-self/status").and_then(|mut file| file.read(&mut text)).unwrap_or_default();
     let text = str::from_utf8(&text[..read]).unwrap_or_default();
@@ -196,7 +198,7 @@ fn switches() -> [u64; 2] {
     })
 }
 
-/// A job's decision as the service has it made: admitted, with an instance of the revision in force.
+/// One decision as the service makes it: admitted, with an instance of the revision in force.
 fn decide(rollout: &Arc<Rollout>) -> Decided {
     let assignment = rollout.admit(&CASE).expect("a route");
     let revision = assignment.revision.number;
@@ -213,7 +215,7 @@ fn decide(rollout: &Arc<Rollout>) -> Decided {
     Decided { revision, elapsed, switches }
 }
 
-/// Decisions one after the other for a turn.
+/// Decisions in sequence for one round.
 fn decisions(rollout: &Arc<Rollout>) -> Vec<Decided> {
     let until = Instant::now() + TURN;
     let mut decided = Vec::new();

@@ -1,4 +1,4 @@
-//! Who decides for a job, settled when the job is accepted, and what came of it.
+//! The assignment of a job to a revision, made when the job is accepted, and the job's result.
 
 use std::sync::Arc;
 
@@ -7,28 +7,28 @@ use tilewright_plan::{Objective, Record};
 
 use crate::{revision::Revision, shadow::Shadow, slot::Slot, source::Grants};
 
-/// Who decides for a job. Holds the revision: it is there for as long as the job is.
+/// The revision that decides for a job. Holds the revision: it exists as long as the job.
 #[derive(Clone, Debug)]
 pub struct Assignment {
     /// The route that took the job.
     pub route: String,
-    /// Who decides.
+    /// The revision that decides.
     pub revision: Arc<Revision>,
-    /// Whether it decides on trial.
+    /// True if it decides as a canary.
     pub canary: bool,
-    /// Who would have decided, where the job is to be decoded a second time to compare.
+    /// The incumbent, if the job is to be decoded a second time to compare.
     pub compare: Option<Arc<Revision>>,
-    /// What matters most, where the route says.
+    /// The objective, if the route sets one.
     pub objective: Option<Objective>,
-    /// Bytes, where the route says.
+    /// The memory limit in bytes, if the route sets one.
     pub memory_limit: Option<u64>,
-    /// Whether a clip takes a new revision at its next chunk.
+    /// True if a clip takes a new revision at its next chunk.
     pub takes_over: bool,
     pub(crate) slot: Arc<Slot>,
     pub(crate) shadow: Option<(Arc<Shadow>, Arc<Revision>)>,
 }
 
-/// What of an assignment outlives the server.
+/// The part of an assignment that outlives the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pinned {
     pub(crate) route: String,
@@ -72,15 +72,16 @@ impl From<&Assignment> for Pinned {
     }
 }
 
-/// What came of a job.
+/// The result of a job.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    /// Its record, with what was said.
+    /// Its record, with the exchange.
     pub record: Record,
-    /// More than one revision decided for it: its outcome is nobody's.
+    /// True if several revisions decided for it: its outcome counts for none of them.
     pub is_mixed: bool,
-    /// It ended without a result, and how it was run has to do with it: no plan could be carried out, or not in time.
+    /// True if it ended without a result because of its plans: none could be carried out, or not in
+    /// time.
     pub is_lost: bool,
-    /// The PSNR between its picture and the one of the incumbent's plan, in dB, where that was looked at.
+    /// The PSNR between its picture and that of the incumbent's plan, in dB, if it was measured.
     pub psnr: Option<f64>,
 }

@@ -1,11 +1,11 @@
 //! Exact tails of the binomial distribution, for counts of at most some thousands.
 
-/// The chance of at least `hits` in `trials` independent ones that each hit with chance `p`.
+/// The probability of at least `hits` successes in `trials` independent trials of probability `p`.
 pub fn at_least(hits: u32, trials: u32, p: f64) -> f64 {
     (hits..=trials).map(|k| mass(k, trials, p)).sum::<f64>().min(1.0)
 }
 
-/// The chance of at most `hits`.
+/// The probability of at most `hits` successes.
 pub fn at_most(hits: u32, trials: u32, p: f64) -> f64 {
     (0..=hits.min(trials)).map(|k| mass(k, trials, p)).sum::<f64>().min(1.0)
 }
@@ -24,7 +24,7 @@ mod tests {
 
     #[test]
     fn tails_are_scipys() {
-        // the sums of comb(n, i) pⁱ (1 − p)ⁿ⁻ⁱ in Python.
+        // Expected values are the sums of comb(n, i) pⁱ (1 − p)ⁿ⁻ⁱ in Python.
         for (k, n, p, above, below) in [
             (8, 8, 0.5, 0.00390625, 1.0),
             (14, 16, 0.5, 0.0020904541, 0.9997406006),

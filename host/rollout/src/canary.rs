@@ -1,8 +1,13 @@
-//! A policy that takes a share of a route's jobs until it is promoted or stopped.
+//! A canary: a policy that takes a share of a route's jobs until it is promoted or stopped.
 //!
-//! It is stopped by the watchdog's rule, each of its jobs held against those of the incumbent that ended since the one before it; by one
-//! sample whose picture is further from that of the incumbent's plan than the route allows; or where the last look is undecided. It is
-//! promoted where a look finds it not worse and, if samples are taken, at least one was good.
+//! A canary ends by one of these rules:
+//!
+//! | result | condition |
+//! |---|---|
+//! | stopped | the watchdog's rule, on its jobs and the incumbent's between them |
+//! | stopped | one sample's PSNR to the incumbent's picture is below the route's bound |
+//! | stopped | the last look of the comparison is undecided |
+//! | promoted | a look finds it not worse and, if samples are taken, at least one was good |
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,11 +19,12 @@ use crate::{
     tally::{self, Kind, Sample},
 };
 
-/// The incumbent's jobs of a kind that one of the canary's is held against, and the kinds that such are kept of.
+/// The incumbent's jobs of a kind that one of the canary's is compared with, and the number of
+/// kinds.
 const FRESH: usize = 15;
 const KINDS: usize = 64;
 
-/// How far a trial is.
+/// The state of a trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CanaryState {
@@ -36,30 +42,31 @@ pub enum CanaryState {
 pub struct CanaryFacts {
     /// The policy on trial.
     pub policy: String,
-    /// Its revision; another one begins a trial of its own.
+    /// Its revision; another one begins a new trial.
     pub revision: u64,
-    /// How far it is.
+    /// The state of the trial.
     pub state: CanaryState,
-    /// Why it was promoted or stopped, in a line.
+    /// The reason of its promotion or stop, in a line.
     pub why: Option<String>,
-    /// Jobs that it was given.
+    /// Jobs assigned to it.
     pub jobs: u64,
-    /// Its jobs against those of the incumbent that ended between them.
+    /// Its jobs compared with those of the incumbent that ended between them.
     pub comparison: Comparison,
     /// Samples that were decoded twice.
     pub samples: u32,
-    /// The least PSNR among them, in dB; none before the first. Equal pictures are infinite, and written as null.
+    /// The least PSNR among them, in dB; none before the first. Equal pictures are infinite, and
+    /// written as null.
     pub least_psnr: Option<f64>,
 }
 
-/// What a route's canary comes to with a job.
+/// The effect of a job on a route's canary.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Finding {
+pub(crate) enum TrialVerdict {
     Promote(String),
     Stop(String),
 }
 
-/// A trial, and whose turn it is.
+/// A trial, and the shares due.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Canary {
     pub facts: CanaryFacts,
@@ -87,21 +94,21 @@ impl Canary {
         }
     }
 
-    /// Whether the next job is the canary's: exactly its share of them, evenly spread.
+    /// True if the next job is the canary's: exactly its share of them, evenly spread.
     pub fn takes(&mut self, share: f64) -> bool {
         let takes = self.facts.state == CanaryState::Trial && turn(&mut self.due, share);
         self.facts.jobs += u64::from(takes);
         takes
     }
 
-    /// Whether this job of it is decoded twice.
+    /// True if this job of the canary is decoded twice.
     pub fn samples(&mut self, share: f64) -> bool {
-        // The first one tells the most.
+        // The first sample tells the most.
         self.facts.jobs == 1 && share > 0.0 || turn(&mut self.sample_due, share)
     }
 
-    /// Keeps a job of the incumbent's, for the next one of the canary's.
-    pub fn incumbent_ended(&mut self, kind: &Kind, job: Sample) {
+    /// Keeps a job of the incumbent's, for the canary's next one.
+    pub fn record_incumbent(&mut self, kind: &Kind, job: Sample) {
         if self.facts.state != CanaryState::Trial {
             self.fresh.clear();
             return;
@@ -116,8 +123,16 @@ impl Canary {
         }
     }
 
-    /// Counts a job, held against the incumbent's of its kind since the one before it, and a sample's PSNR.
-    pub fn ended(&mut self, kind: &Kind, job: Sample, psnr: Option<f64>, least: f64, samples: bool) -> Option<Finding> {
+    /// Counts a job of the canary, compared with the incumbent's of its kind since its last one,
+    /// and a sample's PSNR.
+    pub fn record_job(
+        &mut self,
+        kind: &Kind,
+        job: Sample,
+        psnr: Option<f64>,
+        least: f64,
+        samples: bool,
+    ) -> Option<TrialVerdict> {
         if self.facts.state != CanaryState::Trial {
             return None;
         }
@@ -125,29 +140,30 @@ impl Canary {
             self.facts.samples += 1;
             self.facts.least_psnr = Some(self.facts.least_psnr.map_or(psnr, |known| known.min(psnr)));
             if psnr.is_nan() || psnr < least {
-                return Some(Finding::Stop(format!(
+                return Some(TrialVerdict::Stop(format!(
                     "a sample is {psnr:.1} dB from the incumbent's, of {least} dB at least"
                 )));
             }
         }
         if let Some(why) = self.due_promotion.take() {
-            return Some(Finding::Promote(why));
+            return Some(TrialVerdict::Promote(why));
         }
         let mut incumbents = self.fresh.remove(kind)?;
         if incumbents.len() % 2 == 0 {
-            // The lower one of two in the middle would make half of equal jobs look slower, and more.
+            // The lower one of two in the middle would make more than half of equal jobs look
+            // slower.
             incumbents.pop_front();
         }
         let found = self.facts.comparison.add(job, tally::median(incumbents.iter().copied())?)?;
         let words = self.facts.comparison.words();
         match found {
-            Rule::Worse => Some(Finding::Stop(format!("worse than the incumbent: {words}"))),
+            Rule::Worse => Some(TrialVerdict::Stop(format!("worse than the incumbent: {words}"))),
             Rule::NotWorse if samples && self.facts.samples == 0 => {
                 let is_last = LOOKS.last() == Some(&self.facts.comparison.jobs);
-                is_last.then(|| Finding::Stop(format!("no sample of it could be compared: {words}")))
+                is_last.then(|| TrialVerdict::Stop(format!("no sample of it could be compared: {words}")))
             }
-            Rule::NotWorse => Some(Finding::Promote(format!("not worse than the incumbent: {words}"))),
-            Rule::Undecided => Some(Finding::Stop(format!("not shown to be as good as the incumbent: {words}"))),
+            Rule::NotWorse => Some(TrialVerdict::Promote(format!("not worse than the incumbent: {words}"))),
+            Rule::Undecided => Some(TrialVerdict::Stop(format!("not shown to be as good as the incumbent: {words}"))),
         }
     }
 }
@@ -174,10 +190,10 @@ mod tests {
     }
 
     /// A job of the canary's after one of the incumbent's that took 100 ms.
-    fn ended(canary: &mut Canary, ms: u64, psnr: Option<f64>) -> Option<Finding> {
+    fn ended(canary: &mut Canary, ms: u64, psnr: Option<f64>) -> Option<TrialVerdict> {
         let kind = "a".to_owned();
-        canary.incumbent_ended(&kind, sample(100));
-        canary.ended(&kind, sample(ms), psnr, 45.0, true)
+        canary.record_incumbent(&kind, sample(100));
+        canary.record_job(&kind, sample(ms), psnr, 45.0, true)
     }
 
     #[test]
@@ -192,14 +208,17 @@ mod tests {
     fn one_bad_picture_stops_it_and_good_jobs_promote_it() {
         let mut canary = Canary::begin("new", 1, "sha256:00");
         assert_eq!(ended(&mut canary, 100, Some(50.0)), None);
-        assert!(matches!(ended(&mut canary, 100, Some(44.9)), Some(Finding::Stop(_))));
-        assert!(matches!(ended(&mut canary, 100, Some(f64::NAN)), Some(Finding::Stop(_))));
+        assert!(matches!(ended(&mut canary, 100, Some(44.9)), Some(TrialVerdict::Stop(_))));
+        assert!(matches!(ended(&mut canary, 100, Some(f64::NAN)), Some(TrialVerdict::Stop(_))));
         let mut canary = Canary::begin("new", 1, "sha256:00");
         let ends = |canary: &mut Canary, psnr| (0..200).find_map(|_| ended(canary, 100, psnr));
-        assert!(matches!(ends(&mut canary, Some(f64::INFINITY)), Some(Finding::Promote(_))));
+        assert!(matches!(ends(&mut canary, Some(f64::INFINITY)), Some(TrialVerdict::Promote(_))));
         assert_eq!(canary.facts.comparison.jobs, 20);
         let mut unseen = Canary::begin("new", 1, "sha256:00");
-        assert!(matches!(ends(&mut unseen, None), Some(Finding::Stop(_)) | None), "never promoted without a sample");
+        assert!(
+            matches!(ends(&mut unseen, None), Some(TrialVerdict::Stop(_)) | None),
+            "never promoted without a sample"
+        );
     }
 
     #[test]
@@ -216,33 +235,35 @@ mod tests {
         let mut canary = Canary::begin("new", 1, "sha256:00");
         let kind = "a".to_owned();
         assert_eq!(ended(&mut canary, 100, None), None);
-        (0..5).for_each(|_| assert_eq!(canary.ended(&kind, sample(100), None, 45.0, true), None));
+        (0..5).for_each(|_| assert_eq!(canary.record_job(&kind, sample(100), None, 45.0, true), None));
         assert_eq!(canary.facts.comparison.jobs, 1);
-        (0..10 * KINDS).for_each(|number| canary.incumbent_ended(&number.to_string(), sample(100)));
-        (0..10 * FRESH).for_each(|_| canary.incumbent_ended(&kind, sample(100)));
+        (0..10 * KINDS).for_each(|number| canary.record_incumbent(&number.to_string(), sample(100)));
+        (0..10 * FRESH).for_each(|_| canary.record_incumbent(&kind, sample(100)));
         assert!(canary.fresh.len() <= KINDS && canary.fresh[&kind].len() == FRESH);
     }
 
     #[test]
     fn a_machine_that_gets_slower_and_faster_slows_both() {
         let mut random = Noise::new();
-        // Each job takes 30 % more or less by chance, on a machine whose speed wanders between half and twice.
+        // Each job takes 30 % more or less by chance, on a machine whose speed wanders between half
+        // and twice.
         let mut trial = |ratio: f64, share: f64| {
             let (mut canary, kind, mut speed) = (Canary::begin("new", 1, "sha256:00"), "a".to_owned(), 1.0_f64);
             (0..20_000).find_map(|_| {
                 speed = (speed * (0.95 + 0.1 * random.share())).clamp(0.5, 2.0);
                 let ms = 1000.0 * speed * (0.7 + 0.6 * random.share());
                 if canary.takes(share) {
-                    return canary.ended(&kind, sample((ratio * ms) as u64), None, 45.0, false);
+                    return canary.record_job(&kind, sample((ratio * ms) as u64), None, 45.0, false);
                 }
-                canary.incumbent_ended(&kind, sample(ms as u64));
+                canary.record_incumbent(&kind, sample(ms as u64));
                 None
             })
         };
         for share in [0.1, 0.2, 1.0 / 3.0, 0.5, 0.8] {
             let mut ends = |ratio| (0..500).filter_map(|_| trial(ratio, share)).collect::<Vec<_>>();
-            let promoted = |ends: &[Finding]| ends.iter().filter(|end| matches!(end, Finding::Promote(_))).count();
-            let worse = |ends: &[Finding]| ends.iter().filter(|end| words(end).starts_with("worse")).count();
+            let promoted =
+                |ends: &[TrialVerdict]| ends.iter().filter(|end| matches!(end, TrialVerdict::Promote(_))).count();
+            let worse = |ends: &[TrialVerdict]| ends.iter().filter(|end| words(end).starts_with("worse")).count();
             let (equal, tenth, half) = (ends(1.0), ends(1.1), ends(1.5));
             assert!(promoted(&equal) >= 425, "{share}: {} of 500 as good ones", promoted(&equal));
             assert!(promoted(&tenth) <= 30, "{share}: {} of 500 a tenth worse", promoted(&tenth));
@@ -251,9 +272,9 @@ mod tests {
         }
     }
 
-    fn words(finding: &Finding) -> &str {
+    fn words(finding: &TrialVerdict) -> &str {
         match finding {
-            Finding::Promote(why) | Finding::Stop(why) => why,
+            TrialVerdict::Promote(why) | TrialVerdict::Stop(why) => why,
         }
     }
 }

@@ -1,37 +1,44 @@
-//! Whether one revision's outcomes are clearly worse than another's, or clearly not: a sign test with few looks.
+//! Comparison of one revision's outcomes with another's: a sequential sign test with few looks.
 //!
-//! Every job under the new revision is held against a median of the old one's jobs of the same kind. It counts as slower where it took
-//! more than 1.1 times as long (or more attempts), as larger where its peak was more than 1.1 times as high. Were the new revision at most
-//! a tenth worse, each count would be at most a fair coin's. The counts are looked at after 10, 20, 40, 80 and 160 jobs only, each time
-//! against a chance of 0.002: both counts, all looks and even a revision exactly a tenth worse together give a false alarm in at most 2 of
-//! 100 revisions. It is *not worse* where a fair coin would have come up so rarely with a chance of at most 0.01, from 20 jobs on, in both
-//! counts.
+//! Every job of the new revision is compared with a median of the old one's jobs of the same kind.
+//! It counts as *slower* if it took more than 1.1 times as long (or more attempts), as *larger* if
+//! its peak was more than 1.1 times as high. If the new revision is at most a tenth worse, each
+//! count is distributed at most as a fair coin's.
 //!
-//! Whose median it is depends on who still works. A revision that took over is held against the last 64 jobs of the one before it, eight
-//! at least: a machine that got slower in the moment of the swap looks like a worse revision. A canary and its incumbent take turns, so its
-//! job is held against only those of the incumbent that ended since the one of it that was compared before: each of them counts once, and
-//! whatever else the machine does slows both.
+//! | finding | looks | test | error |
+//! |---|---|---|---|
+//! | worse | after 10, 20, 40, 80, 160 jobs | binomial, either count, p < 0.002 | ≤ 2 % |
+//! | not worse | the same, from 20 jobs on | binomial, both counts, p ≤ 0.01 | |
+//!
+//! The bound on false alarms is over both counts and all looks, for a revision exactly a tenth
+//! worse.
+//!
+//! The median depends on which revisions still work. A revision that took over is compared with the
+//! last 64 jobs of the one before it, eight at least: a machine that slows down at the moment of
+//! the swap looks like a worse revision. A canary and its incumbent take turns, so its job is
+//! compared only with those of the incumbent that ended since its last compared one. Each of them
+//! counts once, and other load on the machine slows both.
 
 use serde::Serialize;
 
 use crate::{binomial, tally::Sample};
 
-/// How many jobs are compared when the counts are looked at.
+/// The numbers of compared jobs at which the counts are tested.
 pub const LOOKS: [u32; 5] = [10, 20, 40, 80, 160];
 
-/// What a job may take more than the median before it counts.
+/// The ratio to the median above which a job counts.
 const MARGIN: f64 = 1.1;
 
-/// The chance of a false alarm, of one count at one look.
+/// The significance level of an alarm, of one count at one look.
 const ALARM: f64 = 0.002;
 
-/// The chance that a tenth worse passes for no worse, of one count at one look.
+/// The significance level of a pass, of one count at one look.
 const PASS: f64 = 0.01;
 
-/// The least jobs that can show something to be no worse.
+/// The least jobs that a pass takes.
 const LEAST_TO_PASS: u32 = 20;
 
-/// What a look found.
+/// The finding of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// Clearly worse.
@@ -42,19 +49,20 @@ pub enum Rule {
     Undecided,
 }
 
-/// Counts of jobs that were held against another revision's.
+/// Counts of jobs that were compared with another revision's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Comparison {
     /// Jobs compared.
     pub jobs: u32,
-    /// Those that took longer.
+    /// Jobs that took longer.
     pub slower: u32,
-    /// Those that took more memory.
+    /// Jobs that took more memory.
     pub larger: u32,
 }
 
 impl Comparison {
-    /// Holds a job against the median of the other revision's; what a look found, where one is due.
+    /// Compares a job with the median of the other revision's; returns the finding if a look is
+    /// due.
     pub fn add(&mut self, job: Sample, median: Sample) -> Option<Rule> {
         let last = LOOKS.last().copied().unwrap_or_default();
         if self.jobs >= last {
@@ -114,7 +122,8 @@ mod tests {
         Sample { elapsed: Duration::from_secs_f64(ms / 1e3), peak_bytes: 1 << 20, attempts: 1 }
     }
 
-    /// The first finding over a revision's life whose jobs take `ratio` of the median, give or take 30 %.
+    /// The first finding over a revision's life whose jobs take `ratio` of the median, give or take
+    /// 30 %.
     fn life(noise: &mut Noise, ratio: f64) -> Option<Rule> {
         let mut comparison = Comparison::default();
         (0..200).find_map(|_| comparison.add(sample(100.0 * ratio * (0.7 + 0.6 * noise.share())), sample(100.0)))

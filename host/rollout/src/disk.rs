@@ -1,5 +1,6 @@
-//! The one way in which state reaches the disk: whole files under their own names, which outlast a power cut once a
-//! write has returned. Every failed write is remembered, and tests can make any step fail.
+//! The only writer of state to the disk: whole files under their own names, which survive a power
+//! cut after the write has returned. Every failed write is remembered, and tests can make any step
+//! fail.
 
 use std::{
     fs::File,
@@ -16,11 +17,11 @@ use tempfile::NamedTempFile;
 /// The prefix of unfinished files' names, by which those of a killed server are found.
 const PART: &str = ".tilewright-";
 
-/// Bytes that a probe writes: as much as a decision of a job and the state of many policies take.
+/// Bytes that a probe writes: the size of one job's decision and the state of many policies.
 const PROBE: usize = 64 << 10;
 
-/// The environment variable by which tests make steps fail: `7` for the seventh alone, `7..` for it and all that
-/// follow. Builds for users ignore it.
+/// The environment variable by which tests make steps fail: `7` for the seventh alone, `7..` for it
+/// and all that follow. Builds for users ignore it.
 pub const FAULT: &str = "TILEWRIGHT_DISK_FAULT";
 
 /// The message of a step that a test makes fail.
@@ -28,7 +29,7 @@ const TOLD: &str = "no space left on device (a test's)";
 
 /// The reason why state can't be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub struct WriteFailure {
     /// True if there is no room, false if something else is wrong with the disk.
     pub is_full: bool,
     /// The reason in one line.
@@ -41,7 +42,7 @@ pub struct Disk(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    trouble: Mutex<Option<Trouble>>,
+    trouble: Mutex<Option<WriteFailure>>,
     /// Steps so far; the first one is step 1.
     steps: AtomicU64,
     fault: Option<Fault>,
@@ -65,7 +66,8 @@ impl Disk {
         Self(Arc::new(Inner { fault, ..Inner::default() }))
     }
 
-    /// A disk whose step of this number, counted from 1, fails for lack of room: alone, or with all that follow.
+    /// A disk whose step of this number, counted from 1, fails for lack of room: alone, or with all
+    /// that follow.
     #[cfg(test)]
     pub(crate) fn failing(first: u64, and_all_after: bool) -> Self {
         Self(Arc::new(Inner { fault: Some(Fault { first, and_all_after }), ..Inner::default() }))
@@ -90,8 +92,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Writes a whole file under a name, in place of any file there. It outlasts a power cut. If any step before the
-    /// last one, the folder's sync, fails, nothing has changed.
+    /// Writes a whole file under a name, in place of any file there. It outlasts a power cut. If
+    /// any step before the last one, the folder's sync, fails, nothing has changed.
     ///
     /// # Errors
     /// The file can't be written, or its folder not synced; [`Disk::trouble`] says so from then on.
@@ -108,7 +110,7 @@ impl Disk {
             file.persist(path)?;
             Ok(())
         };
-        self.noted(path, replace())?;
+        self.track(path, replace())?;
         self.sync_folder(folder)
     }
 
@@ -121,14 +123,14 @@ impl Disk {
             self.step()?;
             File::open(folder)?.sync_all()
         };
-        self.noted(folder, sync())
+        self.track(folder, sync())
     }
 
     /// Passes on the result of a write, and remembers a failure.
     ///
     /// # Errors
     /// The error of `outcome`.
-    pub fn noted<T>(&self, path: &Path, outcome: io::Result<T>) -> io::Result<T> {
+    pub fn track<T>(&self, path: &Path, outcome: io::Result<T>) -> io::Result<T> {
         outcome.inspect_err(|error| self.note(is_full(error), format!("{}: {error}", path.display())))
     }
 
@@ -138,11 +140,11 @@ impl Disk {
         if trouble.is_none() {
             tracing::error!(is_full, "state can't be written: {line}");
         }
-        *trouble = Some(Trouble { is_full, line });
+        *trouble = Some(WriteFailure { is_full, line });
     }
 
     /// The reason why the last failed write failed, until [`Disk::mended`] is called.
-    pub fn trouble(&self) -> Option<Trouble> {
+    pub fn trouble(&self) -> Option<WriteFailure> {
         self.lock().clone()
     }
 
@@ -157,17 +159,17 @@ impl Disk {
             file.as_file_mut().write_all(&[0; PROBE])?;
             file.as_file().sync_all()
         };
-        self.noted(folder, probe())
+        self.track(folder, probe())
     }
 
     /// Forgets the failed writes, since writes succeed again.
-    pub fn mended(&self) {
+    pub fn clear_trouble(&self) {
         if self.lock().take().is_some() {
             tracing::info!("state can be written again");
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Trouble>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<WriteFailure>> {
         self.0.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -178,7 +180,8 @@ pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Removes files that a server left unfinished when it was killed. Only for folders that nobody else works in.
+/// Removes files that a server left unfinished when it was killed. Only for folders that nobody
+/// else works in.
 pub fn remove_unfinished(folder: &Path) {
     let is_unfinished =
         |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PART.as_bytes()));
@@ -210,7 +213,7 @@ mod tests {
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "{step}");
             assert!(disk.trouble().is_some_and(|trouble| trouble.is_full));
             disk.probe(folder.path()).unwrap();
-            disk.mended();
+            disk.clear_trouble();
             assert_eq!(disk.trouble(), None);
         }
     }

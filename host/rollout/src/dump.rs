@@ -1,4 +1,4 @@
-//! The last decisions of a revision, with everything that was said, for `tilewright policy replay`.
+//! The last decisions of a revision, with their exchanges, for `tilewright policy replay`.
 
 use std::{
     collections::VecDeque,
@@ -28,7 +28,8 @@ impl Ring {
         }
     }
 
-    /// Writes what there is as lines, under a name that sorts by revision; the oldest dumps of the policy go.
+    /// Writes the records as lines, under a name that sorts by revision; removes the policy's
+    /// oldest dumps.
     pub fn write(&self, disk: &Disk, folder: &Path, policy: &str, revision: u64) -> Result<PathBuf> {
         let path = folder.join(format!("{policy}-{revision:06}.jsonl"));
         let write = || -> io::Result<()> {
@@ -56,7 +57,7 @@ fn prune(folder: &Path, policy: &str) {
         fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).filter(is_of).collect();
     dumps.sort();
     for old in dumps.iter().rev().skip(DUMPS) {
-        // What can't be removed costs room, not rightness.
+        // A dump that can't be removed only takes room.
         let _ = fs::remove_file(old);
     }
 }

@@ -9,10 +9,11 @@ use tilewright_policy::PolicyError;
 /// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a policy can't be put in force. Each is one line: what, where, what to do. Nothing has changed then.
+/// The reason why a policy can't be put in force. Each is one line: what, where, what to do.
+/// Nothing has changed then.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// It can't be loaded, or does not pass its gate.
+    /// It can't be loaded, or fails its gate.
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// A registry does not give it.
@@ -37,30 +38,30 @@ pub enum Error {
     /// Its signature can't be read.
     #[error(transparent)]
     Signing(#[from] tilewright_signing::Error),
-    /// Nobody trusted has signed it, and somebody has to.
+    /// No trusted key has signed it, and one has to.
     #[error("policy {policy}: {refusal}, and the configuration asks for signed ones (require-signed)")]
     Unsigned {
-        /// Where it is from.
+        /// Its origin.
         policy: String,
-        /// Why the signature does not do.
+        /// The reason why the signature is refused.
         refusal: tilewright_signing::Refusal,
     },
-    /// The text that came as a module's signature is none.
+    /// The text that came as a module's signature is not one.
     #[error("the signature: {detail}: give the module's whole .minisig file, as minisign writes it")]
     Garbled {
         /// The fault.
         detail: String,
     },
-    /// It is another module than the one that was asked for.
+    /// Its digest is not the expected one.
     #[error(
         "policy {policy}: is {found}, where {wanted} is asked for: correct `digest`, or get the module that has it"
     )]
     OtherDigest {
-        /// Where it is from.
+        /// Its origin.
         policy: String,
-        /// What it has to be.
+        /// The expected digest.
         wanted: String,
-        /// What it is.
+        /// Its digest.
         found: String,
     },
     /// No policy of this name is in service.
@@ -68,7 +69,7 @@ pub enum Error {
     UnknownPolicy {
         /// As asked for.
         name: String,
-        /// Those in service.
+        /// The policies in service.
         known: Vec<String>,
     },
     /// No route of this name.
@@ -85,19 +86,19 @@ pub enum Error {
         /// The job's facts in words.
         case: String,
     },
-    /// A module that nobody put there.
+    /// A module that is not stored.
     #[error("no module {digest} is stored here: upload it first")]
     UnknownModule {
         /// As asked for.
         digest: String,
     },
-    /// One swap comes after the other.
+    /// Another swap of the policy is under way.
     #[error("policy {name}: another revision is being brought in: try again when it is in force")]
     Busy {
         /// The policy.
         name: String,
     },
-    /// There is nothing to go back to.
+    /// There is no previous revision.
     #[error("policy {name}: has no previous revision to roll back to")]
     NoPrevious {
         /// The policy.
@@ -122,14 +123,14 @@ pub enum Error {
         /// The newest version that this program knows.
         known: u32,
     },
-    /// What has to be kept across restarts can't be written or read.
+    /// State that outlives restarts can't be written or read.
     #[error("{}: can't be {verb}", path.display())]
     Storage {
         /// The file.
         path: PathBuf,
         /// `read` or `written`.
         verb: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -165,7 +166,7 @@ impl Error {
         text.lines().collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether what was asked for is wrong, rather than the machine.
+    /// True if the request is wrong, false if the machine fails.
     pub fn is_input(&self) -> bool {
         !matches!(self, Error::Storage { .. } | Error::Policy(PolicyError::Sandbox { .. }))
     }

@@ -1,4 +1,5 @@
-//! Modules that revisions are made from, kept by their digest: what was in force is at hand after a restart, wherever it came from.
+//! Modules that revisions are made from, stored by their digest: modules in force are available
+//! after a restart, whatever their source.
 
 use std::{
     fs, io,
@@ -11,10 +12,10 @@ use tilewright_signing::signature_path;
 
 use crate::{Disk, Error, Result, disk};
 
-/// The most bytes of a module that is read; no limit that an operator sets lets a larger one in.
+/// The most bytes of a module that is read, above any operator's limit.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// How long a module is kept that nothing needs.
+/// The time that an unused module is kept.
 const UNUSED: Duration = Duration::from_secs(24 * 3600);
 
 /// A folder of modules.
@@ -25,39 +26,39 @@ pub struct Modules {
 }
 
 impl Modules {
-    /// Opens a folder, made where there is none.
+    /// Opens a folder, made if it is missing.
     ///
     /// # Errors
     /// [`Error::Storage`]
     pub fn open(folder: &Path, disk: Disk) -> Result<Self> {
         if !folder.is_dir() {
             let made = fs::create_dir_all(folder).and_then(|()| disk.sync_folder(folder.parent().unwrap_or(folder)));
-            made.map_err(|source| written(folder, source))?;
+            made.map_err(|source| write_error(folder, source))?;
         }
         disk::remove_unfinished(folder);
         Ok(Self { folder: folder.to_owned(), disk })
     }
 
-    /// Keeps a module; gives its digest.
+    /// Stores a module; returns its digest.
     ///
     /// # Errors
     /// [`Error::Storage`]
     pub fn keep(&self, bytes: &[u8]) -> Result<String> {
         let digest = digest(bytes);
         let path = self.path(&digest).ok_or_else(|| Error::UnknownModule { digest: digest.clone() })?;
-        // A damaged file is written anew.
+        // A damaged file is written again.
         if tilewright_files::read(&path, bytes.len() as u64).is_ok_and(|known| known == bytes)
             && let Ok(file) = fs::File::options().write(true).open(&path)
         {
-            // Whoever keeps it now is going to need it.
+            // Marked as used: the caller is going to need it.
             let _ = file.set_modified(SystemTime::now());
             return Ok(digest);
         }
-        self.disk.replace(&path, bytes).map_err(|source| written(&path, source))?;
+        self.disk.replace(&path, bytes).map_err(|source| write_error(&path, source))?;
         Ok(digest)
     }
 
-    /// Keeps a signature beside a stored module, unless it is there already.
+    /// Stores a signature beside a stored module, unless it is there already.
     ///
     /// # Errors
     /// [`Error::Storage`], [`Error::UnknownModule`]
@@ -68,13 +69,13 @@ impl Modules {
         if tilewright_files::read(&path, most).is_ok_and(|known| known == signature.as_bytes()) {
             return Ok(());
         }
-        self.disk.replace(&path, signature.as_bytes()).map_err(|source| written(&path, source))
+        self.disk.replace(&path, signature.as_bytes()).map_err(|source| write_error(&path, source))
     }
 
     /// The module of a digest.
     ///
     /// # Errors
-    /// [`Error::UnknownModule`], also where the file is no longer what its name says.
+    /// [`Error::UnknownModule`], also if the file no longer has its digest.
     pub fn get(&self, wanted: &str) -> Result<Vec<u8>> {
         let unknown = || Error::UnknownModule { digest: wanted.chars().take(80).collect() };
         let path = self.path(wanted).ok_or_else(unknown)?;
@@ -82,19 +83,19 @@ impl Modules {
         if digest(&bytes) == wanted { Ok(bytes) } else { Err(unknown()) }
     }
 
-    /// Where the module of a digest is kept; none for what is no digest.
+    /// The path of a digest's module; none for a text that is not a digest.
     pub fn path(&self, digest: &str) -> Option<PathBuf> {
         let hex = digest.strip_prefix("sha256:")?;
         let is_hex = hex.len() == 64 && hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         is_hex.then(|| self.folder.join(format!("{hex}.wasm")))
     }
 
-    /// Removes every module that is not among these digests and was last kept over a day ago. Returns the removed
-    /// digests.
+    /// Removes every module that is not among these digests and was last stored over a day ago.
+    /// Returns the removed digests.
     pub fn retain(&self, digests: &[String]) -> Vec<String> {
-        let kept: Vec<PathBuf> = digests.iter().filter_map(|digest| self.path(digest)).collect();
-        let is_kept = |path: &PathBuf| kept.iter().any(|module| path == module || *path == signature_path(module));
-        // What was uploaded a while ago and never put in force.
+        let saved: Vec<PathBuf> = digests.iter().filter_map(|digest| self.path(digest)).collect();
+        let is_kept = |path: &PathBuf| saved.iter().any(|module| path == module || *path == signature_path(module));
+        // Modules uploaded a while ago and never put in force.
         let is_old = |path: &Path| {
             let modified = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
             modified.and_then(|time| time.elapsed().ok()).is_some_and(|age| age > UNUSED)
@@ -125,11 +126,11 @@ pub fn digest(bytes: &[u8]) -> String {
 }
 
 /// A module that has only its digest for a name, in words: `module sha256:0123456789ab`.
-pub fn called(digest: &str) -> String {
+pub fn describe_module(digest: &str) -> String {
     format!("module {}", digest.chars().take("sha256:".len() + 12).collect::<String>())
 }
 
-fn written(path: &Path, source: io::Error) -> Error {
+fn write_error(path: &Path, source: io::Error) -> Error {
     Error::Storage { path: path.to_owned(), verb: "written", source }
 }
 

@@ -1,4 +1,4 @@
-//! One version of a policy in service, and the instances of it that workers take turns with.
+//! One version of a policy in service, and its instances, which workers share.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,30 +16,30 @@ use crate::{
 pub struct Revision {
     /// The policy that it is a revision of: a name in the configuration.
     pub policy: String,
-    /// Counted from 1 over the policy's life, restarts included.
+    /// Counted from 1 over the policy's life, across restarts.
     pub number: u64,
-    /// Where it came from, in words.
+    /// Its origin, in words.
     pub origin: String,
-    /// When it took over first, RFC 3339 in UTC.
+    /// The time when it first took over, RFC 3339 in UTC.
     pub since: String,
-    /// As records have it.
+    /// The identity in records.
     pub identity: PolicyIdentity,
     pub(crate) digest: String,
     pub(crate) settings: Vec<(String, String)>,
     pub(crate) grants: Grants,
     loaded: LoadedPolicy,
-    /// Warm ones that nobody works with.
+    /// Warm instances that no worker holds.
     idle: Mutex<Vec<Recorder>>,
-    pub(crate) judged: Mutex<Judged>,
+    pub(crate) performance: Mutex<Performance>,
 }
 
-/// What is known of how a revision does.
+/// The performance of a revision.
 #[derive(Debug, Default)]
-pub(crate) struct Judged {
+pub(crate) struct Performance {
     pub tally: Tally,
     pub watch: Watch,
     pub ring: Ring,
-    /// Taken back: nothing that still ends under it counts any more.
+    /// Rolled back: jobs that still end under it no longer count.
     pub is_out: bool,
 }
 
@@ -60,29 +60,29 @@ impl Revision {
             grants,
             loaded,
             idle,
-            judged: Mutex::default(),
+            performance: Mutex::default(),
         }
     }
 
-    /// What is counted of it.
+    /// Its counts.
     pub fn tally(&self) -> TallyFacts {
-        self.judged().tally.facts
+        self.performance().tally.facts
     }
 
-    /// How its jobs stand against those of the revision before it, in words.
+    /// The comparison of its jobs with those of the revision before it, in words.
     pub fn standing(&self) -> String {
-        self.judged().watch.against_previous.words()
+        self.performance().watch.against_previous.words()
     }
 
-    pub(crate) fn judged(&self) -> MutexGuard<'_, Judged> {
-        self.judged.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn performance(&self) -> MutexGuard<'_, Performance> {
+        self.performance.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Recorder>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A warm instance, made anew where all are at work.
+    /// A warm instance; a new one if all are in use.
     pub(crate) fn instance(self: &Arc<Self>) -> Instance {
         let warm = self.idle().pop();
         if let Some(recorder) = warm {
@@ -90,7 +90,7 @@ impl Revision {
         }
         let (recorder, is_sound) = match self.loaded.configure(&self.settings) {
             Ok(policy) => (Recorder::new(Box::new(policy), true), true),
-            // It has been configured before: the machine is short of something.
+            // It has been configured before, so the machine is short of something.
             Err(error) => {
                 (Recorder::new(Box::new(FallbackPlanner::new(self.identity.clone(), error.to_string())), true), false)
             }
@@ -98,13 +98,13 @@ impl Revision {
         Instance { revision: self.clone(), recorder: Some(recorder), is_sound }
     }
 
-    /// Forgets how it did, with the instances that did so.
-    pub(crate) fn begin_anew(&self) {
+    /// Resets its counts, and its instances, which may have failed.
+    pub(crate) fn reset(&self) {
         self.idle().clear();
-        let mut judged = self.judged();
-        let facts = judged.tally.facts;
-        *judged = Judged::default();
-        judged.tally.facts = facts;
+        let mut performance = self.performance();
+        let facts = performance.tally.facts;
+        *performance = Performance::default();
+        performance.tally.facts = facts;
     }
 }
 
@@ -114,7 +114,7 @@ impl std::fmt::Debug for Revision {
     }
 }
 
-/// An instance at work; goes back when it is dropped.
+/// An instance in use; returned to its revision when dropped.
 pub(crate) struct Instance {
     pub revision: Arc<Revision>,
     recorder: Option<Recorder>,
@@ -133,10 +133,11 @@ impl Instance {
 impl Drop for Instance {
     fn drop(&mut self) {
         if let Some(mut recorder) = self.recorder.take() {
-            // What was said belongs to a record, and this one is not written.
+            // The exchange belongs to a record, and this one is not written.
             drop(recorder.take());
-            // One that has failed a few times in a row is no longer asked, and never again would be.
-            let is_failing = self.revision.judged().tally.in_a_row > 0;
+            // An instance that has failed a few times in a row is no longer asked, and would never
+            // be again.
+            let is_failing = self.revision.performance().tally.in_a_row > 0;
             if self.is_sound && !is_failing {
                 self.revision.idle().push(recorder);
             }

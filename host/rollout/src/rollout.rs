@@ -1,4 +1,4 @@
-//! Everything in service: the policies, the routes, and what is known of them.
+//! All policies and routes in service, and their state.
 
 mod changes;
 mod opening;
@@ -19,55 +19,55 @@ use tilewright_config::{Case, Config, Route, Source, TakeOver};
 use tilewright_gate::Verdict;
 
 use crate::{
-    Assignment, CanaryFacts, CanaryState, Disk, Error, Event, Result, Revision, ShadowFacts, SlotFacts, What,
+    Assignment, CanaryFacts, CanaryState, Disk, Error, Event, EventKind, Result, Revision, ShadowFacts, SlotFacts,
     canary::Canary,
     error::without_error_numbers,
-    shadow::{Asked, Shadow, Shadows},
+    shadow::{Asked, Shadow, ShadowQueue},
     slot::Slot,
-    source::{Sources, Wanted},
-    state::{Kept, KeptCanary, KeptPolicy, State},
+    source::{PolicySpec, Sources},
+    state::{SavedCanary, SavedPolicy, SavedState, State},
 };
 
 /// Events that are kept.
 const EVENTS: usize = 512;
 
-/// What a policy is to be replaced by.
+/// The replacement for a policy's revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Replacement {
-    /// A module that was uploaded, or was in force before.
+    /// A stored module: uploaded, or in force before.
     Stored {
         /// `sha256:…`
         digest: String,
     },
-    /// From where it can be had.
+    /// A source that the request names.
     From(Source),
-    /// What the configuration says, as it is now.
+    /// The configured source, as it is now.
     Configured,
 }
 
-/// What a change came to.
+/// The result of a change.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// In force now.
+    /// The revision in force now.
     pub in_force: Arc<Revision>,
-    /// False where it was in force already, and nothing has changed.
+    /// False if it was in force already, and nothing has changed.
     pub changed: bool,
 }
 
-/// What the gate says of a module that is stored now.
+/// The gate's verdict on a module that is stored now.
 #[derive(Clone, Debug)]
 pub struct Checked {
     /// `sha256:…`
     pub digest: String,
-    /// Everything that it found.
+    /// All findings.
     pub verdict: Verdict,
 }
 
-/// A route and what is on trial on it.
-struct InForce {
+/// A route and its canary.
+struct ActiveRoute {
     route: Route,
     shadow: Arc<Shadow>,
-    /// Shared with the same route of the configuration before.
+    /// Shared with the same route of the previous configuration.
     canary: Arc<Mutex<Canary>>,
 }
 
@@ -81,13 +81,13 @@ pub struct Rollout {
     dumps: PathBuf,
     config: ArcSwap<Config>,
     slots: ArcSwap<BTreeMap<String, Arc<Slot>>>,
-    routes: ArcSwap<Vec<Arc<InForce>>>,
-    shadows: Shadows,
+    routes: ArcSwap<Vec<Arc<ActiveRoute>>>,
+    shadows: ShadowQueue,
     events: Mutex<VecDeque<Event>>,
-    /// The contents of the state file, if known for certain. Locked during every change of what is in force, from
-    /// before it is stored until it takes effect: nothing serves that a restart would not know, and no two changes
-    /// cross.
-    written: Mutex<Option<Kept>>,
+    /// The contents of the state file, if known for certain. Locked during every change of what is
+    /// in force, from before it is stored until it takes effect: nothing serves that a restart
+    /// would not know, and no two changes cross.
+    written: Mutex<Option<SavedState>>,
     /// The next revision numbers of policies that are no longer configured.
     numbers: Mutex<BTreeMap<String, u64>>,
     listener: Listener,
@@ -102,7 +102,7 @@ fn now() -> String {
 }
 
 impl Rollout {
-    /// Who decides for a job that is accepted now.
+    /// The assignment of a job that is accepted now.
     ///
     /// # Errors
     /// [`Error::NoRoute`]
@@ -110,7 +110,8 @@ impl Rollout {
         loop {
             let (routes, slots) = (self.routes.load_full(), self.slots.load_full());
             let admitted = self.admit_by(&routes, &slots, case);
-            // Between the two loads another configuration may have come into force, without these routes' policies.
+            // Between the two loads another configuration may have come into force, without these
+            // routes' policies.
             let is_late =
                 matches!(admitted, Err(Error::UnknownPolicy { .. })) && !Arc::ptr_eq(&routes, &self.routes.load_full());
             if !is_late {
@@ -121,14 +122,14 @@ impl Rollout {
 
     fn admit_by(
         &self,
-        routes: &[Arc<InForce>],
+        routes: &[Arc<ActiveRoute>],
         slots: &BTreeMap<String, Arc<Slot>>,
         case: &Case<'_>,
     ) -> Result<Assignment> {
-        let taking = routes.iter().find(|taking| taking.route.conditions.matches(case));
-        let taking = taking.ok_or_else(|| Error::NoRoute { case: words(case) })?;
+        let active = routes.iter().find(|active| active.route.conditions.matches(case));
+        let active = active.ok_or_else(|| Error::NoRoute { case: words(case) })?;
         let find = |name: &str| slots.get(name).cloned().ok_or_else(|| self.unknown(name));
-        let InForce { route, shadow, canary } = &**taking;
+        let ActiveRoute { route, shadow, canary } = &**active;
         let mut slot = find(&route.policy)?;
         let incumbent = slot.forces.load().in_force.clone();
         let (mut revision, mut on_trial, mut compare) = (incumbent.clone(), false, None);
@@ -144,7 +145,7 @@ impl Rollout {
         }
         let shadowing =
             |name: &String| -> Result<_> { Ok((shadow.clone(), find(name)?.forces.load().in_force.clone())) };
-        // What is compared is the incumbent.
+        // The incumbent is compared.
         let shadow = route.shadow.as_ref().filter(|_| !on_trial).map(shadowing);
         Ok(Assignment {
             route: route.name.clone(),
@@ -163,11 +164,11 @@ impl Rollout {
         self.shadows.ask(asked);
     }
 
-    /// Files that are to be watched, with the policies that they are of.
-    pub fn watched(&self) -> Vec<(PathBuf, String)> {
+    /// Files to be watched, each with its policy.
+    pub fn watched_files(&self) -> Vec<(PathBuf, String)> {
         let slots = self.slots.load();
         let of = |slot: &Arc<Slot>| match &slot.changing().wanted {
-            Wanted { source: Source::File(path), watch: true, .. } => Some((path.clone(), slot.name.clone())),
+            PolicySpec { source: Source::File(path), watch: true, .. } => Some((path.clone(), slot.name.clone())),
             _ => None,
         };
         slots.values().filter_map(of).collect()
@@ -189,7 +190,7 @@ impl Rollout {
         self.slots.load().values().map(|slot| slot.facts()).collect()
     }
 
-    /// One of them.
+    /// One policy in service.
     ///
     /// # Errors
     /// [`Error::UnknownPolicy`]
@@ -197,43 +198,44 @@ impl Rollout {
         Ok(self.find(name)?.facts())
     }
 
-    /// Every route in order, with its shadow and its canary where it has them.
+    /// Every route in order, with its shadow and its canary if it has them.
     pub fn routes(&self) -> Vec<(Route, Option<ShadowFacts>, Option<CanaryFacts>)> {
-        let facts = |taking: &Arc<InForce>| {
-            let InForce { route, shadow, canary } = &**taking;
+        let facts = |active: &Arc<ActiveRoute>| {
+            let ActiveRoute { route, shadow, canary } = &**active;
             let shadow = route.shadow.as_ref().map(|name| shadow.facts_of(name));
             (route.clone(), shadow, route.canary.as_ref().map(|_| lock(canary).facts.clone()))
         };
         self.routes.load().iter().map(facts).collect()
     }
 
-    /// What happened, newest first.
+    /// The events, newest first.
     pub fn events(&self) -> Vec<Event> {
         lock(&self.events).iter().rev().cloned().collect()
     }
 
-    /// Removes modules that no revision and no unfinished job needs. `needed`: the modules of unfinished jobs.
+    /// Removes modules that no revision and no unfinished job needs. `needed`: the modules of
+    /// unfinished jobs.
     ///
     /// # Errors
     /// The error of `needed`; nothing is removed then.
     pub fn forget_modules<E>(&self, needed: impl FnOnce() -> Result<Vec<String>, E>) -> Result<(), E> {
-        let kept = {
+        let saved = {
             let written = lock(&self.written);
-            let kept = self.kept();
-            if written.as_ref() != Some(&kept) {
+            let saved = self.saved_state();
+            if written.as_ref() != Some(&saved) {
                 // The next start begins from the file, which may name other revisions.
                 return Ok(());
             }
-            kept
+            saved
         };
-        let digests = kept.policies.values().flat_map(|policy| {
+        let digests = saved.policies.values().flat_map(|policy| {
             [Some(&policy.in_force), policy.previous.as_ref()]
                 .into_iter()
                 .flatten()
                 .map(|revision| revision.digest.clone())
         });
-        // `needed` is called after the revisions are read: a job that is accepted in between gets one of those, or one
-        // whose module is new.
+        // `needed` is called after the revisions are read: a job that is accepted in between gets
+        // one of those, or one whose module is new.
         let digests: Vec<String> = digests.chain(needed()?).collect();
         for removed in self.sources.modules.retain(&digests) {
             self.sources.forget(&removed);
@@ -241,7 +243,7 @@ impl Rollout {
         Ok(())
     }
 
-    fn tell(&self, what: What, policy: Option<&str>, route: Option<&str>, revision: Option<u64>, detail: String) {
+    fn emit(&self, what: EventKind, policy: Option<&str>, route: Option<&str>, revision: Option<u64>, detail: String) {
         let (policy, route) = (policy.map(str::to_owned), route.map(str::to_owned));
         let event = Event { time: now(), what, policy, route, revision, detail: without_error_numbers(&detail) };
         {
@@ -254,41 +256,41 @@ impl Rollout {
         (self.listener)(&event);
     }
 
-    /// Stores changes that could not be stored when they came into force, if there are any: the watchdog can't wait for
-    /// room.
+    /// Stores changes that could not be stored when they came into force, if there are any: the
+    /// watchdog can't wait for room.
     ///
     /// # Errors
     /// The state still can't be written.
     pub fn settle(&self) -> Result<()> {
         let mut written = lock(&self.written);
-        self.keep(&mut written, self.kept())
+        self.keep(&mut written, self.saved_state())
     }
 
     /// The same, for a change that is in force even if it can't be stored.
-    fn settle_or_say(&self, written: &mut Option<Kept>) {
-        if let Err(error) = self.keep(written, self.kept()) {
+    fn settle_or_say(&self, written: &mut Option<SavedState>) {
+        if let Err(error) = self.keep(written, self.saved_state()) {
             tracing::error!(%error, "what is in force can't be kept yet: a restart before it can begins from what was kept before");
         }
     }
 
     /// Stores what is to be in force, unless the file says so already.
-    fn keep(&self, written: &mut Option<Kept>, kept: Kept) -> Result<()> {
-        if written.as_ref() == Some(&kept) {
+    fn keep(&self, written: &mut Option<SavedState>, saved: SavedState) -> Result<()> {
+        if written.as_ref() == Some(&saved) {
             return Ok(());
         }
         // The file's contents are unknown until the write is done.
         *written = None;
-        self.state.write(&kept)?;
-        *written = Some(kept);
+        self.state.write(&saved)?;
+        *written = Some(saved);
         Ok(())
     }
 
-    fn kept(&self) -> Kept {
+    fn saved_state(&self) -> SavedState {
         let (slots, routes) = (self.slots.load(), self.routes.load());
         let policies = slots.iter().map(|(name, slot)| {
             let changing = slot.changing();
             let forces = slot.forces.load_full();
-            let kept = KeptPolicy {
+            let saved = SavedPolicy {
                 next: changing.next,
                 configured: changing.wanted.text(),
                 seen: changing.seen.clone(),
@@ -297,23 +299,23 @@ impl Rollout {
                 paused: slot.is_paused(),
                 paused_by_watchdog: slot.is_paused() && slot.paused_by_watchdog.load(Ordering::Acquire),
             };
-            (name.clone(), kept)
+            (name.clone(), saved)
         });
-        let policies: BTreeMap<String, KeptPolicy> = policies.collect();
-        let canaries = routes.iter().filter_map(|taking| {
-            let facts = lock(&taking.canary).facts.clone();
+        let policies: BTreeMap<String, SavedPolicy> = policies.collect();
+        let canaries = routes.iter().filter_map(|active| {
+            let facts = lock(&active.canary).facts.clone();
             let ended = facts.state != CanaryState::Trial;
             policies.get(&facts.policy).filter(|_| ended)?;
-            let digest = lock(&taking.canary).digest.clone();
+            let digest = lock(&active.canary).digest.clone();
             Some((
-                taking.route.name.clone(),
-                KeptCanary { policy: facts.policy, digest, state: facts.state, why: facts.why },
+                active.route.name.clone(),
+                SavedCanary { policy: facts.policy, digest, state: facts.state, why: facts.why },
             ))
         });
         let canaries = canaries.collect();
         let mut numbers = lock(&self.numbers).clone();
         numbers.retain(|name, _| !policies.contains_key(name));
-        Kept { policies, canaries, numbers, ..Kept::default() }
+        SavedState { policies, canaries, numbers, ..SavedState::default() }
     }
 }
 

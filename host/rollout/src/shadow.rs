@@ -1,4 +1,5 @@
-//! A policy that is asked beside the incumbent and only compared. It thinks on a thread of its own, so that no job waits for it.
+//! A shadow: a policy that is asked beside the incumbent and only compared. It runs on a thread of
+//! its own, so that no job waits for it.
 
 use std::{
     collections::VecDeque,
@@ -15,42 +16,44 @@ use tilewright_plan::{Capabilities, CostModel, Device, Plan, Planner, Question, 
 
 use crate::{Error, Result, revision::Revision};
 
-/// Questions that wait for the shadows; what comes beyond is counted and left out.
+/// Questions that wait for the shadows; further ones are counted and skipped.
 const WAITING: usize = 64;
 
 /// Points that are kept of a shadow's regret.
 const KEPT: usize = 256;
 
-/// One decision's regrets: what each one's plan is predicted to take over the better of the two, less one.
+/// One decision's mean regrets: the predicted time of each plan over that of the better one, less
+/// one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Regret {
     /// The time of the decision, RFC 3339 in UTC.
     pub time: String,
     /// Mean of the incumbent's regrets so far.
     pub incumbent: f64,
-    /// Mean of the shadow's.
+    /// Mean of the incumbent's regrets so far.
     pub shadow: f64,
 }
 
-/// How a shadow compares on a route.
+/// The comparison of a shadow on a route.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ShadowFacts {
     /// The policy.
     pub policy: String,
-    /// The revision that is compared; the counts begin anew with each. None before the first
+    /// The revision that is compared; a new one starts the counts again. None before the first
     /// question.
     pub revision: Option<u64>,
     /// Decisions that it was asked for.
     pub asked: u64,
-    /// Those where it had the same plan.
+    /// Decisions in which it had the same plan.
     pub agreed: u64,
-    /// Those where it failed, or where its plan can't be priced.
+    /// Decisions in which it failed, or its plan can't be priced.
     pub failed: u64,
-    /// Those that it was not asked for because it was still busy.
+    /// Decisions that it was not asked for because it was busy.
     pub left_out: u64,
-    /// Mean of predicted time of the incumbent's plan over its own's; above 1 where it is predicted to be faster. None before the first.
+    /// Mean of the predicted time of the incumbent's plan over its own; above 1 if it is predicted
+    /// to be faster. None before the first.
     pub predicted_gain: Option<f64>,
-    /// Regrets over the last decisions.
+    /// Regrets of the last decisions.
     pub regrets: VecDeque<Regret>,
     #[serde(skip)]
     sums: Sums,
@@ -68,7 +71,7 @@ struct Sums {
 #[derive(Debug, Default)]
 pub(crate) struct Shadow(Mutex<ShadowFacts>);
 
-/// A question, and what the incumbent answered.
+/// A question, and the incumbent's answer.
 pub(crate) struct Asked {
     pub shadow: Arc<Shadow>,
     pub revision: Arc<Revision>,
@@ -82,7 +85,7 @@ pub(crate) struct Asked {
 }
 
 impl Shadow {
-    /// How it compares; `policy` is its name, known before it was ever asked.
+    /// The comparison of a shadow; `policy` is its name, known before the first question.
     pub fn facts_of(&self, policy: &str) -> ShadowFacts {
         ShadowFacts { policy: policy.into(), ..self.lock().clone() }
     }
@@ -91,7 +94,7 @@ impl Shadow {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins anew with another revision.
+    /// The counts, started again if the revision is another one.
     fn of(&self, revision: &Revision) -> MutexGuard<'_, ShadowFacts> {
         let mut facts = self.lock();
         let (policy, number) = (&revision.policy, Some(revision.number));
@@ -102,11 +105,11 @@ impl Shadow {
     }
 }
 
-/// Where questions are handed to the shadows.
+/// The queue of questions to the shadows.
 #[derive(Debug)]
-pub(crate) struct Shadows(SyncSender<Asked>);
+pub(crate) struct ShadowQueue(SyncSender<Asked>);
 
-impl Shadows {
+impl ShadowQueue {
     /// Starts the thread; it ends when this is dropped.
     pub fn start() -> Result<Self> {
         let (sender, receiver) = sync_channel(WAITING);
@@ -115,7 +118,7 @@ impl Shadows {
         Ok(Self(sender))
     }
 
-    /// Never waits.
+    /// Queues a question without waiting.
     pub fn ask(&self, asked: Asked) {
         if let Err(TrySendError::Full(asked) | TrySendError::Disconnected(asked)) = self.0.try_send(asked) {
             asked.shadow.of(&asked.revision).left_out += 1;

@@ -1,4 +1,4 @@
-//! A policy in service: the place that revisions take turns in.
+//! A policy in service and its revisions.
 
 use std::{
     collections::VecDeque,
@@ -13,27 +13,27 @@ use serde::Serialize;
 
 use crate::{
     revision::Revision,
-    source::{Wanted, shown},
-    state::{KeptPolicy, KeptRevision},
+    source::{PolicySpec, describe_source},
+    state::{SavedPolicy, SavedRevision},
 };
 
 /// Refusals that are kept.
 const REFUSED: usize = 16;
 
-/// A module that was not let in.
+/// A module that was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Refused {
-    /// When, RFC 3339 in UTC.
+pub struct RefusedModule {
+    /// The time, RFC 3339 in UTC.
     pub time: String,
-    /// Where it came from, in words.
+    /// Its origin, in words.
     pub origin: String,
-    /// Why, in a line.
+    /// The reason, in a line.
     pub why: String,
 }
 
-/// Who decides, and who did before.
+/// The revision that decides, and the previous one.
 #[derive(Clone, Debug)]
-pub(crate) struct Forces {
+pub(crate) struct ActiveRevisions {
     pub in_force: Arc<Revision>,
     pub previous: Option<Arc<Revision>>,
 }
@@ -42,26 +42,27 @@ pub(crate) struct Forces {
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub name: String,
-    /// Read by every job; written whole.
-    pub forces: ArcSwap<Forces>,
+    /// Read by every job; replaced as a whole.
+    pub forces: ArcSwap<ActiveRevisions>,
     pub paused: AtomicBool,
-    /// Nobody asked for the pause: the next revision ends it.
+    /// The watchdog paused it: the next revision ends the pause.
     pub paused_by_watchdog: AtomicBool,
-    /// Held by whoever brings another revision, which may take long: one comes after the other.
+    /// Held by a swap, which may take long: swaps run one after the other.
     pub swapping: Mutex<()>,
-    /// Held for moments, by whoever changes something.
+    /// Held briefly, by every change.
     changing: Mutex<Changing>,
-    refused: Mutex<VecDeque<Refused>>,
+    refused: Mutex<VecDeque<RefusedModule>>,
     draining: Mutex<Vec<Weak<Revision>>>,
 }
 
-/// What only changes look at.
+/// State that only changes read.
 #[derive(Debug)]
 pub(crate) struct Changing {
     /// The number of the next revision.
     pub next: u64,
-    pub wanted: Wanted,
-    /// The digest that the configured source had when it was looked at last: the same one is not put in force again.
+    pub wanted: PolicySpec,
+    /// The digest of the configured source when it was last read: the same one is not put in force
+    /// again.
     pub seen: Option<String>,
 }
 
@@ -72,9 +73,9 @@ pub(crate) struct Paused {
     pub by_watchdog: bool,
 }
 
-impl From<&KeptPolicy> for Paused {
-    fn from(kept: &KeptPolicy) -> Self {
-        Self { is_paused: kept.paused, by_watchdog: kept.paused_by_watchdog }
+impl From<&SavedPolicy> for Paused {
+    fn from(saved: &SavedPolicy) -> Self {
+        Self { is_paused: saved.paused, by_watchdog: saved.paused_by_watchdog }
     }
 }
 
@@ -83,22 +84,22 @@ impl From<&KeptPolicy> for Paused {
 pub struct SlotFacts {
     /// Its name in the configuration.
     pub name: String,
-    /// Where its modules come from, in words.
+    /// The source of its modules, in words.
     pub source: String,
-    /// Not asked.
+    /// True if it is not asked.
     pub paused: bool,
-    /// Who decides.
+    /// The revision that decides.
     pub in_force: Arc<Revision>,
-    /// Who did before.
+    /// The previous revision.
     pub previous: Option<Arc<Revision>>,
-    /// Older ones that jobs still hold.
+    /// Older revisions that jobs still hold.
     pub draining: Vec<Arc<Revision>>,
     /// Newest first.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RefusedModule>,
 }
 
 impl Slot {
-    pub fn new(name: &str, forces: Forces, changing: Changing, paused: Paused) -> Self {
+    pub fn new(name: &str, forces: ActiveRevisions, changing: Changing, paused: Paused) -> Self {
         Self {
             name: name.to_owned(),
             forces: ArcSwap::from_pointee(forces),
@@ -119,21 +120,21 @@ impl Slot {
         self.paused.load(Ordering::Acquire)
     }
 
-    /// Puts a revision in force; what was in force stays at hand, and what was at hand drains.
+    /// Puts a revision in force; the one in force becomes the previous one, and that one drains.
     pub fn take_over(&self, revision: Arc<Revision>) {
         let before = self.forces.load_full();
         if let Some(old) = &before.previous {
             self.drain(old);
         }
-        self.forces.store(Arc::new(Forces { in_force: revision, previous: Some(before.in_force.clone()) }));
+        self.forces.store(Arc::new(ActiveRevisions { in_force: revision, previous: Some(before.in_force.clone()) }));
     }
 
-    /// Puts the previous revision in force again, with none behind it; gives the one that goes.
+    /// Puts the previous revision in force again, with none behind it; returns the one that goes.
     pub fn go_back(&self) -> Option<Arc<Revision>> {
         let before = self.forces.load_full();
         let previous = before.previous.clone()?;
         self.drain(&before.in_force);
-        self.forces.store(Arc::new(Forces { in_force: previous, previous: None }));
+        self.forces.store(Arc::new(ActiveRevisions { in_force: previous, previous: None }));
         Some(before.in_force.clone())
     }
 
@@ -143,16 +144,17 @@ impl Slot {
         draining.push(Arc::downgrade(revision));
     }
 
-    /// The revision that decides exactly as a kept one and has the same number, if it is still at hand.
-    pub fn at_hand(&self, kept: &KeptRevision) -> Option<Arc<Revision>> {
+    /// The revision that decides exactly as a saved one and has the same number, if it is still
+    /// loaded.
+    pub fn at_hand(&self, saved: &SavedRevision) -> Option<Arc<Revision>> {
         let forces = self.forces.load_full();
         let draining = self.draining.lock().unwrap_or_else(PoisonError::into_inner);
         let current = [Some(&forces.in_force), forces.previous.as_ref()].into_iter().flatten().cloned();
         let mut all = current.chain(draining.iter().filter_map(Weak::upgrade));
-        all.find(|revision| KeptRevision::from(&**revision).is_same(kept))
+        all.find(|revision| SavedRevision::from(&**revision).is_same(saved))
     }
 
-    pub fn refuse(&self, refused: Refused) {
+    pub fn refuse(&self, refused: RefusedModule) {
         let mut all = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         all.push_front(refused);
         all.truncate(REFUSED);
@@ -160,7 +162,7 @@ impl Slot {
 
     pub fn facts(&self) -> SlotFacts {
         let forces = self.forces.load_full();
-        let source = shown(&self.changing().wanted.source);
+        let source = describe_source(&self.changing().wanted.source);
         let current = |revision: &Arc<Revision>| {
             Arc::ptr_eq(revision, &forces.in_force)
                 || forces.previous.as_ref().is_some_and(|old| Arc::ptr_eq(old, revision))

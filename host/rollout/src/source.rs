@@ -1,4 +1,5 @@
-//! From where a policy is to come, to a module that is loaded, signed where that is asked for, and past its gate.
+//! From a policy's source to a module that is loaded, has the required signature, and has passed
+//! its gate.
 
 use std::{
     path::Path,
@@ -16,13 +17,13 @@ use tilewright_signing::{read_text, signature_path};
 
 use crate::{
     Error, Modules, Result,
-    module::{called, digest},
+    module::{describe_module, digest},
 };
 
-/// Sandboxes that are kept at hand, one for each set of limits.
+/// Sandboxes that stay set up, one for each set of limits.
 const HOSTS: usize = 16;
 
-/// What a policy may use beyond what every policy may, as it is kept.
+/// The grants of a policy beyond every policy's limits, as they are saved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Grants {
@@ -41,9 +42,9 @@ impl Grants {
     }
 }
 
-/// Everything that is configured of a policy, by which a change is known.
+/// The configuration of a policy, by which a change is recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct PolicySpec {
     pub source: Source,
     pub digest: Option<String>,
     pub settings: Vec<(String, String)>,
@@ -51,19 +52,19 @@ pub struct Wanted {
     pub watch: bool,
 }
 
-impl Wanted {
-    /// A policy that ships, as it is.
-    pub fn shipped(name: &str) -> Self {
+impl PolicySpec {
+    /// A shipped policy without further configuration.
+    pub fn for_shipped(name: &str) -> Self {
         let (source, grants) = (Source::Shipped(name.into()), Grants::default());
         Self { source, digest: None, settings: Vec::new(), grants, watch: false }
     }
 
-    /// The form that is kept across restarts. A key that is null, false or an empty list is left out, so that a version
-    /// with another key, which nobody configures yet, still knows what an older one has written.
-    fn kept(&self) -> Value {
+    /// The form that is saved across restarts. A key that is null, false or an empty list is left
+    /// out, so that a version with a new, unused key still recognises an older version's text.
+    fn to_saved(&self) -> Value {
         let Self { source, digest, settings, grants, watch } = self;
         let Grants { memory_bytes, fuel, wall_ms, inert_wasi } = grants;
-        let mut kept = json!({
+        let mut saved = json!({
             "source": source.to_string(),
             "digest": digest,
             "settings": settings,
@@ -73,23 +74,24 @@ impl Wanted {
             "inert_wasi": inert_wasi,
             "watch": watch,
         });
-        if let Some(keys) = kept.as_object_mut() {
+        if let Some(keys) = saved.as_object_mut() {
             keys.retain(|_, value| ![Value::Null, json!(false), json!([])].contains(value));
         }
-        kept
+        saved
     }
 
-    /// The same as text.
+    /// The saved form as text.
     pub fn text(&self) -> String {
-        self.kept().to_string()
+        self.to_saved().to_string()
     }
 
     /// True if a text, of this version or an older one, says the same.
     pub fn is_said_by(&self, text: &str) -> bool {
         if !text.starts_with("Wanted {") {
-            return serde_json::from_str::<Value>(text).is_ok_and(|kept| kept == self.kept());
+            return serde_json::from_str::<Value>(text).is_ok_and(|saved| saved == self.to_saved());
         }
-        // Before, it was what `{:?}` printed; written out, since what that prints now may be something else.
+        // Earlier versions saved the output of `{:?}`; it is written out here, since that output
+        // may change.
         let Self { source, digest, settings, grants, watch } = self;
         let Grants { memory_bytes, fuel, wall_ms, inert_wasi } = grants;
         let grants = format!(
@@ -102,7 +104,7 @@ impl Wanted {
     }
 }
 
-impl From<&config::Policy> for Wanted {
+impl From<&config::Policy> for PolicySpec {
     fn from(policy: &config::Policy) -> Self {
         let grants = Grants {
             memory_bytes: policy.memory_bytes,
@@ -120,20 +122,20 @@ impl From<&config::Policy> for Wanted {
     }
 }
 
-/// A module's bytes and where they came from.
+/// A module's bytes and their origin.
 pub struct Fetched {
     pub bytes: Vec<u8>,
-    /// In words.
+    /// The origin, in words.
     pub origin: String,
-    /// The name of a policy that ships: it passed its gate when the program was built.
+    /// The name of a shipped policy: it passed its gate when the program was built.
     pub shipped: Option<String>,
     pub signature: Option<String>,
-    /// The reference that it was asked for by, if it is from a registry.
+    /// The reference of the request, if it is from a registry.
     pub reference: Option<Reference>,
 }
 
 impl Fetched {
-    /// Changes with the module and with its signature.
+    /// A fingerprint that changes with the module and with its signature.
     pub fn fingerprint(&self) -> String {
         let signature = self.signature.as_ref().map(|signature| digest(signature.as_bytes()));
         format!("{} {}", digest(&self.bytes), signature.as_deref().unwrap_or("unsigned"))
@@ -151,13 +153,13 @@ pub struct Prepared {
     pub digest: String,
 }
 
-/// What a policy is configured with.
+/// The settings of a policy.
 #[derive(Clone, Copy)]
 pub enum Settings<'a> {
     /// These.
     Given(&'a [(String, String)]),
-    /// Those of the revision in force, where the module describes itself by the same name; another policy has other settings, and gets its
-    /// own defaults.
+    /// Those of the revision in force, if the module describes itself by the same name; a module
+    /// with another name gets its own defaults.
     InForce { name: &'a str, settings: &'a [(String, String)] },
 }
 
@@ -171,7 +173,7 @@ impl<'a> Settings<'a> {
     }
 }
 
-/// Fetches, loads and admits.
+/// Fetches, loads and checks modules.
 pub struct Sources {
     pub modules: Modules,
     cache: CacheDir,
@@ -183,7 +185,7 @@ impl Sources {
         Self { modules, cache, hosts: Mutex::default() }
     }
 
-    /// The sandbox with these limits, set up once.
+    /// The sandbox with these limits.
     fn host(&self, grants: Grants) -> Result<Arc<PolicyHost>> {
         let limits = grants.limits();
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -192,19 +194,19 @@ impl Sources {
         }
         let host = Arc::new(PolicyHost::new(limits, &self.cache)?);
         if hosts.len() >= HOSTS {
-            // Policies that are loaded keep theirs.
+            // Loaded policies keep their own.
             hosts.remove(0);
         }
         hosts.push((limits, host.clone()));
         Ok(host)
     }
 
-    /// Removes the compiled code and the verdicts of a module that nothing needs any longer.
+    /// Removes the compiled code and the verdicts of an unused module.
     pub fn forget(&self, digest: &str) {
         PolicyHost::forget(&self.cache, digest);
     }
 
-    /// The bytes that a source has now.
+    /// The current bytes of a source.
     pub fn fetch(&self, source: &Source, grants: Grants) -> Result<Fetched> {
         match source {
             Source::Shipped(name) => {
@@ -238,16 +240,16 @@ impl Sources {
     }
 
     /// The bytes that are stored under a digest.
-    pub fn stored(&self, digest: &str) -> Result<Fetched> {
+    pub fn fetch_stored(&self, digest: &str) -> Result<Fetched> {
         let bytes = self.modules.get(digest)?;
-        // What somebody uploads again and again is still what ships.
-        let shipped = shipped_as(&bytes);
+        // An uploaded copy of a shipped policy counts as shipped.
+        let shipped = find_shipped(&bytes);
         let path = self.modules.path(digest).ok_or_else(|| Error::UnknownModule { digest: digest.into() })?;
         let signature = signature_beside(&path)?;
-        Ok(Fetched { bytes, origin: called(digest), shipped, signature, reference: None })
+        Ok(Fetched { bytes, origin: describe_module(digest), shipped, signature, reference: None })
     }
 
-    /// Loads, compiles, passes the gate, and warms up. Nothing is put in force.
+    /// Loads, compiles, checks and warms up a module. Nothing is put in force.
     pub fn prepare(
         &self,
         fetched: Fetched,
@@ -256,7 +258,7 @@ impl Sources {
         grants: Grants,
         policies: &Policies,
     ) -> Result<Prepared> {
-        let verified = verified(&fetched, policies);
+        let verified = verify(&fetched, policies);
         let Fetched { bytes, origin, shipped, signature, .. } = fetched;
         let found = digest(&bytes);
         if let Some(wanted) = wanted_digest.filter(|wanted| *wanted != found) {
@@ -264,26 +266,27 @@ impl Sources {
         }
         verified?;
         let host = self.host(grants)?;
-        step_aside();
+        yield_processor();
         let loaded = match &shipped {
             Some(name) => host.load_shipped(name)?,
             None => host.load(&origin, &bytes)?,
         };
-        step_aside();
+        yield_processor();
         let settings = settings.of(&loaded);
         let admitted = admit(&host, &loaded, settings, Admission { require_checked: true })?;
-        step_aside();
+        yield_processor();
         let digest = self.modules.keep(&bytes)?;
         if let Some(signature) = &signature {
-            // What is put in force again after a restart has to be signed then, too.
+            // Saved, since the module has to be signed after a restart, too.
             self.modules.sign(&digest, signature)?;
         }
         let (settings, policy) = (settings.to_vec(), admitted.policy);
         Ok(Prepared { loaded, policy, settings, grants, origin, digest })
     }
 
-    /// The gate's verdict on a module, which is kept with its signature if it can be loaded at all. If signatures are
-    /// required, the signature comes first: no module without a trusted one is compiled.
+    /// The gate's verdict on a module, which is stored with its signature if it can be loaded at
+    /// all. If signatures are required, the signature is verified first: no module without a
+    /// trusted one is compiled.
     pub fn check(
         &self,
         fetched: &Fetched,
@@ -291,7 +294,7 @@ impl Sources {
         grants: Grants,
         policies: &Policies,
     ) -> Result<Verdict> {
-        verified(fetched, policies)?;
+        verify(fetched, policies)?;
         let host = self.host(grants)?;
         let name = fetched.shipped.as_deref().unwrap_or(&fetched.origin);
         let loaded = host.load(name, &fetched.bytes)?;
@@ -304,9 +307,9 @@ impl Sources {
     }
 }
 
-/// Verifies that a module may be looked at at all: if signatures are required, somebody trusted has signed it, and a
-/// module from a registry was not signed under another name or version.
-fn verified(fetched: &Fetched, policies: &Policies) -> Result<()> {
+/// Verifies a module before it is compiled: if signatures are required, a trusted key has signed
+/// it, and a module from a registry was not signed under another name or version.
+fn verify(fetched: &Fetched, policies: &Policies) -> Result<()> {
     if fetched.shipped.is_some() || !policies.require_signed {
         return Ok(());
     }
@@ -325,22 +328,23 @@ fn verified(fetched: &Fetched, policies: &Policies) -> Result<()> {
 }
 
 /// The name of the policy that ships with these bytes.
-pub(crate) fn shipped_as(bytes: &[u8]) -> Option<String> {
+pub(crate) fn find_shipped(bytes: &[u8]) -> Option<String> {
     let is_same = |name: &&str| shipped_module(name).is_some_and(|module| *module == *bytes);
     tilewright_policy::shipped_names().find(is_same).map(str::to_owned)
 }
 
-/// A source for people. User information, which no reference to a registry has, may be a password: it is left out.
-pub(crate) fn shown(source: &Source) -> String {
+/// A source for people. User information may be a password and is left out; no valid reference has
+/// any.
+pub(crate) fn describe_source(source: &Source) -> String {
     match source {
         Source::Oci(reference) => format!("oci://{}", without_user(reference)),
         source => source.to_string(),
     }
 }
 
-/// Lets whoever else wants this processor go first. A swap is over a millisecond of work; the system may run it on a processor where a
-/// decision is under way, which would wait for all of it.
-pub(crate) fn step_aside() {
+/// Yields the processor. A swap is over a millisecond of work; the system may run it on a processor
+/// with a decision under way, which would wait for all of it.
+pub(crate) fn yield_processor() {
     thread::yield_now();
 }
 
@@ -362,8 +366,8 @@ mod tests {
 
     #[test]
     fn what_an_older_version_kept_of_a_configuration_still_says_the_same() {
-        let shipped = Wanted::shipped("adaptive");
-        let full = Wanted {
+        let shipped = PolicySpec::for_shipped("adaptive");
+        let full = PolicySpec {
             source: Source::File("/srv/own.wasm".into()),
             digest: Some("sha256:00".into()),
             settings: vec![("tile".into(), "64".into())],
@@ -371,7 +375,7 @@ mod tests {
             watch: true,
         };
         let texts = [
-            // A key that was not known then is as if it had been left out.
+            // A key unknown to the earlier version reads as if left out.
             (&shipped, "{\"source\":\"adaptive\"}"),
             (
                 &shipped,
@@ -390,7 +394,7 @@ mod tests {
             let other = if *wanted == shipped { &full } else { &shipped };
             assert!(wanted.is_said_by(text) && !other.is_said_by(text), "{text}");
             assert!(wanted.is_said_by(&wanted.text()) && !wanted.is_said_by(&other.text()));
-            assert!(!Wanted { watch: !wanted.watch, ..wanted.clone() }.is_said_by(text), "{text}");
+            assert!(!PolicySpec { watch: !wanted.watch, ..wanted.clone() }.is_said_by(text), "{text}");
         }
         assert!(!shipped.is_said_by(""));
     }
@@ -416,13 +420,13 @@ mod tests {
             (Some("ghcr.io/ada/wide:latest"), true),
             (Some("ghcr.io/ada/wide:1.1.0"), false),
         ] {
-            let verified = verified(&fetched(signed, reference), &policies);
+            let verified = verify(&fetched(signed, reference), &policies);
             assert_eq!(verified.is_ok(), holds, "{reference:?}");
             assert!(holds || matches!(verified, Err(Error::Mismatch { .. })), "{reference:?}");
         }
-        assert!(matches!(verified(&fetched(None, None), &policies), Err(Error::Unsigned { .. })));
+        assert!(matches!(verify(&fetched(None, None), &policies), Err(Error::Unsigned { .. })));
         let shipped = Fetched { shipped: Some("fixed".into()), ..fetched(None, None) };
-        assert!(verified(&shipped, &policies).is_ok(), "what ships needs no signature");
-        assert!(verified(&fetched(None, None), &Policies::default()).is_ok(), "nobody asked for one");
+        assert!(verify(&shipped, &policies).is_ok(), "what ships needs no signature");
+        assert!(verify(&fetched(None, None), &Policies::default()).is_ok(), "nobody asked for one");
     }
 }

@@ -1,5 +1,5 @@
-//! What is in force, kept across restarts. The configuration says where a policy begins; what was swapped in since stays until the
-//! configuration, or the file that it names, says something new.
+//! The revisions in force, saved across restarts. The configuration gives a policy's first
+//! revision; a later swap stays until the configuration, or the file that it names, changes.
 
 use std::{
     collections::BTreeMap,
@@ -11,19 +11,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Disk, Error, Result, canary::CanaryState, revision::Revision, source::Grants};
 
-/// The version of the file that this program writes. Version 0 had no version field, and no numbers of policies that
-/// are no longer configured.
+/// The version of the file that this program writes. Version 0 had no version field, and no numbers
+/// of policies that are no longer configured.
 const VERSION: u32 = 1;
 
-/// The jump of numbers if the file is damaged: beyond all that were given out since its copy was made.
+/// The jump of numbers if the file is damaged: beyond all that were used since its copy was made.
 const JUMP: u64 = 1000;
 
 /// The most bytes of a state file that is read.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// A revision that can be made again.
+/// A revision that can be loaded again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptRevision {
+pub struct SavedRevision {
     pub number: u64,
     pub digest: String,
     pub origin: String,
@@ -32,7 +32,7 @@ pub struct KeptRevision {
     pub grants: Grants,
 }
 
-impl KeptRevision {
+impl SavedRevision {
     /// True if it decides as the other one does and has the same number.
     pub fn is_same(&self, other: &Self) -> bool {
         (self.number, &self.digest, &self.settings, self.grants)
@@ -40,7 +40,7 @@ impl KeptRevision {
     }
 }
 
-impl From<&Revision> for KeptRevision {
+impl From<&Revision> for SavedRevision {
     fn from(revision: &Revision) -> Self {
         let Revision { number, digest, origin, since, settings, grants, .. } = revision;
         Self {
@@ -56,42 +56,42 @@ impl From<&Revision> for KeptRevision {
 
 /// A policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptPolicy {
+pub struct SavedPolicy {
     pub next: u64,
-    /// The configuration of it, as text, and the digest that its source had.
+    /// Its configuration as text, and the digest of its source at that time.
     pub configured: String,
     pub seen: Option<String>,
-    pub in_force: KeptRevision,
-    pub previous: Option<KeptRevision>,
+    pub in_force: SavedRevision,
+    pub previous: Option<SavedRevision>,
     pub paused: bool,
     #[serde(default)]
     pub paused_by_watchdog: bool,
 }
 
-/// How a canary's trial ended.
+/// The end of a canary's trial.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptCanary {
+pub struct SavedCanary {
     pub policy: String,
     pub digest: String,
     pub state: CanaryState,
     pub why: Option<String>,
 }
 
-/// Everything.
+/// The saved state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Kept {
+pub struct SavedState {
     pub version: u32,
-    pub policies: BTreeMap<String, KeptPolicy>,
+    pub policies: BTreeMap<String, SavedPolicy>,
     /// By route.
-    pub canaries: BTreeMap<String, KeptCanary>,
-    /// The next revision numbers of policies that are no longer configured: one that is configured again goes on from
-    /// there.
+    pub canaries: BTreeMap<String, SavedCanary>,
+    /// The next revision numbers of policies that are no longer configured; one that is configured
+    /// again continues from there.
     pub numbers: BTreeMap<String, u64>,
 }
 
-impl Kept {
-    /// The next revision number of every policy that there ever was.
+impl SavedState {
+    /// The next revision number of every policy that ever existed.
     pub fn next_numbers(&self) -> BTreeMap<String, u64> {
         let mut numbers = self.numbers.clone();
         for (name, policy) in &self.policies {
@@ -121,30 +121,32 @@ impl State {
         Self { path, disk }
     }
 
-    /// The stored state; empty if there is no file. A file that can't be understood is put aside: the configuration
-    /// says where to begin, and numbers go on well above those of the copy that was made with the change before.
+    /// The saved state; empty if there is no file. A malformed file is quarantined: the
+    /// configuration gives the first revisions, and numbers continue well above those of the copy
+    /// made with the change before.
     ///
     /// # Errors
-    /// [`Error::Storage`] if the file can't be read, [`Error::Newer`] if a newer program has written it.
-    pub fn read(&self) -> Result<Kept> {
-        let Some(text) = self.text(&self.path)? else { return Ok(Kept::default()) };
-        match self.understood(&text)? {
-            Ok(kept) => Ok(kept),
+    /// [`Error::Storage`] if the file can't be read, [`Error::Newer`] if a newer program has
+    /// written it.
+    pub fn read(&self) -> Result<SavedState> {
+        let Some(text) = self.text(&self.path)? else { return Ok(SavedState::default()) };
+        match self.parse(&text)? {
+            Ok(saved) => Ok(saved),
             Err(error) => {
                 let aside = self.path.with_extension("damaged");
                 tracing::warn!(%error, aside = %aside.display(), "what was in force can't be read: beginning from the configuration");
-                let mut kept = Kept::default();
-                if let Some(Ok(before)) = self.text(&self.copy())?.map(|text| self.understood(&text)).transpose()? {
-                    kept.numbers = before.next_numbers();
-                    kept.numbers.values_mut().for_each(|next| *next += JUMP);
+                let mut saved = SavedState::default();
+                if let Some(Ok(before)) = self.text(&self.copy())?.map(|text| self.parse(&text)).transpose()? {
+                    saved.numbers = before.next_numbers();
+                    saved.numbers.values_mut().for_each(|next| *next += JUMP);
                 }
-                // It also stays in place until a new file replaces it: if this start goes no further, the next one
-                // finds it as it was.
+                // The copy also stays in place until a new file replaces it, so that the next start
+                // finds it if this one fails.
                 let _ = fs::remove_file(&aside);
                 if let Err(error) = fs::hard_link(&self.path, &aside) {
                     tracing::warn!(%error, "what was in force can't be put aside");
                 }
-                Ok(kept)
+                Ok(saved)
             }
         }
     }
@@ -157,14 +159,15 @@ impl State {
         }
     }
 
-    /// The state in a text. The outer error is a newer program's text, the inner one a text that is not sound.
-    fn understood(&self, text: &[u8]) -> Result<serde_json::Result<Kept>> {
+    /// The state in a text. The outer error is a newer program's text, the inner one a text that is
+    /// not sound.
+    fn parse(&self, text: &[u8]) -> Result<serde_json::Result<SavedState>> {
         // Parsed directly, a list would be taken for the fields in their order.
         let fields: serde_json::Map<String, serde_json::Value> = match serde_json::from_slice(text) {
             Ok(fields) => fields,
             Err(error) => return Ok(Err(error)),
         };
-        // The version comes first: this program can't know what a newer one means by the rest.
+        // The version comes first: a newer version may mean other things by the rest.
         let found = fields.get("version").and_then(serde_json::Value::as_u64).unwrap_or(0);
         if found > u64::from(VERSION) {
             return Err(Error::Newer { path: self.path.clone(), found, known: VERSION });
@@ -173,24 +176,24 @@ impl State {
     }
 
     /// True if the file holds this state, even if the write reported an error.
-    pub fn says(&self, kept: &Kept) -> bool {
+    pub fn says(&self, saved: &SavedState) -> bool {
         let text = self.text(&self.path).ok().flatten();
-        let found = text.and_then(|text| self.understood(&text).ok()?.ok());
-        found.is_some_and(|found| Kept { version: VERSION, ..kept.clone() } == found)
+        let found = text.and_then(|text| self.parse(&text).ok()?.ok());
+        found.is_some_and(|found| SavedState { version: VERSION, ..saved.clone() } == found)
     }
 
     /// True if the state that was read is in the file as this program would write it.
-    pub fn is_current(&self, read: &Kept) -> bool {
+    pub fn is_current(&self, read: &SavedState) -> bool {
         read.version == VERSION
     }
 
-    pub fn write(&self, kept: &Kept) -> Result<()> {
+    pub fn write(&self, saved: &SavedState) -> Result<()> {
         let write = || -> io::Result<()> {
-            let text = serde_json::to_vec_pretty(&Kept { version: VERSION, ..kept.clone() })?;
-            // The current file, if sound, gets a second name, since the new file takes its first one. The older copy is
-            // replaced last, so that a failed write costs nothing.
+            let text = serde_json::to_vec_pretty(&SavedState { version: VERSION, ..saved.clone() })?;
+            // The current file, if sound, gets a second name, since the new file takes its first
+            // one. The older copy is replaced last, so that a failed write costs nothing.
             let (copy, next) = (self.copy(), self.path.with_extension("next"));
-            let is_sound = |text: Vec<u8>| matches!(self.understood(&text), Ok(Ok(_)));
+            let is_sound = |text: Vec<u8>| matches!(self.parse(&text), Ok(Ok(_)));
             let _ = fs::remove_file(&next);
             let linked =
                 self.text(&self.path).ok().flatten().is_some_and(is_sound) && fs::hard_link(&self.path, &next).is_ok();
@@ -217,10 +220,10 @@ impl State {
 mod tests {
     use super::*;
 
-    fn policy(number: u64) -> KeptPolicy {
+    fn policy(number: u64) -> SavedPolicy {
         let (digest, origin, since) = ("sha256:00".to_owned(), "fixed".to_owned(), String::new());
-        let in_force = KeptRevision { number, digest, origin, since, settings: Vec::new(), grants: Grants::default() };
-        KeptPolicy {
+        let in_force = SavedRevision { number, digest, origin, since, settings: Vec::new(), grants: Grants::default() };
+        SavedPolicy {
             next: number + 1,
             configured: String::new(),
             seen: None,
@@ -232,22 +235,23 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_comes_back_and_damage_is_put_aside_without_a_number_twice() {
+    fn what_was_kept_comes_back_and_damage_is_quarantined_without_a_number_twice() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rollout.json");
         let state = State::at(path.clone(), Disk::default());
-        assert_eq!(state.read().unwrap(), Kept::default());
-        let mut kept = Kept { version: VERSION, ..Kept::default() };
+        assert_eq!(state.read().unwrap(), SavedState::default());
+        let mut saved = SavedState { version: VERSION, ..SavedState::default() };
         let (new, digest) = ("new".to_owned(), "sha256:00".to_owned());
-        kept.canaries
-            .insert("video".into(), KeptCanary { policy: new, digest, state: CanaryState::Stopped, why: None });
-        kept.policies.insert("own".into(), policy(4));
-        kept.numbers.insert("gone".into(), 9);
-        state.write(&kept).unwrap();
-        assert_eq!(state.read().unwrap(), kept);
-        kept.policies.insert("own".into(), policy(5));
-        state.write(&kept).unwrap();
-        assert!(state.says(&kept) && !state.says(&Kept::default()));
+        saved
+            .canaries
+            .insert("video".into(), SavedCanary { policy: new, digest, state: CanaryState::Stopped, why: None });
+        saved.policies.insert("own".into(), policy(4));
+        saved.numbers.insert("gone".into(), 9);
+        state.write(&saved).unwrap();
+        assert_eq!(state.read().unwrap(), saved);
+        saved.policies.insert("own".into(), policy(5));
+        state.write(&saved).unwrap();
+        assert!(state.says(&saved) && !state.says(&SavedState::default()));
         for damage in ["{", "", "[]", "{\"policies\": 3}"] {
             fs::write(&path, damage).unwrap();
             let found = state.read().unwrap();
@@ -262,8 +266,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rollout.json");
         let state = State::at(path.clone(), Disk::default());
-        let mut old =
-            serde_json::to_value(Kept { policies: [("own".to_owned(), policy(7))].into(), ..Kept::default() });
+        let mut old = serde_json::to_value(SavedState {
+            policies: [("own".to_owned(), policy(7))].into(),
+            ..SavedState::default()
+        });
         let old = old.as_mut().unwrap().as_object_mut().unwrap();
         old.remove("version");
         old.remove("numbers");

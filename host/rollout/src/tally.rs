@@ -1,4 +1,4 @@
-//! What a revision's decisions came to, so far as others are compared with it.
+//! Counts and outcomes of a revision's decisions, as far as others are compared with it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -14,13 +14,14 @@ const KINDS: usize = 64;
 /// Outcomes that are kept of a kind.
 const KEPT: usize = 64;
 
-/// Outcomes of a kind that a median takes.
+/// The least outcomes of a kind that a median takes.
 pub const LEAST: usize = 8;
 
-/// Decisions whose failures count towards the share of failures.
+/// Decisions whose failures count towards the failure rate.
 const RECENT: usize = 200;
 
-/// Requests of one kind can be compared: the same work on the same device for the same end.
+/// A kind of requests that can be compared: the same work on the same device with the same
+/// objective.
 pub type Kind = String;
 
 /// The kind of a request.
@@ -29,19 +30,19 @@ pub fn kind(request: &Request, device: &Device) -> Kind {
     format!("{model:?} {batch} {frames} {height} {width} {memory_limit} {objective:?} {} {}", device.name, device.arch)
 }
 
-/// What one job took.
+/// The cost of one job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Of the attempt that succeeded.
+    /// The time of the successful attempt.
     pub elapsed: Duration,
-    /// Above what was held before.
+    /// The peak above the memory held before.
     pub peak_bytes: u64,
     /// All attempts.
     pub attempts: u32,
 }
 
 impl Sample {
-    /// A job that never ended well: longer, larger and more often tried than any.
+    /// A job that ended without a result: longer, larger and with more attempts than any.
     pub const LOST: Self = Self { elapsed: Duration::MAX, peak_bytes: u64::MAX, attempts: u32::MAX };
 }
 
@@ -51,14 +52,14 @@ impl From<&Outcome> for Sample {
     }
 }
 
-/// What is counted of a revision.
+/// Counts of a revision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TallyFacts {
     /// Jobs that ended under it.
     pub jobs: u64,
-    /// Decisions, those after failed attempts included.
+    /// Decisions, including those after failed attempts.
     pub decisions: u64,
-    /// Decisions that the native default had to stand in for, honest errors aside.
+    /// Decisions by the fallback because the policy failed; honest errors are not counted.
     pub failures: u64,
 }
 
@@ -66,18 +67,18 @@ pub struct TallyFacts {
 #[derive(Debug, Default)]
 pub struct Tally {
     pub facts: TallyFacts,
-    /// Failures since the last decision without one.
+    /// Failures since the last success.
     pub in_a_row: u32,
-    /// Whether each of the last decisions failed.
+    /// The failures among the last decisions.
     recent: VecDeque<bool>,
     kinds: HashMap<Kind, VecDeque<Sample>>,
-    /// Kinds in the order in which they were last seen.
+    /// Kinds, least recently used first.
     order: VecDeque<Kind>,
 }
 
 impl Tally {
     /// Counts a decision.
-    pub fn decided(&mut self, failed: bool) {
+    pub fn record_decision(&mut self, failed: bool) {
         self.facts.decisions += 1;
         self.facts.failures += u64::from(failed);
         self.in_a_row = if failed { self.in_a_row + 1 } else { 0 };
@@ -87,13 +88,13 @@ impl Tally {
         }
     }
 
-    /// Failures among the last decisions, and how many those are.
+    /// Failures among the last decisions, and the number of those decisions.
     pub fn recent_failures(&self) -> (u32, u32) {
         (self.recent.iter().filter(|failed| **failed).count() as u32, self.recent.len() as u32)
     }
 
-    /// Keeps what a job took.
-    pub fn ended(&mut self, kind: &Kind, sample: Sample) {
+    /// Adds a job's cost.
+    pub fn record_job(&mut self, kind: &Kind, sample: Sample) {
         self.order.retain(|known| known != kind);
         self.order.push_back(kind.clone());
         if self.order.len() > KINDS
@@ -108,14 +109,14 @@ impl Tally {
         }
     }
 
-    /// The median of each measure of a kind, once there are enough to tell.
+    /// The median of each measure of a kind, if there are enough.
     pub fn median(&self, kind: &Kind) -> Option<Sample> {
         let samples = self.kinds.get(kind).filter(|samples| samples.len() >= LEAST)?;
         median(samples.iter().copied())
     }
 }
 
-/// The median of each measure, the lower one of two; none of nothing.
+/// The median of each measure, the lower one of two; none for no samples.
 pub fn median(samples: impl Iterator<Item = Sample> + Clone) -> Option<Sample> {
     fn middle<T: Ord + Copy>(values: impl Iterator<Item = T>) -> Option<T> {
         let mut values: Vec<T> = values.collect();
@@ -142,14 +143,14 @@ mod tests {
         let mut tally = Tally::default();
         let kind = "a".to_owned();
         for ms in 1..LEAST as u64 {
-            tally.ended(&kind, sample(ms));
+            tally.record_job(&kind, sample(ms));
             assert_eq!(tally.median(&kind), None);
         }
-        tally.ended(&kind, sample(1000));
+        tally.record_job(&kind, sample(1000));
         assert_eq!(tally.median(&kind), Some(sample(4)), "the lower middle one of eight");
         for ms in 0..10 * KEPT as u64 {
-            tally.ended(&kind, sample(ms));
-            tally.ended(&format!("kind {ms}"), sample(1));
+            tally.record_job(&kind, sample(ms));
+            tally.record_job(&format!("kind {ms}"), sample(1));
         }
         assert!(tally.kinds.len() <= KINDS && tally.kinds[&kind].len() == KEPT);
     }
@@ -158,7 +159,7 @@ mod tests {
     fn failures_in_a_row_end_with_a_success() {
         let mut tally = Tally::default();
         for failed in [true, true, false, true] {
-            tally.decided(failed);
+            tally.record_decision(failed);
         }
         assert_eq!((tally.in_a_row, tally.recent_failures()), (1, (3, 4)));
         assert_eq!(tally.facts, TallyFacts { jobs: 0, decisions: 4, failures: 3 });

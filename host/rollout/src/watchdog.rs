@@ -1,4 +1,4 @@
-//! When a revision is taken back without anybody asking.
+//! The watchdog: the rules by which a revision is rolled back automatically.
 
 use serde::Serialize;
 
@@ -8,18 +8,19 @@ use crate::{
     tally::{Sample, Tally},
 };
 
-/// Failures in a row that are too many, whatever came before.
+/// The failures in a row that trigger a rollback.
 const IN_A_ROW: u32 = 3;
 
-/// Failures among the last 200 decisions that are looked at, and the share that any policy may have.
+/// The least failures among the last 200 decisions that are tested, and the failure rate that every
+/// policy may have.
 const LEAST_FAILURES: u32 = 3;
 const MAY_FAIL: f64 = 0.02;
 
-/// The share that a revision may have because the one before it was no better. Beyond that neither is of use, and the
-/// native default decides.
+/// The failure rate that a revision may have because the previous one was no better. Beyond that
+/// neither is of use, and the fallback decides.
 const MAY_FAIL_AS_BEFORE: f64 = 0.1;
 
-/// The chance of so many failures, were the share no more than allowed, below which they are too many.
+/// The significance level of the binomial test on the number of failures.
 const CHANCE: f64 = 0.001;
 
 /// The rule in words, for people.
@@ -29,15 +30,16 @@ clearly worse than those of the revision before it: after 10, 20, 40, 80 and 160
 over 1.1 times its median time or memory than a fair coin would show with a chance of 0.002 (sign test; at most 2 of 100 revisions \
 that are no more than a tenth worse are rolled back).";
 
-/// What the watchdog knows of a revision, beyond its tally.
+/// The watchdog's state of a revision, beside its tally.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Watch {
-    /// Held against the previous revision.
+    /// The comparison with the previous revision.
     pub against_previous: Comparison,
 }
 
-/// Whether a revision's failures are too many; why. `before`: failures of the one before it among its last decisions, and how many those are.
-pub fn fails(new: &Tally, before: Option<(u32, u32)>) -> Option<String> {
+/// The reason for a rollback by failures, if they are too many. `before`: failures of the previous
+/// revision among its last decisions, and the number of those decisions.
+pub fn check_failures(new: &Tally, before: Option<(u32, u32)>) -> Option<String> {
     if new.in_a_row >= IN_A_ROW {
         return Some(format!("{} failed or invalid answers in a row", new.in_a_row));
     }
@@ -48,8 +50,9 @@ pub fn fails(new: &Tally, before: Option<(u32, u32)>) -> Option<String> {
     too_many.then(|| format!("{failures} of the last {decisions} answers failed or were invalid"))
 }
 
-/// Whether a job makes it clear that a revision does worse than the one before it; why. `median`: of that one's jobs of the same kind.
-pub fn worse(watch: &mut Watch, job: Sample, median: Sample) -> Option<String> {
+/// The reason for a rollback by a job's cost, if the revision is clearly worse than the previous
+/// one. `median`: of the previous one's jobs of the same kind.
+pub fn check_cost(watch: &mut Watch, job: Sample, median: Sample) -> Option<String> {
     let found = watch.against_previous.add(job, median)?;
     (found == Rule::Worse).then(|| format!("worse than the revision before: {}", watch.against_previous.words()))
 }
@@ -60,14 +63,14 @@ mod tests {
 
     fn tally(decisions: &[bool]) -> Tally {
         let mut tally = Tally::default();
-        decisions.iter().for_each(|failed| tally.decided(*failed));
+        decisions.iter().for_each(|failed| tally.record_decision(*failed));
         tally
     }
 
     #[test]
     fn failures_in_a_row_are_too_many_at_once() {
-        assert_eq!(fails(&tally(&[true, true]), None), None);
-        assert!(fails(&tally(&[false, true, true, true]), None).is_some());
+        assert_eq!(check_failures(&tally(&[true, true]), None), None);
+        assert!(check_failures(&tally(&[false, true, true, true]), None).is_some());
     }
 
     #[test]
@@ -75,12 +78,12 @@ mod tests {
         let every = |nth: usize, decisions: usize| {
             tally(&(1..=decisions).map(|decision| decision % nth == 0).collect::<Vec<_>>())
         };
-        assert!(fails(&every(3, 9), None).is_some());
+        assert!(check_failures(&every(3, 9), None).is_some());
         let before = every(3, 6).recent_failures();
-        assert!(fails(&every(3, 200), Some(before)).is_some(), "the one before was as bad, and few asked it");
-        assert!(fails(&every(3, 200), Some(every(2, 200).recent_failures())).is_some());
-        assert!(fails(&every(10, 200), None).is_some());
-        assert_eq!(fails(&every(60, 200), None), None);
+        assert!(check_failures(&every(3, 200), Some(before)).is_some(), "the one before was as bad, and few asked it");
+        assert!(check_failures(&every(3, 200), Some(every(2, 200).recent_failures())).is_some());
+        assert!(check_failures(&every(10, 200), None).is_some());
+        assert_eq!(check_failures(&every(60, 200), None), None);
     }
 
     #[test]
@@ -90,12 +93,12 @@ mod tests {
             scattered[at] = true;
         }
         let new = tally(&scattered);
-        assert_eq!(fails(&tally(&scattered[..20]), None), None, "two of twenty may be chance");
-        assert_eq!(fails(&new, None), None, "five of sixty: a chance of 0.006");
+        assert_eq!(check_failures(&tally(&scattered[..20]), None), None, "two of twenty may be chance");
+        assert_eq!(check_failures(&new, None), None, "five of sixty: a chance of 0.006");
         scattered[10] = true;
         scattered[50] = true;
         let new = tally(&scattered);
-        assert!(fails(&new, None).is_some());
-        assert_eq!(fails(&new, Some(new.recent_failures())), None, "the one before was no better");
+        assert!(check_failures(&new, None).is_some());
+        assert_eq!(check_failures(&new, Some(new.recent_failures())), None, "the one before was no better");
     }
 }

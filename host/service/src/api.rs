@@ -1,17 +1,18 @@
-//! The HTTP interface, version 1. Each handler carries its own description; the whole of it is at `/openapi.json`.
+//! The HTTP interface, version 1. Each handler carries its own description; the whole of it is at
+//! `/openapi.json`.
 
-mod bodies;
 mod decisions;
 mod events;
+mod extract;
+mod failure_responses;
 mod follow;
 mod forms;
 mod health;
 mod jobs;
+mod parse_faults;
 mod policies;
-mod problems;
 mod routes;
 mod spool;
-mod words;
 
 use axum::{
     Json, Router,
@@ -24,12 +25,14 @@ use utoipa::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{App, problem::Problem};
+use crate::{app::App, problem::Problem};
 
-pub use bodies::{Asked, Named};
-pub use forms::Bounded;
-pub use jobs::submitted;
-pub use policies::{ReplacementBody, carried_out, changed, largest_module, uploaded};
+pub use events::event_body;
+pub use extract::{PathName, QueryParams};
+pub use forms::BoundedForm;
+pub use jobs::submit_job;
+pub use policies::{ReplacementBody, change_policy, largest_module, policy_body, store_module, swap_policy};
+pub use routes::device_body;
 pub use spool::Spool;
 
 #[derive(OpenApi)]
@@ -58,11 +61,11 @@ impl Modify for Token {
 
 /// Every route of the interface, with its description.
 pub fn router() -> Router<App> {
-    let (router, description) = described();
+    let (router, description) = build_router();
     router.route("/openapi.json", axum::routing::get(|| async move { Json(description) }))
 }
 
-fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
+fn build_router() -> (Router<App>, utoipa::openapi::OpenApi) {
     let router = OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(jobs::submit, jobs::list))
         .routes(routes!(jobs::get, jobs::cancel))
@@ -89,17 +92,17 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics));
     let (router, mut description) = router.split_for_parts();
-    problems::describe(&mut description);
+    failure_responses::add_common_responses(&mut description);
     (router, description)
 }
 
-/// There is nothing here.
-pub async fn nowhere() -> Problem {
+/// The answer for an unknown path.
+pub async fn not_found() -> Problem {
     Problem::not_found("there is nothing here: see /openapi.json")
 }
 
-/// There is something, but not to be asked so.
-pub async fn not_so() -> Response {
+/// The answer for a method that the path does not take.
+pub async fn method_not_allowed() -> Response {
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this can't be asked for so: see Allow").into_response()
 }
 
@@ -109,7 +112,7 @@ mod tests {
 
     #[test]
     fn every_operation_says_what_it_does_and_how_it_fails() {
-        let description = serde_json::to_value(described().1).unwrap();
+        let description = serde_json::to_value(build_router().1).unwrap();
         let mut operations = 0;
         for (path, methods) in description["paths"].as_object().unwrap() {
             for (method, operation) in methods.as_object().unwrap() {

@@ -1,5 +1,6 @@
-//! A line for each request that changes something: the caller, its address, the request and its outcome. It goes to the
-//! log, under the target `tilewright::audit`, and to a file of its own if one is configured.
+//! A line for each request that changes something: the caller, its address, the request and its
+//! outcome. It goes to the log, under the target `tilewright::audit`, and to a file of its own if
+//! one is configured.
 
 use std::{
     fs::File,
@@ -19,7 +20,7 @@ const LONGEST: usize = 300;
 
 /// A request that changed something or tried to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Entry {
+pub struct AuditEntry {
     /// The time, RFC 3339 in UTC.
     pub time: String,
     /// The token's name; `anybody` if none is asked for.
@@ -42,21 +43,21 @@ pub struct Entry {
     pub made: Option<String>,
 }
 
-impl Entry {
+impl AuditEntry {
     /// A path fit for a line: shortened, in printable ASCII.
-    pub fn path(path: &str) -> String {
+    pub fn printable_path(path: &str) -> String {
         path.chars().take(LONGEST).map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect()
     }
 
     /// The present time, as a line has it.
     pub fn now() -> String {
-        clock::text(clock::now_ms())
+        clock::format_ms(clock::now_ms())
     }
 }
 
-/// The result of an action of the dashboard. Its answer leads to a page, whatever that was.
+/// The outcome of an action of the dashboard. The response itself only leads to a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CameTo {
+pub struct ActionOutcome {
     /// The status that the API would have answered with.
     pub status: u16,
     /// The address of the resource that it made, if that has one.
@@ -65,27 +66,27 @@ pub struct CameTo {
 
 /// The writer of lines.
 #[derive(Debug, Default)]
-pub struct Audit {
+pub struct AuditLog {
     path: Option<PathBuf>,
     /// Held while a line is written, so that lines don't mix.
     writing: Mutex<()>,
 }
 
-impl Audit {
+impl AuditLog {
     /// Lines go to the log, and to a file if there is one.
     pub fn new(path: Option<&Path>) -> Self {
         Self { path: path.map(Path::to_owned), writing: Mutex::default() }
     }
 
     /// Writes a line. If the file does not take it, the log has it, with the reason.
-    pub fn write(&self, entry: &Entry) {
-        let Entry { who, role, address, certificate, method, path, status, made, .. } = entry;
+    pub fn write(&self, entry: &AuditEntry) {
+        let AuditEntry { who, role, address, certificate, method, path, status, made, .. } = entry;
         tracing::info!(target: "tilewright::audit", who, role, %address, certificate, method, path, status, made, "changed");
         let Some(file) = &self.path else { return };
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         // Opened for each line, so that the file can be moved away at any time to begin another.
         let line = serde_json::to_string(entry).unwrap_or_else(|_| format!("{entry:?}"));
-        let written = opened(file).and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
+        let written = open_for_append(file).and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
         if let Err(error) = written {
             tracing::error!(error = one_line(&error), path = %file.display(), line, "the audit's file does not take a line: the log has it");
         }
@@ -93,7 +94,7 @@ impl Audit {
 }
 
 /// Opens the file to add to it, without waiting; one that is made is for its owner alone.
-fn opened(path: &Path) -> io::Result<File> {
+fn open_for_append(path: &Path) -> io::Result<File> {
     match File::options().create_new(true).append(true).mode(0o600).open(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => tilewright_files::append(path),
         made => made,
@@ -106,15 +107,15 @@ mod tests {
 
     use super::*;
 
-    fn entry() -> Entry {
-        Entry {
+    fn entry() -> AuditEntry {
+        AuditEntry {
             time: "2026-01-02T03:04:05.678Z".into(),
             who: "ci".into(),
             role: "submit",
             address: "192.0.2.1".parse().unwrap(),
             certificate: None,
             method: "POST".into(),
-            path: Entry::path("/v1/jobs\r\nx: y"),
+            path: AuditEntry::printable_path("/v1/jobs\r\nx: y"),
             status: 202,
             made: Some("/v1/jobs/1".into()),
         }
@@ -125,8 +126,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.log");
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
-        assert_eq!(opened(&path).unwrap_err().to_string(), "a named pipe, not a file");
-        let audit = Audit::new(Some(&path));
+        assert_eq!(open_for_append(&path).unwrap_err().to_string(), "a named pipe, not a file");
+        let audit = AuditLog::new(Some(&path));
         audit.write(&entry());
         fs::remove_file(&path).unwrap();
         audit.write(&entry());
@@ -137,7 +138,7 @@ mod tests {
     fn a_line_each_and_a_file_that_is_moved_away_is_begun_anew() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.log");
-        let audit = Audit::new(Some(&path));
+        let audit = AuditLog::new(Some(&path));
         let entry = entry();
         audit.write(&entry);
         audit.write(&entry);
@@ -147,6 +148,6 @@ mod tests {
         fs::rename(&path, folder.path().join("audit.log.1")).unwrap();
         audit.write(&entry);
         assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 1);
-        assert_eq!(Entry::path(&"a".repeat(5000)).len(), LONGEST);
+        assert_eq!(AuditEntry::printable_path(&"a".repeat(5000)).len(), LONGEST);
     }
 }

@@ -13,93 +13,146 @@ use tilewright_torch::memory;
 
 use crate::{Error, Result, jobs::queue::Queue};
 
-/// A device at work.
+/// A configured device and its queue.
 #[derive(Debug)]
-pub struct Device {
-    /// Its name in the configuration.
+pub struct DeviceState {
+    /// The device's name in the configuration.
     pub name: String,
-    /// Who waits for it.
+    /// The jobs that wait for it.
     pub queue: Queue,
-    /// What policies are told of it.
+    /// The device's properties, as policies are told.
     pub facts: tilewright_plan::Device,
-    /// What is measured under another one says nothing of it.
+    /// The fingerprint of the machine: measurements under another one say nothing of this device.
     pub fingerprint: String,
     /// The most that a job may hold, in bytes, weights aside.
     pub memory_limit: u64,
-    /// The machine. Its own thread alone computes on it; any thread may ask for the cost of a plan.
+    /// The machine. The device's own thread alone computes on it; any thread may ask for the cost
+    /// of a plan.
     pub machine: Machine,
-    /// The last look at its memory, kept by its thread: libtorch answers there.
-    pub memory: Mutex<Held>,
+    /// The last reading of its memory. Its own thread takes it, since libtorch answers there.
+    pub memory: Mutex<MemoryUse>,
 }
 
-/// Bytes that a device holds.
+/// The memory of a device, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Held {
-    /// Handed out, weights included.
+pub struct MemoryUse {
+    /// Memory handed out, weights included.
     pub in_use: u64,
-    /// Kept for the next allocations.
+    /// Memory kept for the next allocations.
     pub pooled: u64,
-    /// Most handed out during the last job.
+    /// The most handed out during the last job.
     pub peak: u64,
 }
 
-impl Device {
-    /// Looks at the memory.
-    pub fn look(&self) {
+impl DeviceState {
+    /// Reads the memory. Call it on the device's own thread.
+    pub fn refresh_memory(&self) {
         if let Ok(now) = memory::of(self.machine.device) {
-            let held = Held { in_use: now.in_use, pooled: now.held.saturating_sub(now.in_use), peak: now.peak };
+            let held = MemoryUse { in_use: now.in_use, pooled: now.held.saturating_sub(now.in_use), peak: now.peak };
             *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = held;
         }
     }
 
-    /// What the last look found.
-    pub fn held(&self) -> Held {
+    /// The last reading of the memory.
+    pub fn memory_use(&self) -> MemoryUse {
         *self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A device's thread, which measured it and waits for its work.
-pub struct Worker {
-    /// What it works on.
-    pub device: Arc<Device>,
+/// All devices, in the configuration's order. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Devices(Arc<[Arc<DeviceState>]>);
+
+impl FromIterator<Arc<DeviceState>> for Devices {
+    fn from_iter<T: IntoIterator<Item = Arc<DeviceState>>>(devices: T) -> Self {
+        Self(devices.into_iter().collect())
+    }
 }
 
-/// What a device's thread does from then on.
-type Task = Box<dyn FnOnce(Worker) + Send>;
+impl Devices {
+    /// The device with a name.
+    pub fn get(&self, name: &str) -> Option<&Arc<DeviceState>> {
+        self.iter().find(|device| device.name == name)
+    }
+
+    /// The first device.
+    pub fn first(&self) -> Option<&Arc<DeviceState>> {
+        self.0.first()
+    }
+
+    /// Each device.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<DeviceState>> {
+        self.0.iter()
+    }
+
+    /// The names of all devices.
+    pub fn names(&self) -> Vec<String> {
+        self.iter().map(|device| device.name.clone()).collect()
+    }
+
+    /// The device with the fewest jobs, waiting and at work.
+    pub fn least_loaded(&self) -> Option<&Arc<DeviceState>> {
+        self.iter().min_by_key(|device| {
+            let (waiting, is_running) = device.queue.load();
+            waiting + usize::from(is_running)
+        })
+    }
+
+    /// Seconds after which a queue may have room; none if one has room now.
+    pub fn retry_after(&self) -> Option<u64> {
+        let mut least = None;
+        for device in self.iter() {
+            match device.queue.reserve() {
+                Ok(_) => return None,
+                Err(seconds) => least = Some(least.map_or(seconds, |known: u64| known.min(seconds))),
+            }
+        }
+        least
+    }
+}
+
+/// The thread of a device. It has measured the device and waits for work.
+pub struct Worker {
+    /// The device that it works on.
+    pub device: Arc<DeviceState>,
+}
+
+/// The main function of a device's thread.
+type WorkerMain = Box<dyn FnOnce(Worker) + Send>;
 
 /// A device whose thread waits to begin.
-pub struct Ready {
+pub struct IdleWorker {
     /// The device.
-    pub device: Arc<Device>,
-    begin: mpsc::Sender<Task>,
+    pub device: Arc<DeviceState>,
+    begin: mpsc::Sender<WorkerMain>,
     thread: JoinHandle<()>,
 }
 
-impl Ready {
-    /// Lets the thread begin; gives it to be waited for at the end.
-    pub fn begin(self, task: impl FnOnce(Worker) + Send + 'static) -> JoinHandle<()> {
+impl IdleWorker {
+    /// Lets the thread begin. Returns its handle, to join at the end.
+    pub fn begin(self, main: impl FnOnce(Worker) + Send + 'static) -> JoinHandle<()> {
         // A thread that is gone has nothing to do.
-        let _ = self.begin.send(Box::new(task));
+        let _ = self.begin.send(Box::new(main));
         self.thread
     }
 }
 
-/// Measures every device that is configured, each on the thread that is going to work on it.
+/// Measures every configured device, each on the thread that is going to work on it.
 ///
 /// # Errors
 /// A device is not there.
-pub fn open(config: &Config) -> Result<Vec<Ready>> {
+pub fn open(config: &Config) -> Result<Vec<IdleWorker>> {
     let capacity = config.server.limits.queue as usize;
     let devices = config.devices().iter().map(|(name, configured)| {
-        let (found, finding) = mpsc::channel::<Result<Arc<Device>>>();
-        let (begin, beginning) = mpsc::channel::<Task>();
+        let (found, finding) = mpsc::channel::<Result<Arc<DeviceState>>>();
+        let (begin, beginning) = mpsc::channel::<WorkerMain>();
         let (of, configured) = (name.clone(), configured.clone());
-        let body = move || match measured(&of, &configured, capacity) {
+        let body = move || match measure_device(&of, &configured, capacity) {
             Err(error) => drop(found.send(Err(error))),
             Ok(worker) => {
-                let told = found.send(Ok(worker.device.clone())).is_ok();
-                if let (true, Ok(task)) = (told, beginning.recv()) {
-                    task(worker);
+                let is_received = found.send(Ok(worker.device.clone())).is_ok();
+                if let (true, Ok(main)) = (is_received, beginning.recv()) {
+                    main(worker);
                 }
             }
         };
@@ -107,12 +160,12 @@ pub fn open(config: &Config) -> Result<Vec<Ready>> {
             |source| Error::File { path: format!("the thread of device {name}").into(), verb: "started", source };
         let thread = thread::Builder::new().name(format!("device {name}")).spawn(body).map_err(failed)?;
         let device = finding.recv().map_err(|_| failed(io::Error::other("it ended")))??;
-        Ok(Ready { device, begin, thread })
+        Ok(IdleWorker { device, begin, thread })
     });
     devices.collect()
 }
 
-fn measured(name: &str, configured: &tilewright_config::Device, capacity: usize) -> Result<Worker> {
+fn measure_device(name: &str, configured: &tilewright_config::Device, capacity: usize) -> Result<Worker> {
     let threads = configured.threads.map(|threads| u16::try_from(threads).unwrap_or(u16::MAX));
     if let Some(threads) = threads {
         tilewright_torch::set_threads(threads);
@@ -124,7 +177,7 @@ fn measured(name: &str, configured: &tilewright_config::Device, capacity: usize)
     };
     let machine = Machine::open(choice, Probe::Kept).map_err(tilewright_decode::Error::from)?;
     let free = (machine.facts.free_bytes as f64 * SHARE_OF_FREE) as u64;
-    let device = Device {
+    let device = DeviceState {
         name: name.to_owned(),
         queue: Queue::new(capacity),
         facts: machine.facts.clone(),
@@ -133,6 +186,6 @@ fn measured(name: &str, configured: &tilewright_config::Device, capacity: usize)
         machine,
         memory: Mutex::default(),
     };
-    device.look();
+    device.refresh_memory();
     Ok(Worker { device: Arc::new(device) })
 }

@@ -8,7 +8,8 @@ use tilewright_plan::{Failure, words::counted};
 /// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why the server can't start, or what it could not do. Each is one line: what, where, what to do.
+/// The reason that the server can't start or could not do something. Each is one line: what, where,
+/// what to do.
 #[derive(Debug, Error)]
 pub enum Error {
     /// The configuration is wrong.
@@ -23,33 +24,33 @@ pub enum Error {
     /// An output can't be written.
     #[error(transparent)]
     Media(#[from] tilewright_media::Error),
-    /// What is kept can't be read or written.
+    /// The database can't be read or written.
     #[error("{}: {source}", path.display())]
     Store {
         /// The database.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: rusqlite::Error,
     },
     /// A file or folder can't be read or written.
     #[error("{}: can't be {verb}", path.display())]
     File {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
         /// `read`, `written` …
         verb: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// Another server works in the data folder.
     #[error("{}: another server works here: stop it, or give [server] another data folder", .0.display())]
     InUse(PathBuf),
-    /// Nobody can be listened to there.
+    /// The server can't listen on an address.
     #[error("can't listen on {address}: choose another [server] listen")]
     Listen {
-        /// Where.
+        /// The address.
         address: std::net::SocketAddr,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// A certificate, key or token does not serve.
@@ -57,25 +58,49 @@ pub enum Error {
     Credential {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and what is expected.
+        /// The fault, and the contents expected.
+        reason: String,
+    },
+    /// The database was written by a newer program.
+    #[error("{}: was written by a newer Tilewright (version {found} of its tables, {known} is known): update this one, or give [server] another data folder", path.display())]
+    NewerStore {
+        /// The database.
+        path: PathBuf,
+        /// The version of its tables.
+        found: i64,
+        /// The newest version that this program knows.
+        known: i64,
+    },
+    /// A model's configured family is unknown.
+    #[error("{}: [models.{model}] family: {reason}", path.display())]
+    Family {
+        /// The model's file.
+        path: PathBuf,
+        /// The model's name.
+        model: String,
+        /// The reason, with the known families.
         reason: String,
     },
     /// There is no folder to keep anything in.
     #[error("there is no home folder to keep jobs in: give [server] data")]
-    Homeless,
+    NoHome,
+    /// The metrics can't be set up.
+    #[error("the metrics can't be set up")]
+    Metrics(#[from] prometheus::Error),
     /// Traces can't be sent.
     #[error("traces can't be sent to {endpoint}: {reason}")]
     Traces {
-        /// Where to.
+        /// The address of the collector.
         endpoint: String,
-        /// Why.
+        /// The cause.
         reason: String,
     },
 }
 
 impl Error {
-    /// True if the disk has no room for a write, false if a write failed otherwise; none for other errors.
-    pub fn unwritten(&self) -> Option<bool> {
+    /// The fault of a write: true if the disk is full, false if the write failed otherwise, none if
+    /// the error is of another kind.
+    pub fn write_fault(&self) -> Option<bool> {
         use rusqlite::ErrorCode::{CannotOpen, DiskFull, ReadOnly, SystemIoFailure};
         match self {
             Error::Store { source, .. } => match source.sqlite_error_code()? {
@@ -91,15 +116,22 @@ impl Error {
         }
     }
 
-    /// Whether what was configured is wrong, rather than the machine.
+    /// True if the configuration is wrong, rather than the machine.
     pub fn is_input(&self) -> bool {
         match self {
-            Error::Config(_) | Error::Credential { .. } | Error::Homeless | Error::Traces { .. } => true,
+            Error::Config(_)
+            | Error::Credential { .. }
+            | Error::NewerStore { .. }
+            | Error::Family { .. }
+            | Error::NoHome
+            | Error::Traces { .. } => true,
             Error::Rollout(error) => error.is_input(),
             Error::Decode(tilewright_decode::Error::Engine(error)) => error.is_input(),
             Error::Decode(_) => true,
             Error::Media(error) => error.is_input(),
-            Error::Store { .. } | Error::File { .. } | Error::InUse(_) | Error::Listen { .. } => false,
+            Error::Store { .. } | Error::File { .. } | Error::InUse(_) | Error::Listen { .. } | Error::Metrics(_) => {
+                false
+            }
         }
     }
 }

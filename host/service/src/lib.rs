@@ -1,62 +1,40 @@
-//! The host as a service: models stay loaded, jobs come in over HTTP and outlive the server, and policies come and go under them. What a
-//! policy may do and who decides for which job is `tilewright_rollout`'s, what the pages look like `tilewright_dashboard`'s.
+//! The host as a service: models stay loaded, jobs come in over HTTP and outlive the server, and
+//! policies are swapped while it works. `tilewright_rollout` says which policy decides for which
+//! job, and `tilewright_dashboard` makes the pages.
 //!
-//! [`serve`] is all of it: from a configuration to a server that ends when it is told to.
+//! [`serve`] is all of it: from a configuration to a server that runs until a signal ends it.
 
 #![forbid(unsafe_code)]
 
 mod accept;
 mod api;
+mod app;
 mod audit;
-mod bodies;
+mod auth;
 mod clock;
-mod death;
+mod config_state;
 mod descriptors;
 mod device;
-mod disk;
-mod door;
+mod disk_check;
 mod error;
-mod house;
+mod inspection_slots;
+mod job_traces;
 mod jobs;
+mod last_exit;
 mod listen;
-mod looks;
 mod metrics;
+mod middleware;
 mod models;
+mod notices;
 mod pages;
 mod problem;
+mod request_body;
 mod server;
-mod story;
+mod state;
 mod telemetry;
 mod watch;
 mod work;
 
-use std::sync::Arc;
-
-use tokio::sync::{Semaphore, watch as watched};
-
 pub use error::{Error, Result};
 pub use server::{Options, serve};
-pub use telemetry::{Telemetered, begin as begin_telemetry};
-
-/// What every request can reach.
-#[derive(Clone)]
-struct App {
-    house: Arc<house::House>,
-    door: Arc<door::Door>,
-    /// Outcomes of actions on the dashboard.
-    notices: Arc<pages::Notices>,
-    /// Turns to look into latents.
-    looks: Arc<looks::Looks>,
-    /// Modules that are compiled and checked at once.
-    gates: Arc<Semaphore>,
-    /// True once the server ends: whoever follows something is let go.
-    end: watched::Receiver<bool>,
-}
-
-impl App {
-    /// Until the server ends.
-    async fn ended(&self) {
-        // A sender that is gone ends it, too.
-        let _ = self.end.clone().wait_for(|ends| *ends).await;
-    }
-}
+pub use telemetry::{TelemetryGuard, begin as begin_telemetry};

@@ -1,4 +1,5 @@
-//! Connections: a bounded number of them, encrypted where that is configured, none that may take for ever to say what it wants.
+//! Connections: a bounded number of them, encrypted if that is configured, each with limits on the
+//! time it takes.
 
 mod certificates;
 mod connections;
@@ -38,36 +39,37 @@ use tokio::{
 use tokio_io_timeout::TimeoutStream;
 use tower::ServiceExt;
 
-use self::connections::{Answering, Connections, Place, RESERVE};
+use self::connections::{ConnectionSlot, Connections, RESERVE, RequestGuard};
 pub use self::{certificates::Certificates, subject::Subject};
 use crate::{Error, Result, descriptors, problem::Problem};
 
-/// For the first headers, and for each further request's.
+/// The longest wait for the headers of a request.
 const HEADERS: Duration = Duration::from_secs(10);
 
-/// The same on connections that are kept for health checks.
+/// The same on connections that are reserved for health checks.
 const HEADERS_OF_HEALTH: Duration = Duration::from_secs(2);
 
 /// The paths of health checks.
 const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
 
-/// For a TLS handshake.
+/// The longest TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// For a peer to take some of a response: who never reads does not keep a connection, and who pauses a clip goes on by another request.
+/// The write timeout. A peer that never reads does not keep a connection; a player that pauses a
+/// clip goes on with another request.
 const WRITE: Duration = Duration::from_secs(60);
 
-/// Headers of a request, and bytes of them all.
+/// The most headers of a request, and their most bytes in all.
 const MOST_HEADERS: usize = 64;
 const HEADER_BYTES: usize = 64 << 10;
 
-/// A connection that can't be accepted has a line in the log, unless another could not be so short a time before.
+/// Time within which a second failure to accept a connection is not logged again.
 const RUN: Duration = Duration::from_secs(10);
 
-/// For requests under way when the server ends.
+/// The time that requests under way have when the server ends.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Where connections come in.
+/// The socket that accepts connections.
 pub struct Listener {
     socket: TcpListener,
     tls: Option<Arc<Certificates>>,
@@ -75,16 +77,16 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens.
+    /// Listens on the configured address.
     ///
     /// # Errors
-    /// [`Error::Listen`], or [`Error::Credential`] where certificates or keys don't serve.
+    /// [`Error::Listen`], or [`Error::Credential`] if certificates or keys don't serve.
     pub async fn bind(server: &Server) -> Result<Self> {
         let address = server.listen;
-        let connections = descriptors::fitting(server.limits.connections as usize, RESERVE);
+        let connections = descriptors::fit_connections(server.limits.connections as usize, RESERVE);
         let tls = server.tls.as_ref().map(Certificates::open).transpose()?.map(Arc::new);
         let socket = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
-        // Behind a proxy, and on this machine, all come from one.
+        // Behind a proxy, and on this machine, all requests come from one address.
         let all_come_from_one = server.behind_proxy || address.ip().is_loopback();
         let most_of_one = if all_come_from_one { connections } else { connections.div_ceil(4) };
         Ok(Self { socket, tls, connections: Connections::new(connections, most_of_one) })
@@ -95,12 +97,12 @@ impl Listener {
         self.tls.clone()
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// Serves until `end`; then requests under way have some seconds.
+    /// Serves until `end`. Requests under way have some seconds after that.
     pub async fn serve(self, router: Router, end: impl Future<Output = ()>) {
         let graceful = GracefulShutdown::new();
         tokio::pin!(end);
@@ -111,7 +113,8 @@ impl Listener {
                 accepted = self.socket.accept() => match accepted {
                     Ok(accepted) => accepted,
                     Err(error) => {
-                        // Out of descriptors, most likely: others have to end first.
+                        // Most likely the descriptors are used up: other connections have to end
+                        // first.
                         if failed.is_none_or(|last| last.elapsed() >= RUN) {
                             tracing::warn!(%error, "a connection can't be accepted");
                         }
@@ -121,8 +124,9 @@ impl Listener {
                     }
                 },
             };
-            // One too many is closed at once: it can't keep the others waiting.
-            let Some(place) = self.connections.take(address.ip(), Instant::now()) else { continue };
+            // One connection too many is closed at once, so that it does not keep the others
+            // waiting.
+            let Some(slot) = self.connections.acquire(address.ip(), Instant::now()) else { continue };
             let _ = stream.set_nodelay(true);
             let mut stream = TimeoutStream::new(stream);
             stream.set_write_timeout(Some(WRITE));
@@ -130,16 +134,16 @@ impl Listener {
             let peer = Peer { address, subject: None };
             let (router, tls, watcher) = (router.clone(), self.tls.clone(), graceful.watcher());
             tokio::spawn(async move {
-                let place = Arc::new(place);
-                let talking = async {
+                let slot = Arc::new(slot);
+                let serving = async {
                     match tls {
-                        None => talk(stream, peer, router, watcher, place.clone()).await,
-                        Some(tls) => encrypted(&tls, stream, peer, router, watcher, place.clone()).await,
+                        None => serve_http(stream, peer, router, watcher, slot.clone()).await,
+                        Some(tls) => serve_tls(&tls, stream, peer, router, watcher, slot.clone()).await,
                     }
                 };
                 tokio::select! {
-                    () = talking => {}
-                    () = place.given_way() => tracing::debug!(%address, "a connection that asked nothing gave way"),
+                    () = serving => {}
+                    () = slot.wait_for_eviction() => tracing::debug!(%address, "a connection that asked nothing gave way"),
                 }
             });
         }
@@ -156,13 +160,13 @@ struct Peer {
     subject: Option<Subject>,
 }
 
-async fn encrypted<S>(
+async fn serve_tls<S>(
     tls: &Certificates,
     stream: S,
     mut peer: Peer,
     router: Router,
     watcher: Watcher,
-    place: Arc<Place>,
+    slot: Arc<ConnectionSlot>,
 ) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -171,30 +175,30 @@ async fn encrypted<S>(
         Ok(Ok(stream)) => {
             let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
             peer.subject = shown.map(|certificate| Subject::of(certificate));
-            talk(stream, peer, router, watcher, place).await;
+            serve_http(stream, peer, router, watcher, slot).await;
         }
         Ok(Err(error)) => tracing::debug!(%error, %address, "a TLS handshake failed"),
         Err(_) => tracing::debug!(%address, "a TLS handshake took too long"),
     }
 }
 
-async fn talk<S>(stream: S, peer: Peer, router: Router, watcher: Watcher, place: Arc<Place>)
+async fn serve_http<S>(stream: S, peer: Peer, router: Router, watcher: Watcher, slot: Arc<ConnectionSlot>)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let (address, headers) = (peer.address, if place.for_health { HEADERS_OF_HEALTH } else { HEADERS });
+    let (address, headers) = (peer.address, if slot.for_health { HEADERS_OF_HEALTH } else { HEADERS });
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let (router, peer, place) = (router.clone(), peer.clone(), place.clone());
+        let (router, peer, slot) = (router.clone(), peer.clone(), slot.clone());
         async move {
-            let answering = place.answering();
-            let mut response = match place.for_health && !HEALTH.contains(&request.uri().path()) {
-                true => crowded(),
-                false => answered(router, peer, request).await?,
+            let request_guard = slot.begin_request();
+            let mut response = match slot.for_health && !HEALTH.contains(&request.uri().path()) {
+                true => overload_response(),
+                false => respond(router, peer, request).await?,
             };
-            if place.for_health {
+            if slot.for_health {
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
-            Ok::<_, std::convert::Infallible>(response.map(|body| Held { body, _answering: answering }))
+            Ok::<_, std::convert::Infallible>(response.map(|body| TrackedBody { body, _guard: request_guard }))
         }
     });
     let connection = http1::Builder::new()
@@ -209,7 +213,7 @@ where
     }
 }
 
-async fn answered(
+async fn respond(
     router: Router,
     peer: Peer,
     request: hyper::Request<Incoming>,
@@ -222,21 +226,22 @@ async fn answered(
     router.oneshot(request).await
 }
 
-/// The answer to other requests on a connection that is kept for health checks: every other place is taken.
-fn crowded() -> axum::response::Response {
+/// The answer to other requests on a connection that is reserved for health checks: every other
+/// slot is taken.
+fn overload_response() -> axum::response::Response {
     let line = "too many connections: come again after Retry-After";
     let mut problem = Problem::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, line);
     problem.retry_after = Some(1);
     problem.into_response()
 }
 
-/// An answer's body; its connection does not give way while it is sent.
-struct Held {
+/// The body of an answer. Its connection does not give way while it is sent.
+struct TrackedBody {
     body: Body,
-    _answering: Answering,
+    _guard: RequestGuard,
 }
 
-impl HttpBody for Held {
+impl HttpBody for TrackedBody {
     type Data = bytes::Bytes;
     type Error = axum::Error;
 

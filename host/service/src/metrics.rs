@@ -1,4 +1,4 @@
-//! What Prometheus is told.
+//! The metrics for Prometheus.
 
 use std::{
     collections::VecDeque,
@@ -12,25 +12,26 @@ use prometheus::{
 };
 use tilewright_plan::{FallbackReason, Record};
 use tilewright_rollout::Event;
+use tilewright_service_api::JobState;
 
-use crate::{device::Device, jobs::State};
+use crate::device::Devices;
 
-/// Seconds: from a quarter of a microsecond, for decisions.
+/// Buckets in seconds: from a quarter of a microsecond, for decisions.
 const DECISION: [f64; 18] = [
     2.5e-7, 5e-7, 1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 0.1,
     0.25,
 ];
 
-/// Seconds: from ten milliseconds to an hour, for work.
+/// Buckets in seconds: from ten milliseconds to an hour, for work.
 const WORK: [f64; 14] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0];
 
-/// Which revision decided on which route.
+/// Labels of the revision that decided and its route.
 const DECIDED: [&str; 4] = ["route", "policy", "revision", "canary"];
 
-/// Routes and revisions that there are series of.
+/// The most routes and revisions with series of their own.
 const REVISIONS: usize = 64;
 
-/// Every reason of a fallback.
+/// The reasons of fallbacks.
 const REASONS: [FallbackReason; 8] = [
     FallbackReason::Error,
     FallbackReason::Nonsense,
@@ -42,7 +43,7 @@ const REASONS: [FallbackReason; 8] = [
     FallbackReason::Exhausted,
 ];
 
-/// Every metric.
+/// All metrics.
 pub struct Metrics {
     registry: Registry,
     decisions: HistogramVec,
@@ -61,16 +62,16 @@ pub struct Metrics {
     pool: IntCounterVec,
     in_force: IntGaugeVec,
     followers: IntGauge,
-    turned_away: IntCounterVec,
-    /// Revisions that there are series of, the oldest first.
+    rejected: IntCounterVec,
+    /// Labels that have series, the oldest first.
     revisions: Mutex<VecDeque<[String; 4]>>,
 }
 
 impl Metrics {
-    /// Metrics that nothing was counted in yet.
+    /// Metrics without any counts.
     ///
     /// # Errors
-    /// Two have the same name, which a test would have found.
+    /// Two metrics have the same name, which a test would have found.
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
         let histogram = |name: &str, help: &str, buckets: &[f64], labels: &[&str]| {
@@ -143,7 +144,7 @@ impl Metrics {
                 &["device", "result"],
             )?,
             in_force: gauge("tilewright_policy_revision", "The revision in force.", &["policy"])?,
-            turned_away: counter(
+            rejected: counter(
                 "tilewright_requests_turned_away_total",
                 "Requests that did not come in: no token, a role that does not reach that far, an unknown host, another site's page, too fast.",
                 &["reason"],
@@ -154,13 +155,13 @@ impl Metrics {
         })
     }
 
-    /// The text that Prometheus reads.
-    pub fn text(&self, devices: &[std::sync::Arc<Device>], in_force: &[(String, u64)]) -> String {
-        for device in devices {
+    /// The text format that Prometheus reads.
+    pub fn render(&self, devices: &Devices, in_force: &[(String, u64)]) -> String {
+        for device in devices.iter() {
             let (waiting, running) = device.queue.load();
             self.queued.with_label_values(&[&device.name]).set(waiting as i64);
             self.running.with_label_values(&[&device.name]).set(i64::from(running));
-            let held = device.held();
+            let held = device.memory_use();
             for (kind, bytes) in [("in_use", held.in_use), ("pooled", held.pooled), ("peak", held.peak)] {
                 self.memory.with_label_values(&[device.name.as_str(), kind]).set(bytes as i64);
             }
@@ -175,8 +176,8 @@ impl Metrics {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// A decision was made.
-    pub fn decided(
+    /// Records a decision.
+    pub fn record_decision(
         &self,
         route: &str,
         policy: &str,
@@ -187,15 +188,15 @@ impl Metrics {
     ) {
         let revision = revision.to_string();
         let canary = if canary { "true" } else { "false" };
-        self.seen([route, policy, &revision, canary]);
+        self.track_series([route, policy, &revision, canary]);
         self.decisions.with_label_values(&[route, policy, &revision, canary]).observe(elapsed.as_secs_f64());
         if let Some(reason) = fallback {
             self.fallbacks.with_label_values(&[route, policy, &revision, &reason.to_string()]).inc();
         }
     }
 
-    /// Keeps count of the series that there are: with every swap there are more, and the oldest go.
-    fn seen(&self, labels: [&str; 4]) {
+    /// Bounds the number of series: every swap adds some, and the oldest are removed.
+    fn track_series(&self, labels: [&str; 4]) {
         let mut revisions = self.revisions.lock().unwrap_or_else(PoisonError::into_inner);
         if revisions.back().is_some_and(|last| *last == labels) || revisions.contains(&labels.map(str::to_owned)) {
             return;
@@ -205,7 +206,7 @@ impl Metrics {
             && let Some(oldest) = revisions.pop_front()
         {
             let labels = oldest.each_ref().map(String::as_str);
-            // Those that were never counted are not there.
+            // A series that was never counted does not exist.
             let _ = self.decisions.remove_label_values(&labels);
             let _ = self.decodes.remove_label_values(&labels);
             let _ = self.peaks.remove_label_values(&labels);
@@ -216,8 +217,8 @@ impl Metrics {
         }
     }
 
-    /// A decode ended well.
-    pub fn decoded(&self, route: &str, policy: &str, revision: u64, canary: bool, device: &str, record: &Record) {
+    /// Records a decode that ended well.
+    pub fn record_decode(&self, route: &str, policy: &str, revision: u64, canary: bool, device: &str, record: &Record) {
         let Some(outcome) = &record.outcome else { return };
         let revision = revision.to_string();
         let labels = [route, policy, revision.as_str(), if canary { "true" } else { "false" }];
@@ -227,59 +228,59 @@ impl Metrics {
         self.pool.with_label_values(&[device, "miss"]).inc_by(outcome.pool.misses);
     }
 
-    /// A job was accepted.
-    pub fn accepted(&self) {
+    /// Counts an accepted job.
+    pub fn count_accepted(&self) {
         self.jobs.with_label_values(&["accepted"]).inc();
     }
 
-    /// A job was not accepted.
-    pub fn refused(&self, reason: &str) {
+    /// Counts a job that was refused.
+    pub fn count_refused(&self, reason: &str) {
         self.refused.with_label_values(&[reason]).inc();
     }
 
-    /// A job has begun after a time.
-    pub fn waited(&self, waited: Duration) {
+    /// Records the time that a job waited.
+    pub fn record_wait(&self, waited: Duration) {
         self.waits.observe(waited.as_secs_f64());
     }
 
-    /// A job has ended.
-    pub fn ended(&self, state: State) {
+    /// Counts a job that has ended.
+    pub fn count_ended(&self, state: JobState) {
         self.jobs.with_label_values(&[state.name()]).inc();
     }
 
-    /// A request was answered; `path` is the route's, not the caller's.
-    pub fn answered(&self, method: &str, path: &str, status: u16, elapsed: Duration) {
+    /// Records a request; `path` is the route's, not the caller's.
+    pub fn record_request(&self, method: &str, path: &str, status: u16, elapsed: Duration) {
         self.requests.with_label_values(&[method, path, &status.to_string()]).observe(elapsed.as_secs_f64());
     }
 
-    /// Something happened to a policy.
-    pub fn happened(&self, event: &Event) {
+    /// Counts an event of a policy.
+    pub fn count_event(&self, event: &Event) {
         let what = serde_json::to_value(event.what).ok();
         let what = what.as_ref().and_then(|what| what.as_str()).unwrap_or_default();
         self.events.with_label_values(&[event.policy.as_deref().unwrap_or_default(), what]).inc();
     }
 
-    /// A swap was carried out.
-    pub fn swapped(&self, elapsed: Duration) {
+    /// Records the time of a swap.
+    pub fn record_swap(&self, elapsed: Duration) {
         self.swaps.observe(elapsed.as_secs_f64());
     }
 
-    /// Somebody did not come in.
-    pub fn turned_away(&self, reason: &str) {
-        self.turned_away.with_label_values(&[reason]).inc();
+    /// Counts a request that access control refused.
+    pub fn count_rejected(&self, reason: &str) {
+        self.rejected.with_label_values(&[reason]).inc();
     }
 
-    /// Somebody follows, until the guard is dropped.
-    pub fn follower(&self) -> Follower {
+    /// Counts a follower until the guard is dropped.
+    pub fn track_follower(&self) -> FollowerGuard {
         self.followers.inc();
-        Follower(self.followers.clone())
+        FollowerGuard(self.followers.clone())
     }
 }
 
-/// Somebody who follows.
-pub struct Follower(IntGauge);
+/// A follower, counted until it is dropped.
+pub struct FollowerGuard(IntGauge);
 
-impl Drop for Follower {
+impl Drop for FollowerGuard {
     fn drop(&mut self) {
         self.0.dec();
     }
@@ -292,13 +293,13 @@ mod tests {
     #[test]
     fn names_are_their_own_and_the_text_has_help_and_types() {
         let metrics = Metrics::new().unwrap();
-        metrics.decided("default", "adaptive", 1, false, Duration::from_nanos(700), Some(FallbackReason::Trap));
-        metrics.ended(State::Done);
+        metrics.record_decision("default", "adaptive", 1, false, Duration::from_nanos(700), Some(FallbackReason::Trap));
+        metrics.count_ended(JobState::Done);
         for revision in 2..200 {
-            metrics.decided("default", "other", revision, false, Duration::from_nanos(700), None);
+            metrics.record_decision("default", "other", revision, false, Duration::from_nanos(700), None);
         }
-        metrics.decided("default", "adaptive", 1, false, Duration::from_nanos(700), Some(FallbackReason::Trap));
-        let text = metrics.text(&[], &[("adaptive".into(), 3)]);
+        metrics.record_decision("default", "adaptive", 1, false, Duration::from_nanos(700), Some(FallbackReason::Trap));
+        let text = metrics.render(&Devices::from_iter([]), &[("adaptive".into(), 3)]);
         for line in [
             "# TYPE tilewright_decision_seconds histogram",
             "tilewright_decision_seconds_bucket{canary=\"false\",policy=\"adaptive\",revision=\"1\",route=\"default\",le=\"0.000001\"} 1",

@@ -1,8 +1,7 @@
-//! The dashboard: pages, their live parts, and what their forms do.
+//! The dashboard: pages, their live parts, and the actions of their forms.
 
 mod actions;
-mod facts;
-mod notices;
+mod views;
 
 use std::{
     collections::{HashMap, hash_map::DefaultHasher},
@@ -23,20 +22,22 @@ use axum::{
 };
 use futures_util::{Stream, stream};
 use serde::Deserialize;
-use tilewright_dashboard::{ASSETS, Part, job, job_part, jobs, login, overview, policy, policy_part, status_part};
+use tilewright_dashboard::{
+    ASSETS, OverviewPart, job, job_part, jobs, login, overview, policy, policy_part, status_part, views::JobQuery,
+};
+use tilewright_service_api::JobState;
 use tokio::{sync::watch, task::spawn_blocking};
 
-pub use self::notices::Notices;
 use crate::{
-    App,
-    api::{Asked, Named},
-    problem::{Outcome, Problem},
+    api::{PathName, QueryParams},
+    app::App,
+    problem::{ApiResult, Problem},
 };
 
-/// Between two looks at what has changed.
+/// The time between two checks for changes.
 const PACE: Duration = Duration::from_millis(250);
 
-/// Times that are told relative to now are told anew this often.
+/// The time after which relative times are sent again.
 const ANYWAY: Duration = Duration::from_secs(5);
 
 /// Every page, its parts and its forms.
@@ -57,24 +58,28 @@ pub fn router() -> Router<App> {
         .route("/actions/routes/{name}/{what}", post(actions::route))
 }
 
-/// What pages are asked with.
+/// The query of a page.
 #[derive(Debug, Default, Deserialize)]
-struct Told {
-    /// What became of the last action, by its number.
+struct PageQuery {
+    /// The number of the notice with the last action's outcome.
     notice: Option<String>,
     next: Option<String>,
     page: Option<String>,
 }
 
-async fn overview_page(State(app): State<App>, Asked(told): Asked<Told>, headers: HeaderMap) -> Outcome<Html<String>> {
+async fn overview_page(
+    State(app): State<App>,
+    QueryParams(query): QueryParams<PageQuery>,
+    headers: HeaderMap,
+) -> ApiResult<Html<String>> {
     let html =
-        spawn_blocking(move || facts::overview(&app, &headers, told.notice.as_deref()).map(|facts| overview(&facts)));
+        spawn_blocking(move || views::overview(&app, &headers, query.notice.as_deref()).map(|view| overview(&view)));
     Ok(Html(html.await??))
 }
 
-/// The query of the list of jobs. An empty field asks for nothing.
+/// The query of the list of jobs. An empty field does not filter.
 #[derive(Debug, Default, Deserialize)]
-struct Searched {
+struct JobListQuery {
     state: Option<String>,
     model: Option<String>,
     device: Option<String>,
@@ -84,66 +89,77 @@ struct Searched {
     notice: Option<String>,
 }
 
-async fn jobs_page(State(app): State<App>, Asked(asked): Asked<Searched>, headers: HeaderMap) -> Outcome<Html<String>> {
-    let Searched { state, model, device, policy, q, before, notice } = asked;
+async fn jobs_page(
+    State(app): State<App>,
+    QueryParams(asked): QueryParams<JobListQuery>,
+    headers: HeaderMap,
+) -> ApiResult<Html<String>> {
+    let JobListQuery { state, model, device, policy, q, before, notice } = asked;
     let given = |text: Option<String>| text.filter(|text| !text.is_empty()).map(|text| text.chars().take(64).collect());
-    let query = facts::Query {
-        state: given(state).and_then(|name: String| facts::state_of(&name)),
+    let known = |name: String| JobState::ALL.iter().find(|(_, known)| *known == name).map(|(state, _)| *state);
+    let query = JobQuery {
+        state: given(state).and_then(known),
         model: given(model),
         device: given(device),
         policy: given(policy),
         text: given(q),
         before: given(before),
     };
-    let html = spawn_blocking(move || facts::jobs(&app, &headers, query, notice.as_deref()).map(|facts| jobs(&facts)));
+    let html = spawn_blocking(move || views::jobs(&app, &headers, query, notice.as_deref()).map(|view| jobs(&view)));
     Ok(Html(html.await??))
 }
 
-async fn job_page(State(app): State<App>, Named(id): Named, Asked(told): Asked<Told>, headers: HeaderMap) -> Response {
+async fn job_page(
+    State(app): State<App>,
+    PathName(id): PathName,
+    QueryParams(query): QueryParams<PageQuery>,
+    headers: HeaderMap,
+) -> Response {
     let page = spawn_blocking(move || {
-        facts::job_page(&app, &headers, &id, told.notice.as_deref()).map(|facts| facts.map(|facts| job(&facts)))
+        views::job_page(&app, &headers, &id, query.notice.as_deref()).map(|view| view.map(|view| job(&view)))
     });
-    found(page.await, "no job of that id: it never was, or is no longer kept")
+    page_or_problem(page.await, "no job of that id: it never was, or is no longer kept")
 }
 
 async fn policy_page(
     State(app): State<App>,
-    Named(name): Named,
-    Asked(told): Asked<Told>,
+    PathName(name): PathName,
+    QueryParams(query): QueryParams<PageQuery>,
     headers: HeaderMap,
 ) -> Response {
     let page = spawn_blocking(move || {
-        facts::policy_page(&app, &headers, &name, told.notice.as_deref()).map(|facts| facts.map(|facts| policy(&facts)))
+        let view = views::policy_page(&app, &headers, &name, query.notice.as_deref());
+        Ok(view.map(|view| policy(&view)))
     });
-    found(page.await, "no policy of that name is in service")
+    page_or_problem(page.await, "no policy of that name is in service")
 }
 
-fn found(page: Result<crate::Result<Option<String>>, tokio::task::JoinError>, missing: &str) -> Response {
+fn page_or_problem(page: Result<crate::Result<Option<String>>, tokio::task::JoinError>, missing: &str) -> Response {
     match page {
         Ok(Ok(Some(html))) => Html(html).into_response(),
         Ok(Ok(None)) => problem_page(&Problem::not_found(missing)),
-        Ok(Err(error)) => problem_page(&Problem::unable(&error)),
-        Err(error) => problem_page(&Problem::unable(&error)),
+        Ok(Err(error)) => problem_page(&Problem::internal(&error)),
+        Err(error) => problem_page(&Problem::internal(&error)),
     }
 }
 
 /// A problem, as a page.
 pub fn problem_page(problem: &Problem) -> Response {
     let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = (status, Html(tilewright_dashboard::problem(&facts::problem(problem)))).into_response();
+    let mut response = (status, Html(tilewright_dashboard::problem(&views::problem_page(problem)))).into_response();
     if let Some(seconds) = problem.retry_after {
         response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
     }
     response
 }
 
-async fn login_page(State(app): State<App>, Asked(told): Asked<Told>) -> Html<String> {
-    Html(login(&facts::login(&app, told.next.as_deref(), None)))
+async fn login_page(State(app): State<App>, QueryParams(query): QueryParams<PageQuery>) -> Html<String> {
+    Html(login(&views::login_page(&app, query.next.as_deref(), None)))
 }
 
-async fn asset(Named(name): Named) -> Response {
+async fn asset(PathName(name): PathName) -> Response {
     match ASSETS.iter().find(|asset| asset.name == name) {
-        // Pages name them with their digest.
+        // Pages add the digest to the address, so the file may be kept for good.
         Some(asset) => {
             let kept = HeaderValue::from_static("public, max-age=31536000, immutable");
             (
@@ -156,37 +172,36 @@ async fn asset(Named(name): Named) -> Response {
     }
 }
 
-/// A page's parts, as they are now: ids and elements.
-fn parts(app: &App, headers: &HeaderMap, page: &str) -> crate::Result<Vec<(&'static str, String)>> {
+/// The parts of a page as they are now: ids and elements.
+fn render_parts(app: &App, headers: &HeaderMap, page: &str) -> crate::Result<Vec<(&'static str, String)>> {
     if let Some(id) = page.strip_prefix("/jobs/") {
-        let facts = facts::job_page(app, headers, id, None)?;
+        let view = views::job_page(app, headers, id, None)?;
         return Ok(
-            facts.map_or_else(Vec::new, |facts| vec![("status", status_part(&facts.frame)), ("job", job_part(&facts))])
+            view.map_or_else(Vec::new, |view| vec![("status", status_part(&view.frame)), ("job", job_part(&view))])
         );
     }
     if let Some(name) = page.strip_prefix("/policies/") {
-        let facts = facts::policy_page(app, headers, name, None)?;
-        return Ok(facts.map_or_else(Vec::new, |facts| {
-            vec![("status", status_part(&facts.frame)), ("policy", policy_part(&facts))]
-        }));
+        let view = views::policy_page(app, headers, name, None);
+        return Ok(view
+            .map_or_else(Vec::new, |view| vec![("status", status_part(&view.frame)), ("policy", policy_part(&view))]));
     }
     if page == "/jobs" {
-        return Ok(vec![("status", status_part(&facts::frame(app, headers, None)))]);
+        return Ok(vec![("status", status_part(&views::frame(app, headers, None)))]);
     }
-    let facts = facts::overview(app, headers, None)?;
-    Ok(Part::ALL.iter().map(|part| (part.id(), part.html(&facts))).collect())
+    let view = views::overview(app, headers, None)?;
+    Ok(OverviewPart::ALL.iter().map(|part| (part.id(), part.html(&view))).collect())
 }
 
-/// A page's parts as they change.
+/// Sends a page's parts as they change.
 async fn live(
     State(app): State<App>,
-    Asked(told): Asked<Told>,
+    QueryParams(query): QueryParams<PageQuery>,
     headers: HeaderMap,
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
-    let page = told.page.unwrap_or_default();
-    let follower = app.house.metrics.follower();
-    let changes = app.house.live.changes();
-    let start = Following { app, page, headers, changes, sent: HashMap::new(), waiting: Vec::new(), looked: None };
+    let page = query.page.unwrap_or_default();
+    let follower = app.server.metrics.track_follower();
+    let changes = app.server.jobs.live.subscribe();
+    let start = PageFollower { app, page, headers, changes, sent: HashMap::new(), waiting: Vec::new(), looked: None };
     let events = stream::unfold((start, follower), |(mut following, follower)| async move {
         let event = following.next().await?;
         Some((Ok(event), (following, follower)))
@@ -194,11 +209,11 @@ async fn live(
     Sse::new(events).keep_alive(KeepAlive::new().interval(Duration::from_secs(15)))
 }
 
-/// Somebody who looks at a page.
-struct Following {
+/// A follower of a page's parts.
+struct PageFollower {
     app: App,
     page: String,
-    /// Of the page's own request: pages tell by them what the server is called.
+    /// The headers of the page's own request, which tell the server's address and the caller.
     headers: HeaderMap,
     changes: watch::Receiver<u64>,
     /// Hashes of the parts as they were sent.
@@ -207,7 +222,7 @@ struct Following {
     looked: Option<Instant>,
 }
 
-impl Following {
+impl PageFollower {
     async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some((id, html)) = self.waiting.pop() {
@@ -216,7 +231,7 @@ impl Following {
             if let Some(looked) = self.looked {
                 tokio::time::sleep_until((looked + PACE).into()).await;
                 tokio::select! {
-                    () = self.app.ended() => return None,
+                    () = self.app.wait_for_end() => return None,
                     changed = self.changes.changed() => changed.ok()?,
                     () = tokio::time::sleep_until((looked + ANYWAY).into()) => {}
                 }
@@ -224,7 +239,7 @@ impl Following {
             self.looked = Some(Instant::now());
             self.changes.mark_unchanged();
             let (app, page, headers) = (self.app.clone(), self.page.clone(), self.headers.clone());
-            let parts = spawn_blocking(move || parts(&app, &headers, &page)).await.ok()?.ok()?;
+            let parts = spawn_blocking(move || render_parts(&app, &headers, &page)).await.ok()?.ok()?;
             for (id, html) in parts.into_iter().rev() {
                 let mut hasher = DefaultHasher::new();
                 html.hash(&mut hasher);
@@ -237,17 +252,17 @@ impl Following {
     }
 }
 
-/// A page's address, with the number of a notice that the page shows.
+/// The address of a page, with the number of a notice that the page shows.
 pub fn with_notice(app: &App, path: &str, is_good: bool, text: &str) -> String {
     format!("{path}?notice={}", app.notices.hold(is_good, text))
 }
 
-/// Whatever a form asks for is ours.
-fn is_ours(app: &App, token: Option<&str>) -> bool {
-    app.door.is_form_token(token)
+/// True if a form comes from a page of this server.
+fn is_own_form(app: &App, token: Option<&str>) -> bool {
+    app.auth.is_form_token(token)
 }
 
-/// A page of another site, or one of a server that has ended since.
-fn strange() -> Response {
+/// The answer to a form from another site, or from a page of a server that has ended since.
+fn stale_form() -> Response {
     problem_page(&Problem::new(StatusCode::FORBIDDEN, "this form is out of date: load its page again and repeat it"))
 }

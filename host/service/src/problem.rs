@@ -1,4 +1,4 @@
-//! Errors as everybody gets them over HTTP: problem details (RFC 9457), one line each.
+//! Errors as callers receive them: problem details (RFC 9457), one line each.
 
 use axum::{
     Json,
@@ -9,12 +9,12 @@ use serde::Serialize;
 use tilewright_rollout::without_error_numbers;
 use utoipa::ToSchema;
 
-use crate::{accept::Refusal, disk, error::one_line};
+use crate::{accept::Refusal, disk_check, error::one_line};
 
-/// What is wrong with a request, or what the server could not do.
+/// A fault of a request, or a failure of the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Problem {
-    /// Always `about:blank`: the status says which kind it is.
+    /// Always `about:blank`: the status names the kind.
     #[serde(rename = "type")]
     #[schema(example = "about:blank")]
     kind: &'static str,
@@ -22,17 +22,17 @@ pub struct Problem {
     pub title: String,
     /// The HTTP status.
     pub status: u16,
-    /// What, where, and what to do, in a line.
+    /// The fault, its place and the remedy, in a line.
     pub detail: String,
     #[serde(skip)]
     pub retry_after: Option<u64>,
 }
 
-/// A response, or a problem.
-pub type Outcome<T> = Result<T, Problem>;
+/// A response or a problem.
+pub type ApiResult<T> = Result<T, Problem>;
 
 impl Problem {
-    /// A status and a line.
+    /// A problem with a status and a line.
     pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or_default().to_owned();
         let detail: String = detail.into();
@@ -41,29 +41,29 @@ impl Problem {
         Self { kind: "about:blank", title, status: status.as_u16(), detail, retry_after: None }
     }
 
-    /// Nothing of that name.
+    /// The resource does not exist.
     pub fn not_found(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, detail)
     }
 
-    /// What is asked for makes no sense.
-    pub fn wrong(detail: impl Into<String>) -> Self {
+    /// The request can't be carried out as it is.
+    pub fn invalid(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
     }
 
-    /// Not as things are now.
+    /// The request conflicts with the present state.
     pub fn conflict(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, detail)
     }
 
-    /// The server is not able to; why is for its log alone.
-    pub fn unable(error: &dyn std::error::Error) -> Self {
+    /// The server failed. The cause goes to its log alone.
+    pub fn internal(error: &dyn std::error::Error) -> Self {
         tracing::error!(error = one_line(error), "a request can't be served");
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "the server could not do that: its log says why")
     }
 
-    /// The disk did not take a write, being full or otherwise: nothing has changed, and a later try may succeed.
-    pub fn unwritten(is_full: bool) -> Self {
+    /// The disk is full or can't be written: nothing has changed, and a later try may succeed.
+    pub fn not_written(is_full: bool) -> Self {
         let (status, detail) = match is_full {
             true => (
                 StatusCode::INSUFFICIENT_STORAGE,
@@ -74,10 +74,10 @@ impl Problem {
                 "the server's disk can't be written, nothing was changed: come again after Retry-After",
             ),
         };
-        Self { retry_after: Some(disk::RETRY_S), ..Self::new(status, detail) }
+        Self { retry_after: Some(disk_check::RETRY_S), ..Self::new(status, detail) }
     }
 
-    /// Too much, with seconds to wait.
+    /// Too many requests, with the seconds to wait.
     pub fn busy(detail: impl Into<String>, seconds: u64) -> Self {
         Self { retry_after: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, detail) }
     }
@@ -86,8 +86,8 @@ impl Problem {
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::Wrong(line) => Problem::wrong(line),
-            Refusal::Full(seconds) => Problem::busy("the queue is full: come again after Retry-After", seconds),
+            Refusal::Invalid(line) => Problem::invalid(line),
+            Refusal::QueueFull(seconds) => Problem::busy("the queue is full: come again after Retry-After", seconds),
             Refusal::TooLarge(most) => {
                 let most = tilewright_plan::bytes::display(most);
                 Problem::new(
@@ -95,9 +95,9 @@ impl From<Refusal> for Problem {
                     format!("a latent of at most {most} is taken ([server.limits] upload)"),
                 )
             }
-            Refusal::Unwritten(is_full) => Problem::unwritten(is_full),
-            Refusal::Ending => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the server is about to end"),
-            Refusal::Unable(line) => {
+            Refusal::NotWritten(is_full) => Problem::not_written(is_full),
+            Refusal::ShuttingDown => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the server is about to end"),
+            Refusal::Internal(line) => {
                 tracing::error!(error = line, "a job can't be accepted");
                 Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the server could not do that: its log says why")
             }
@@ -107,12 +107,12 @@ impl From<Refusal> for Problem {
 
 impl From<crate::Error> for Problem {
     fn from(error: crate::Error) -> Self {
-        match error.unwritten() {
+        match error.write_fault() {
             Some(is_full) => {
                 tracing::error!(error = one_line(&error), "a request can't be served");
-                Problem::unwritten(is_full)
+                Problem::not_written(is_full)
             }
-            None => Problem::unable(&error),
+            None => Problem::internal(&error),
         }
     }
 }
@@ -122,14 +122,14 @@ impl From<tilewright_rollout::Error> for Problem {
         use tilewright_rollout::Error;
         let line = error.for_callers();
         match error {
-            // A registry's answer concerns nobody but the operator.
+            // The answer of a registry is for the operator.
             Error::Registry(_) => {
                 tracing::warn!(error = one_line(&error), "a registry does not give a policy");
-                Problem::wrong(line)
+                Problem::invalid(line)
             }
             Error::UnknownPolicy { .. } | Error::UnknownRoute { .. } => Problem::not_found(line),
             Error::NoPrevious { .. } | Error::NoCanary { .. } | Error::Busy { .. } => Problem::conflict(line),
-            error if error.is_input() => Problem::wrong(line),
+            error if error.is_input() => Problem::invalid(line),
             error => crate::Error::from(error).into(),
         }
     }
@@ -137,7 +137,7 @@ impl From<tilewright_rollout::Error> for Problem {
 
 impl From<tokio::task::JoinError> for Problem {
     fn from(error: tokio::task::JoinError) -> Self {
-        Problem::unable(&error)
+        Problem::internal(&error)
     }
 }
 

@@ -1,23 +1,17 @@
-//! From a configuration to a server at work, and to its end.
+//! The start of a server from its configuration, its loops, and its end.
 
 use std::{
-    collections::HashMap,
     net::SocketAddr,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant, SystemTime},
 };
 
-use arc_swap::ArcSwap;
 use axum::{
     Router,
-    extract::{DefaultBodyLimit, MatchedPath, Request, State},
-    middleware::{Next, from_fn_with_state, map_request},
-    response::Response,
+    extract::DefaultBodyLimit,
+    middleware::{from_fn_with_state, map_request},
 };
-use tilewright_config::{Config, Place};
+use tilewright_config::{Config, ConfigSource};
 use tilewright_policy::CacheDir;
 use tilewright_rollout::{Disk, Rollout};
 use tokio::{
@@ -26,61 +20,68 @@ use tokio::{
     sync::{Semaphore, watch as watched},
 };
 use tower_http::timeout::RequestBodyTimeoutLayer;
-use tracing::Instrument;
 
 use crate::{
-    App, Error, Result, api, bodies, death, descriptors, device,
-    door::{Door, guard},
+    Error, Result, api,
+    app::App,
+    auth::AccessControl,
+    config_state::ConfigState,
+    descriptors,
+    device::{self, Devices, IdleWorker},
     error::one_line,
-    house::House,
-    jobs::{files::Files, live::Live, store::Store},
+    job_traces::JobTraces,
+    jobs::{Jobs, files::JobFiles, store::JobStore},
+    last_exit,
     listen::Listener,
     metrics::Metrics,
-    models::{self, Models},
-    pages,
-    story::Stories,
-    watch::{self, Credentials, Told},
+    middleware::{record_http_metrics, require_auth},
+    models::Models,
+    pages, request_body,
+    state::ServerState,
+    watch::{self, Credentials, WatchEvent},
     work,
 };
 
 /// The longest pause within a request's body.
-const BODY: Duration = Duration::from_secs(15);
+const BODY_PAUSE: Duration = Duration::from_secs(15);
 
-/// How often what is no longer kept is removed.
+/// The time between two clean-ups.
 const CLEANING: Duration = Duration::from_secs(60);
 
-/// How often deadlines of jobs that wait are looked at.
+/// The time between two checks for passed deadlines.
 const SWEEPING: Duration = Duration::from_secs(1);
 
-/// Between saying that the server ends and taking no more connections.
+/// The time between reporting the end at `/readyz` and taking no more connections.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// For jobs at work when the server ends; they begin anew after the next start.
+/// The time that jobs at work have when the server ends. They begin anew after the next start if it
+/// is too short.
 const GRACE: Duration = Duration::from_secs(20);
 
 /// Modules that are compiled and checked at once.
-const GATES: usize = 2;
+const CONCURRENT_GATES: usize = 2;
 
-/// How a server is started.
+/// The options of a server.
 pub struct Options {
-    /// Where the configuration stands.
-    pub place: Place,
-    /// What it says.
+    /// The configuration's file.
+    pub place: ConfigSource,
+    /// The configuration.
     pub config: Config,
-    /// Listens here instead of where the configuration says.
+    /// The address to listen on instead of the configured one.
     pub listen: Option<SocketAddr>,
-    /// Where compiled policies are kept.
+    /// The folder of compiled policies.
     pub cache: CacheDir,
-    /// Hears where the server listens, once it does.
+    /// Called with the address when the server listens.
     pub ready: Box<dyn FnOnce(SocketAddr) + Send>,
 }
 
-/// Serves until SIGINT or SIGTERM. Jobs at work have some time to end then; the others wait for the next start.
+/// Serves until SIGINT or SIGTERM. Jobs at work have some time to end then; the others wait for the
+/// next start.
 ///
 /// # Errors
-/// Why it can't start.
+/// The reason that it can't start.
 pub fn serve(options: Options) -> Result<()> {
-    descriptors::raise();
+    descriptors::raise_limit();
     let runtime = runtime::Builder::new_multi_thread().worker_threads(2).thread_name("requests").enable_all().build();
     let runtime = runtime.map_err(|source| Error::File { path: "a thread".into(), verb: "started", source })?;
     let Options { place, mut config, listen, cache, ready } = options;
@@ -91,43 +92,43 @@ pub fn serve(options: Options) -> Result<()> {
     let shipped: Vec<&str> = tilewright_policy::shipped_names().collect();
     config.check(&shipped)?;
     config.check_presence()?;
-    let server = config.server.clone();
-    let door = Arc::new(Door::new(&server)?);
-    // Before anything that takes long: an address in use is a mistake to be told of at once.
-    let listener = runtime.block_on(Listener::bind(&server))?;
-    let (house, ready_devices) = furnished(place, config, cache, is_listening_elsewhere)?;
-    let house = Arc::new(house);
+    let settings = config.server.clone();
+    let auth = Arc::new(AccessControl::new(&settings)?);
+    // Before anything that takes long: an address in use is reported at once.
+    let listener = runtime.block_on(Listener::bind(&settings))?;
+    let (server, ready_devices) = build_state(place, config, cache, is_listening_elsewhere)?;
+    let server = Arc::new(server);
     let workers: Vec<_> = ready_devices
         .into_iter()
         .map(|device| {
-            let house = house.clone();
-            device.begin(move |worker| work::run(&house, &worker))
+            let server = server.clone();
+            device.begin(move |worker| work::run_worker(&server, &worker))
         })
         .collect();
-    let credentials = Credentials { door: door.clone(), certificates: listener.certificates() };
-    let (telling, watching) = watch::begin(house.clone(), credentials);
+    let credentials = Credentials { auth: auth.clone(), certificates: listener.certificates() };
+    let (events, watching) = watch::spawn_watcher(server.clone(), credentials);
     let (ending, end) = watched::channel(false);
     let app = App {
-        house: house.clone(),
-        door,
+        server: server.clone(),
+        auth,
         notices: Arc::default(),
-        looks: Arc::default(),
-        gates: Arc::new(Semaphore::new(GATES)),
+        inspections: Arc::default(),
+        gates: Arc::new(Semaphore::new(CONCURRENT_GATES)),
         end,
     };
-    let address = listener.address().map_err(|source| Error::Listen { address: server.listen, source })?;
+    let address = listener.address().map_err(|source| Error::Listen { address: settings.listen, source })?;
     runtime.block_on(async {
         let signals = Signals::new()?;
-        tokio::spawn(signals.heard(house.clone(), telling.clone(), ending));
-        tokio::spawn(cleaned(app.clone()));
+        tokio::spawn(signals.run(server.clone(), events.clone(), ending));
+        tokio::spawn(cleanup_loop(app.clone()));
         ready(address);
         tracing::info!(%address, "listening");
-        listener.serve(router(app.clone()), app.ended()).await;
+        listener.serve(router(app.clone()), app.wait_for_end()).await;
         Ok::<(), Error>(())
     })?;
-    house.draining.store(true, Ordering::Release);
-    let _ = telling.send(Told::End);
-    house.devices.iter().for_each(|device| device.queue.close());
+    server.begin_draining();
+    let _ = events.send(WatchEvent::End);
+    server.devices.iter().for_each(|device| device.queue.close());
     let until = Instant::now() + GRACE;
     while workers.iter().any(|worker| !worker.is_finished()) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(20));
@@ -135,7 +136,7 @@ pub fn serve(options: Options) -> Result<()> {
     if workers.iter().any(|worker| !worker.is_finished()) {
         tracing::warn!("jobs at work are left: they begin anew after the next start");
     }
-    // One that waits for a registry is left.
+    // A watcher that waits for a registry is left.
     while watching.as_ref().is_some_and(|watching| !watching.is_finished()) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -143,24 +144,24 @@ pub fn serve(options: Options) -> Result<()> {
     Ok(())
 }
 
-/// Opens everything: data, models, devices, policies, and the jobs that had not ended.
-fn furnished(
-    place: Place,
+/// Opens data, models, devices and policies, and restores the jobs that had not ended.
+fn build_state(
+    place: ConfigSource,
     config: Config,
     cache: CacheDir,
     is_listening_elsewhere: bool,
-) -> Result<(House, Vec<device::Ready>)> {
-    let data = config.server.data_folder().ok_or(Error::Homeless)?;
+) -> Result<(ServerState, Vec<IdleWorker>)> {
+    let data = config.server.data_folder().ok_or(Error::NoHome)?;
     let disk = Disk::new();
-    let store = Files::folder(&data, &disk).and_then(|()| Store::open(&data.join("jobs.sqlite"), disk.clone()))?;
-    // Now that nobody else works here.
-    let files = Files::open(&data, disk.clone())?;
-    // Before policies are compiled: their sandbox, installed later, passes on the signals that are not its own.
-    let crash = death::cause(&data);
-    let models = models::open(&config, &Models::new())?;
-    let metrics =
-        Metrics::new().map_err(|error| Error::Traces { endpoint: "/metrics".into(), reason: error.to_string() })?;
-    let metrics = Arc::new(metrics);
+    let store =
+        JobFiles::create_folder(&data, &disk).and_then(|()| JobStore::open(&data.join("jobs.sqlite"), disk.clone()))?;
+    // The database's lock shows that no other server works here.
+    let files = JobFiles::open(&data, disk.clone())?;
+    // Before policies are compiled: their sandbox, installed later, passes on the signals that are
+    // not its own.
+    let crash = last_exit::detect_crash(&data);
+    let models = Models::open(&config)?;
+    let metrics = Arc::new(Metrics::new()?);
     let counting = metrics.clone();
     let rollout = Rollout::open(
         &data,
@@ -169,73 +170,50 @@ fn furnished(
         &config,
         cache,
         Box::new(move |event| {
-            counting.happened(event);
+            counting.count_event(event);
             tracing::info!(what = ?event.what, policy = event.policy, route = event.route, revision = event.revision, "{}", event.detail);
         }),
     );
-    // A missing file whose policy was in force before does not stop the start; otherwise the configuration's error is
-    // the better one, since it names the line.
+    // A missing file whose policy was in force before does not stop the start; otherwise the
+    // configuration's error is the better one, since it names the line.
     let rollout =
         rollout.map_err(|error| config.check_presence_of_policies().err().map_or_else(|| error.into(), Error::from))?;
-    let devices = device::open(&config)?;
-    let house = House {
-        place,
-        config_at_start: config.clone(),
-        is_listening_elsewhere,
-        deadlines: Mutex::default(),
-        config: ArcSwap::from_pointee(config),
+    let workers = device::open(&config)?;
+    let devices: Devices = workers.iter().map(|worker| worker.device.clone()).collect();
+    let server = ServerState {
+        config: ConfigState::new(place, config, is_listening_elsewhere),
         rollout,
-        store,
-        files,
+        jobs: Jobs::new(store, files, devices.clone(), metrics.clone()),
+        traces: JobTraces::default(),
+        devices,
+        models,
         disk,
-        live: Live::default(),
-        stories: Stories::default(),
-        devices: devices.iter().map(|ready| ready.device.clone()).collect(),
-        models: ArcSwap::from_pointee(models),
         metrics,
-        assignments: Mutex::new(HashMap::new()),
-        dumps: data.join("dumps"),
         started: SystemTime::now(),
-        suspect: Mutex::default(),
         draining: AtomicBool::new(false),
-        config_fault: Mutex::new(None),
     };
-    house.forget_strays()?;
-    house.restore(crash.as_deref())?;
-    house.look_at_disk();
-    Ok((house, devices))
+    server.jobs.forget_strays()?;
+    server.jobs.restore(crash.as_deref())?;
+    server.check_disk();
+    Ok((server, workers))
 }
 
-/// Every route, behind the door.
+/// Every route, with the layers around it.
 fn router(app: App) -> Router {
     api::router()
         .merge(pages::router())
-        .fallback(api::nowhere)
-        .method_not_allowed_fallback(api::not_so)
-        // Bodies are limited where they are read, each by what it is.
+        .fallback(api::not_found)
+        .method_not_allowed_fallback(api::method_not_allowed)
+        // Each handler limits the body that it reads.
         .layer(DefaultBodyLimit::disable())
-        .layer(RequestBodyTimeoutLayer::new(BODY))
-        .layer(map_request(bodies::paced))
-        .layer(from_fn_with_state(app.clone(), measured))
-        .layer(from_fn_with_state(app.clone(), guard))
+        .layer(RequestBodyTimeoutLayer::new(BODY_PAUSE))
+        .layer(map_request(request_body::limit_pace))
+        .layer(from_fn_with_state(app.clone(), record_http_metrics))
+        .layer(from_fn_with_state(app.clone(), require_auth))
         .with_state(app)
 }
 
-/// Counts a request, and traces it.
-async fn measured(State(app): State<App>, request: Request, next: Next) -> Response {
-    let started = Instant::now();
-    // The route's path, not the caller's: there are only so many.
-    let path = request.extensions().get::<MatchedPath>().map_or("none", |path| path.as_str()).to_owned();
-    let known = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"];
-    let method = known.iter().find(|known| **known == request.method().as_str()).copied().unwrap_or("other");
-    let span = tracing::info_span!("request", method, path, status = tracing::field::Empty);
-    let response = next.run(request).instrument(span.clone()).await;
-    span.record("status", response.status().as_u16());
-    app.house.metrics.answered(method, &path, response.status().as_u16(), started.elapsed());
-    response
-}
-
-/// What the system asks for.
+/// The signals that the system sends.
 struct Signals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
@@ -252,18 +230,23 @@ impl Signals {
         })
     }
 
-    async fn heard(mut self, house: Arc<House>, telling: std::sync::mpsc::Sender<Told>, ending: watched::Sender<bool>) {
+    async fn run(
+        mut self,
+        server: Arc<ServerState>,
+        events: std::sync::mpsc::Sender<WatchEvent>,
+        ending: watched::Sender<bool>,
+    ) {
         loop {
             tokio::select! {
                 _ = self.interrupt.recv() => break,
                 _ = self.terminate.recv() => break,
-                _ = self.hang_up.recv() => { let _ = telling.send(Told::Reload); }
+                _ = self.hang_up.recv() => { let _ = events.send(WatchEvent::Reload); }
             }
         }
         tracing::info!("ending");
-        // Whoever shares out work hears of it from /readyz; a second signal ends at once.
-        house.draining.store(true, Ordering::Release);
-        house.live.touch();
+        // A load balancer learns it from `/readyz`; a second signal ends the server at once.
+        server.begin_draining();
+        server.jobs.live.notify_change();
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
@@ -273,25 +256,25 @@ impl Signals {
     }
 }
 
-/// Removes what is no longer kept, now and then.
-async fn cleaned(app: App) {
-    let ended = app.ended();
+/// Checks the disk and deadlines every second, and cleans up every minute.
+async fn cleanup_loop(app: App) {
+    let ended = app.wait_for_end();
     tokio::pin!(ended);
-    let mut cleaned = Instant::now();
+    let mut last_cleanup = Instant::now();
     loop {
         tokio::select! {
             () = &mut ended => return,
             () = tokio::time::sleep(SWEEPING) => {}
         }
-        let is_due = cleaned.elapsed() >= CLEANING;
+        let is_due = last_cleanup.elapsed() >= CLEANING;
         if is_due {
-            app.door.forget_idle();
-            cleaned = Instant::now();
+            app.auth.forget_idle_addresses();
+            last_cleanup = Instant::now();
         }
-        let house = app.house.clone();
+        let server = app.server.clone();
         let done = tokio::task::spawn_blocking(move || {
-            house.look_at_disk();
-            house.expire().and_then(|()| if is_due { house.clean() } else { Ok(()) })
+            server.check_disk();
+            server.jobs.expire_overdue().and_then(|()| if is_due { server.clean_up() } else { Ok(()) })
         })
         .await;
         if let Ok(Err(error)) = done {

@@ -23,16 +23,16 @@ use ureq::{
 
 use crate::{Error, Result, error::one_line};
 
-/// What others' crates have to say is for their authors.
+/// Log levels of other crates, whose details are for their authors.
 const QUIET: &str = "cranelift=warn,wasmtime=warn,regalloc2=warn,hyper=warn,opentelemetry=warn,ureq=warn,rustls=warn";
 
-/// For sending spans once.
+/// The timeout for sending spans.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Traces under way; the last ones are sent when it is dropped.
-pub struct Telemetered(Option<SdkTracerProvider>);
+/// The exporter of traces. Dropping it sends the last ones.
+pub struct TelemetryGuard(Option<SdkTracerProvider>);
 
-impl Drop for Telemetered {
+impl Drop for TelemetryGuard {
     fn drop(&mut self) {
         if let Some(provider) = self.0.take()
             && let Err(error) = provider.shutdown()
@@ -42,11 +42,11 @@ impl Drop for Telemetered {
     }
 }
 
-/// Begins to log and to trace. `level` is for our own crates: warn, info, debug or trace.
+/// Begins to log and to trace. `level` is that of our own crates: warn, info, debug or trace.
 ///
 /// # Errors
 /// Traces can't be sent as configured.
-pub fn begin(telemetry: &Telemetry, level: &str) -> Result<Telemetered> {
+pub fn begin(telemetry: &Telemetry, level: &str) -> Result<TelemetryGuard> {
     let filter = || {
         let environment = EnvFilter::try_from_env("TILEWRIGHT_LOG").ok();
         environment.unwrap_or_else(|| EnvFilter::new(format!("{level},{QUIET}")))
@@ -62,22 +62,22 @@ pub fn begin(telemetry: &Telemetry, level: &str) -> Result<Telemetered> {
             .log_internal_errors(false)
             .boxed(),
     };
-    let provider = telemetry.otlp.as_deref().map(provider).transpose()?;
+    let provider = telemetry.otlp.as_deref().map(build_provider).transpose()?;
     let traces = provider.as_ref().map(|provider| {
         let tracer = provider.tracer("tilewright");
         let filter = EnvFilter::new(format!("info,{QUIET}"));
         tracing_opentelemetry::layer().with_tracer(tracer).with_location(false).with_threads(false).with_filter(filter)
     });
-    // A program that has one already, as a test does, keeps it.
+    // A program that has a subscriber already, as a test does, keeps it.
     let _ = tracing_subscriber::registry().with(log.with_filter(filter())).with(traces).try_init();
-    Ok(Telemetered(provider))
+    Ok(TelemetryGuard(provider))
 }
 
-fn provider(endpoint: &str) -> Result<SdkTracerProvider> {
+fn build_provider(endpoint: &str) -> Result<SdkTracerProvider> {
     let url = format!("{}/v1/traces", endpoint.trim_end_matches('/'));
     let exporter = SpanExporter::builder()
         .with_http()
-        .with_http_client(Sender::new(endpoint))
+        .with_http_client(SpanSender::new(endpoint))
         .with_endpoint(url)
         .with_timeout(PATIENCE)
         .build();
@@ -89,15 +89,15 @@ fn provider(endpoint: &str) -> Result<SdkTracerProvider> {
     Ok(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build())
 }
 
-/// Sends spans; on the exporter's own thread, which may wait.
-struct Sender {
+/// The sender of spans. It runs on the exporter's own thread, which may block.
+struct SpanSender {
     agent: Agent,
     endpoint: String,
-    /// Said once, until it is otherwise: traces are sent every few seconds.
+    /// True if traces are lost. Only a change is logged, since traces are sent every few seconds.
     is_lost: AtomicBool,
 }
 
-impl Sender {
+impl SpanSender {
     fn new(endpoint: &str) -> Self {
         // The certificates that the system trusts.
         let system = rustls_native_certs::load_native_certs().certs;
@@ -114,7 +114,7 @@ impl Sender {
         Self { agent: config.build().new_agent(), endpoint: endpoint.to_owned(), is_lost: AtomicBool::new(false) }
     }
 
-    fn tell(&self, why: Option<String>) {
+    fn report_state(&self, why: Option<String>) {
         if self.is_lost.swap(why.is_some(), Ordering::AcqRel) == why.is_some() {
             return;
         }
@@ -126,14 +126,14 @@ impl Sender {
     }
 }
 
-impl fmt::Debug for Sender {
+impl fmt::Debug for SpanSender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Sender")
+        f.write_str("SpanSender")
     }
 }
 
 #[async_trait::async_trait]
-impl HttpClient for Sender {
+impl HttpClient for SpanSender {
     async fn send_bytes(
         &self,
         request: opentelemetry_http::Request<Bytes>,
@@ -141,7 +141,7 @@ impl HttpClient for Sender {
         let (parts, body) = request.into_parts();
         let request = opentelemetry_http::Request::from_parts(parts, body.to_vec());
         let response = self.agent.run(request);
-        self.tell(match &response {
+        self.report_state(match &response {
             Ok(response) if response.status().is_success() => None,
             Ok(response) => Some(format!("it answered {}", response.status())),
             Err(error) => Some(one_line(error)),

@@ -1,4 +1,5 @@
-//! Files that change: policies take over through the gate, and the configuration is read anew.
+//! The watcher of files. Changed policies take over through the gate, and a changed configuration
+//! is read again.
 
 use std::{
     collections::BTreeSet,
@@ -10,36 +11,37 @@ use std::{
 };
 
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
-use tilewright_config::{Config, Place, Server};
+use tilewright_config::{Config, ConfigSource, Server};
 use tilewright_rollout::without_error_numbers;
 
-use crate::{descriptors, door::Door, error::one_line, house::House, listen::Certificates, models};
+use crate::{auth::AccessControl, descriptors, error::one_line, listen::Certificates, state::ServerState};
 
-/// Editors and builds write in several steps: what has changed is looked at once nothing has for so long.
-const QUIET: Duration = Duration::from_millis(150);
+/// The time without changes after which files are read, since editors and builds write in several
+/// steps.
+const SETTLE: Duration = Duration::from_millis(150);
 
-/// The longest that is waited for that.
-const LONGEST: Duration = Duration::from_secs(2);
+/// The longest wait for such a time.
+const MOST_SETTLE: Duration = Duration::from_secs(2);
 
-/// Where there is no word from the system, files are looked at this often.
-const ANYWAY: Duration = Duration::from_secs(5);
+/// The time after which files are checked without a notification.
+const POLL: Duration = Duration::from_secs(5);
 
 /// The longest configuration that is compared, in bytes; a longer one is refused when it is read.
 const LARGEST: u64 = 2 << 20;
 
-/// What the watcher is told.
-pub enum Told {
+/// A message to the watcher.
+pub enum WatchEvent {
     /// A file or its folder has changed.
     Changed,
-    /// Somebody asked for the configuration to be read anew.
+    /// A signal asks for the configuration to be read again.
     Reload,
     /// The server ends.
     End,
 }
 
-/// Tokens and certificates, which are read anew when their files change.
+/// Tokens and certificates, which are read again when their files change.
 pub struct Credentials {
-    pub door: Arc<Door>,
+    pub auth: Arc<AccessControl>,
     pub certificates: Option<Arc<Certificates>>,
 }
 
@@ -50,8 +52,8 @@ impl Credentials {
         tokens.chain(self.certificates.iter().flat_map(|certificates| certificates.paths())).collect()
     }
 
-    /// Takes over the files' present contents. Unusable contents change nothing.
-    fn refresh(&self, house: &House) {
+    /// Puts the files' present contents in force. Unusable contents change nothing.
+    fn refresh(&self, server: &ServerState) {
         let read = [
             (
                 self.certificates.as_ref().map_or(Ok(false), |certificates| certificates.refresh()),
@@ -59,7 +61,7 @@ impl Credentials {
                 "new certificates don't serve",
             ),
             (
-                self.door.callers.reload(&house.config.load().server),
+                self.auth.callers.reload(&server.config.in_force().server),
                 "tokens were read anew: those that are gone are good for nothing any more",
                 "new tokens don't serve",
             ),
@@ -71,56 +73,66 @@ impl Credentials {
                 Err(error) => {
                     let line = format!("{failed}: {}; those before stay in force", one_line(&error));
                     tracing::error!("{line}");
-                    house.rollout.reload_refused(&line);
+                    server.rollout.report_refused_reload(&line);
                 }
             }
         }
     }
 }
 
-/// Watches until it is told to end.
-pub fn begin(house: Arc<House>, credentials: Credentials) -> (mpsc::Sender<Told>, Option<thread::JoinHandle<()>>) {
+/// Starts the watcher. Returns its inbox and its thread; no thread if it can't be started.
+pub fn spawn_watcher(
+    server: Arc<ServerState>,
+    credentials: Credentials,
+) -> (mpsc::Sender<WatchEvent>, Option<thread::JoinHandle<()>>) {
     let (sender, receiver) = mpsc::channel();
-    let telling = sender.clone();
-    let watching =
-        thread::Builder::new().name("watch".into()).spawn(move || watch(&house, &credentials, &telling, &receiver));
+    let events = sender.clone();
+    let watching = thread::Builder::new()
+        .name("watch".into())
+        .spawn(move || watch_loop(&server, &credentials, &events, &receiver));
     let watching = watching.inspect_err(|error| tracing::error!(%error, "files can't be watched")).ok();
     (sender, watching)
 }
 
-fn watch(house: &House, credentials: &Credentials, telling: &mpsc::Sender<Told>, told: &mpsc::Receiver<Told>) {
-    let telling = telling.clone();
+fn watch_loop(
+    server: &ServerState,
+    credentials: &Credentials,
+    events: &mpsc::Sender<WatchEvent>,
+    received: &mpsc::Receiver<WatchEvent>,
+) {
+    let events = events.clone();
     let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         if event.is_ok_and(|event| !matches!(event.kind, EventKind::Access(_))) {
-            let _ = telling.send(Told::Changed);
+            let _ = events.send(WatchEvent::Changed);
         }
     });
     let mut watcher =
         watcher.inspect_err(|error| tracing::warn!(%error, "looking at files every few seconds instead")).ok();
     let mut folders = BTreeSet::new();
-    // The file may have changed since it was read for the start.
+    // The file may have changed since it was read at the start.
     let mut text = None;
     let mut asked = false;
     let mut patience = Duration::ZERO;
     loop {
-        follow(house, credentials, watcher.as_mut(), &mut folders);
-        match told.recv_timeout(std::mem::replace(&mut patience, ANYWAY)) {
-            Ok(Told::End) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
-            Ok(Told::Reload) => asked = true,
-            Ok(Told::Changed) | Err(mpsc::RecvTimeoutError::Timeout) => {}
+        watch_folders(server, credentials, watcher.as_mut(), &mut folders);
+        match received.recv_timeout(std::mem::replace(&mut patience, POLL)) {
+            Ok(WatchEvent::End) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            Ok(WatchEvent::Reload) => asked = true,
+            Ok(WatchEvent::Changed) | Err(mpsc::RecvTimeoutError::Timeout) => {}
         }
-        let until = Instant::now() + LONGEST;
+        let until = Instant::now() + MOST_SETTLE;
         loop {
-            match told.recv_timeout(QUIET) {
-                // Where something is written all the time, as a log beside the configuration may be, it never gets quiet.
-                Ok(Told::Changed) if Instant::now() >= until => break,
-                Ok(Told::Changed) => {}
-                Ok(Told::Reload) => asked = true,
-                Ok(Told::End) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            match received.recv_timeout(SETTLE) {
+                // A log beside the configuration may be written all the time, so the wait is
+                // bounded.
+                Ok(WatchEvent::Changed) if Instant::now() >= until => break,
+                Ok(WatchEvent::Changed) => {}
+                Ok(WatchEvent::Reload) => asked = true,
+                Ok(WatchEvent::End) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
                 Err(mpsc::RecvTimeoutError::Timeout) => break,
             }
         }
-        let now = match configured(&house.place) {
+        let now = match read_config_text(&server.config.source) {
             Ok(now) => now,
             Err(error) => {
                 tracing::debug!(%error, "files can't be looked at: they are later");
@@ -130,37 +142,37 @@ fn watch(house: &House, credentials: &Credentials, telling: &mpsc::Sender<Told>,
         let asked = std::mem::take(&mut asked);
         if asked || now != text {
             text = now;
-            match asked || !is_in_force(house) {
-                true => reload(house),
-                // What was wrong is as it was again.
-                false => *house.config_fault() = restart(house),
+            match asked || !is_in_force(server) {
+                true => reload(server),
+                // A wrong configuration has been undone.
+                false => server.config.set_fault(server.config.restart_notice()),
             }
         }
-        credentials.refresh(house);
-        for (_, policy) in house.rollout.watched() {
-            house.rollout.refresh(&policy);
+        credentials.refresh(server);
+        for (_, policy) in server.rollout.watched_files() {
+            server.rollout.refresh(&policy);
         }
-        house.live.touch();
+        server.jobs.live.notify_change();
     }
 }
 
-/// What the configuration says; none if there is none that can be read.
+/// The text of the configuration; none if there is none that can be read.
 ///
 /// # Errors
 /// No file can be opened at present.
-fn configured(place: &Place) -> io::Result<Option<Vec<u8>>> {
+fn read_config_text(place: &ConfigSource) -> io::Result<Option<Vec<u8>>> {
     let Some(path) = place.path() else { return Ok(None) };
     match tilewright_files::read(&path, LARGEST) {
-        Err(error) if descriptors::are_used_up(&error) => Err(error),
+        Err(error) if descriptors::are_exhausted(&error) => Err(error),
         read => Ok(read.ok()),
     }
 }
 
-/// Whether the file says what is in force; where to listen may have been said on the command line.
-fn is_in_force(house: &House) -> bool {
-    let in_force = house.config.load();
-    let said = Config::load(&house.place).map(|mut said| {
-        if house.is_listening_elsewhere {
+/// True if the file says what is in force, aside from an address given on the command line.
+fn is_in_force(server: &ServerState) -> bool {
+    let in_force = server.config.in_force();
+    let said = Config::load(&server.config.source).map(|mut said| {
+        if server.config.is_listening_elsewhere {
             said.server.listen = in_force.server.listen;
         }
         said == **in_force
@@ -168,16 +180,22 @@ fn is_in_force(house: &House) -> bool {
     said.unwrap_or(false)
 }
 
-/// Watches the folders of all files: a file that is replaced is another one, under the same name.
-fn follow(
-    house: &House,
+/// Watches the folders of all files, since a file may be replaced by another under the same name.
+fn watch_folders(
+    server: &ServerState,
     credentials: &Credentials,
     watcher: Option<&mut RecommendedWatcher>,
     folders: &mut BTreeSet<PathBuf>,
 ) {
     let Some(watcher) = watcher else { return };
-    let credentials = credentials.paths(&house.config.load().server);
-    let files = house.rollout.watched().into_iter().map(|(path, _)| path).chain(house.place.path()).chain(credentials);
+    let credentials = credentials.paths(&server.config.in_force().server);
+    let files = server
+        .rollout
+        .watched_files()
+        .into_iter()
+        .map(|(path, _)| path)
+        .chain(server.config.source.path())
+        .chain(credentials);
     let folder = |path: PathBuf| {
         Some(path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned())
     };
@@ -195,42 +213,36 @@ fn follow(
     *folders = followed;
 }
 
-/// Reads the configuration anew. A wrong one changes nothing, and is said to be wrong everywhere until it is mended.
-pub fn reload(house: &House) {
-    let fault = match read(house) {
-        Ok(refused) if refused.is_empty() => restart(house),
+/// Reads the configuration again. A wrong one changes nothing, and is reported until it is mended.
+pub fn reload(server: &ServerState) {
+    let fault = match apply_config(server) {
+        Ok(refused) if refused.is_empty() => server.config.restart_notice(),
         Ok(refused) => Some(refused.join("; ")),
         Err(line) => {
             tracing::error!(error = line, "the new configuration is wrong: the one before stays in force");
-            house.rollout.reload_refused(&format!("{line}; the configuration before stays in force"));
+            server.rollout.report_refused_reload(&format!("{line}; the configuration before stays in force"));
             Some(without_error_numbers(&line))
         }
     };
     if let Some(fault) = &fault {
         tracing::warn!(fault, "the configuration is not in force as it is written");
     }
-    *house.config_fault() = fault;
-    house.live.touch();
+    server.config.set_fault(fault);
+    server.jobs.live.notify_change();
 }
 
-/// What has changed since the start that takes a restart.
-fn restart(house: &House) -> Option<String> {
-    let changed = house.config_at_start.changed_at_restart_only(&house.config.load());
-    (!changed.is_empty()).then(|| format!("{} changed: that takes a restart", changed.join(", ")))
-}
-
-/// Goes by the file; gives what was refused of it.
-fn read(house: &House) -> Result<Vec<String>, String> {
-    let mut config = Config::load(&house.place).map_err(|error| one_line(&error))?;
+/// Applies the configuration's file. Returns the parts that were refused.
+fn apply_config(server: &ServerState) -> Result<Vec<String>, String> {
+    let mut config = Config::load(&server.config.source).map_err(|error| one_line(&error))?;
     let shipped: Vec<&str> = tilewright_policy::shipped_names().collect();
     config.check(&shipped).map_err(|error| one_line(&error))?;
     config.check_presence().map_err(|error| one_line(&error))?;
-    let models = models::open(&config, &house.models.load()).map_err(|error| one_line(&error))?;
-    let refused = house.rollout.reload(&config).map_err(|error| one_line(&error))?;
-    if house.is_listening_elsewhere {
-        config.server.listen = house.config_at_start.server.listen;
+    let models = server.models.reopen(&config).map_err(|error| one_line(&error))?;
+    let refused = server.rollout.reload(&config).map_err(|error| one_line(&error))?;
+    if server.config.is_listening_elsewhere {
+        config.server.listen = server.config.at_start.server.listen;
     }
-    house.models.store(Arc::new(models));
-    house.config.store(Arc::new(config));
+    server.models.replace(models);
+    server.config.replace(config);
     Ok(refused)
 }

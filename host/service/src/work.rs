@@ -1,12 +1,13 @@
-//! A device's thread: one job after the other, each carried to its one end, whatever happens in it.
+//! The loop of a device's thread: one job after the other, each brought to its one end, even if the
+//! code for it panics.
 
+mod execute;
 mod observer;
-mod picture_and_clip;
 mod quality;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, PoisonError},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -14,70 +15,72 @@ use std::{
 use tilewright_history::{History, Query, model_fingerprint};
 use tilewright_plan::{Record, Request, Stage};
 use tilewright_rollout::{Assignment, Decider, Ended};
+use tilewright_service_api::{JobResult, JobState};
 
-use self::observer::{Observing, Why};
+use self::observer::{JobObserver, StopSignal};
 use crate::{
     clock,
     device::Worker,
     error::one_line,
-    house::House,
-    jobs::{JobResult, Kept, State, live::Update},
-    story::Story,
+    job_traces::JobTrace,
+    jobs::{StoredJob, live::JobUpdate},
+    state::ServerState,
 };
 
 /// The server's crashes in the middle of a job after which the job is taken for their cause.
 const MOST_CRASHES: u32 = 3;
 
-/// The most starts of work on a job, however the servers ended in the middle of it: no job goes on for ever.
+/// The most starts of work on a job, however the servers ended in the middle of it: no job goes on
+/// for ever.
 const MOST_STARTS: u32 = 1000;
 
 /// The time between two checks for room.
-const LOOK: Duration = Duration::from_millis(100);
+const ROOM_CHECK: Duration = Duration::from_millis(100);
 
 /// The environment variable by which tests name the tag of jobs that crash the server.
 #[cfg(debug_assertions)]
 const CRASH: &str = "TILEWRIGHT_CRASH_AT";
 
-/// The most trials that a policy is told of in one decision.
+/// The most trials that a policy receives in one decision.
 const MOST_TRIALS: u32 = 256;
 
-/// How a job came out.
-pub(crate) struct Outcome {
+/// The outcome of a job's work.
+pub(crate) struct JobOutcome {
     record: Option<Box<Record>>,
-    /// All values, where they are to be compared.
+    /// All output values, if they are to be compared.
     output: Option<tch::Tensor>,
-    end: Result<Vec<JobResult>, End>,
+    end: Result<Vec<JobResult>, JobEnd>,
 }
 
-/// Why there is no result.
-pub(crate) enum End {
+/// The reason that there is no result.
+pub(crate) enum JobEnd {
     Failed(String),
     Cancelled,
     Expired,
-    /// There was no room for the result: the job is done again once there is.
+    /// The disk was full: the job is done again when there is room.
     Unwritten(String),
 }
 
 /// Works until the queue is closed.
-pub fn run(house: &Arc<House>, worker: &Worker) {
+pub fn run_worker(server: &Arc<ServerState>, worker: &Worker) {
     let device = &worker.device;
-    let mut history = Trials::open(house, &device.fingerprint);
+    let mut history = JobHistory::open(server, &device.fingerprint);
     while let Some(id) = device.queue.next() {
         let started = Instant::now();
-        let done = catch_unwind(AssertUnwindSafe(|| one(house, worker, &mut history, &id)));
+        let done = catch_unwind(AssertUnwindSafe(|| load_and_run(server, worker, &mut history, &id)));
         if done.is_err() {
-            // The panic's own words are in the log.
-            ended_badly(house, &id, "the server failed in the middle of it: its log says where");
+            // The panic's message is in the log.
+            fail_job(server, &id, "the server failed in the middle of it: its log says where");
         }
-        device.look();
-        device.queue.took(started.elapsed());
-        house.live.touch();
+        device.refresh_memory();
+        device.queue.record_duration(started.elapsed());
+        server.jobs.live.notify_change();
     }
 }
 
-fn ended_badly(house: &House, id: &str, why: &str) {
-    let ended = house.persistently("a job's end", || match house.store.get(id)? {
-        Some(mut kept) => house.end(&mut kept, State::Failed, Some(why.into()), None),
+fn fail_job(server: &ServerState, id: &str, why: &str) {
+    let ended = server.retry_until_written("a job's end", || match server.jobs.store.get(id)? {
+        Some(mut stored) => server.jobs.end(&mut stored, JobState::Failed, Some(why.into()), None),
         None => Ok(false),
     });
     if let Err(error) = ended {
@@ -89,9 +92,9 @@ fn ended_badly(house: &House, id: &str, why: &str) {
     }
 }
 
-fn one(house: &Arc<House>, worker: &Worker, history: &mut Trials, id: &str) {
-    let kept = match house.persistently("a job", || house.store.get(id)) {
-        Ok(Some(kept)) if !kept.job.state.is_end() => kept,
+fn load_and_run(server: &Arc<ServerState>, worker: &Worker, history: &mut JobHistory, id: &str) {
+    let stored = match server.retry_until_written("a job", || server.jobs.store.get(id)) {
+        Ok(Some(stored)) if !stored.job.state.is_end() => stored,
         Ok(_) => return,
         Err(error) => {
             tracing::error!(job = id, error = one_line(&error), "a job can't be read: it begins anew after a restart");
@@ -101,43 +104,43 @@ fn one(house: &Arc<House>, worker: &Worker, history: &mut Trials, id: &str) {
     let span = tracing::info_span!(
         "job",
         job = id,
-        model = kept.job.model,
-        device = kept.job.device,
-        route = kept.job.route,
-        policy = kept.job.policy,
-        revision = kept.job.revision,
+        model = stored.job.model,
+        device = stored.job.device,
+        route = stored.job.route,
+        policy = stored.job.policy,
+        revision = stored.job.revision,
         state = tracing::field::Empty
     );
     let _entered = span.enter();
-    if let Err(error) = carried(house, worker, history, kept, &span) {
+    if let Err(error) = run_job(server, worker, history, stored, &span) {
         tracing::error!(error = one_line(&error), "the job's end can't be written: it begins anew after a restart");
     }
 }
 
-/// From the queue to the end.
-fn carried(
-    house: &Arc<House>,
+/// Runs a job from the queue to its end.
+fn run_job(
+    server: &Arc<ServerState>,
     worker: &Worker,
-    history: &mut Trials,
-    mut kept: Kept,
+    history: &mut JobHistory,
+    mut stored: StoredJob,
     span: &tracing::Span,
 ) -> crate::Result<()> {
-    let id = kept.job.id.clone();
-    let finish = |kept: &mut Kept, state: State, error: Option<String>, record: Option<&str>| {
-        house.persistently("a job's end", || house.end(kept, state, error.clone(), record)).map(drop)
+    let id = stored.job.id.clone();
+    let finish = |stored: &mut StoredJob, state: JobState, error: Option<String>, record: Option<&str>| {
+        server.retry_until_written("a job's end", || server.jobs.end(stored, state, error.clone(), record)).map(drop)
     };
-    let seen = house.live.get(&id).unwrap_or_else(|| house.live.add(&id));
+    let handle = server.jobs.live.get(&id).unwrap_or_else(|| server.jobs.live.add(&id));
     let now = clock::now_ms();
-    if seen.is_cancelled() {
-        return finish(&mut kept, State::Cancelled, None, None);
+    if handle.is_cancelled() {
+        return finish(&mut stored, JobState::Cancelled, None, None);
     }
-    if now >= kept.deadline_ms {
+    if now >= stored.deadline_ms {
         let why = "its deadline passed while it waited".to_owned();
-        return finish(&mut kept, State::Expired, Some(why), None);
+        return finish(&mut stored, JobState::Expired, Some(why), None);
     }
-    let given_up = match (kept.crashes, kept.starts) {
+    let given_up = match (stored.crashes, stored.starts) {
         (MOST_CRASHES.., _) => {
-            Some(format!("the server crashed {} times in the middle of it: it is not tried again", kept.crashes))
+            Some(format!("the server crashed {} times in the middle of it: it is not tried again", stored.crashes))
         }
         (_, MOST_STARTS..) => {
             Some(format!("the server ended {MOST_STARTS} times in the middle of it: it is not tried again"))
@@ -145,129 +148,135 @@ fn carried(
         _ => None,
     };
     if let Some(why) = given_up {
-        return finish(&mut kept, State::Failed, Some(why), None);
+        return finish(&mut stored, JobState::Failed, Some(why), None);
     }
-    // Jobs that may have crashed the server are never at work beside each other, so that the next crash shows which one
-    // it was.
-    let _alone = (kept.crashes > 0).then(|| house.suspect.lock().unwrap_or_else(PoisonError::into_inner));
-    let assignment = house.assignments().get(&id).cloned();
-    let assignment = match assignment.map_or_else(|| house.rollout.revived(&kept.pinned), Ok) {
+    // Suspects are never at work beside each other, so that the next crash shows which one it was.
+    let _alone = (stored.crashes > 0).then(|| server.jobs.isolate_suspect());
+    let assignment = server.jobs.assignment(&id);
+    let assignment = match assignment.map_or_else(|| server.rollout.revive_assignment(&stored.pinned), Ok) {
         Ok(assignment) => assignment,
-        Err(error) => return finish(&mut kept, State::Failed, Some(error.for_callers()), None),
+        Err(error) => return finish(&mut stored, JobState::Failed, Some(error.for_callers()), None),
     };
-    kept.starts += 1;
-    kept.job.state = State::Running;
-    kept.job.started = Some(clock::text(now));
-    house.persistently("a job's start", || house.store.update(&kept, None, None))?;
-    seen.started(now);
-    house.metrics.waited(Duration::from_millis(now.saturating_sub(clock::ms_of(&kept.job.created))));
-    seen.tell(Update::Job(Box::new(kept.job.clone())));
-    house.live.touch();
+    stored.starts += 1;
+    stored.job.state = JobState::Running;
+    stored.job.started = Some(clock::format_ms(now));
+    server.retry_until_written("a job's start", || server.jobs.store.update(&stored, None, None))?;
+    handle.set_started(now);
+    server.metrics.record_wait(Duration::from_millis(now.saturating_sub(clock::parse_ms(&stored.job.created))));
+    handle.send(JobUpdate::Job(Box::new(stored.job.clone())));
+    server.jobs.live.notify_change();
 
     #[cfg(debug_assertions)]
-    if kept.job.tag.is_some() && kept.job.tag == std::env::var(CRASH).ok() {
+    if stored.job.tag.is_some() && stored.job.tag == std::env::var(CRASH).ok() {
         std::process::abort();
     }
-    let why = Why::new(seen.clone(), kept.deadline_ms);
-    let (Outcome { record, output, end }, story, is_mixed, exchange) = loop {
-        let mut decider = Decider::new(house.rollout.clone(), assignment.clone());
-        let mut observing = Observing::new(
-            house,
+    let stop = StopSignal::new(handle.clone(), stored.deadline_ms);
+    let (JobOutcome { record, output, end }, mut trace, is_mixed, exchange) = loop {
+        let mut decider = Decider::new(server.rollout.clone(), assignment.clone());
+        let mut observer = JobObserver::new(
+            server,
             &worker.device,
             &assignment,
-            seen.clone(),
-            why.clone(),
+            handle.clone(),
+            stop.clone(),
             decider.successor(),
             decider.current(),
         );
-        let mut outcome = picture_and_clip::decoded(house, worker, history, &kept, &mut decider, &mut observing);
-        let Observing { candidates, log, .. } = observing;
-        if let Err(End::Unwritten(line)) = &outcome.end {
+        let mut outcome = execute::execute(server, worker, history, &stored, &mut decider, &mut observer);
+        let JobObserver { candidates, log, .. } = observer;
+        if let Err(JobEnd::Unwritten(line)) = &outcome.end {
             tracing::error!(error = line, "there is no room for a result: the job is done again once there is");
-            house.files.forget_results(&id);
-            match waited_for_room(house, &why) {
+            server.jobs.files.forget_results(&id);
+            match wait_for_room(server, &stop) {
                 Ok(true) => continue,
                 // The job begins anew after the next start.
                 Ok(false) => return Ok(()),
                 Err(end) => outcome.end = Err(end),
             }
         }
-        let story = Story { candidates, log, incumbent: None };
-        break (outcome, story, decider.is_mixed(), decider.exchange());
+        let trace = JobTrace { candidates, log, incumbent: None };
+        break (outcome, trace, decider.is_mixed(), decider.exchange());
     };
-    let mut story = story;
     let (state, error, results) = match end {
-        Ok(results) => (State::Done, None, results),
-        Err(End::Failed(error) | End::Unwritten(error)) => (State::Failed, Some(error), Vec::new()),
-        Err(End::Cancelled) => (State::Cancelled, None, Vec::new()),
-        Err(End::Expired) => (State::Expired, Some("its deadline passed in the middle of it".into()), Vec::new()),
+        Ok(results) => (JobState::Done, None, results),
+        Err(JobEnd::Failed(error) | JobEnd::Unwritten(error)) => (JobState::Failed, Some(error), Vec::new()),
+        Err(JobEnd::Cancelled) => (JobState::Cancelled, None, Vec::new()),
+        Err(JobEnd::Expired) => (JobState::Expired, Some("its deadline passed in the middle of it".into()), Vec::new()),
     };
     span.record("state", state.name());
-    if state == State::Done
+    if state == JobState::Done
         && let Some(record) = &record
     {
         if !is_mixed {
             let (policy, revision) = (assignment.revision.policy.as_str(), assignment.revision.number);
-            house.metrics.decoded(&assignment.route, policy, revision, assignment.canary, &kept.job.device, record);
+            server.metrics.record_decode(
+                &assignment.route,
+                policy,
+                revision,
+                assignment.canary,
+                &stored.job.device,
+                record,
+            );
         }
         if let Some(outcome) = &record.outcome {
-            house.stories.decoded(&assignment.route, outcome.elapsed.as_secs_f64());
+            server.traces.record_decode_time(&assignment.route, outcome.elapsed.as_secs_f64());
         }
         if !is_mixed {
             history.keep(record);
         }
     }
-    kept.job.results = results;
-    // What the job came to counts before the job is told to have ended: whoever looks then sees both.
+    stored.job.results = results;
+    // The rollout learns the outcome before the job ends: a caller who sees the end then sees both.
     let mut psnr = None;
-    if let (Some(compare), State::Done, Some(output)) = (&assignment.compare, state, &output) {
-        match quality::compared(house, worker, &kept, &assignment, compare, output, &why) {
+    if let (Some(compare), JobState::Done, Some(output)) = (&assignment.compare, state, &output) {
+        match quality::compare_with_incumbent(server, worker, &stored, &assignment, compare, output, &stop) {
             Ok((record, found)) => {
                 psnr = Some(found);
-                story.incumbent = Some((compare.number, Box::new(record), found));
+                trace.incumbent = Some((compare.number, Box::new(record), found));
             }
             Err(error) => tracing::warn!(error, "a canary's sample can't be compared"),
         }
     }
     let text = record.as_ref().and_then(|record| serde_json::to_string(record).ok());
     if let Some(mut record) = record
-        && state != State::Cancelled
+        && state != JobState::Cancelled
     {
         record.exchange = exchange;
-        // What failed to be written says nothing of the plan.
+        // A result that could not be written says nothing of the plan.
         let is_lost = record.outcome.is_none();
-        house.rollout.ended(&assignment, Ended { record: *record, is_mixed, is_lost, psnr });
+        server.rollout.ended(&assignment, Ended { record: *record, is_mixed, is_lost, psnr });
     }
-    house.stories.keep(&id, story);
-    finish(&mut kept, state, error, text.as_deref())
+    server.traces.insert(&id, trace);
+    finish(&mut stored, state, error, text.as_deref())
 }
 
 /// Waits until there is room for results again; false if the server ends before.
 ///
 /// # Errors
 /// The end of the job, if it has to end meanwhile.
-fn waited_for_room(house: &House, why: &Why) -> Result<bool, End> {
-    while house.disk.trouble().is_some() {
-        if house.is_draining() {
+fn wait_for_room(server: &ServerState, stop: &StopSignal) -> Result<bool, JobEnd> {
+    while server.disk.trouble().is_some() {
+        if server.is_draining() {
             return Ok(false);
         }
-        if !why.goes_on() {
-            return Err(why.end());
+        if !stop.goes_on() {
+            return Err(stop.end());
         }
-        thread::sleep(LOOK);
+        thread::sleep(ROOM_CHECK);
     }
     Ok(true)
 }
 
-/// What was measured before, for policies. Whatever is wrong with it is said once, and work goes on without.
-pub(crate) struct Trials {
+/// Earlier measurements, for policies. A fault of the database is logged once, and work goes on
+/// without it.
+pub(crate) struct JobHistory {
     history: Option<History>,
     device: String,
 }
 
-impl Trials {
-    fn open(house: &House, fingerprint: &str) -> Self {
-        let path = house.dumps.with_file_name("history.sqlite");
+impl JobHistory {
+    fn open(server: &ServerState, fingerprint: &str) -> Self {
+        let path = server.jobs.files.history();
         let history = History::open(&path)
             .inspect_err(|error| tracing::warn!(error = one_line(error), "working without history"))
             .ok();
@@ -290,16 +299,16 @@ impl Trials {
     }
 
     fn keep(&mut self, record: &Record) {
-        let kept = self.history.as_mut().map(|history| history.append(&self.device, record));
-        if let Some(Err(error)) = kept {
-            // The next trial may find room.
+        let stored = self.history.as_mut().map(|history| history.append(&self.device, record));
+        if let Some(Err(error)) = stored {
+            // There may be room for the next trial.
             tracing::warn!(error = one_line(&error), "a trial is not kept in the history");
         }
     }
 }
 
-/// The most that a job may hold, in bytes: the least that anybody set.
-pub(crate) fn memory_limit(worker: &Worker, kept: &Kept, assignment: &Assignment) -> u64 {
-    let limits = [Some(worker.device.memory_limit), assignment.memory_limit, kept.request.memory_limit_bytes];
+/// The most that a job may hold, in bytes: the least of all limits.
+pub(crate) fn memory_limit(worker: &Worker, stored: &StoredJob, assignment: &Assignment) -> u64 {
+    let limits = [Some(worker.device.memory_limit), assignment.memory_limit, stored.request.memory_limit_bytes];
     limits.into_iter().flatten().min().unwrap_or(worker.device.memory_limit)
 }

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-/// What goes wrong with keys and signatures, apart from a signature that doesn't hold: that is a [`crate::Refusal`].
+/// Errors of keys and signatures. A signature that doesn't hold is a [`crate::Refusal`] instead.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file can't be read.
@@ -10,7 +10,7 @@ pub enum Error {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// A file can't be written.
@@ -18,31 +18,31 @@ pub enum Error {
     Unwritable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A key stands where one would be written.
+    /// A key exists already at the path.
     #[error("{}: a key stands there already, and what it signed can't be signed again without it: choose another name, or give --force", path.display())]
     Stands {
         /// The file.
         path: PathBuf,
     },
-    /// A text that is no public key.
+    /// A text that is not a public key.
     #[error(
         "{}is not a minisign public key: one is 56 characters that begin with RW, or the .pub file that holds them",
-        named(origin.as_ref())
+        path_prefix(origin.as_ref())
     )]
     NotPublic {
-        /// The file, where it is one.
+        /// The file, if it is one.
         origin: Option<String>,
     },
-    /// A public key was wanted, and this is a secret one.
-    #[error("{}holds a secret key: give the public one that was made with it, and keep this one to yourself", named(origin.as_ref()))]
+    /// A secret key in the place of a public one.
+    #[error("{}holds a secret key: give the public one that was made with it, and keep this one to yourself", path_prefix(origin.as_ref()))]
     Secret {
-        /// The file, where it is one.
+        /// The file, if it is one.
         origin: Option<String>,
     },
-    /// A file that is no secret key.
+    /// A file that is not a secret key.
     #[error("{}: not a minisign secret key: 'tilewright policy keygen' makes one", path.display())]
     NotSecret {
         /// The file.
@@ -54,10 +54,10 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// A comment that can't stand in a signature.
+    /// A comment that a signature can't hold.
     #[error("the comment {what}: give one of at most {most} characters in one line")]
     Comment {
-        /// What is wrong with it.
+        /// The fault.
         what: &'static str,
         /// Characters allowed.
         most: usize,
@@ -65,7 +65,7 @@ pub enum Error {
     /// The system gives no randomness, or no memory to open a key.
     #[error("keys and signatures can't be made here: {detail}")]
     Unable {
-        /// The library's words.
+        /// The library's message.
         detail: String,
     },
 }
@@ -73,7 +73,7 @@ pub enum Error {
 /// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-fn named(origin: Option<&String>) -> String {
+fn path_prefix(origin: Option<&String>) -> String {
     origin.map_or_else(|| "this ".into(), |origin| format!("{origin}: this "))
 }
 

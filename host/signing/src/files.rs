@@ -1,4 +1,5 @@
-//! Files of keys and signatures: read with a limit, written whole or not at all, and secret ones for their owner's eyes only.
+//! Files of keys and signatures: read up to a limit, written atomically, and secret ones readable
+//! by their owner alone.
 
 use std::{
     fs::{self, Permissions},
@@ -15,7 +16,7 @@ use crate::{Error, KeyPair, Result};
 /// Bytes of the largest file that can be a key or a signature.
 pub const MOST_BYTES: u64 = 16 << 10;
 
-/// Where the signature of a file stands: beside it, under its whole name and `.minisig`, as minisign has it.
+/// The path of a file's signature: its whole name and `.minisig`, as minisign has it.
 pub fn signature_path(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".minisig");
@@ -25,7 +26,7 @@ pub fn signature_path(file: &Path) -> PathBuf {
 /// Reads a key's or signature's text.
 ///
 /// # Errors
-/// [`Error::Unreadable`], also for what is too long or no text.
+/// [`Error::Unreadable`], also for a file that is too long or not a text.
 pub fn read_text(path: &Path) -> Result<String> {
     let unreadable = |source| Error::Unreadable { path: path.into(), source };
     let file = tilewright_files::open(path).map_err(unreadable)?;
@@ -37,7 +38,8 @@ pub fn read_text(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Writes a pair: the secret key for the owner alone, the public one for all. Without `replace`, nothing that stands there is touched.
+/// Writes a pair: the secret key for the owner alone, the public one for all. Existing files are
+/// replaced only with `replace`.
 ///
 /// # Errors
 /// [`Error::Stands`] or [`Error::Unwritable`].
@@ -45,9 +47,10 @@ pub fn write_pair(pair: &KeyPair, secret: &Path, public: &Path, replace: bool) -
     if let Some(path) = [secret, public].into_iter().find(|path| !replace && path.symlink_metadata().is_ok()) {
         return Err(Error::Stands { path: path.into() });
     }
-    // Both are known to be writable before one replaces what stood there.
-    let whole = [written(secret, pair.secret_text(), 0o600)?, written(public, &pair.public_text(), 0o666)?];
-    whole.into_iter().zip([secret, public]).try_for_each(|(file, path)| put(file, path, replace))
+    // Both are known to be writable before one replaces an older file.
+    let whole =
+        [write_temporary(secret, pair.secret_text(), 0o600)?, write_temporary(public, &pair.public_text(), 0o666)?];
+    whole.into_iter().zip([secret, public]).try_for_each(|(file, path)| persist_new(file, path, replace))
 }
 
 /// Writes a signature beside its file, in the place of an older one.
@@ -55,23 +58,23 @@ pub fn write_pair(pair: &KeyPair, secret: &Path, public: &Path, replace: bool) -
 /// # Errors
 /// [`Error::Unwritable`].
 pub fn write_signature(path: &Path, text: &str) -> Result<()> {
-    put(written(path, text, 0o666)?, path, true)
+    persist_new(write_temporary(path, text, 0o666)?, path, true)
 }
 
-/// The file that is to stand there, whole, under another name. `mode` is what the user's umask is taken from.
-fn written(path: &Path, text: &str, mode: u32) -> Result<NamedTempFile> {
+/// A complete temporary file for this path. `mode` is its mode before the user's umask.
+fn write_temporary(path: &Path, text: &str, mode: u32) -> Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix(".tilewright-").permissions(Permissions::from_mode(mode));
-    let written = || -> io::Result<NamedTempFile> {
+    let write = || -> io::Result<NamedTempFile> {
         let mut file = builder.tempfile_in(folder_of(&destination(path)?))?;
         file.as_file_mut().write_all(text.as_bytes())?;
         Ok(file)
     };
-    written().map_err(|source| Error::Unwritable { path: path.into(), source })
+    write().map_err(|source| Error::Unwritable { path: path.into(), source })
 }
 
-fn put(file: NamedTempFile, path: &Path, replace: bool) -> Result<()> {
-    // A key that came to stand there in the meantime is kept, too.
+fn persist_new(file: NamedTempFile, path: &Path, replace: bool) -> Result<()> {
+    // A key that appeared there in the meantime stays, too.
     let unwritable = |source| Error::Unwritable { path: path.into(), source };
     if replace {
         return place(file, path).map_err(unwritable);
@@ -82,7 +85,7 @@ fn put(file: NamedTempFile, path: &Path, replace: bool) -> Result<()> {
     }
 }
 
-/// Whether others than the owner can read this file.
+/// True if others than the owner can read this file.
 pub fn others_can_read(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0)
 }

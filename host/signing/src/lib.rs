@@ -1,5 +1,6 @@
-//! Who made a policy: minisign keys, signatures that stand in a file beside the policy, and the list of keys that a user trusts. The
-//! program `minisign` reads what this crate writes, and the other way round. What is signed, this crate neither knows nor reads.
+//! Signatures of policies: minisign keys, signatures in a file beside the policy, and the list of
+//! keys that a user trusts. The formats are those of the program `minisign`. This crate does not
+//! read the files that it signs.
 //!
 //! ```
 //! use tilewright_signing::{KeyPair, Trusted, TrustList};
@@ -8,7 +9,8 @@
 //! let key = pair.locked()?.open(String::new())?;
 //! let signature = key.sign(b"a policy", "policy:wide", None)?;
 //! let trusted = TrustList::new(vec![Trusted { name: "me".into(), key: pair.public }]);
-//! assert_eq!(trusted.verify(b"a policy", Some(&signature)).map(|signed| signed.by), Ok("me".into()));
+//! let signed = trusted.verify(b"a policy", Some(&signature));
+//! assert_eq!(signed.map(|signed| signed.by), Ok("me".into()));
 //! assert!(trusted.verify(b"another", Some(&signature)).is_err());
 //! # Ok::<(), tilewright_signing::Error>(())
 //! ```

@@ -1,4 +1,4 @@
-//! Public keys, and the short numbers that they are told apart by.
+//! Public keys and their ids.
 
 use std::{fmt, path::Path, str::FromStr};
 
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{Error, Result, files};
 
-/// What every minisign file begins with.
+/// The first words of every minisign file.
 pub(crate) const COMMENT: &str = "untrusted comment:";
 
-/// The number that a key pair is known by: it says which key is meant, and proves nothing.
+/// The id of a key pair: it says which key is meant, and proves nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyId([u8; 8]);
 
 impl KeyId {
-    /// Reads the number out of a key's or a signature's line: two bytes say the algorithm, eight are the number.
+    /// Reads the id from a key's or a signature's line: two bytes are the algorithm, eight the id.
     pub(crate) fn in_line(line: &str) -> Option<Self> {
         let bytes = STANDARD.decode(line.trim()).ok()?;
         Some(Self(bytes.get(2..10)?.try_into().ok()?))
@@ -24,7 +24,7 @@ impl KeyId {
 
 impl fmt::Display for KeyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // As minisign writes it.
+        // The format of minisign.
         write!(f, "{:016X}", u64::from_le_bytes(self.0))
     }
 }
@@ -41,7 +41,7 @@ impl Serialize for KeyId {
     }
 }
 
-/// A key that signatures are verified with.
+/// A key that verifies signatures.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct PublicKey {
@@ -64,13 +64,13 @@ impl PublicKey {
         })
     }
 
-    /// The key's number.
+    /// The key's id.
     pub fn id(&self) -> KeyId {
         self.id
     }
 }
 
-/// The key itself, or the two lines of a `.pub` file.
+/// Parses the key itself, or the two lines of a `.pub` file.
 impl FromStr for PublicKey {
     type Err = Error;
 
@@ -80,7 +80,8 @@ impl FromStr for PublicKey {
         let known = minisign_verify::PublicKey::from_base64(line).ok().zip(KeyId::in_line(line));
         match known {
             Some((key, id)) if lines.next().is_none() => Ok(Self { key, id, line: line.to_owned() }),
-            // A secret key's line begins with the algorithms of signing, encryption (or none) and checksum.
+            // A secret key's line begins with the algorithms of signing, encryption (or none) and
+            // checksum.
             _ if ["RWRTY0Iy", "RWQAAEIy"].iter().any(|start| line.starts_with(start)) => {
                 Err(Error::Secret { origin: None })
             }

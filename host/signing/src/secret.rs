@@ -1,4 +1,4 @@
-//! Secret keys: made, opened, and used. None of these types shows what it holds.
+//! Secret keys: generated, opened and used. None of these types prints its key.
 
 use std::{
     fmt,
@@ -14,21 +14,21 @@ use crate::{Error, PublicKey, Result, files, public::COMMENT};
 /// Characters allowed in a comment: minisign reads no longer line.
 const COMMENT_CHARS: usize = 1000;
 
-/// Says in a secret key's file that a password is needed.
+/// The mark of a secret key's file that needs a password.
 const ENCRYPTED: [u8; 2] = *b"Sc";
 
-/// A pair fresh from the generator.
+/// A newly generated pair.
 pub struct KeyPair {
     secret: String,
-    /// To give to others.
+    /// The public half, to be given to others.
     pub public: PublicKey,
 }
 
 impl KeyPair {
-    /// Makes a pair, its secret half under a password where one is given.
+    /// Generates a pair, its secret half encrypted with a password if one is given.
     ///
     /// # Errors
-    /// [`Error::Unable`] where the system gives no randomness.
+    /// [`Error::Unable`] if the system gives no randomness.
     pub fn generate(password: Option<String>) -> Result<Self> {
         let (kind, pair) = match password {
             Some(password) => ("encrypted ", minisign::KeyPair::generate_encrypted_keypair(Some(password))?),
@@ -49,7 +49,7 @@ impl KeyPair {
         format!("{COMMENT} minisign public key {}\n{}\n", self.public.id(), self.public)
     }
 
-    /// The secret half, as it would be read from its file.
+    /// The secret half, as read from its file.
     ///
     /// # Errors
     /// None for a pair that [`KeyPair::generate`] made.
@@ -58,7 +58,7 @@ impl KeyPair {
     }
 }
 
-/// A secret key as it lies on the disk.
+/// A secret key as stored on the disk.
 pub struct LockedKey {
     text: String,
     bytes: Vec<u8>,
@@ -90,12 +90,13 @@ impl LockedKey {
         Ok(Self { text, bytes, is_encrypted, path: path.into() })
     }
 
-    /// Whether a password is needed.
+    /// True if a password is needed.
     pub fn is_encrypted(&self) -> bool {
         self.is_encrypted
     }
 
-    /// Opens the key. Where it is encrypted that takes a moment and up to a GiB, on purpose; the password is not looked at otherwise.
+    /// Opens the key. An encrypted key takes a moment and up to a GiB, on purpose; the password is
+    /// ignored otherwise.
     ///
     /// # Errors
     /// [`Error::Password`], or [`Error::NotSecret`] for a damaged one.
@@ -104,7 +105,8 @@ impl LockedKey {
             let opened = SecretKeyBox::from(self.text).into_secret_key(Some(password));
             return opened.map(SecretKey).map_err(|_| Error::Password { path: self.path });
         }
-        // minisign itself leaves the checksum of such keys empty: whether the halves belong together is tried instead.
+        // minisign leaves the checksum of such keys empty, so the halves are tested against each
+        // other instead.
         let key = minisign::SecretKey::from_bytes(&self.bytes).ok().map(SecretKey).filter(SecretKey::is_whole);
         key.ok_or(Error::NotSecret { path: self.path })
     }
@@ -114,7 +116,8 @@ impl LockedKey {
 pub struct SecretKey(minisign::SecretKey);
 
 impl SecretKey {
-    /// Signs these bytes. The trusted comment is signed with them; the untrusted one is for people who look into the file.
+    /// Signs these bytes. The trusted comment is signed with them; the untrusted one is for readers
+    /// of the file.
     ///
     /// # Errors
     /// [`Error::Comment`], or [`Error::Unable`].
@@ -122,7 +125,7 @@ impl SecretKey {
         for comment in [Some(trusted), untrusted].into_iter().flatten() {
             let what = match comment {
                 _ if comment.chars().count() > COMMENT_CHARS => "is too long",
-                // Tabs stand between the parts of a trusted comment.
+                // Tabs separate the parts of a trusted comment.
                 _ if comment.chars().any(|c| c.is_control() && c != '\t') => "has control characters",
                 // Verifiers differ on whether blanks at its ends are signed.
                 _ if comment.trim() != comment => "begins or ends with a blank",
@@ -136,7 +139,7 @@ impl SecretKey {
         Ok(signature.into_string())
     }
 
-    /// Whether what it signs holds under its own public half.
+    /// True if its signatures hold under its own public half.
     fn is_whole(&self) -> bool {
         let signature = self.sign(b"", "", None).ok().and_then(|text| minisign_verify::Signature::decode(&text).ok());
         let holds = |key: PublicKey| signature.is_some_and(|signature| key.key.verify(b"", &signature, false).is_ok());
@@ -154,7 +157,7 @@ impl SecretKey {
 
 impl fmt::Debug for SecretKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // minisign's own shows the key.
+        // minisign's own implementation prints the key.
         f.write_str("SecretKey")
     }
 }
@@ -187,7 +190,7 @@ mod tests {
             let parsed = LockedKey::parse(text.to_owned(), Path::new("some.key"));
             assert!(matches!(parsed, Err(Error::NotSecret { .. })), "{text}");
         }
-        // One byte of the key itself changed: its checksum tells.
+        // One byte of the key itself changed, which its checksum reveals.
         let mut damaged = pair.secret_text().trim_end().to_owned().into_bytes();
         let at = damaged.len() - 80;
         damaged[at] = if damaged[at] == b'A' { b'B' } else { b'A' };

@@ -1,4 +1,4 @@
-//! Whose signatures count, and what a signature says.
+//! Trusted keys, and verification of signatures by them.
 
 use minisign_verify::Signature;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use crate::{KeyId, PublicKey};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trusted {
-    /// Whose it is, in the user's words.
+    /// Its owner, in the user's words.
     pub name: String,
     /// The key.
     pub key: PublicKey,
@@ -19,36 +19,36 @@ pub struct Trusted {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustList(Vec<Trusted>);
 
-/// A signature that holds.
+/// A valid signature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Signed {
     /// The trusted key's name.
     pub by: String,
-    /// Its number.
+    /// Its id.
     pub key: KeyId,
-    /// What the signer said, signed with the rest.
+    /// The signer's trusted comment, signed with the rest.
     pub comment: String,
 }
 
-/// Why a file does not count as signed. Each says what to do.
+/// The reason why a file does not count as signed. Each names the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "verdict")]
 pub enum Refusal {
     /// There is no signature.
     #[error("it is not signed")]
     Unsigned,
-    /// The signature's text is none.
+    /// The signature's text is malformed.
     #[error("its signature can't be read: {detail}: ask for it again")]
     Garbled {
-        /// What is wrong with it.
+        /// The fault.
         detail: String,
     },
     /// Signed by a key that is not among the trusted ones.
-    #[error("it is signed with key {key}, which is not among the trusted keys ({})", listed(known))]
+    #[error("it is signed with key {key}, which is not among the trusted keys ({})", join_names(known))]
     Untrusted {
-        /// The number in the signature; unproven.
+        /// The id in the signature; unproven.
         key: KeyId,
-        /// The names of those that are trusted.
+        /// The names of the trusted keys.
         known: Vec<String>,
     },
     /// Signed with a trusted key, but not these bytes.
@@ -58,7 +58,7 @@ pub enum Refusal {
     Bad {
         /// The trusted key's name.
         by: String,
-        /// Its number.
+        /// Its id.
         key: KeyId,
     },
 }
@@ -74,7 +74,7 @@ impl TrustList {
         &self.0
     }
 
-    /// Who signed these bytes, where it is somebody trusted.
+    /// The trusted key that signed these bytes, if any.
     ///
     /// # Errors
     /// [`Refusal`] in every other case.
@@ -86,8 +86,8 @@ impl TrustList {
             return Err(Refusal::Untrusted { key, known: self.0.iter().map(|trusted| trusted.name.clone()).collect() });
         };
         let bad = Refusal::Bad { by: first.name.clone(), key };
-        // Numbers are short and chosen by whoever makes a key: two keys may have the same.
-        // Of signatures, only those over a hash are taken: what minisign made before 2022 could be replayed for another file.
+        // Ids are short and chosen by the maker of a key: two keys may have the same. Only
+        // signatures over a hash are accepted: older ones could be replayed for another file.
         let holds = named.find(|trusted| trusted.key.key.verify(bytes, &signature, false).is_ok());
         let signed = holds.map(|trusted| Signed {
             by: trusted.name.clone(),
@@ -98,23 +98,23 @@ impl TrustList {
     }
 }
 
-/// The number of the key that a signature claims to be made with; unproven.
+/// The id of the key that a signature claims to be made with; unproven.
 ///
 /// # Errors
-/// [`Refusal::Garbled`] for what is no signature.
+/// [`Refusal::Garbled`] for a text that is not a signature.
 pub fn key_of(signature: &str) -> Result<KeyId, Refusal> {
     parsed(signature).map(|(_, key)| key)
 }
 
-/// What the signer said along with a signature; unproven.
+/// The signer's comment in a signature; unproven.
 ///
 /// # Errors
-/// [`Refusal::Garbled`] for what is no signature.
+/// [`Refusal::Garbled`] for a text that is not a signature.
 pub fn comment_of(signature: &str) -> Result<String, Refusal> {
     parsed(signature).map(|(signature, _)| signature.trusted_comment().to_owned())
 }
 
-fn listed(names: &[String]) -> String {
+fn join_names(names: &[String]) -> String {
     if names.is_empty() { "there are none".into() } else { names.join(", ") }
 }
 
@@ -140,7 +140,7 @@ mod tests {
         (pair.locked().unwrap().open(String::new()).unwrap(), pair.public)
     }
 
-    fn trusting(keys: &[(&str, &PublicKey)]) -> TrustList {
+    fn trust_list(keys: &[(&str, &PublicKey)]) -> TrustList {
         let trusted = keys.iter().map(|&(name, key)| Trusted { name: name.into(), key: key.clone() });
         TrustList::new(trusted.collect())
     }
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn a_signature_counts_for_its_bytes_and_by_a_trusted_key_alone() {
         let ((mine, my_key), (other, other_key)) = (pair(), pair());
-        let list = trusting(&[("her", &other_key), ("me", &my_key)]);
+        let list = trust_list(&[("her", &other_key), ("me", &my_key)]);
         let signature = mine.sign(b"policy", "policy:wide\tversion:1.0.0", Some("for people")).unwrap();
         let signed = list.verify(b"policy", Some(&signature)).unwrap();
         assert_eq!((signed.by.as_str(), signed.key), ("me", my_key.id()));
@@ -163,7 +163,7 @@ mod tests {
         let changed = signature.replace("version:1.0.0", "version:1.0.1");
         assert_eq!(list.verify(b"policy", Some(&changed)), Err(bad));
 
-        let alone = trusting(&[("me", &my_key)]);
+        let alone = trust_list(&[("me", &my_key)]);
         let foreign = other.sign(b"policy", "", None).unwrap();
         let refused = Refusal::Untrusted { key: other_key.id(), known: vec!["me".into()] };
         assert_eq!(alone.verify(b"policy", Some(&foreign)), Err(refused));
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn a_key_that_takes_anothers_number_signs_nothing_in_its_name() {
         let ((mine, my_key), (_, other_key)) = (pair(), pair());
-        // The other key, under my number.
+        // The other key, under my id.
         let decode =
             |key: &PublicKey| base64::Engine::decode(&base64::engine::general_purpose::STANDARD, key.to_string());
         let (own, other) = (decode(&my_key).unwrap(), decode(&other_key).unwrap());
@@ -183,10 +183,10 @@ mod tests {
         assert_eq!(forged.id(), my_key.id());
         let signature = mine.sign(b"policy", "", None).unwrap();
         assert!(matches!(
-            trusting(&[("forger", &forged)]).verify(b"policy", Some(&signature)),
+            trust_list(&[("forger", &forged)]).verify(b"policy", Some(&signature)),
             Err(Refusal::Bad { .. })
         ));
-        let both = trusting(&[("forger", &forged), ("me", &my_key)]);
+        let both = trust_list(&[("forger", &forged), ("me", &my_key)]);
         assert_eq!(both.verify(b"policy", Some(&signature)).unwrap().by, "me");
     }
 
@@ -194,7 +194,7 @@ mod tests {
         #[test]
         fn whatever_stands_in_a_signature_is_refused_and_nothing_panics(text in "\\PC{0,200}", cut in 0_usize..300) {
             let (mine, my_key) = pair();
-            let list = trusting(&[("me", &my_key)]);
+            let list = trust_list(&[("me", &my_key)]);
             prop_assert!(list.verify(b"policy", Some(&text)).is_err());
             let signature = mine.sign(b"policy", "x", None).unwrap();
             let shorter: String = signature.chars().take(cut).collect();

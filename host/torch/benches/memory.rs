@@ -1,5 +1,5 @@
-//! What a large block costs: allocate, touch every page, free. The pool, with memory held and with none, against the C library's
-//! aligned allocation, which is what libtorch's own CPU allocator calls.
+//! The cost of a large block: allocate, touch every page, free. The pool, with memory held and with
+//! none, against the C library's aligned allocation, which libtorch's own CPU allocator calls.
 //!
 //! The three take turns, so that drift of the machine falls on all alike.
 
@@ -21,7 +21,7 @@ const PAGE: usize = 4096;
 /// `start` is valid for writing `bytes`.
 unsafe fn touch(start: *mut u8, bytes: usize) {
     for offset in (0..bytes).step_by(PAGE) {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's promise.
         unsafe { start.add(offset).write_volatile(1) };
     }
 }

@@ -9,7 +9,7 @@ use crate::{Error, Result, ffi, kind, winograd};
 /// `query`, `key`, `value`: [N, tokens, width]; scores and softmax in f32.
 ///
 /// # Errors
-/// What libtorch says.
+/// libtorch's error.
 pub fn plain(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
     const SCORES: i64 = 1 << 24;
     let (batch, tokens, width) = query.size3()?;
@@ -25,11 +25,12 @@ pub fn plain(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
     Ok(Tensor::f_cat(&parts, 1)?)
 }
 
-/// Attention of one head that holds no matrix of scores: libtorch's, or this crate's own in f32 on processors that have the products
-/// for it. `query`, `key`, `value`: [N, tokens, width]; the result may take the query's place.
+/// Attention of one head that holds no matrix of scores: libtorch's, or this crate's own in f32 on
+/// processors that have the products for it. `query`, `key`, `value`: [N, tokens, width]; the
+/// result may take the query's place.
 ///
 /// # Errors
-/// What libtorch says.
+/// libtorch's error.
 pub fn fused(query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
     if query.device() == Device::Cpu && query.f_kind()? == Kind::Float && winograd::available() {
         return blocked(query, key, value);
@@ -62,7 +63,8 @@ fn blocked(query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
     for sample in 0..samples {
         let at = |tensor: &Tensor| -> Result<*mut f32> { Ok(tensor.f_select(0, sample)?.data_ptr().cast()) };
         let (query, key, value) = (at(&query)?, at(&key)?, at(&value)?);
-        // SAFETY: each is tokens · width contiguous f32 that live through the call; the output may be the query, which nobody else sees.
+        // SAFETY: each is tokens · width contiguous f32 that live through the call; the output may
+        // be the query, which nobody else sees.
         ffi::call(|error, length| unsafe {
             ffi::tw_attention(query, key, value, query, tokens, width, error, length)
         })?;
@@ -70,9 +72,10 @@ fn blocked(query: Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
     Ok(query)
 }
 
-/// What fused attention holds besides query, key, value and as much again, at most, in bytes. On a CPU each thread has scores and sums for
-/// some queries and keys: 64 and 512 in `shim/attention.cpp`; 256 and 512 in libtorch's, and there the scores once more in a 16-bit type (pytorch
-/// v2.11.0, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
+/// Fused attention's memory besides query, key, value and as much again, at most, in bytes. On a
+/// CPU each thread has scores and sums for some queries and keys: 64 and 512 in
+/// `shim/attention.cpp`; 256 and 512 in libtorch's, and there the scores once more in a 16-bit type
+/// (pytorch v2.11.0, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
 pub fn fused_bytes(width: f64, dtype: Dtype) -> f64 {
     let threads = f64::from(tch::get_num_threads().max(1));
     match dtype {
@@ -82,8 +85,8 @@ pub fn fused_bytes(width: f64, dtype: Dtype) -> f64 {
     }
 }
 
-/// Whether fused attention of this width and type agrees with plain attention on this device. It has been silently wrong at
-/// the widths of the VAEs' middle blocks on gfx1100 and gfx1151.
+/// True if fused attention of this width and type agrees with plain attention on this device. It
+/// has been silently wrong at the widths of the VAEs' middle blocks on gfx1100 and gfx1151.
 pub fn fused_agrees(device: Device, width: i64, dtype: Dtype) -> bool {
     let _no_grad = tch::no_grad_guard();
     let attempt = || -> Result<bool> {
@@ -95,7 +98,7 @@ pub fn fused_agrees(device: Device, width: i64, dtype: Dtype) -> bool {
         let plain = plain(&single(&query)?, &single(&key)?, &single(&value)?)?;
         let fused = single(&fused(query, &key, &value)?)?;
         let difference = f64::try_from(&(fused - &plain).f_norm()?)? / f64::try_from(&plain.f_norm()?)?.max(1e-12);
-        // Far above the rounding of each type, far below what a wrong kernel gives.
+        // Far above the rounding of each type, far below the error of a wrong kernel.
         Ok(difference < if dtype == Dtype::F32 { 1e-3 } else { 3e-2 })
     };
     attempt().unwrap_or(false)

@@ -1,5 +1,5 @@
-//! Back ends loaded at run time: the program is linked against libtorch's CPU side alone, and the CUDA or ROCm side of the
-//! libtorch folder in use is loaded before the first tensor is made.
+//! Back ends loaded at run time: the program is linked against libtorch's CPU side alone, and the
+//! CUDA or ROCm side of the libtorch folder in use is loaded before the first tensor is made.
 
 use std::{
     env, fs,
@@ -12,10 +12,10 @@ use tilewright_plan::Backend;
 
 use crate::{Error, Result};
 
-/// GPU libraries by back end, in the order they are looked for.
+/// GPU libraries by back end, in search order.
 const GPU_LIBRARIES: [(Backend, &str); 2] = [(Backend::Cuda, "libtorch_cuda.so"), (Backend::Rocm, "libtorch_hip.so")];
 
-/// Worth having before ROCm's libraries start; each only where the user has not set it.
+/// Set before ROCm's libraries start; each only if the user has not set it.
 const ROCM_ENVIRONMENT: [(&str, &str); 3] = [
     ("TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL", "1"),
     ("PYTORCH_ALLOC_CONF", "expandable_segments:True"),
@@ -28,7 +28,7 @@ static LOADED: OnceLock<Option<(Backend, Library)>> = OnceLock::new();
 /// The folder that this process's libtorch was loaded from.
 ///
 /// # Errors
-/// Where the kernel does not tell.
+/// The kernel does not tell.
 pub fn folder() -> Result<PathBuf> {
     let failed = |reason: String| Error::Device { what: "looking for the libtorch in use".into(), reason };
     let maps = fs::read_to_string("/proc/self/maps").map_err(|error| failed(error.to_string()))?;
@@ -43,7 +43,7 @@ pub fn folder() -> Result<PathBuf> {
 /// The library folder of a libtorch given as its root or as the folder of its libraries.
 ///
 /// # Errors
-/// Where neither holds `libtorch_cpu.so`.
+/// Neither folder holds `libtorch_cpu.so`.
 pub fn library_folder(libtorch: &Path) -> Result<PathBuf> {
     [libtorch.join("lib"), libtorch.join("torch/lib"), libtorch.to_owned()]
         .into_iter()
@@ -54,11 +54,11 @@ pub fn library_folder(libtorch: &Path) -> Result<PathBuf> {
         })
 }
 
-/// Loads the GPU back end that stands beside the libtorch in use, where there is one. Only the first call does anything; call it
-/// before any tensor is made and before threads are started.
+/// Loads the GPU back end beside the libtorch in use, if there is one. Only the first call does
+/// anything; call it before any tensor is made and before threads are started.
 ///
 /// # Errors
-/// Where the library is there but can't be loaded, with the loader's reason.
+/// The library exists but can't be loaded, with the loader's reason.
 pub fn load() -> Result<Option<Backend>> {
     if let Some(loaded) = LOADED.get() {
         return Ok(loaded.as_ref().map(|(backend, _)| *backend));
@@ -76,7 +76,8 @@ pub fn load() -> Result<Option<Backend>> {
         }
     }
     let path = folder.join(name);
-    // SAFETY: libtorch's own library of the same build; its initialisers only register the back end.
+    // SAFETY: libtorch's own library of the same build; its initialisers only register the back
+    // end.
     let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) };
     let library = library
         .map_err(|error| Error::Device { what: format!("loading {}", path.display()), reason: error.to_string() })?;

@@ -1,4 +1,5 @@
-//! A process that crashes leaves a mark in a file: the next one can tell that it was not killed from outside.
+//! Marks of crashes: a process that crashes leaves one in a file, so that the next process can tell
+//! that it was not killed from outside.
 
 use std::{
     fs::File,
@@ -11,7 +12,7 @@ use std::{
     },
 };
 
-/// Signals that a process gets by its own doing.
+/// Signals that a process causes itself.
 const SIGNALS: [libc::c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT];
 
 /// The descriptor that the mark goes to; negative before there is such a file.
@@ -20,8 +21,8 @@ static FILE: AtomicI32 = AtomicI32::new(-1);
 /// The previous handlers of the signals.
 static BEFORE: OnceLock<[libc::sigaction; SIGNALS.len()]> = OnceLock::new();
 
-/// Makes a crash of this process append a byte to the file, the signal's number. To be called before anything else that
-/// handles such signals and passes on those of others, such as a sandbox.
+/// Makes a crash of this process append a byte to the file, the signal's number. To be called
+/// before anything else that handles such signals and passes on those of others, such as a sandbox.
 ///
 /// # Errors
 /// The system does not take the handlers.
@@ -34,7 +35,7 @@ pub fn mark_in(file: File) -> io::Result<()> {
     let mut before: [libc::sigaction; SIGNALS.len()] = unsafe { std::mem::zeroed() };
     for (signal, before) in SIGNALS.into_iter().zip(&mut before) {
         // SAFETY: no handler is installed, and the present one is written to a place of ours.
-        checked(unsafe { libc::sigaction(signal, ptr::null(), before) })?;
+        check_status(unsafe { libc::sigaction(signal, ptr::null(), before) })?;
     }
     // Set before the first signal can need it.
     let _ = BEFORE.set(before);
@@ -44,20 +45,21 @@ pub fn mark_in(file: File) -> io::Result<()> {
         let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = handle;
         action.sa_sigaction = handler as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: the handler has the signature that SA_SIGINFO asks for, and calls nothing that a handler must not.
-        checked(unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) })?;
+        // SAFETY: the handler has the signature that SA_SIGINFO asks for, and calls nothing that a
+        // handler must not.
+        check_status(unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) })?;
     }
     Ok(())
 }
 
-fn checked(status: libc::c_int) -> io::Result<()> {
+fn check_status(status: libc::c_int) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Leaves the mark, and hands the signal on to its previous handler.
 extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel hands over a valid `siginfo_t` for the length of the call; its sender is set if the code is
-    // not positive.
+    // SAFETY: the kernel hands over a valid `siginfo_t` for the length of the call; its sender is
+    // set if the code is not positive.
     let (is_sent, sender) = unsafe { ((*info).si_code <= 0, (*info).si_pid()) };
     // SAFETY: `getpid` can't fail, and is allowed in a handler.
     let is_own = !is_sent || sender == unsafe { libc::getpid() };
@@ -68,11 +70,12 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut li
     }
     let before = BEFORE.get().zip(SIGNALS.iter().position(|known| *known == signal));
     if let Some(before) = before.and_then(|(all, place)| all.get(place)) {
-        // SAFETY: the action that the kernel gave for this signal is restored; a fault recurs when this returns.
+        // SAFETY: the action that the kernel gave for this signal is restored; a fault recurs when
+        // this returns.
         unsafe { libc::sigaction(signal, before, ptr::null_mut()) };
     }
     if is_sent && sender != 0 && signal != libc::SIGABRT {
-        // SAFETY: allowed in a handler. What was sent does not happen again by itself.
+        // SAFETY: allowed in a handler. A signal that was sent does not recur by itself.
         unsafe { libc::raise(signal) };
     }
 }

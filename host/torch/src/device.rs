@@ -1,4 +1,4 @@
-//! What the host knows of the machine's devices, from the kernel, the driver and libtorch.
+//! Facts about the machine's devices, from the kernel, the driver and libtorch.
 
 use std::{fs, path::Path, thread};
 
@@ -23,14 +23,14 @@ pub enum Choice {
 pub struct SystemMemory {
     /// All memory, or what the control group allows.
     pub total: u64,
-    /// What can be had without swapping.
+    /// Memory that is available without swapping.
     pub available: u64,
 }
 
 /// One AMD GPU as its kernel driver sees it; sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AmdGpu {
-    /// "gfx1151"; empty where the topology does not tell.
+    /// "gfx1151"; empty if the topology does not tell.
     pub arch: String,
     /// Memory of the card's own.
     pub vram_total: u64,
@@ -45,7 +45,7 @@ pub struct AmdGpu {
 /// Finds the device for a choice. The back end must have been loaded ([`crate::backend::load`]).
 ///
 /// # Errors
-/// Where a GPU was asked for and there is none of that number.
+/// A GPU was asked for and there is none of that number.
 pub fn select(choice: Choice) -> Result<tch::Device> {
     let gpus = tch::Cuda::device_count().max(0) as usize;
     match choice {
@@ -66,7 +66,7 @@ pub fn select(choice: Choice) -> Result<tch::Device> {
 /// Facts about a device, without the probe's: [`Facts::fast_dtypes`] is left empty.
 ///
 /// # Errors
-/// What the driver or kernel says.
+/// The error of the driver or kernel.
 pub fn facts(device: tch::Device, backend: Option<Backend>) -> Result<Facts> {
     match device {
         tch::Device::Cuda(index) if backend == Some(Backend::Rocm) => amd_facts(index),
@@ -93,7 +93,8 @@ fn amd_facts(index: usize) -> Result<Facts> {
     let (free, total) = memory::free_and_total(index)?;
     let gpu = amd_gpus().into_iter().nth(index);
     let arch = gpu.as_ref().map_or("unknown", |gpu| &gpu.arch).to_owned();
-    // An APU's own memory is a small carve-out of the system's; what it can use is the larger of both kinds.
+    // An APU's own memory is a small carve-out of the system's; what it can use is the larger of
+    // both kinds.
     let unified = gpu.as_ref().is_some_and(|gpu| gpu.gtt_total > gpu.vram_total);
     let available = system_memory()?.available;
     let free = if unified { free.min(available) } else { free };
@@ -133,7 +134,7 @@ struct NvidiaDriver {
     integrated: Option<bool>,
 }
 
-/// Asks the CUDA driver library, which libtorch's CUDA side has loaded; none where it can't be asked.
+/// Asks the CUDA driver library, which libtorch's CUDA side has loaded; none if it can't be asked.
 fn nvidia_driver(index: usize) -> Option<NvidiaDriver> {
     type GetDevice = unsafe extern "C" fn(*mut i32, i32) -> i32;
     type GetName = unsafe extern "C" fn(*mut u8, i32, i32) -> i32;
@@ -143,7 +144,8 @@ fn nvidia_driver(index: usize) -> Option<NvidiaDriver> {
     const INTEGRATED: i32 = 18;
     const MAJOR: i32 = 75;
     const MINOR: i32 = 76;
-    // SAFETY: the system's CUDA driver; libtorch has initialised it by now. The signatures are those of cuda.h.
+    // SAFETY: the system's CUDA driver; libtorch has initialised it by now. The signatures are
+    // those of cuda.h.
     unsafe {
         let library = Library::new("libcuda.so.1").ok()?;
         let get_device: Symbol<GetDevice> = library.get(b"cuDeviceGet\0").ok()?;
@@ -175,7 +177,7 @@ fn cpu_name() -> String {
     name.map_or_else(|| "CPU".to_owned(), |(_, name)| name.trim().to_owned())
 }
 
-/// The instruction-set level: what decides how fast each type is.
+/// The instruction-set level, which decides how fast each type is.
 fn cpu_arch() -> &'static str {
     #[cfg(target_arch = "x86_64")]
     {
@@ -197,7 +199,7 @@ fn cpu_arch() -> &'static str {
 /// Memory of the machine, the control group's limit included.
 ///
 /// # Errors
-/// Where the kernel does not tell.
+/// The kernel does not tell.
 pub fn system_memory() -> Result<SystemMemory> {
     let text = fs::read_to_string("/proc/meminfo")
         .map_err(|error| Error::Device { what: "reading /proc/meminfo".into(), reason: error.to_string() })?;
@@ -210,7 +212,7 @@ pub fn system_memory() -> Result<SystemMemory> {
     let total = field("MemTotal").ok_or_else(missing)?;
     let available = field("MemAvailable").ok_or_else(missing)?;
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    // A container's own limit, where there is one ("max" does not parse).
+    // A container's own limit, if there is one ("max" does not parse).
     let Some(most) = number("/sys/fs/cgroup/memory.max") else {
         return Ok(SystemMemory { total, available });
     };

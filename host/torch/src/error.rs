@@ -1,4 +1,4 @@
-//! libtorch's failures, told apart by what a caller does about them.
+//! Errors of libtorch, separated by the caller's reaction.
 
 use tch::TchError;
 use thiserror::Error;
@@ -6,13 +6,13 @@ use thiserror::Error;
 /// A `Result` with this crate's [`enum@Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong in libtorch.
+/// An error of libtorch or a device.
 #[derive(Debug, Error)]
 pub enum Error {
     /// Memory could not be had; a smaller plan may succeed.
     #[error("out of memory: {bytes} more bytes were needed")]
     OutOfMemory {
-        /// The bytes asked for when it failed; 0 where libtorch does not say.
+        /// The bytes asked for when it failed; 0 if libtorch does not say.
         bytes: u64,
     },
     /// Anything else, with libtorch's first line.
@@ -21,14 +21,15 @@ pub enum Error {
     /// A library or device file could not be used.
     #[error("{what}: {reason}")]
     Device {
-        /// What was tried.
+        /// The attempt.
         what: String,
-        /// Why it failed.
+        /// The cause.
         reason: String,
     },
 }
 
-/// The words by which libtorch's allocators say that memory is out; none has an error code that passes through tch.
+/// The words in which libtorch's allocators report that memory is out; none has an error code that
+/// passes through tch.
 const OUT_OF_MEMORY: [&str; 5] =
     ["memory limit:", "out of memory", "can't allocate memory", "not enough memory", "OutOfMemory"];
 

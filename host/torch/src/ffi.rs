@@ -60,7 +60,7 @@ pub struct RawConvolution {
 
 /// `tw_allocate`: writes the address of as many bytes and returns null, or returns why not.
 pub type Allocate = extern "C" fn(bytes: u64, data: *mut *mut c_void) -> *const c_char;
-/// `tw_release`: frees, or returns 0 where the address is none that [`Allocate`] gave.
+/// `tw_release`: frees, or returns 0 if [`Allocate`] did not return the address.
 pub type Release = extern "C" fn(data: *mut c_void) -> c_int;
 
 unsafe extern "C" {

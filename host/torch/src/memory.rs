@@ -1,6 +1,6 @@
-//! How much memory tensors hold, the most that they held, and a limit on it.
+//! Accounting of tensors' memory: current, peak, and a limit.
 //!
-//! On the CPU the host's own pool stands behind every tensor; on a GPU it is libtorch's caching allocator.
+//! The CPU's tensors are in the host's own pool, a GPU's in libtorch's caching allocator.
 
 use std::{
     ffi::{c_char, c_int, c_void},
@@ -12,10 +12,10 @@ use tch::Device;
 
 use crate::{
     Error, Result, ffi,
-    pool::{Pool, Refused, reservation},
+    pool::{AllocationError, Pool, reservation},
 };
 
-/// Behind the CPU's tensors. Never dropped: some may outlive everything else.
+/// The pool of the CPU's tensors. Never dropped: some may outlive everything else.
 static POOL: OnceLock<Pool> = OnceLock::new();
 
 /// Memory of one device as its allocator sees it. Sizes are bytes.
@@ -29,10 +29,12 @@ pub struct Memory {
     pub held: u64,
     /// Requests served since the start.
     pub allocations: u64,
-    /// Requests that needed memory from the system or driver; the others were served from what was held.
+    /// Requests that needed memory from the system or driver; the others were served from held
+    /// memory.
     pub system: u64,
-    /// How broken up the memory is that is held and not in use, from 0 to 1. On the CPU: 1 − its largest piece / all of it. On a
-    /// GPU: the part of what is held that is free but can't be handed back, since it shares a segment with something in use.
+    /// The fragmentation of memory that is held and not in use, from 0 to 1. On the CPU: 1 − its
+    /// largest piece / all of it. On a GPU: the part of held memory that is free but can't be
+    /// returned, since it shares a segment with something in use.
     pub fragmentation: f64,
 }
 
@@ -43,10 +45,11 @@ impl From<ffi::RawMemory> for Memory {
     }
 }
 
-/// Puts the pool behind every CPU tensor made from now on. Call it before the first tensor; again is harmless.
+/// Makes the pool the allocator of every CPU tensor from now on. Call it before the first tensor; a
+/// second call is harmless.
 ///
 /// # Errors
-/// There is no address space for the pool, or what libtorch says.
+/// There is no address space for the pool, or libtorch's error.
 pub fn install() -> Result<()> {
     if POOL.get().is_none() {
         let pool = Pool::new(reservation()).map_err(|error| Error::Device {
@@ -56,14 +59,15 @@ pub fn install() -> Result<()> {
         // Another thread may have been faster, and its pool is as good.
         let _ = POOL.set(pool);
     }
-    // SAFETY: the buffer is valid for its length; the functions do what the shim asks of them and never unwind.
+    // SAFETY: the buffer is valid for its length; the functions do what the shim asks of them and
+    // never unwind.
     ffi::call(|error, length| unsafe { ffi::tw_cpu_install(allocate, release, error, length) })
 }
 
 extern "C" fn allocate(bytes: u64, data: *mut *mut c_void) -> *const c_char {
     let refused = match (POOL.get(), usize::try_from(bytes)) {
         (Some(pool), Ok(bytes)) => pool.allocate(bytes),
-        _ => Err(Refused::System),
+        _ => Err(AllocationError::System),
     };
     match refused {
         Ok(address) => {
@@ -72,8 +76,8 @@ extern "C" fn allocate(bytes: u64, data: *mut *mut c_void) -> *const c_char {
             ptr::null()
         }
         // `Error` knows both by these words.
-        Err(Refused::Limit) => c"memory limit".as_ptr(),
-        Err(Refused::System) => c"out of memory".as_ptr(),
+        Err(AllocationError::Limit) => c"memory limit".as_ptr(),
+        Err(AllocationError::System) => c"out of memory".as_ptr(),
     }
 }
 
@@ -84,7 +88,7 @@ extern "C" fn release(data: *mut c_void) -> c_int {
 /// Memory of a device now; of the CPU all zeros before [`install`].
 ///
 /// # Errors
-/// What libtorch says, for a GPU that is not there.
+/// libtorch's error, for a GPU that does not exist.
 pub fn of(device: Device) -> Result<Memory> {
     let Device::Cuda(index) = device else {
         return Ok(POOL.get().map(Pool::memory).unwrap_or_default());
@@ -95,10 +99,10 @@ pub fn of(device: Device) -> Result<Memory> {
     Ok(raw.into())
 }
 
-/// Starts a new peak from what is in use now.
+/// Starts a new peak from the memory in use now.
 ///
 /// # Errors
-/// What libtorch says, for a GPU that is not there.
+/// libtorch's error, for a GPU that does not exist.
 pub fn reset_peak(device: Device) -> Result<()> {
     match device {
         Device::Cuda(index) => {
@@ -112,10 +116,11 @@ pub fn reset_peak(device: Device) -> Result<()> {
     }
 }
 
-/// Hands memory that is held but not in use back to the system or driver. Costs next to nothing where there is none.
+/// Returns memory that is held but not in use to the system or driver. Costs next to nothing if
+/// there is none.
 ///
 /// # Errors
-/// What libtorch says.
+/// libtorch's error.
 pub fn trim(device: Device) -> Result<()> {
     match device {
         // SAFETY: the buffer is valid for its length.
@@ -130,7 +135,7 @@ pub fn trim(device: Device) -> Result<()> {
 /// Free and total bytes of a GPU as its driver tells them.
 ///
 /// # Errors
-/// What libtorch says.
+/// libtorch's error.
 pub fn free_and_total(index: usize) -> Result<(u64, u64)> {
     let (mut free, mut total) = (0, 0);
     // SAFETY: both integers are valid for writing; the buffer is valid for its length.
@@ -140,16 +145,18 @@ pub fn free_and_total(index: usize) -> Result<(u64, u64)> {
     Ok((free, total))
 }
 
-/// While it lives, CPU tensors may hold no more than `bytes` above what they held when it was made: an allocation past that fails
-/// as out-of-memory, and what the pool keeps for later is returned to the system before both together pass it. What rounding
-/// adds (the rest of a 2 MiB page or of a slab that is partly in use) comes on top: at most 32 MiB, or an eighth of the limit
-/// where that is more. There is one limit for the process: the last one made counts.
+/// A limit while it lives: CPU tensors may hold no more than `bytes` above what they held when it
+/// was made. An allocation past that fails as out-of-memory, and memory cached by the pool is
+/// returned to the system before both together pass it. Rounding (the rest of a 2 MiB page or of a
+/// slab that is partly in use) comes on top: at most 32 MiB, or an eighth of the limit if that is
+/// more. There is one limit per process: the last one made counts.
 #[derive(Debug)]
 pub struct Limit(());
 
 impl Limit {
-    /// Limits the CPU's tensors. On a GPU there is no limit but the card's own: libtorch 2.11's device-neutral interface has none
-    /// (its memory fraction is read once, when the device is first used), so the peak can only be looked at afterwards.
+    /// Limits the CPU's tensors. A GPU has no limit but its own memory: libtorch 2.11's
+    /// device-neutral interface has none (its memory fraction is read when the device is first
+    /// used), so only the peak can be compared afterwards.
     pub fn new(device: Device, bytes: u64) -> Self {
         if let (Device::Cpu, Some(pool)) = (device, POOL.get()) {
             let most = pool.memory().in_use.saturating_add(bytes);

@@ -1,5 +1,6 @@
-//! The memory behind CPU tensors: size classes for small requests, best fit for large ones, and pages that are kept for the next
-//! request until a trim or the limit returns them. Knows nothing of libtorch; sizes are bytes.
+//! The allocator of CPU tensors: size classes for small requests, best fit for large ones, and
+//! pages that stay for the next request until a trim or the limit returns them. Knows nothing of
+//! libtorch; sizes are bytes.
 
 mod pages;
 mod ranges;
@@ -20,15 +21,16 @@ use slab::{SMALL, Slab, cell_for, slab_for};
 use crate::memory::Memory;
 
 const PAGE: usize = 4 << 10;
-/// Free ranges that are looked at for memory already held before the one that lacks least is taken.
+/// Free ranges that are searched for memory already held before the one that lacks least is taken.
 const CANDIDATES: usize = 32;
-/// Above the limit, at most an eighth of it, and no less than this, may be lost to rounding: parts of granules and of slabs
-/// whose rest is in use. Past that a request is refused though its own bytes would fit.
+/// Above the limit, at most an eighth of it, and no less than this, may be lost to rounding: parts
+/// of granules and of slabs whose rest is in use. Past that a request is refused although its own
+/// bytes would fit.
 const LEAST_ROUNDING: usize = 32 << 20;
 
-/// Why a request was refused.
+/// The reason why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum AllocationError {
     /// It would pass the limit.
     Limit,
     /// The system has no memory or address space for it.
@@ -41,12 +43,13 @@ pub struct Pool(Mutex<State>);
 struct State {
     pages: Pages,
     ranges: Ranges,
-    /// What is in use, by offset.
+    /// Blocks in use, by offset.
     blocks: BTreeMap<usize, Block>,
-    /// Slabs with a free cell: cell size → offsets. The lowest is filled first, so that the highest may become empty.
+    /// Slabs with a free cell: cell size → offsets. The lowest is filled first, so that the highest
+    /// may become empty.
     open: BTreeMap<usize, BTreeSet<usize>>,
     limit: usize,
-    /// Something was freed since all that is cached was last returned.
+    /// True if something was freed since all cached memory was last returned.
     cached: bool,
     in_use: usize,
     peak: usize,
@@ -60,7 +63,7 @@ enum Block {
 }
 
 impl Pool {
-    /// A pool over at most `reservation` bytes of address space; less where the system allows less.
+    /// A pool over at most `reservation` bytes of address space; less if the system allows less.
     ///
     /// # Errors
     /// There is hardly any address space.
@@ -84,24 +87,27 @@ impl Pool {
     /// The address of at least `bytes` (not 0), aligned to 64.
     ///
     /// # Errors
-    /// [`Refused`]; nothing has changed then, but that cached memory may have been returned.
-    pub fn allocate(&self, bytes: usize) -> Result<*mut u8, Refused> {
+    /// [`AllocationError`]; nothing has changed then, but that cached memory may have been
+    /// returned.
+    pub fn allocate(&self, bytes: usize) -> Result<*mut u8, AllocationError> {
         self.state().allocate(bytes)
     }
 
-    /// Frees what [`Pool::allocate`] gave; false, and nothing is done, for any other address.
+    /// Frees a block of [`Pool::allocate`]; returns false, and does nothing, for any other address.
     pub fn release(&self, address: *mut u8) -> bool {
         self.state().release(address).is_some()
     }
 
-    /// From now on no request may raise the bytes in use above `bytes`, and no memory is cached above it.
+    /// From now on no request may raise the bytes in use above `bytes`, and no memory is cached
+    /// above it.
     pub fn set_limit(&self, bytes: usize) {
         let mut state = self.state();
         state.limit = bytes;
         state.return_cached(bytes);
     }
 
-    /// Returns all that is held and not in use to the system, but for what shares a granule with something in use.
+    /// Returns all memory that is held and not in use to the system, except granules that are
+    /// partly in use.
     pub fn trim(&self) {
         let mut state = self.state();
         if state.cached {
@@ -110,13 +116,13 @@ impl Pool {
         }
     }
 
-    /// Starts a new peak from what is in use.
+    /// Starts a new peak from the memory in use.
     pub fn reset_peak(&self) {
         let mut state = self.state();
         state.peak = state.in_use;
     }
 
-    /// How the pool stands.
+    /// The pool's accounting.
     pub fn memory(&self) -> Memory {
         let state = self.state();
         let (mut all, mut largest) = (0, 0);
@@ -136,18 +142,18 @@ impl Pool {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing in here panics half-way through a change.
+        // No change in here panics half-way.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    fn allocate(&mut self, bytes: usize) -> Result<*mut u8, Refused> {
+    fn allocate(&mut self, bytes: usize) -> Result<*mut u8, AllocationError> {
         if bytes > self.limit.saturating_sub(self.in_use) {
-            return Err(Refused::Limit);
+            return Err(AllocationError::Limit);
         }
         if bytes > self.pages.reserved() {
-            return Err(Refused::System);
+            return Err(AllocationError::System);
         }
         let (offset, fresh) = if bytes <= SMALL { self.take_cell(bytes)? } else { self.take_block(bytes)? };
         self.in_use += bytes;
@@ -158,14 +164,14 @@ impl State {
     }
 
     /// The offset, and whether fresh pages were needed.
-    fn take_block(&mut self, requested: usize) -> Result<(usize, bool), Refused> {
+    fn take_block(&mut self, requested: usize) -> Result<(usize, bool), AllocationError> {
         let bytes = requested.next_multiple_of(PAGE);
         let (offset, fresh) = self.take_range(bytes)?;
         self.blocks.insert(offset, Block::Large { bytes, requested });
         Ok((offset, fresh))
     }
 
-    fn take_cell(&mut self, requested: usize) -> Result<(usize, bool), Refused> {
+    fn take_cell(&mut self, requested: usize) -> Result<(usize, bool), AllocationError> {
         let cell = cell_for(requested);
         let known = self.open.get(&cell).and_then(BTreeSet::first).copied();
         let (start, fresh) = match known {
@@ -178,7 +184,7 @@ impl State {
             }
         };
         let Some(Block::Slab(slab)) = self.blocks.get_mut(&start) else {
-            return Err(Refused::System);
+            return Err(AllocationError::System);
         };
         let offset = start + slab.take(requested);
         if slab.is_full() {
@@ -187,8 +193,9 @@ impl State {
         Ok((offset, fresh))
     }
 
-    /// Of the free ranges that are large enough, the one that needs the fewest fresh pages: the smallest, then lowest of those.
-    fn take_range(&mut self, bytes: usize) -> Result<(usize, bool), Refused> {
+    /// Of the free ranges that are large enough, the one that needs the fewest fresh pages: the
+    /// smallest, then lowest of those.
+    fn take_range(&mut self, bytes: usize) -> Result<(usize, bool), AllocationError> {
         let mut best = None;
         for start in self.ranges.at_least(bytes).take(CANDIDATES) {
             let missing = self.pages.missing(start, bytes);
@@ -199,20 +206,20 @@ impl State {
                 break;
             }
         }
-        let (start, missing) = best.ok_or(Refused::System)?;
+        let (start, missing) = best.ok_or(AllocationError::System)?;
         if missing == 0 {
             self.ranges.take(start, bytes);
             return Ok((start, false));
         }
-        self.pages.back(start, bytes).map_err(|_| Refused::System)?;
+        self.pages.back(start, bytes).map_err(|_| AllocationError::System)?;
         self.ranges.take(start, bytes);
-        // Before the new pages are touched, so that both together never are in memory.
+        // Before the new pages are touched, so that the sum never exceeds the limit.
         self.return_cached(self.limit);
         if self.pages.held_bytes() > self.limit.saturating_add(LEAST_ROUNDING.max(self.limit / 8)) {
             self.give_back(start, bytes);
             // The pages counted a moment ago were never touched: none of them may pass for held.
             self.return_cached(0);
-            return Err(Refused::Limit);
+            return Err(AllocationError::Limit);
         }
         Ok((start, true))
     }
@@ -249,8 +256,9 @@ impl State {
         self.cached = true;
     }
 
-    /// Returns free memory to the system until no more than `most_held` bytes are held. The largest ranges go first and each
-    /// from its end, so that few calls are needed and what stays is packed low.
+    /// Returns free memory to the system until no more than `most_held` bytes are held. The largest
+    /// ranges go first and each from its end, so that few calls are needed and what stays is packed
+    /// low.
     fn return_cached(&mut self, most_held: usize) {
         for (start, bytes) in self.ranges.largest_first() {
             if self.pages.held_bytes() <= most_held {
@@ -261,8 +269,9 @@ impl State {
     }
 }
 
-/// The pool's address space on this machine: four times its memory, so that pieces in use never stand in the way of a block that
-/// memory has room for; under `ulimit -v` at most half of what is allowed, since stacks and libraries need their share.
+/// The pool's address space on this machine: four times its memory, so that pieces in use never
+/// stand in the way of a block that memory has room for; under `ulimit -v` at most half of what is
+/// allowed, since stacks and libraries need their share.
 pub fn reservation() -> usize {
     // SAFETY: plain queries; `addresses` is valid for writing.
     let (pages, page, addresses) = unsafe {

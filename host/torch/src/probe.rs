@@ -1,8 +1,9 @@
-//! Measures what a device is good at: how fast convolutions run per type and memory order and what they hold meanwhile, how fast
-//! memory is. All of it takes at most about [`MOST`], on any device: a first decode waits for it.
+//! Measurement of a device: the speed of convolutions per type and memory order, their memory, and
+//! the memory's bandwidth. It takes at most about [`MOST`], on any device: a first decode waits for
+//! it.
 
 mod bench;
-mod course;
+mod measurement;
 
 use std::time::Duration;
 
@@ -12,13 +13,14 @@ use tilewright_plan::{Dtype, Layout};
 
 use crate::Result;
 use bench::OnDevice;
-use course::{Course, Sizes};
+use measurement::{Measurement, Sizes};
 
-/// About the longest time of a measurement; its preparation and a piece of work that takes too long come on top.
+/// About the longest time of a measurement; its preparation and a piece of work that takes too long
+/// come on top.
 pub const MOST: Duration = Duration::from_millis(2600);
 
-/// The last two convolutions take some hundredths of a second on a CPU and more memory than caches hold, as a decoder's
-/// do.
+/// The last two convolutions take some hundredths of a second on a CPU and more memory than caches
+/// hold, as a decoder's do.
 const CPU: Sizes = Sizes {
     convolutions: [(16, &[16]), (64, &[20]), (128, &[160, 80, 40]), (512, &[64, 32, 16])],
     winograd: [(128, &[256, 128, 64]), (512, &[64, 32])],
@@ -42,22 +44,25 @@ const ATTENTION_WIDTH: i64 = 512;
 /// The types that a convolution is tried in.
 const TRIED: [Dtype; 3] = [Dtype::F32, Dtype::Bf16, Dtype::F16];
 
-/// Convolutions in f32 of one sample of up to so many values take libtorch's own path on a CPU, which holds nine copies of the
-/// input (pytorch v2.11.0, aten/src/ATen/native/Convolution.cpp, `ConvParams::use_mkldnn`).
+/// The largest sample, in values, whose convolution in f32 takes libtorch's own path on a CPU,
+/// which holds nine copies of the input (pytorch v2.11.0, aten/src/ATen/native/Convolution.cpp,
+/// `ConvParams::use_mkldnn`).
 const CPU_SMALL: u64 = 20480;
 
-/// What a 3×3 convolution holds besides its input and output.
+/// The memory of a 3×3 convolution besides its input and output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scratch {
-    /// Copies of the input: 1 where it is put into another memory order first, 9 where it is laid out tap by tap.
+    /// Copies of the input: 1 if it is put into another memory order first, 9 if it is laid out tap
+    /// by tap.
     pub inputs: f64,
-    /// Copies of the weights, made anew in every call.
+    /// Copies of the weights, made in every call.
     pub weights: f64,
-    /// Up to so many input values there are nine copies of the input instead.
+    /// The input size in values up to which there are nine copies of the input instead.
     pub small: u64,
 }
 
-/// How long convolutions take per pixel, in seconds: so much per product of two channels, and so much per channel that is read or written.
+/// The time of convolutions per pixel, in seconds: per product of two channels, and per channel
+/// that is read or written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rate {
     /// Per pair of an input and an output channel.
@@ -77,7 +82,7 @@ impl Rate {
         Self { per_product: self.per_product * times, per_value: self.per_value * times }
     }
 
-    /// From what one pixel and tap takes with so many channels in and out, fewer first.
+    /// A rate through the times of one pixel and tap at two numbers of channels, fewer first.
     fn through([(fewer, quick), (more, slow)]: [(f64, f64); 2]) -> Self {
         // quick = a · fewer² + b · 2 · fewer, slow likewise.
         let per_product = (slow / more - quick / fewer) / (more - fewer);
@@ -101,22 +106,23 @@ pub struct Speed {
     pub flops_per_second: f64,
     /// libtorch's convolutions.
     pub plain: Rate,
-    /// 3×3 convolutions with norm and activation by [`crate::winograd`], per pixel and each of its 4 or 2¼ products, where these are used.
+    /// 3×3 convolutions with norm and activation by [`crate::winograd`], per pixel and each of its
+    /// 4 or 2¼ products, if these are used.
     pub winograd: Option<Rate>,
     /// The middle attention's operations per second.
     pub attention_flops_per_second: f64,
-    /// What convolutions hold meanwhile.
+    /// The memory of convolutions besides input and output.
     pub scratch: Scratch,
 }
 
-/// What was measured of a device.
+/// The measurements of a device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Per type and memory order; types that the device can't run are missing.
     pub speeds: Vec<Speed>,
     /// Bytes read and written per second by an elementwise operation.
     pub bytes_per_second: f64,
-    /// True if there was too little time to measure f32 as it should be: the device was busy, or is slow.
+    /// True if there was too little time to measure f32 properly: the device was busy, or is slow.
     #[serde(default)]
     pub hurried: bool,
 }
@@ -127,8 +133,8 @@ impl Measured {
         self.speeds.iter().filter(|speed| speed.dtype == dtype).map(|speed| speed.flops_per_second).reduce(f64::max)
     }
 
-    /// The types no slower than f32 (to within 3 %, the probe's noise), fastest first. After a hurried measurement, f32
-    /// and those that are clearly faster: a narrow type costs precision.
+    /// The types no slower than f32 (to within 3 %, the probe's noise), fastest first. After a
+    /// hurried measurement, f32 and those that are clearly faster: a narrow type costs precision.
     pub fn fast_dtypes(&self) -> Vec<Dtype> {
         let single = self.best(Dtype::F32).unwrap_or(0.0);
         let least = if self.hurried { 1.25 } else { 0.97 };
@@ -149,20 +155,21 @@ pub fn synchronize(device: Device) {
     }
 }
 
-/// Measures a device, within about [`MOST`]. Without [`crate::memory::install`] before, nothing is seen of the memory
-/// held on a CPU.
+/// Measures a device, within about [`MOST`]. Without [`crate::memory::install`] before, memory held
+/// on a CPU is not seen.
 ///
 /// # Errors
-/// Where not even f32 runs.
+/// Not even f32 runs.
 pub fn measure(device: Device) -> Result<Measured> {
     let _no_grad = tch::no_grad_guard();
     let sizes = if device == Device::Cpu { &CPU } else { &GPU };
     // The time to wake the device and its libraries says nothing about its speed.
-    let mut bench = OnDevice::awake(device)?;
-    Course::new(&mut bench, sizes).run(MOST)
+    let mut bench = OnDevice::wake(device)?;
+    Measurement::new(&mut bench, sizes).run(MOST)
 }
 
-/// What a convolution holds whatever its size: on a CPU oneDNN gives each thread a page, as measured with 2.11.
+/// The memory of a convolution that does not depend on its size: on a CPU oneDNN gives each thread
+/// a page, as measured with 2.11.
 pub fn convolution_bytes() -> f64 {
     4096.0 * f64::from(tch::get_num_threads().max(1) + 2)
 }

@@ -1,4 +1,5 @@
-//! Small steps between bytes and tensors that tch leaves to raw pointers, and conversions of dtype and memory order.
+//! Conversions between bytes and tensors, which tch leaves to raw pointers, and of dtype and memory
+//! order.
 
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::{Dtype, Layout};
@@ -8,7 +9,7 @@ use crate::{Error, Result};
 /// tch's name of a type that tensors can be computed in.
 ///
 /// # Errors
-/// For the quantized types, which no tensor is computed in.
+/// A quantized type, which no tensor is computed in.
 pub fn kind(dtype: Dtype) -> Result<Kind> {
     match dtype {
         Dtype::F32 => Ok(Kind::Float),
@@ -21,7 +22,7 @@ pub fn kind(dtype: Dtype) -> Result<Kind> {
 /// A tensor of `kind` on `device` from `bytes` stored as `stored`, copied once.
 ///
 /// # Errors
-/// Where `bytes` is not as long as `shape` and `stored` say, or memory is out.
+/// `bytes` is not as long as `shape` and `stored` say, or memory is out.
 pub fn from_bytes(bytes: &[u8], shape: &[i64], stored: Kind, kind: Kind, device: Device) -> Result<Tensor> {
     let elements: usize = shape.iter().map(|&extent| extent as usize).product();
     let size = stored.elt_size_in_bytes();
@@ -32,21 +33,21 @@ pub fn from_bytes(bytes: &[u8], shape: &[i64], stored: Kind, kind: Kind, device:
         return Ok(Tensor::f_from_data_size(bytes, shape, stored)?.f_to_device(device)?.f_to_kind(kind)?);
     }
     let strides: Vec<i64> = (0..shape.len()).map(|axis| shape[axis + 1..].iter().product()).collect();
-    // SAFETY: `bytes` holds exactly `shape` elements, is aligned for them, and outlives the tensor, which is only read: the
-    // conversion below makes a new one because kind or device differ.
+    // SAFETY: `bytes` holds exactly `shape` elements, is aligned for them, and outlives the tensor,
+    // which is only read: the conversion below makes a new one because kind or device differ.
     let borrowed = unsafe { Tensor::f_from_blob(bytes.as_ptr(), shape, &strides, stored, Device::Cpu)? };
     Ok(borrowed.f_to_device(device)?.f_to_kind(kind)?)
 }
 
-/// The same values with the memory order [N, H, W, C]; copies only where the order differs.
+/// The same values with the memory order [N, H, W, C]; copies only if the order differs.
 ///
 /// # Errors
-/// Where the tensor has no four dimensions, or memory is out.
+/// The tensor has not four dimensions, or memory is out.
 pub fn channels_last(tensor: &Tensor) -> Result<Tensor> {
     Ok(tensor.f_permute([0, 2, 3, 1])?.f_contiguous()?.f_permute([0, 3, 1, 2])?)
 }
 
-/// The same values with the memory order of `layout`; copies only where the order differs.
+/// The same values with the memory order of `layout`; copies only if the order differs.
 ///
 /// # Errors
 /// As [`channels_last`].
@@ -57,10 +58,10 @@ pub fn to_layout(tensor: &Tensor, layout: Layout) -> Result<Tensor> {
     }
 }
 
-/// How many values are NaN or infinite. One pass without temporaries where all are finite.
+/// The number of values that are NaN or infinite. One pass without temporaries if all are finite.
 ///
 /// # Errors
-/// Where memory is out.
+/// Memory is out.
 pub fn non_finite(tensor: &Tensor) -> Result<u64> {
     if tensor.numel() == 0 {
         return Ok(0);
@@ -74,7 +75,7 @@ pub fn non_finite(tensor: &Tensor) -> Result<u64> {
     Ok(tensor.numel() as u64 - finite as u64)
 }
 
-/// How many processor threads one operation may use.
+/// Sets the number of processor threads that one operation may use.
 pub fn set_threads(threads: u16) {
     tch::set_num_threads(i32::from(threads));
 }

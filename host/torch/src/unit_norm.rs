@@ -1,14 +1,16 @@
-//! The norm of WAN's autoencoders, with SiLU after it, in one pass over f32 channels-last values on the CPU.
+//! The norm of WAN's autoencoders, with SiLU after it, in one pass over f32 channels-last values on
+//! the CPU.
 
 use tch::{Device, Kind, Tensor};
 
 use crate::{Error, Result, ffi};
 
-/// Scales the channels of each pixel to length √C and by `gamma` (diffusers' `WanRMS_norm`), then applies SiLU where asked. `input` and `output` are
-/// `[N, C, H, W]` of one shape, f32, channels-last without gaps, and may be one tensor; `gamma` holds C values.
+/// Scales the channels of each pixel to length √C and by `gamma` (diffusers' `WanRMS_norm`), then
+/// applies SiLU if `silu` is set. `input` and `output` are `[N, C, H, W]` of one shape, f32,
+/// channels-last without gaps, and may be one tensor; `gamma` holds C values.
 ///
 /// # Errors
-/// Where a tensor has another shape, type or order.
+/// A tensor has another shape, type or order.
 pub fn unit_norm(input: &Tensor, gamma: &Tensor, silu: bool, output: &Tensor) -> Result<()> {
     let (batch, channels, height, width) = input.size4()?;
     let fits = |tensor: &Tensor| -> Result<bool> {
@@ -33,8 +35,9 @@ pub fn unit_norm(input: &Tensor, gamma: &Tensor, silu: bool, output: &Tensor) ->
         gamma: gamma.data_ptr().cast(),
         output: output.data_ptr().cast(),
     };
-    // SAFETY: every address is of as many contiguous f32 as the shapes checked above say, and lives through the call; the shim reads each
-    // pixel before it writes it, so that input and output may be the same.
+    // SAFETY: every address is of as many contiguous f32 as the shapes checked above say, and lives
+    // through the call; the shim reads each pixel before it writes it, so that input and output may
+    // be the same.
     unsafe { ffi::tw_unit_norm(&raw) };
     Ok(())
 }

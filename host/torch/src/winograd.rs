@@ -1,7 +1,8 @@
-//! 3×3 convolutions of f32 pictures on the CPU by Winograd's minimal filtering: 4 products per pixel and pair of channels where the
-//! definition takes 9, and 2¼ after an upsampling by repetition. Group norm and SiLU before, a sum and the next norm's sums after are
-//! done on the way, so that only input and output travel through memory. A causal 3×3×3 convolution is that of three frames, summed.
-//! The arithmetic stands in `shim/winograd.cpp`.
+//! 3×3 convolutions of f32 pictures on the CPU by Winograd's minimal filtering: 4 products per
+//! pixel and pair of channels instead of 9, and 2¼ after an upsampling by repetition. Group norm
+//! and SiLU before, a sum and the next norm's sums after are fused, so that only input and output
+//! travel through memory. A causal 3×3×3 convolution is that of three frames, summed. The
+//! arithmetic is in `shim/winograd.cpp`.
 
 use std::ops::Range;
 
@@ -12,20 +13,20 @@ use crate::{Error, Result, ffi};
 /// Pixels along the side of a block that one thread computes at once.
 pub const BLOCK: u32 = 16;
 
-/// Whether it runs on this processor; where not, libtorch's own convolutions do the work.
+/// True if it runs on this processor; libtorch's own convolutions are used otherwise.
 pub fn available() -> bool {
     ffi::tw_winograd_available() != 0
 }
 
-/// Frames that a causal convolution looks at.
+/// Frames that a causal convolution reads.
 pub const TAPS: usize = ffi::TAPS;
 
-/// Bytes of scratch that a convolution of so many input channels holds, all threads together.
+/// Bytes of scratch that a convolution of `into` input channels holds, all threads together.
 pub fn scratch_bytes(into: i64, upsample: bool) -> i64 {
     ffi::tw_winograd_scratch(into, 1, upsample.into())
 }
 
-/// The same of a causal convolution over three frames.
+/// The scratch of a causal convolution over three frames.
 pub fn causal_scratch_bytes(into: i64) -> i64 {
     ffi::tw_winograd_scratch(into, TAPS as i32, 0)
 }
@@ -35,7 +36,7 @@ pub fn causal_scratch_bytes(into: i64) -> i64 {
 pub struct Rows<'a> {
     /// The rows that are there.
     pub tensor: &'a Tensor,
-    /// Which row of the whole picture comes first.
+    /// The index of the first row in the whole picture.
     pub first: i64,
     /// Rows of the whole picture; beyond it are zeros.
     pub height: i64,
@@ -64,12 +65,12 @@ pub struct Sums {
     pub values: Vec<f64>,
     /// Channels.
     pub channels: usize,
-    /// Pixels that were added up, per sample.
+    /// Pixels in the sums, per sample.
     pub pixels: f64,
 }
 
 impl Sums {
-    /// Nothing added up yet.
+    /// Empty sums.
     pub fn new(batch: i64, channels: i64) -> Self {
         Self { values: vec![0.0; (2 * batch * channels) as usize], channels: channels as usize, pixels: 0.0 }
     }
@@ -86,8 +87,9 @@ pub struct Winograd {
     upsample: bool,
 }
 
-/// What a tensor has to be before its address goes to C++: f32 in host memory, [N, C, H, W] with this shape in channels-last order, without
-/// gaps within a sample. The distance from sample to sample, in values.
+/// Checks a tensor before its address goes to C++: f32 in host memory, [N, C, H, W] with this shape
+/// in channels-last order, without gaps within a sample. Returns the distance from sample to
+/// sample, in values.
 fn stride(what: &str, tensor: &Tensor, [batch, channels, height, width]: [i64; 4]) -> Result<i64> {
     let strides = tensor.stride();
     let along = |axis: usize, expected: i64| tensor.size()[axis] == 1 || strides[axis] == expected;
@@ -109,25 +111,27 @@ fn stride(what: &str, tensor: &Tensor, [batch, channels, height, width]: [i64; 4
 }
 
 impl Winograd {
-    /// Lays out weights `[out, into, 3, 3]` and a bias of `out` values, f32 on the CPU. With `upsample` the input is doubled in height and width by repeating
-    /// pixels before it is convolved.
+    /// Lays out weights `[out, into, 3, 3]` and a bias of `out` values, f32 on the CPU. With
+    /// `upsample` the input is doubled in height and width by repeating pixels before it is
+    /// convolved.
     ///
     /// # Errors
-    /// Where the shapes are others, or memory is out.
+    /// The shapes are others, or memory is out.
     pub fn new(weight: &Tensor, bias: &Tensor, upsample: bool) -> Result<Self> {
-        Self::laid_out(&weight.f_unsqueeze(2)?, bias, 1, upsample)
+        Self::lay_out(&weight.f_unsqueeze(2)?, bias, 1, upsample)
     }
 
-    /// Lays out weights `[out, into, 3, 3, 3]` over frames, rows and columns and a bias of `out` values, f32 on the CPU: each frame of the output is made
-    /// of the frame at its place and the two before.
+    /// Lays out weights `[out, into, 3, 3, 3]` over frames, rows and columns and a bias of `out`
+    /// values, f32 on the CPU: each frame of the output depends on the same frame of the input and
+    /// the two before.
     ///
     /// # Errors
-    /// Where the shapes are others, or memory is out.
+    /// The shapes are others, or memory is out.
     pub fn causal(weight: &Tensor, bias: &Tensor) -> Result<Self> {
-        Self::laid_out(weight, bias, TAPS, false)
+        Self::lay_out(weight, bias, TAPS, false)
     }
 
-    fn laid_out(weight: &Tensor, bias: &Tensor, taps: usize, upsample: bool) -> Result<Self> {
+    fn lay_out(weight: &Tensor, bias: &Tensor, taps: usize, upsample: bool) -> Result<Self> {
         let (out, into, ..) = weight.size5()?;
         let square = weight.size()[2..] == [taps as i64, 3, 3];
         if !square || bias.size() != [out] || weight.device() != Device::Cpu || out == 0 || into == 0 {
@@ -141,7 +145,8 @@ impl Winograd {
         let frames = taps as i32;
         let values = ffi::tw_winograd_values(into, out, frames, upsample.into());
         let laid_out = Tensor::f_empty([values], (Kind::Float, Device::Cpu))?;
-        // SAFETY: `weight` holds out · into · taps · 9 contiguous f32 and `laid_out` as many as the shim asked for.
+        // SAFETY: `weight` holds out · into · taps · 9 contiguous f32 and `laid_out` as many as the
+        // shim asked for.
         unsafe {
             let (from, to) = (weight.data_ptr().cast(), laid_out.data_ptr().cast());
             ffi::tw_winograd_weights(from, into, out, frames, upsample.into(), to);
@@ -154,17 +159,18 @@ impl Winograd {
         self.out
     }
 
-    /// Whether the input is doubled in height and width first.
+    /// True if the input is doubled in height and width first.
     pub fn upsamples(&self) -> bool {
         self.upsample
     }
 
-    /// Computes rows `rows` of the output. `input` has to hold the rows that they depend on: one more on either side, of the input's own
-    /// rows where it is upsampled. `add` and `output` are [N, out, rows, width]; `add` may be `output` itself, which then grows by the result.
-    /// `sums` counts the output's pixels.
+    /// Computes rows `rows` of the output. `input` has to hold the rows that they depend on: one
+    /// more on either side, of the input's own rows if it is upsampled. `add` and `output` are [N,
+    /// out, rows, width]; `add` may be `output` itself, which then grows by the result. `sums`
+    /// counts the output's pixels.
     ///
     /// # Errors
-    /// Where a tensor has another shape, type or order, or memory is out.
+    /// A tensor has another shape, type or order, or memory is out.
     pub fn convolve(
         &self,
         input: Rows<'_>,
@@ -177,11 +183,11 @@ impl Winograd {
         self.convolve_frames(&[input], before, rows, add, output, sums)
     }
 
-    /// The same over frames of one shape, oldest first, as many as the weights are for; those that are not there, at the beginning of a clip, count as
-    /// zeros and take no time.
+    /// Convolves frames of one shape, oldest first, as many as the weights are for; missing ones,
+    /// at the beginning of a clip, count as zeros and take no time.
     ///
     /// # Errors
-    /// As [`Self::convolve`], and where the frames differ in shape or are more than the weights are for.
+    /// As [`Self::convolve`]; the frames differ in shape or are more than the weights are for.
     pub fn convolve_frames(
         &self,
         frames: &[Rows<'_>],
@@ -252,8 +258,9 @@ impl Winograd {
             output_stride: strided("output", output)?,
             sums: sums.as_mut().map_or(std::ptr::null_mut(), |sums| sums.values.as_mut_ptr()),
         };
-        // SAFETY: every address is of as many values as the shapes checked above say, and lives through the call; what is written to,
-        // output and sums, is borrowed by nobody else but through `add`, which each value is read from before it is written.
+        // SAFETY: every address is of as many values as the shapes checked above say, and lives
+        // through the call; what is written to, output and sums, is borrowed by nobody else but
+        // through `add`, which each value is read from before it is written.
         ffi::call(|error, length| unsafe { ffi::tw_winograd_convolve(&raw, error, length) })?;
         if let Some(sums) = sums {
             sums.pixels += ((rows.end - rows.start) * width * scale) as f64;

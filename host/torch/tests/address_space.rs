@@ -1,4 +1,5 @@
-//! Where address space is short (`ulimit -v`), the pool makes do with less, and what doesn't fit is an error.
+//! In a short address space (`ulimit -v`), the pool makes do with less, and a request that doesn't
+//! fit is an error.
 
 use std::{env, process::Command};
 

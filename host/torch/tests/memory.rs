@@ -1,4 +1,5 @@
-//! The pool behind libtorch's tensors. One test, since the pool, its limit and the resident memory belong to the process.
+//! The pool behind libtorch's tensors. One test, since the pool, its limit and the resident memory
+//! belong to the process.
 
 use std::fs;
 
@@ -21,11 +22,12 @@ fn refused(bytes: i64) -> Option<Error> {
 /// Resident bytes of this process.
 fn resident() -> u64 {
     let statm = fs::read_to_string("/proc/self/statm").unwrap();
-    // Kernels with larger pages would make the figure too small, and the differences asserted below with it.
+    // Kernels with larger pages would make the figure too small, and the differences asserted below
+    // with it.
     statm.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// What layers of a decoder hold: input, output and scratch, growing stage by stage.
+/// Blocks of a decoder's layers: input, output and scratch, growing stage by stage.
 fn decode(scale: f64) {
     let mut hidden = tensor(MIB);
     for stage in [0.5, 1.0, 2.0, 4.0, 8.0] {
@@ -85,7 +87,8 @@ fn tensors_live_in_the_pool() {
     assert!(less >= 256 << 20, "{less}");
     assert!(after >= 250 << 20, "{after} bytes fewer are resident, {less} fewer held");
 
-    // The limit counts from what is in use, what is cached goes back first, and after a refusal all goes on.
+    // The limit counts from what is in use, what is cached goes back first, and after a refusal all
+    // goes on.
     let weights = tensor(16 * MIB);
     drop(tensor(128 * MIB));
     let most = memory().in_use + (64 << 20);

@@ -8,7 +8,7 @@ use tilewright_torch::{
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 
-/// A convolution and what it should give.
+/// A convolution and its expected result.
 struct Case {
     input: Tensor,
     conv: Winograd,
@@ -80,7 +80,7 @@ fn it_agrees_with_the_definition_and_counts_its_output() {
             let counted = Tensor::from_slice(&sums.values).view([batch, 2, out]);
             let per_pixel = largest(&(counted.select(1, 0) - added)).max(largest(&(counted.select(1, 1) - squared)));
             assert!(per_pixel / ((height * width) as f64) < 1e-4, "{shape:?} {upsample}: {per_pixel}");
-            // The addend may be where the result goes.
+            // The addend may be the output itself.
             conv.convolve(all, Some(&affine), 0..height, Some(&beside), Some(&beside), None).unwrap();
             assert_eq!(largest(&(&beside - &output)), 0.0);
         }
@@ -162,7 +162,7 @@ fn three_frames_make_a_causal_convolution() {
             (0..3).map(|_| channels_last(&Tensor::randn([1, into, height, width], FLOAT)).unwrap()).collect();
         for there in 1..=3 {
             let frames = &frames[3 - there..];
-            // [1, C, T, H, W], zeros for the frames that are not there.
+            // [1, C, T, H, W], with zeros for missing frames.
             let clip =
                 Tensor::stack(frames, 2).to_kind(Kind::Double).constant_pad_nd([0, 0, 0, 0, 3 - there as i64, 0]);
             let expected = clip.conv3d(

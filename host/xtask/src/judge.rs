@@ -1,14 +1,14 @@
-//! `cargo xtask judge`: other people's programs judge a running `tilewright serve`, each a server of its own. What they
-//! are and what they look at is in `tests/service/README.md`.
+//! `cargo xtask judge`: third-party programs test a running `tilewright serve`, each a server of
+//! its own. `tests/service/README.md` describes them.
 //!
 //! ```text
-//! target/judge/<name>/   the server's configuration, data and log, and what the judge leaves; emptied before
+//! target/judge/<name>/   a server's configuration, data and log; emptied before each run
 //! target/judge/cache     what the program keeps of policies and of this machine, for all of them
 //! ```
 
 mod client;
-mod listening;
-mod needs;
+mod requirements;
+mod server_process;
 mod verdicts;
 
 use std::{
@@ -20,7 +20,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 
-use self::needs::Needs;
+use self::requirements::Requirements;
 use crate::{project::Project, tools};
 
 #[derive(Args)]
@@ -31,12 +31,12 @@ pub struct Arguments {
     /// Judge this program instead of building one
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
-    /// How many examples of each operation and phase the judge of the API sends
+    /// The number of examples of each operation and phase that the judge of the API sends
     #[arg(long, value_name = "N", default_value_t = 15)]
     max_examples: u32,
 }
 
-/// What looks at a service from outside.
+/// A third-party program that tests a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Judge {
     /// openapi-spec-validator: whether the API's description is OpenAPI
@@ -63,11 +63,11 @@ impl Judge {
     }
 }
 
-/// What a judge came to.
+/// The result of a judge.
 enum Verdict {
     Passed,
     Found(String),
-    /// What it needs can't be had: nothing is known of what it judges.
+    /// A requirement is missing: nothing is known of its subject.
     LeftOut(String),
 }
 
@@ -81,20 +81,20 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The judges that were asked for, with all that they need.
-pub struct Panel<'a> {
+/// The requested judges, with all their requirements.
+pub struct Judges<'a> {
     project: &'a Project,
     judges: Vec<Judge>,
-    needs: Needs,
-    /// The one that isn't to be built.
+    needs: Requirements,
+    /// The program to test, if it isn't to be built.
     program: Option<PathBuf>,
     max_examples: u32,
-    /// Two at once would empty each other's folders.
+    /// Two runs at once would empty each other's folders.
     _lock: File,
 }
 
-impl<'a> Panel<'a> {
-    /// Brings what the judges need; fails where a judge that was named can't have it.
+impl<'a> Judges<'a> {
+    /// Fetches the requirements of the judges; fails if a judge that was named can't have its own.
     pub fn bring(project: &'a Project, arguments: Arguments) -> Result<Self> {
         let Arguments { which, program, max_examples } = arguments;
         let program = program.map(|path| fs::canonicalize(&path).with_context(|| format!("{}", path.display())));
@@ -102,7 +102,7 @@ impl<'a> Panel<'a> {
         let is_named = !which.is_empty();
         let judges = if is_named { which } else { Judge::value_variants().to_vec() };
         let lock = lock(project)?;
-        let needs = Needs::bring(project, &judges)?;
+        let needs = Requirements::bring(project, &judges)?;
         for &judge in &judges {
             match needs.missing(judge) {
                 Some(why) if is_named => bail!("{}: {why}", judge.name()),
@@ -113,24 +113,24 @@ impl<'a> Panel<'a> {
         Ok(Self { project, judges, needs, program, max_examples, _lock: lock })
     }
 
-    /// Whether there is something to judge already.
+    /// True if the program to test exists already.
     pub fn has_program(&self) -> bool {
         self.program.is_some()
     }
 
-    /// Lets each judge judge, and tells what it came to; fails where one found something.
+    /// Runs each judge and prints its result; fails if one found a fault.
     pub fn judge(&self) -> Result<()> {
         let mut verdicts = Vec::new();
         for &judge in &self.judges {
             let why = self.needs.missing(judge);
             verdicts.push((judge, why.map_or_else(|| self.verdict(judge), |why| Verdict::LeftOut(why.to_owned()))));
         }
-        summed_up(&verdicts)
+        summarize(&verdicts)
     }
 
     fn verdict(&self, judge: Judge) -> Verdict {
         tools::say(&format!("judging: {}", judge.name()));
-        let verdict = match self.judged(judge) {
+        let verdict = match self.run_judge(judge) {
             Ok(()) => Verdict::Passed,
             Err(error) => Verdict::Found(format!("{error:#} (more above and in {})", self.place(judge).display())),
         };
@@ -138,8 +138,8 @@ impl<'a> Panel<'a> {
         verdict
     }
 
-    /// Fails with what was found.
-    fn judged(&self, judge: Judge) -> Result<()> {
+    /// Runs one judge; fails with its findings.
+    fn run_judge(&self, judge: Judge) -> Result<()> {
         let place = self.place(judge);
         if place.exists() {
             fs::remove_dir_all(&place).with_context(|| format!("{}", place.display()))?;
@@ -164,7 +164,7 @@ fn places(project: &Project) -> PathBuf {
     project.target().join("judge")
 }
 
-/// Sees to it that nobody else judges in this checkout.
+/// Locks the judges of this checkout.
 fn lock(project: &Project) -> Result<File> {
     let path = places(project).join("lock");
     fs::create_dir_all(places(project))?;
@@ -175,8 +175,8 @@ fn lock(project: &Project) -> Result<File> {
     Ok(file)
 }
 
-/// A line for each judge. What was left out is no pass, and is told last, where it is seen.
-fn summed_up(verdicts: &[(Judge, Verdict)]) -> Result<()> {
+/// A line for each judge. A skipped judge has not passed; it comes last, where it is seen.
+fn summarize(verdicts: &[(Judge, Verdict)]) -> Result<()> {
     println!();
     for (judge, verdict) in verdicts {
         println!("{:11} {verdict}", judge.name());
@@ -203,8 +203,8 @@ mod tests {
     #[test]
     fn only_what_was_found_fails() {
         let left_out = || (Judge::Traces, Verdict::LeftOut("no pip".into()));
-        assert!(summed_up(&[(Judge::Api, Verdict::Passed), left_out()]).is_ok());
-        let found = summed_up(&[(Judge::Metrics, Verdict::Found("no help".into())), left_out()]);
+        assert!(summarize(&[(Judge::Api, Verdict::Passed), left_out()]).is_ok());
+        let found = summarize(&[(Judge::Metrics, Verdict::Found("no help".into())), left_out()]);
         assert_eq!(found.unwrap_err().to_string(), "not as it should be: metrics");
     }
 }

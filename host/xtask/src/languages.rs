@@ -1,18 +1,18 @@
-//! The tool-chains of the languages that policies can be written in beside Rust, for the tests of their templates:
+//! The tool-chains of the policy languages beside Rust, for the tests of their templates:
 //!
 //! ```text
 //! .tools/python   componentize-py and zig, as pip unpacks them
 //! .tools/js       componentize-qjs under node_modules
 //! ```
 //!
-//! The tests of a language that can't be had are left out, and that is told.
+//! The tests of a language without its tool-chain are skipped with a message.
 
 use std::{env, fs, fs::File, path::Path, process::Command};
 
 use anyhow::{Context, Result};
 
 use crate::{
-    fetched::{fetch, pip},
+    downloads::{fetch, pip},
     project::Project,
     tools,
 };
@@ -20,17 +20,17 @@ use crate::{
 /// The C compiler: needs no root, and is the same everywhere.
 const ZIG: &str = "ziglang==0.17.1";
 
-/// The variables that leave a language out.
+/// The variables that skip a language.
 const C: &str = "TILEWRIGHT_WITHOUT_C";
 const PYTHON: &str = "TILEWRIGHT_WITHOUT_PYTHON";
 const JS: &str = "TILEWRIGHT_WITHOUT_JS";
 
-/// Where the templates say what they are built with.
+/// The file in which the templates pin their tools.
 const REQUIREMENTS: &str = "host/kit/templates/python/requirements.txt";
 const PACKAGE: &str = "host/kit/templates/js/package.json";
 
-/// Brings the tool-chains that aren't left out by TILEWRIGHT_WITHOUT_C, TILEWRIGHT_WITHOUT_PYTHON and TILEWRIGHT_WITHOUT_JS. Gives the
-/// variables that leave out what can't be had here.
+/// Fetches the tool-chains that TILEWRIGHT_WITHOUT_C, TILEWRIGHT_WITHOUT_PYTHON and
+/// TILEWRIGHT_WITHOUT_JS don't skip. Returns the variables of those that aren't available here.
 pub fn prepare(project: &Project) -> Result<Vec<&'static str>> {
     let lock = project.lock()?;
     let wheels = [
@@ -80,7 +80,7 @@ fn npm(folder: &Path, lock: &File, package: &str) -> Result<()> {
     tools::run(npm.stdin(lock.try_clone()?)).context("npm says why above")
 }
 
-/// `componentize-qjs@1.2.3` out of the template's manifest.
+/// `componentize-qjs@1.2.3` from the template's manifest.
 fn npm_package(manifest: &str) -> Result<String> {
     const NAME: &str = "componentize-qjs";
     let line = manifest.lines().find(|line| line.contains(NAME));

@@ -1,9 +1,9 @@
-//! libtorch where the build and the program look for it:
+//! libtorch in the folders that the build and the program expect:
 //!
 //! ```text
 //! .libtorch/<flavour>/torch/{include,lib}   unpacked, complete or not there at all
 //! .libtorch/run  → <flavour>                what the program runs with
-//! .libtorch/link/{include,lib}              what everything is linked against, the same for every flavour
+//! .libtorch/link/{include,lib}              linked against, the same for every flavour
 //! ```
 
 use std::{
@@ -22,13 +22,14 @@ use crate::{
     wheels::{self, Index},
 };
 
-/// tch 0.24 goes with it.
+/// The version that tch 0.24 is built for.
 pub const VERSION: &str = "2.11.0";
 
-/// Written last into an unpacked folder, with the size and path of each library: without it the folder is not taken for whole.
+/// The marker file, written last into an unpacked folder, with the size and path of each library. A
+/// folder without it is incomplete.
 const WHOLE: &str = "unpacked-whole";
 
-/// Where wheels are kept until they are unpacked.
+/// The folder of wheels that are not unpacked yet.
 const WHEELS: &str = "wheels";
 
 /// Libraries that are linked against.
@@ -45,7 +46,7 @@ pub enum Flavour {
     Rocm,
 }
 
-/// Where a libtorch comes from.
+/// The source of a libtorch.
 pub enum Source {
     /// Python wheels.
     Wheels(Flavour, Option<String>),
@@ -65,7 +66,7 @@ impl Flavour {
     }
 }
 
-/// Brings the wanted libtorch, or the one that is set up, or the CPU's where there is none.
+/// Sets up the requested libtorch, or the one that is set up already, or else the CPU's.
 pub fn prepare(project: &Project, lock: &File, source: Option<Source>) -> Result<()> {
     let home = project.libtorch();
     clear_leftovers(&home)?;
@@ -92,7 +93,7 @@ fn is_whole(folder: &Path) -> bool {
     folder.join("torch/lib").join(LINKED[0]).is_file() && listing.lines().all(is_as_listed)
 }
 
-/// Marks a folder as whole. The marker is on the disk before the folder gets its name.
+/// Marks a folder as complete. The marker is on the disk before the folder gets its name.
 fn mark_whole(folder: &Path) -> Result<()> {
     let mut listing = Vec::new();
     list_libraries(folder, Path::new(""), &mut listing)?;
@@ -116,7 +117,8 @@ fn list_libraries(folder: &Path, below: &Path, listing: &mut Vec<String>) -> Res
     Ok(())
 }
 
-/// What interrupted set-ups left; no other runs now. Wheels stay: pip goes on with those whose hash is right.
+/// Removes leftovers of interrupted set-ups; no other set-up runs now. Wheels stay: pip reuses
+/// those with the right hash.
 fn clear_leftovers(home: &Path) -> Result<()> {
     for entry in fs::read_dir(home)?.flatten() {
         if !entry.file_name().to_string_lossy().starts_with("unfinished-") {
@@ -177,13 +179,13 @@ fn installed() -> Result<PathBuf> {
     found.map(PathBuf::from).context("python3 has no PyTorch: install torch 2.11, or leave --pytorch out")
 }
 
-/// Points at a libtorch of the user's.
+/// Sets up a libtorch of the user's.
 fn adopt(home: &Path, folder: &Path) -> Result<String> {
     let folder = fs::canonicalize(folder).with_context(|| format!("{}", folder.display()))?;
     check(&folder)?;
     let place = home.join("own");
     fs::create_dir_all(&place)?;
-    // Not whole while it is changed.
+    // Incomplete while it is changed.
     let _ = fs::remove_file(place.join(WHOLE));
     tools::link(&folder, &place.join("torch"))?;
     mark_whole(&place)?;
@@ -222,7 +224,8 @@ fn version(folder: &Path) -> Option<String> {
     Some(format!("{}.{}.{}", number("MAJOR ")?, number("MINOR ")?, number("PATCH ")?))
 }
 
-/// Headers and just the libraries that the program is linked against, by way of `run`.
+/// Fills the link folder: headers and just the libraries that the program is linked against,
+/// through `run`.
 fn link_folder(project: &Project) -> Result<()> {
     let link = project.link();
     let lib = link.join("lib");
@@ -231,12 +234,13 @@ fn link_folder(project: &Project) -> Result<()> {
     for library in LINKED {
         tools::link(&Path::new("../../run/torch/lib").join(library), &lib.join(library))?;
     }
-    // The real libtorch.so asks for the GPU libraries; the program loads those itself, where there are any.
+    // The real libtorch.so needs the GPU libraries; the program loads those itself, if there are
+    // any.
     write_if_changed(&lib.join("libtorch.so"), "INPUT(libtorch_cpu.so)\n")?;
     write_if_changed(&link.join("build-version"), VERSION)
 }
 
-/// Leaves the file's time alone where nothing changes, so that cargo rebuilds nothing.
+/// Writes a file only if it changes, so that cargo rebuilds nothing.
 fn write_if_changed(path: &Path, text: &str) -> Result<()> {
     if fs::read_to_string(path).is_ok_and(|now| now == text) {
         return Ok(());
@@ -248,7 +252,7 @@ fn write_if_changed(path: &Path, text: &str) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn laid_out(folder: &Path) {
+    fn lay_out(folder: &Path) {
         fs::create_dir_all(folder.join("torch/lib")).unwrap();
         for library in LINKED {
             fs::write(folder.join("torch/lib").join(library), "library").unwrap();
@@ -259,7 +263,7 @@ mod tests {
     fn only_a_marked_folder_with_libraries_of_full_size_is_whole() {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path();
-        laid_out(folder);
+        lay_out(folder);
         assert!(!is_whole(folder), "no marker yet");
         mark_whole(folder).unwrap();
         assert!(is_whole(folder));
@@ -276,7 +280,7 @@ mod tests {
         for folder in ["tree/torch", "pip/cache", "wheels"] {
             fs::create_dir_all(unfinished.join(folder)).unwrap();
         }
-        laid_out(&home.path().join("cpu"));
+        lay_out(&home.path().join("cpu"));
         clear_leftovers(home.path()).unwrap();
         assert_eq!(fs::read_dir(&unfinished).unwrap().count(), 1);
         assert!(unfinished.join(WHEELS).is_dir() && home.path().join("cpu/torch/lib").is_dir());

@@ -1,13 +1,15 @@
-//! `cargo xtask …`: set-up, build, test, demonstration, judging. Each does the steps before it where they are missing,
-//! can be run again safely, and may be interrupted at any point.
+//! `cargo xtask …`: set-up, build, test, demonstration, judging. Each performs the missing steps
+//! before it, can be run again safely, and may be interrupted at any point.
 
-mod fetched;
+mod downloads;
 mod judge;
 mod languages;
 mod libtorch;
 mod policies;
 mod program;
 mod project;
+#[cfg(test)]
+mod prose;
 mod tools;
 mod wasm;
 mod wheels;
@@ -22,7 +24,7 @@ use crate::{
     project::Project,
 };
 
-/// The bundled picture and clip, and where the records of their decodes go.
+/// The bundled picture and clip, and the file of their decodes' records.
 const PICTURE: [&str; 5] = [
     "examples/latents/astronaut.latent",
     "--vae",
@@ -69,10 +71,11 @@ enum Step {
 
 #[derive(Args, Default)]
 struct Setup {
-    /// Which libtorch to fetch; only decides what devices the program can use, nothing is built anew
+    /// Which libtorch to fetch; only decides what devices the program can use, nothing is built
+    /// anew
     #[arg(long, value_enum)]
     flavour: Option<Flavour>,
-    /// Where the ROCm wheels are: the URL of PyTorch's own wheel index for your ROCm version
+    /// The source of the ROCm wheels: the URL of PyTorch's own wheel index for your ROCm version
     #[arg(long, value_name = "URL")]
     index_url: Option<String>,
     /// Use this unpacked libtorch 2.11 instead of fetching one
@@ -137,8 +140,8 @@ fn run(step: Step) -> Result<()> {
             if arguments.program.is_none() {
                 setup(&project, None)?;
             }
-            // Before the build: what is asked for and can't be had is told at once.
-            let panel = judge::Panel::bring(&project, arguments)?;
+            // Before the build, so that a missing requirement is reported at once.
+            let panel = judge::Judges::bring(&project, arguments)?;
             if !panel.has_program() {
                 build(&project, &[])?;
             }
@@ -147,7 +150,7 @@ fn run(step: Step) -> Result<()> {
     }
 }
 
-/// Everything that building needs; without a source, whatever is set up already is kept.
+/// Sets up everything that building needs; without a source, an existing libtorch stays.
 fn setup(project: &Project, source: Option<Source>) -> Result<()> {
     let lock = project.lock()?;
     tools::compiler()?;
@@ -162,7 +165,7 @@ fn setup(project: &Project, source: Option<Source>) -> Result<()> {
     policies::compile(project)
 }
 
-/// Whether arguments of `cargo test` say which packages are meant.
+/// True if arguments of `cargo test` name packages.
 fn names_packages(arguments: &[String]) -> bool {
     let mut own = arguments.iter().map(String::as_str).take_while(|argument| *argument != "--");
     own.any(|argument| {
@@ -183,7 +186,8 @@ fn build(project: &Project, arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The main job on the bundled models: a picture once with all memory and once with too little for all of it at once, and a clip.
+/// The main job on the bundled models: a picture with all memory and with too little for a whole
+/// decode, and a clip.
 fn demo(project: &Project) -> Result<()> {
     let program = project.program("debug");
     std::fs::create_dir_all(project.root.join("out"))?;
@@ -217,7 +221,7 @@ fn demo(project: &Project) -> Result<()> {
     Ok(())
 }
 
-/// Where the clip goes: everything plays an MP4, and an animated WebP needs no ffmpeg.
+/// The path of the clip: every player plays an MP4, and an animated WebP needs no ffmpeg.
 fn clip(with_ffmpeg: bool) -> &'static str {
     if with_ffmpeg { "out/shapes.mp4" } else { "out/shapes.webp" }
 }

@@ -1,10 +1,11 @@
-//! The policies that ship: compiled to WebAssembly and laid where the host embeds them from.
+//! The shipped policies: compiled to WebAssembly and copied to the folder that the host embeds them
+//! from.
 
 use std::{ffi::OsString, fs, path::Path};
 
 use anyhow::{Context, Result};
 
-use crate::{project::Project, tools, wasm::Way};
+use crate::{project::Project, tools, wasm::WasmCompiler};
 
 /// Compiles every folder of `policies/` but the SDK.
 pub fn compile(project: &Project) -> Result<()> {
@@ -15,7 +16,7 @@ pub fn compile(project: &Project) -> Result<()> {
         .collect();
     names.sort();
     tools::say(&format!("compiling the policies {}", names.join(", ")));
-    let (mut cargo, modules) = Way::find(project)?.cargo(project);
+    let (mut cargo, modules) = WasmCompiler::find(project)?.cargo(project);
     for name in &names {
         cargo.arg("-p").arg(format!("policy-{name}"));
     }
@@ -28,7 +29,7 @@ pub fn compile(project: &Project) -> Result<()> {
             format!("{} was not built: policies/{name}/Cargo.toml needs crate-type = [\"cdylib\"]", module.display())
         })?;
         let path = place.join(format!("{name}.wasm"));
-        // Left alone where nothing changed, so that cargo embeds nothing anew.
+        // An unchanged file stays, so that cargo rebuilds nothing.
         if fs::read(&path).is_ok_and(|now| now == bytes) {
             continue;
         }
@@ -40,7 +41,7 @@ pub fn compile(project: &Project) -> Result<()> {
     remove_others(&place, &names)
 }
 
-/// Removes modules whose policy is gone: the host would embed them still.
+/// Removes modules of removed policies: the host would still embed them.
 fn remove_others(place: &Path, names: &[String]) -> Result<()> {
     for entry in fs::read_dir(place)?.flatten() {
         let path = entry.path();

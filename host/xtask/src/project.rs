@@ -1,4 +1,4 @@
-//! Where things stand in the checkout.
+//! Paths of the checkout.
 
 use std::{
     env,
@@ -25,22 +25,23 @@ impl Project {
         Ok(Self { root: root.to_owned() })
     }
 
-    /// Holds everything that set-up lays out for libtorch.
+    /// The folder of everything that set-up lays out for libtorch.
     pub fn libtorch(&self) -> PathBuf {
         self.root.join(".libtorch")
     }
 
-    /// What everything is linked against, whatever the flavour; `.cargo/config.toml` names it.
+    /// The folder that everything is linked against, whatever the flavour; `.cargo/config.toml`
+    /// names it.
     pub fn link(&self) -> PathBuf {
         self.libtorch().join("link")
     }
 
-    /// Where compiled policies are embedded from; `.cargo/config.toml` names it.
+    /// The folder that compiled policies are embedded from; `.cargo/config.toml` names it.
     pub fn policies(&self) -> PathBuf {
         self.root.join("target/policies")
     }
 
-    /// Holds what tests and judges use of others.
+    /// The folder of third-party programs for tests and judges.
     pub fn tools(&self) -> PathBuf {
         self.root.join(".tools")
     }
@@ -55,8 +56,9 @@ impl Project {
         self.target().join(profile).join("tilewright")
     }
 
-    /// The cargo that runs this, in the checkout. What it said of this crate is not passed on: a build script that watches such a variable
-    /// would run again whenever a user calls cargo directly, and everything behind it be built anew.
+    /// The cargo that runs this, in the checkout. Its variables about this crate are not passed on:
+    /// a build script that watches one would run again whenever a user calls cargo directly, and
+    /// everything that depends on it be rebuilt.
     pub fn cargo(&self) -> Command {
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
@@ -67,7 +69,8 @@ impl Project {
         command
     }
 
-    /// Waits until no other set-up runs in this checkout; released when dropped, also when this process is killed.
+    /// Waits until no other set-up runs in this checkout; the lock is released when dropped, also
+    /// when this process is killed.
     pub fn lock(&self) -> Result<File> {
         fs::create_dir_all(self.libtorch())?;
         let path = self.libtorch().join("lock");

@@ -1,4 +1,5 @@
-//! The system's programs that set-up needs: found, installed where that is allowed, or asked for in one line.
+//! Programs of the system that set-up needs: found, installed if possible, or asked for in one
+//! line.
 
 use std::{
     env, fs,
@@ -9,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-/// Tells what is done next.
+/// Prints the next step.
 pub fn say(what: &str) {
     println!("→ {what}");
 }
@@ -18,12 +19,12 @@ pub fn say(what: &str) {
 pub fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("{:?} can't be started", command.get_program()))?;
     if !status.success() {
-        bail!("{} failed ({status})", shown(command));
+        bail!("{} failed ({status})", format_command(command));
     }
     Ok(())
 }
 
-/// Runs a command in the foreground and hands on each line that it prints, rather than to show it.
+/// Runs a command in the foreground and hands on each line that it prints, instead of showing it.
 pub fn follow(command: &mut Command, mut line: impl FnMut(&str)) -> Result<()> {
     let started = command.stdout(Stdio::piped()).spawn();
     let mut child = started.with_context(|| format!("{:?} can't be started", command.get_program()))?;
@@ -32,26 +33,26 @@ pub fn follow(command: &mut Command, mut line: impl FnMut(&str)) -> Result<()> {
     }
     let status = child.wait()?;
     if !status.success() {
-        bail!("{} failed ({status})", shown(command));
+        bail!("{} failed ({status})", format_command(command));
     }
     Ok(())
 }
 
-/// Runs a command and gives what it printed; nothing where it fails.
+/// Runs a command and returns its output; none if it fails.
 pub fn ask(command: &mut Command) -> Option<String> {
     let output = command.stderr(Stdio::null()).stdin(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-fn shown(command: &Command) -> String {
+fn format_command(command: &Command) -> String {
     let words = command.get_args().take(4).map(|word| word.to_string_lossy().into_owned());
     std::iter::once(command.get_program().to_string_lossy().into_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// Makes sure of a C++ compiler, under the name that build scripts call it by.
+/// Ensures a C++ compiler, under the name that build scripts call it by.
 pub fn compiler() -> Result<()> {
     if let Some(own) = env::var_os("CXX").filter(|own| !own.is_empty()) {
-        // May hold a wrapper and options, as in `ccache g++`.
+        // The variable may hold a wrapper and options, as in `ccache g++`.
         if ask(Command::new("sh").args(["-c", "$CXX --version"])).is_none() {
             bail!("CXX is set to {own:?}, which doesn't run: correct it, or unset it");
         }
@@ -60,8 +61,8 @@ pub fn compiler() -> Result<()> {
     ensure(|| ask(Command::new("c++").arg("--version")).is_some(), &["g++"], "a C++ compiler")
 }
 
-/// Makes sure of ffmpeg's programs, which videos are read and written by. Where they can't be had that is only told: all but videos
-/// works without. Tests of them fail then, unless TILEWRIGHT_WITHOUT_FFMPEG is set.
+/// Ensures ffmpeg's programs, which read and write videos. Their absence is only reported, since
+/// everything else works without. Tests of them fail then, unless TILEWRIGHT_WITHOUT_FFMPEG is set.
 pub fn ffmpeg() {
     if env::var_os("TILEWRIGHT_WITHOUT_FFMPEG").is_some() {
         return;
@@ -73,13 +74,14 @@ pub fn ffmpeg() {
     }
 }
 
-/// Whether ffmpeg's programs are there.
+/// True if ffmpeg's programs are installed.
 pub fn has_ffmpeg() -> bool {
     ["ffmpeg", "ffprobe"].iter().all(|program| ask(Command::new(program).arg("-version")).is_some())
 }
 
-/// Makes sure of the programs that tests of signatures, registries and the service run against: the variable that leaves one out, the Debian package
-/// and its program, which have one name, and what it is. Gives the variables that leave out what can't be had here.
+/// Ensures the programs that tests of signatures, registries and the service run against. Each row:
+/// the variable that skips it, the Debian package and its program, which have one name, and its
+/// purpose. Returns the variables of those that aren't available here.
 pub fn counterparts() -> Vec<&'static str> {
     let mut missing = Vec::new();
     for (variable, package, what) in [
@@ -100,7 +102,8 @@ pub fn counterparts() -> Vec<&'static str> {
     missing
 }
 
-/// Finds a Python 3 with pip: the one in PATH, a virtual environment of its own in `scratch`, or Debian's.
+/// Finds a Python 3 with pip: the one in PATH, a virtual environment of its own in `scratch`, or
+/// Debian's.
 pub fn python(scratch: &Path) -> Result<PathBuf> {
     let has_pip = |python: &Path| ask(Command::new(python).args(["-m", "pip", "--version"])).is_some();
     let python = PathBuf::from("python3");
@@ -119,7 +122,7 @@ pub fn python(scratch: &Path) -> Result<PathBuf> {
     find().cloned().context("Python 3 with pip is gone again")
 }
 
-/// Makes sure of something by Debian's packages, where this user may install them.
+/// Ensures something by Debian's packages, if this user may install them.
 pub fn ensure(works: impl Fn() -> bool, packages: &[&str], what: &str) -> Result<()> {
     if works() {
         return Ok(());
@@ -130,8 +133,8 @@ pub fn ensure(works: impl Fn() -> bool, packages: &[&str], what: &str) -> Result
     }
     say(&format!("installing {what} ({})", packages.join(", ")));
     let install = [&["install", "--yes", "--no-install-recommends"], packages].concat();
-    // A fresh image has no package lists, an old one outdated ones. Without lists apt-get takes `g++` for a pattern, finds nothing
-    // and calls that a success: what counts is whether it works now.
+    // A fresh image has no package lists, an old one outdated ones. Without lists apt-get takes
+    // `g++` for a pattern, finds nothing and reports success, so the result is tested instead.
     if apt(&install).is_err() || !works() {
         apt(&["update"]).and_then(|()| apt(&install)).context(asked.clone())?;
     }
@@ -141,22 +144,22 @@ pub fn ensure(works: impl Fn() -> bool, packages: &[&str], what: &str) -> Result
     Ok(())
 }
 
-/// Fetches the file of a Debian package into a folder; nothing is installed.
+/// Fetches the file of a Debian package into a folder; installs nothing.
 pub fn package_file(package: &str, folder: &Path) -> Result<PathBuf> {
     let download = || apt_in(folder, &["download", package]);
-    // As when installing: package lists may be missing or outdated.
+    // As for installing: package lists may be missing or outdated.
     download().or_else(|error| if is_root() { apt(&["update"]).and_then(|()| download()) } else { Err(error) })?;
     let mut files = fs::read_dir(folder)?.flatten().map(|entry| entry.path());
     let is_file = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "deb");
     files.find(is_file).with_context(|| format!("apt-get brought no file of {package}"))
 }
 
-/// Runs apt-get without questions; what it says is shown only where it fails.
+/// Runs apt-get without questions; its output is shown only if it fails.
 fn apt(arguments: &[&str]) -> Result<()> {
     apt_in(Path::new("."), arguments)
 }
 
-/// The same in a folder, where it puts what it downloads.
+/// Runs apt-get in a folder, which its downloads go to.
 fn apt_in(folder: &Path, arguments: &[&str]) -> Result<()> {
     let mut apt = Command::new("apt-get");
     apt.current_dir(folder);
@@ -169,7 +172,7 @@ fn apt_in(folder: &Path, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Whether Debian's package manager has this package installed.
+/// True if Debian's package manager has installed this package.
 pub fn has_package(name: &str) -> bool {
     let state = ask(Command::new("dpkg-query").args(["-W", "-f", "${db:Status-Status}", name]));
     state.as_deref() == Some("installed")
@@ -179,7 +182,7 @@ fn is_root() -> bool {
     ask(Command::new("id").arg("-u")).as_deref() == Some("0")
 }
 
-/// Fails where a folder's disk has less than this many bytes free.
+/// Fails if a folder's disk has less than this many bytes free.
 pub fn room(folder: &Path, bytes: u64) -> Result<()> {
     let listing = ask(Command::new("df").arg("-Pk").arg(folder));
     let free = listing.and_then(|text| text.lines().nth(1)?.split_whitespace().nth(3)?.parse::<u64>().ok());
@@ -194,7 +197,7 @@ pub fn room(folder: &Path, bytes: u64) -> Result<()> {
     }
 }
 
-/// Puts a symbolic link in place at once, whatever stood there.
+/// Replaces anything at a path by a symbolic link atomically.
 pub fn link(target: &Path, at: &Path) -> Result<()> {
     if fs::read_link(at).is_ok_and(|now| now == target) {
         return Ok(());

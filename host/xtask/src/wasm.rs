@@ -1,5 +1,5 @@
-//! Ways to compile for wasm32-unknown-unknown: the target that rustup has or can add, or else Debian's compiler, which brings
-//! the standard library as source.
+//! Compilers for wasm32-unknown-unknown: the target that rustup has or can add, or else Debian's
+//! compiler, which brings the standard library as source.
 
 use std::{
     env,
@@ -15,38 +15,38 @@ use crate::{project::Project, tools};
 
 const TARGET: &str = "wasm32-unknown-unknown";
 
-/// Set to `debian` to skip rustup, as where it can't be had.
+/// The variable that skips rustup with the value `debian`.
 const FORCE: &str = "TILEWRIGHT_WASM";
 
-/// Debian's compiler, and the least release that the workspace is written for.
+/// Debian's compiler, and the oldest release that compiles the workspace.
 const DEBIAN: &str = "/usr/bin/rustc";
 const LEAST: &str = concat!("rustc ", env!("CARGO_PKG_RUST_VERSION"));
 
 /// Longer than fetching 20 MB takes.
 const RUSTUP_LIMIT: Duration = Duration::from_secs(180);
 
-/// A way that works.
-pub enum Way {
+/// A compiler that works.
+pub enum WasmCompiler {
     /// The toolchain has the target's standard library.
     Installed,
     /// Debian's rustc compiles the standard library too.
     Debian {
-        /// What links.
+        /// The linker.
         linker: PathBuf,
     },
 }
 
-impl Way {
-    /// Finds the first way that works, installing what is missing where that is allowed.
+impl WasmCompiler {
+    /// Finds the first compiler that works, and installs missing parts if possible.
     pub fn find(project: &Project) -> Result<Self> {
         let debian = env::var(FORCE).is_ok_and(|value| value == "debian");
         if !debian && is_installed() {
-            return Ok(Way::Installed);
+            return Ok(WasmCompiler::Installed);
         }
         if !debian && tools::ask(Command::new("rustup").arg("--version")).is_some() {
             tools::say(&format!("adding the target {TARGET}"));
             if add_by_rustup(project) && is_installed() {
-                return Ok(Way::Installed);
+                return Ok(WasmCompiler::Installed);
             }
         }
         let works = || has_sources(Path::new(DEBIAN)) && linker().is_some();
@@ -60,16 +60,16 @@ impl Way {
         tools::ensure(works, &["rustc-web", "rust-web-src", "lld"], &asked)
             .with_context(|| format!("run 'rustup target add {TARGET}', or else"))?;
         let linker = linker().context("no linker for WebAssembly: install lld")?;
-        Ok(Way::Debian { linker })
+        Ok(WasmCompiler::Debian { linker })
     }
 
-    /// cargo, ready to compile packages for the target, and the folder that the modules appear in.
+    /// cargo, ready to compile packages for the target, and the folder of the modules.
     pub fn cargo(&self, project: &Project) -> (Command, PathBuf) {
         let mut cargo = project.cargo();
         cargo.args(["build", "--profile", "policy", "--target", TARGET]);
         let target = match self {
-            Way::Installed => project.target(),
-            Way::Debian { linker } => {
+            WasmCompiler::Installed => project.target(),
+            WasmCompiler::Debian { linker } => {
                 // A folder of its own: two compilers would throw each other's work away.
                 let target = project.target().join("debian");
                 cargo
@@ -111,15 +111,15 @@ fn sysroot(rustc: &Path) -> Option<PathBuf> {
 }
 
 /// The compiler that cargo uses.
-fn current() -> PathBuf {
+fn current_compiler() -> PathBuf {
     env::var_os("RUSTC").map_or_else(|| "rustc".into(), PathBuf::from)
 }
 
 fn is_installed() -> bool {
-    sysroot(&current()).is_some_and(|root| root.join("lib/rustlib").join(TARGET).join("lib").is_dir())
+    sysroot(&current_compiler()).is_some_and(|root| root.join("lib/rustlib").join(TARGET).join("lib").is_dir())
 }
 
-/// Whether a compiler is there, recent enough, with the sources of its standard library.
+/// True if a compiler is installed, recent enough, with the sources of its standard library.
 fn has_sources(rustc: &Path) -> bool {
     let version = tools::ask(Command::new(rustc).arg("--version").env_remove("LD_LIBRARY_PATH"));
     let is_recent = version.is_some_and(|version| release(&version) >= release(LEAST));
@@ -135,7 +135,7 @@ fn release(version: &str) -> Option<(u32, u32)> {
 /// The toolchain's own linker, or Debian's.
 fn linker() -> Option<PathBuf> {
     let host = format!("lib/rustlib/{}-unknown-linux-gnu/bin/rust-lld", env::consts::ARCH);
-    let own = sysroot(&current()).map(|root| root.join(host));
+    let own = sysroot(&current_compiler()).map(|root| root.join(host));
     own.into_iter()
         .chain([PathBuf::from("/usr/bin/wasm-ld"), PathBuf::from("/usr/bin/wasm-ld-14")])
         .find(|path| path.is_file())

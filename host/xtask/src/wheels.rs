@@ -1,4 +1,5 @@
-//! Python wheels as a way to libtorch: fetched by pip, which checks them, and unpacked as far as they are needed.
+//! Python wheels of libtorch: fetched by pip, which verifies them, and unpacked as far as they are
+//! needed.
 
 use std::{
     env::consts::ARCH,
@@ -14,10 +15,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::libtorch::{Flavour, VERSION};
 
-/// What the CPU's side of PyTorch's own wheel asks for.
+/// The dependencies of the CPU's side of PyTorch's own wheel.
 const CPU_NEEDS: [&str; 2] = ["nvidia-cuda-runtime==13.0.96", "nvidia-cuda-cupti==13.0.85"];
 
-/// Any that the wheel exists for: nothing of Python is used.
+/// Any version that the wheel exists for: no Python is run.
 const PYTHON: &str = "3.12";
 
 /// Platforms that the wheels are tagged with.
@@ -27,22 +28,24 @@ const PLATFORMS: [&str; 6] =
 /// The libraries of the CPU's side in PyTorch's wheel; the rest is 900 MB.
 const CPU_LIBRARIES: [&str; 3] = ["torch/lib/libtorch_cpu.so", "torch/lib/libc10.so", "torch/lib/libgomp"];
 
-/// How GPU libraries' packages begin, among those that torch requires; its Python packages are several hundred MB.
+/// Prefixes of GPU libraries' packages among torch's dependencies; its Python packages are several
+/// hundred MB.
 const GPU_PACKAGES: [&str; 4] = ["nvidia-", "cuda-toolkit", "rocm", "amd"];
 
-/// Where wheels are fetched from, and with what.
+/// The source of wheels, and the tools to fetch them.
 pub struct Index<'a> {
     /// A Python that has pip.
     pub python: &'a Path,
-    /// The lock on the set-up. A pip that outlives a killed set-up holds it on, so that the next one waits for it.
+    /// The lock on the set-up. A pip that outlives a killed set-up keeps it, so that the next
+    /// set-up waits for it.
     pub lock: &'a File,
     /// pip's temporary files.
     pub scratch: &'a Path,
-    /// The index's address, where it isn't pip's own.
+    /// The index's address, if it isn't pip's own.
     pub url: Option<&'a str>,
 }
 
-/// Fetches the wheels of a flavour into a folder; those that are there already are kept.
+/// Fetches the wheels of a flavour into a folder; existing ones stay.
 pub fn download(index: &Index, folder: &Path, flavour: Flavour) -> Result<()> {
     if !cfg!(target_os = "linux") || !["x86_64", "aarch64"].contains(&ARCH) {
         bail!("wheels of libtorch are for Linux on x86-64 and ARM: use --libtorch with an unpacked libtorch {VERSION}");
@@ -62,7 +65,8 @@ pub fn download(index: &Index, folder: &Path, flavour: Flavour) -> Result<()> {
     pip(index, folder, &packages.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// `pip download`, which shows a bar on a terminal; elsewhere a line says now and then how far it is.
+/// Runs `pip download`, which shows a bar on a terminal; elsewhere prints its progress now and
+/// then.
 fn pip(index: &Index, folder: &Path, packages: &[&str]) -> Result<()> {
     fs::create_dir_all(index.scratch)?;
     let mut pip = Command::new(index.python);
@@ -93,7 +97,7 @@ fn pip(index: &Index, folder: &Path, packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The bytes below a folder. Files come and go meanwhile: what can't be read counts nothing.
+/// The bytes below a folder. Files come and go meanwhile, so unreadable ones count nothing.
 fn size(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let bytes = entries.map(|entry| match entry.metadata() {
@@ -104,7 +108,7 @@ fn size(folder: &Path) -> u64 {
     bytes.sum()
 }
 
-/// What a wheel says of itself.
+/// A wheel's metadata.
 fn metadata(wheel: &Path) -> Result<String> {
     let mut archive = zip::ZipArchive::new(BufReader::new(File::open(wheel)?))?;
     let name = archive.file_names().find(|name| name.ends_with(".dist-info/METADATA")).map(str::to_owned);
@@ -126,7 +130,7 @@ fn is_needed(name: &str, flavour: Flavour) -> bool {
         return true;
     }
     match flavour {
-        // ARM's wheel carries more beside (BLAS, Fortran), under names that change.
+        // ARM's wheel also has BLAS and Fortran, under names that change.
         Flavour::Cpu if ARCH != "x86_64" => {
             let is_library =
                 name.starts_with("torch/lib/") || name.starts_with("torch.libs/") || name.starts_with("nvidia/");
@@ -139,7 +143,7 @@ fn is_needed(name: &str, flavour: Flavour) -> bool {
                 || name.starts_with("nvidia/") && name.contains(".so")
         }
         Flavour::Cuda | Flavour::Rocm => {
-            // ROCm's come under several names: everything of theirs is taken.
+            // ROCm's libraries have several names: all are taken.
             name.starts_with("torch/lib/")
                 || name.starts_with("torch/share/")
                 || name.starts_with("torch.libs/")
@@ -149,11 +153,11 @@ fn is_needed(name: &str, flavour: Flavour) -> bool {
     }
 }
 
-/// Unpacks what is needed of a wheel, and removes it.
+/// Unpacks the needed part of a wheel, and removes the wheel.
 pub fn unpack(wheel: &Path, tree: &Path, flavour: Flavour) -> Result<()> {
     let name = wheel.file_name().unwrap_or_default().to_string_lossy().into_owned();
     if let Err(error) = unpack_needed(wheel, tree, flavour) {
-        // Whatever is wrong with it, the next try is to fetch it anew.
+        // A damaged wheel is removed, so that the next try fetches it again.
         let _ = fs::remove_file(wheel);
         return Err(error.context(format!("{name} can't be unpacked; run this again to fetch it anew")));
     }

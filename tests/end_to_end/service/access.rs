@@ -1,4 +1,4 @@
-//! Who comes in from where: loopback by default, tokens, TLS and clients' certificates.
+//! Access from elsewhere: loopback by default, tokens, TLS and clients' certificates.
 
 use std::fs;
 
@@ -8,7 +8,8 @@ use serde_json::json;
 use super::{jobs::config, server::Server};
 use crate::program::{Place, Run};
 
-/// An authority, and a certificate of it for a server on this machine and one for a client, as files.
+/// An authority, and a certificate of it for a server on this machine and one for a client, as
+/// files.
 fn certificates(place: &Place) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -1,5 +1,5 @@
-//! What the server goes through in a day, in little: crashes, too many callers, and policies that come and go under load. At full size with
-//! `TILEWRIGHT_ENDURANCE=full`.
+//! A server's day in little: crashes, too many callers, and policies that come and go under load.
+//! At full size with `TILEWRIGHT_ENDURANCE=full`.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -63,7 +63,7 @@ fn every_accepted_job_ends_once_whatever_kills_the_server() {
     let mut killed = 0;
     for job in 0..jobs {
         let latent = small(sizes[job % 3], sizes[job % 3]);
-        // Whoever hears nothing asks again with the same key, and has one job.
+        // A caller without an answer asks again with the same key, and has one job.
         let key = format!("job-{job}");
         loop {
             let (media, body) = super::server::form(&request, &latent);
@@ -157,12 +157,14 @@ fn too_many_callers_are_told_at_once_and_accepted_jobs_end() {
     assert!(refused.load(Ordering::Relaxed) > accepted.len() && !accepted.is_empty());
 }
 
-/// Changes of the revision in force: when each was asked for, when it was answered, and the revision that was in force then.
+/// Changes of the revision in force: when each was asked for, when it was answered, and the
+/// revision that was in force then.
 #[derive(Default)]
 struct InForce(Mutex<Vec<(Instant, Instant, u64)>>);
 
 impl InForce {
-    /// Adds what the watchdog put in force, which nobody asked for: from a moment before it was told of.
+    /// Adds the revisions that the watchdog put in force without a request: each from a moment
+    /// before it was reported.
     fn hear(&self, server: &Server) {
         let mut changes = self.0.lock().unwrap();
         let (now, clock) = (Instant::now(), SystemTime::now());
@@ -176,7 +178,8 @@ impl InForce {
         changes.sort_unstable();
     }
 
-    /// Whether a revision may have been in force at some moment between two: from when it was asked for until the next was answered.
+    /// True if a revision may have been in force at some moment between two: from the request for
+    /// it until the next one was answered.
     fn may_have_been(&self, revision: u64, from: Instant, to: Instant) -> bool {
         let changes = self.0.lock().unwrap();
         changes.iter().enumerate().any(|(place, (asked, _, number))| {

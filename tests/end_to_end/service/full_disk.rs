@@ -1,6 +1,6 @@
-//! A full disk: acknowledged changes hold after a restart, changes that can't be kept are refused with a time to retry,
-//! and work goes on by itself as soon as there is room. On a real full disk if the test may mount one, and with every
-//! write of state failing on its own.
+//! A full disk: acknowledged changes hold after a restart, changes that can't be kept are refused
+//! with a time to retry, and work goes on by itself as soon as there is room. On a real full disk
+//! if the test may mount one, and with every write of state failing on its own.
 
 use std::{
     fs::{self, File},
@@ -153,7 +153,8 @@ fn a_result_larger_than_the_system_allows_fails_at_once_and_ends_no_server() {
 struct Acknowledged {
     jobs: Vec<String>,
     cancelled: Vec<String>,
-    /// The number in force, and true if paused, by the last answer; a refused change after it alters neither.
+    /// The number in force, and true if paused, by the last answer; a refused change after it
+    /// alters neither.
     policy: Option<(u64, bool)>,
     modules: Vec<String>,
     refusals: usize,

@@ -1,5 +1,6 @@
-//! What strangers may send: every request here is refused or cut off, and afterwards the service answers at once, has no job and no
-//! file more, and the same policy in force. Spoken over bare sockets, since no library would send most of it.
+//! Requests of strangers: every request here is refused or cut off, and afterwards the service
+//! answers at once, has no job and no file more, and the same policy in force. Spoken over bare
+//! sockets, since no library would send most of it.
 
 #[path = "hostile_http/bodies.rs"]
 mod bodies;
@@ -30,16 +31,17 @@ use self::{
 use super::server::Server;
 use crate::program::{Place, fixture};
 
-/// How long a healthy service takes to say so, on two busy cores.
+/// The time that a healthy service takes to say so, on two busy cores.
 const PROMPTLY: Duration = Duration::from_secs(3);
 
-/// How long a caller may keep a connection open that sends a byte now and then, or takes none.
+/// The time that a caller may keep a connection open that sends a byte now and then, or takes none.
 const CUT_OFF: Duration = Duration::from_secs(120);
 
-/// How long two small jobs may take.
+/// The time that two small jobs may take.
 const WORK: Duration = Duration::from_secs(300);
 
-/// What no answer may have in it: somebody's files, the program's inside, the token, leave for other pages.
+/// Texts that no answer may contain: names of files, internals of the program, the token,
+/// permissions for other pages.
 const NEVER: [&str; 4] = ["root:x:", "panicked", TOKEN, "access-control-allow-origin"];
 
 const WITH_TOKEN: &str = "token-file = \"token\"";
@@ -67,7 +69,7 @@ impl Judge {
         serde_json::from_slice(&answer.body).unwrap()
     }
 
-    /// How many jobs there are, what is in force, and which files stand in the service's folder.
+    /// The number of jobs, the revision in force, and the files in the service's folder.
     fn state(&self) -> (usize, Value, Vec<PathBuf>) {
         let policy = self.get("/v1/policies/fast");
         let in_force = json!([policy["paused"], policy["in_force"]["number"], policy["in_force"]["digest"]]);
@@ -80,7 +82,8 @@ impl Judge {
         answer.is_some_and(|answer| answer.status == 200) && begun.elapsed() < PROMPTLY
     }
 
-    /// Two jobs as they should be: what is refused after them is refused for what is wrong with it. Gives the first one's address.
+    /// Two valid jobs: a request that is refused after them is refused for its own fault. Returns
+    /// the first one's address.
     fn submit(&self) -> String {
         let [ask, _] = upload("");
         let named = part("name=\"latent\"; filename=\"../../../evil.safetensors\"", latent());
@@ -126,7 +129,7 @@ impl Judge {
     }
 }
 
-/// What is wrong with an answer.
+/// The fault of an answer.
 fn faults(attack: &Attack, answer: &Answer) -> Vec<String> {
     let text = answer.text();
     let lower = text.to_lowercase();
@@ -308,7 +311,7 @@ fn who_never_reads_is_let_go() {
     let mut caller = TcpStream::connect(judge.address).unwrap();
     caller.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
     let begun = Instant::now();
-    // Once its answers fill the connection, the service reads no further question either.
+    // When its answers fill the connection, the service reads no further question either.
     let end = loop {
         match caller.write(&asks) {
             Ok(_) => {}

@@ -1,4 +1,5 @@
-//! Jobs: what is submitted comes out as the program itself decodes it, can be followed, cancelled and fetched, and outlives the server.
+//! Jobs: what is submitted comes out as the program itself decodes it, can be followed, cancelled
+//! and fetched, and outlives the server.
 
 use std::{
     collections::BTreeSet,

@@ -1,6 +1,6 @@
-//! The server is killed again and again amid swaps, with jobs pinned to revisions that are long gone: no number stands
-//! for two revisions, every job is decided as it was accepted, and every answer stays true. At full size with
-//! `TILEWRIGHT_ENDURANCE=full`.
+//! The server is killed again and again amid swaps, with jobs pinned to revisions that are long
+//! gone: no number stands for two revisions, every job is decided as it was accepted, and every
+//! answer stays true. At full size with `TILEWRIGHT_ENDURANCE=full`.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +30,8 @@ struct Answers {
     numbers: Mutex<BTreeMap<u64, Meaning>>,
     /// Jobs, each with the number and the module that it was accepted under.
     jobs: Mutex<Vec<(String, u64, String)>>,
-    /// The number in force by the last answer, and true if a change was asked for since and not answered.
+    /// The number in force by the last answer, and true if a change was asked for since and not
+    /// answered.
     in_force: Mutex<(Option<u64>, bool)>,
 }
 

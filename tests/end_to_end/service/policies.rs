@@ -1,4 +1,5 @@
-//! Policies come and go under the server: swapped by hand, by file and by configuration, rolled back by hand and by the watchdog.
+//! Policies come and go under the server: swapped by hand, by file and by configuration, rolled
+//! back by hand and by the watchdog.
 
 use std::{collections::BTreeSet, fs};
 
@@ -134,7 +135,7 @@ fn a_file_that_changes_takes_over_through_the_gate_and_a_broken_one_never_does()
     assert_eq!((policy["in_force"]["number"].as_u64(), policy["previous"]["number"].as_u64()), (Some(2), Some(1)));
     assert!(policy["refused"][0]["why"].as_str().unwrap().contains("own.wasm"), "{policy}");
     assert_eq!(decoded(&server, "picture", &small(4, 4))["revision"], 2);
-    // After a restart what was in force is in force, and the file that was refused is not.
+    // After a restart the same revision is in force, and the file that was refused is not.
     server.kill();
     let server =
         Server::start(&place, &with_route("[policies.own]\nsource = \"./own.wasm\"\n[[routes]]\npolicy = \"own\"\n"));
@@ -427,6 +428,6 @@ fn a_clip_takes_a_new_revision_at_its_next_chunk_where_the_route_says_so() {
     fs::write(place.path("other.safetensors"), result(&id)).unwrap();
     let (one, other) = (place.sample("one.safetensors").1, place.sample("other.safetensors").1);
     assert!(crate::program::largest_difference(&one, &other) <= 1e-5);
-    // What several had a part in is nobody's.
+    // A clip that several revisions decided counts for none.
     assert_eq!(server.get("/v1/policies/own").with(200)["in_force"]["jobs"], 0);
 }

@@ -25,7 +25,7 @@ pub struct Server {
     agent: Agent,
 }
 
-/// What a server answered.
+/// The answer of a server.
 pub struct Answer {
     pub status: u16,
     pub headers: ureq::http::HeaderMap,
@@ -56,7 +56,8 @@ impl Answer {
 }
 
 impl Server {
-    /// Starts with this configuration, which has to listen on a port of the system's choice, and waits until it listens.
+    /// Starts with this configuration, which has to listen on a port of the system's choice, and
+    /// waits until it listens.
     pub fn start(place: &Place, config: &str) -> Self {
         Self::started(place, config, &[])
     }
@@ -131,7 +132,7 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// Asks; with the token, where there is one.
+    /// Sends a request, with the token if there is one.
     pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
         self.try_ask(method, path, headers, body).unwrap()
     }
@@ -250,7 +251,7 @@ impl Server {
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     }
 
-    /// What follows a job until its end: events' names and data.
+    /// Follows a job until its end: names and data of its events.
     pub fn followed(&self, id: &str) -> Vec<(String, Value)> {
         let mut request = Request::builder().uri(format!("{}/v1/jobs/{id}/events", self.url()));
         if let Some(token) = &self.token {

@@ -2,23 +2,24 @@
 
 /// A decoder's shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Channels that the stages' are multiples of.
+pub struct DecoderShape {
+    /// The unit of the stages' channels.
     pub base: usize,
     pub latent_channels: usize,
     /// Channels of the last convolution.
     pub out: usize,
-    /// 2.2's: blocks number their layers each for itself and keep their width where they upsample.
+    /// True for 2.2: blocks number their layers separately and keep their width when upsampling.
     pub nested: bool,
 }
 
-/// What the stages' channels are multiples of the base by, from the middle outwards; the middle has the first.
+/// The stages' channels as multiples of the base, from the middle outwards; the middle has the
+/// first.
 const MULTIPLES: [usize; 4] = [4, 4, 2, 1];
 
 /// Residual layers of a stage.
 const LAYERS: usize = 3;
 
-/// Stages whose end doubles the frames, too; the last one has no end.
+/// True for stages whose end doubles the frames, too; the last stage has no end.
 const DOUBLES: [bool; 3] = [true, true, false];
 
 /// Layers of one kind by name, with their channels.
@@ -45,7 +46,7 @@ impl Tensors {
     }
 }
 
-impl Shape {
+impl DecoderShape {
     /// Every tensor of the decoder, with its shape.
     pub fn tensors(self) -> Vec<(String, Vec<usize>)> {
         let Self { base, latent_channels, out, nested } = self;

@@ -9,7 +9,7 @@ use crate::{Error, Spelling};
 /// The case in a half type.
 pub const HALF: &str = "512-half";
 
-/// The case whose frame transitions are looked at.
+/// The case that measures frame transitions.
 pub const SMOOTH: &str = "video-320x10-17";
 
 /// Output frames per chunk of the baseline: one latent frame, as other programs decode clips.
@@ -21,21 +21,21 @@ pub struct Case {
     pub id: &'static str,
     pub what: &'static str,
     pub of: Of,
-    /// Set for the policies, not for the baseline.
+    /// The type set for the policies, not for the baseline.
     pub precision: Option<&'static str>,
     pub objective: Objective,
-    /// The policies get this share of what the baseline held in this case.
+    /// The memory limit of the policies: a share of the baseline's peak in this case.
     pub share_of: Option<(f64, &'static str)>,
 }
 
-/// What is decoded, in pixels and frames at full size.
+/// The input, in pixels and frames at full size.
 #[derive(Clone, Copy, Debug)]
 pub enum Of {
     Pictures { side: u32, batch: u32 },
     Clips(Clips),
 }
 
-/// Clips of 1 + 4k frames: the nearest that cover what was published.
+/// Clips of 1 + 4k frames: the nearest that cover the published ones.
 #[derive(Clone, Copy, Debug)]
 pub struct Clips {
     pub width: u32,
@@ -96,7 +96,7 @@ pub const CASES: [Case; 14] = [
 pub struct CaseName(pub(super) &'static Case);
 
 impl CaseName {
-    /// Whether it is about clips.
+    /// True if it is about clips.
     pub fn is_of_clips(self) -> bool {
         matches!(self.0.of, Of::Clips(_))
     }
@@ -121,7 +121,8 @@ impl fmt::Display for CaseName {
 }
 
 impl Of {
-    /// What everything is measured against, as a plain program decodes it: a picture as a whole, a clip latent frame by latent frame.
+    /// The baseline, as a plain program decodes: a picture as a whole, a clip latent frame by
+    /// latent frame.
     pub fn baseline(self) -> Plan {
         Plan {
             space: Space::Whole,
@@ -140,7 +141,8 @@ impl Of {
     }
 }
 
-/// The baseline's spelling: [`Of::baseline`], and all that the policies do not choose as it is by default.
+/// The baseline's spelling: [`Of::baseline`], with the defaults of everything that policies do not
+/// choose.
 pub fn baseline(of: Of) -> Spelling {
     Spelling::fixed(&of.baseline())
 }

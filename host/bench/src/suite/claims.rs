@@ -1,4 +1,4 @@
-//! The published claims, and what was found of each.
+//! The published claims, and their verdicts.
 
 use serde::Serialize;
 
@@ -8,15 +8,15 @@ use super::{
 };
 use crate::Row;
 
-/// Whether a claim holds here.
+/// The verdict on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It does.
+    /// It holds.
     Met,
-    /// It does not.
+    /// It does not hold.
     NotMet,
-    /// The figures are of different things, or there is none.
+    /// The figures measure different things, or there is none.
     NotComparable,
 }
 
@@ -30,7 +30,7 @@ impl std::fmt::Display for Verdict {
     }
 }
 
-/// What a claim's figure is read off.
+/// The source of a claim's figure.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     /// The baseline's median in a case, in milliseconds.
@@ -55,20 +55,20 @@ enum Source {
     MeanDifference,
     /// A policy's median in a case, in seconds.
     Seconds(&'static str),
-    /// The most that a policy held in any case of these names, in bytes.
-    Held(&'static [&'static str]),
-    /// How evenly clips go on where carried chunks meet, as a share.
+    /// The highest peak of a policy in any case of these names, in bytes.
+    HighestPeak(&'static [&'static str]),
+    /// The evenness of clips across carried chunks, as a share.
     Transitions,
-    /// Nothing; why not.
+    /// Nothing; the reason.
     Nothing(&'static str),
 }
 
-/// What a figure has to be.
+/// The condition on a figure.
 #[derive(Clone, Copy, Debug)]
 enum Bar {
     AtMost(f64),
     AtLeast(f64),
-    /// Can't be held against the published one; why.
+    /// Not comparable with the published one; the reason.
     Incomparable(&'static str),
 }
 
@@ -77,7 +77,7 @@ struct Claim {
     published: &'static str,
     source: Source,
     bar: Bar,
-    /// A quick run's smaller pictures say something of it too.
+    /// True if a quick run's smaller pictures are evidence, too.
     any_size: bool,
 }
 
@@ -130,10 +130,10 @@ const CLAIMS: [Claim; 21] = [
     any("smooth frame transitions", "95–98 %", Source::Transitions, Bar::AtLeast(0.95)),
     sized("WAN 320×320, 2 s of video", "under 5 s", Source::Seconds("video-320x33"), Bar::AtMost(5.0)),
     sized("WAN 320×320, 17 frames", "under 10 s", Source::Seconds(SMOOTH), Bar::AtMost(10.0)),
-    sized("WAN 320×320, memory", "under 50 GB", Source::Held(WAN), Bar::AtMost(50e9)),
+    sized("WAN 320×320, memory", "under 50 GB", Source::HighestPeak(WAN), Bar::AtMost(50e9)),
 ];
 
-/// Every claim with what the cases say of it. `conversion_ms` is the time of converting a latent and a picture.
+/// Every claim with its result. `conversion_ms` is the time of converting a latent and a picture.
 pub fn evaluate(cases: &[CaseReport], conversion_ms: Option<f64>, quick: bool) -> Vec<ClaimRow> {
     CLAIMS.iter().map(|claim| claim.evaluate(cases, conversion_ms, quick)).collect()
 }
@@ -151,15 +151,15 @@ impl Claim {
             (Some(_), ..) if quick && !self.any_size => {
                 (Verdict::NotComparable, "--quick measures smaller pictures and shorter clips".into())
             }
-            (Some(figure), source, Bar::AtMost(bar)) => (met(figure <= bar), source.basis(cases)),
-            (Some(figure), source, Bar::AtLeast(bar)) => (met(figure >= bar), source.basis(cases)),
+            (Some(figure), source, Bar::AtMost(bar)) => (verdict(figure <= bar), source.basis(cases)),
+            (Some(figure), source, Bar::AtLeast(bar)) => (verdict(figure >= bar), source.basis(cases)),
         };
         let measured = figure.map(|figure| self.source.in_words(figure));
         ClaimRow { claim: self.claim, published: self.published, measured, verdict, why }
     }
 }
 
-fn met(holds: bool) -> Verdict {
+fn verdict(holds: bool) -> Verdict {
     if holds { Verdict::Met } else { Verdict::NotMet }
 }
 
@@ -204,8 +204,8 @@ impl Source {
             Source::Seconds(id) => {
                 rows_after_first(of(id)?).filter_map(|row| Some(row.median_ms? / 1e3)).min_by(f64::total_cmp)
             }
-            Source::Held(ids) => {
-                // What one of the cases held says nothing of the others.
+            Source::HighestPeak(ids) => {
+                // One case's peak says nothing of the others.
                 let cases = ids.iter().map(|id| of(id)).collect::<Option<Vec<_>>>()?;
                 let rows = cases.into_iter().flat_map(rows_after_first);
                 rows.filter_map(|row| row.peak_bytes).max().map(|bytes| bytes as f64)
@@ -224,18 +224,20 @@ impl Source {
             }
             Source::MeanDifference | Source::Conversion => format!("{:.3} %", figure * 100.0),
             Source::Seconds(_) => format!("{figure:.2} s"),
-            Source::Held(_) => format!("{:.2} GB", figure / 1e9),
+            Source::HighestPeak(_) => format!("{:.2} GB", figure / 1e9),
             _ => format!("{:.1} %", figure * 100.0),
         }
     }
 
-    /// What the figure is of, for a claim that is held against it.
+    /// The description of the figure, for a claim that it is compared with.
     fn basis(self, cases: &[CaseReport]) -> String {
         match self {
-            Source::Time(id) => format!("best policy's median against {}, in case {id}", plainly(id)),
-            Source::Peak(id) => format!("least peak of a policy against that of {}, in case {id}", plainly(id)),
+            Source::Time(id) => format!("best policy's median against {}, in case {id}", describe_baseline(id)),
+            Source::Peak(id) => {
+                format!("least peak of a policy against that of {}, in case {id}", describe_baseline(id))
+            }
             Source::Seconds(id) => format!("best policy's median in case {id}, on this device"),
-            Source::Held(_) => "the most a policy held in the cases of this size, weights aside".into(),
+            Source::HighestPeak(_) => "the most a policy held in the cases of this size, weights aside".into(),
             Source::Transitions => {
                 let alone = transitions(cases).and_then(|found| found.alone);
                 let alone = alone.map_or("not measured".into(), |share| format!("{:.1} %", share * 100.0));
@@ -261,7 +263,7 @@ fn transitions(cases: &[CaseReport]) -> Option<Transitions> {
 }
 
 /// The baseline of a case, for people.
-fn plainly(id: &str) -> &'static str {
+fn describe_baseline(id: &str) -> &'static str {
     match CASES.iter().find(|case| case.id == id).map(|case| case.of) {
         Some(Of::Clips(_)) => "latent frame by latent frame, channels-first, f32",
         _ => "whole, channels-first, f32",
@@ -290,7 +292,7 @@ mod tests {
 
     fn row(median_ms: f64, base: f64, peak_bytes: u64) -> Row {
         let ratio = Ratio { of_medians: median_ms / base, low: 0.0, high: 9.0 };
-        let row = Row::failed(
+        let row = Row::from_error(
             &cases::baseline(cases::Of::Pictures { side: 256, batch: 1 }),
             Objective::Fastest,
             1,
@@ -396,7 +398,7 @@ mod tests {
                 | Source::Seconds(id) => {
                     vec![id]
                 }
-                Source::Held(ids) => ids.to_vec(),
+                Source::HighestPeak(ids) => ids.to_vec(),
                 _ => Vec::new(),
             };
             for id in ids {

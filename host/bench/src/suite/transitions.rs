@@ -1,17 +1,18 @@
-//! How evenly a clip goes on where its chunks meet.
+//! The evenness of a clip across its chunks.
 
 use serde::Serialize;
 use tch::Tensor;
 
 use crate::Result;
 
-/// The mean change from frame to frame where chunks meet, over that elsewhere, as a share of the same in the clip decoded in one go: 1 where
-/// chunks don't show. Larger and smaller changes count alike. What can't be said is null.
+/// The mean change from frame to frame where chunks meet, over that elsewhere, relative to the same
+/// ratio in the clip decoded in one go: 1 if chunks don't show. Larger and smaller changes count
+/// alike. Undefined values are null.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Transitions {
-    /// The lowest of the case's rows, which carry the causal state across chunks.
+    /// The lowest of the case's rows, which carry the causal cache across chunks.
     pub carried: Option<f64>,
-    /// Of chunks of two latent frames that were decoded alone and put one behind the other.
+    /// The value for chunks of two latent frames that were decoded alone and concatenated.
     pub alone: Option<f64>,
 }
 
@@ -25,7 +26,8 @@ pub fn steps(frames: &Tensor) -> Result<Vec<f64>> {
     (0..count).map(step).collect()
 }
 
-/// The mean step at the borders over the mean step elsewhere. Step i leads from frame i to the next.
+/// The mean step at the borders over the mean step elsewhere. Step i leads from frame i to the
+/// next.
 pub fn over_elsewhere(steps: &[f64], borders: &[usize]) -> Option<f64> {
     let mean = |wanted: bool| {
         let picked = steps.iter().enumerate().filter(|(index, _)| borders.contains(index) == wanted);
@@ -42,13 +44,14 @@ pub fn evenness(found: f64, whole: f64) -> Option<f64> {
     share.is_finite().then_some(share)
 }
 
-/// The steps that lead into the latent frames after which so many times `chunk` others stand, in a clip whose latent frames give `scale`
-/// frames each, the first aside, which gives one.
+/// The steps across chunk borders: those into each latent frame that follows a multiple of `chunk`
+/// others. Each latent frame gives `scale` frames, except the first, which gives one.
 pub fn borders(latent_frames: usize, chunk: usize, scale: usize) -> Vec<usize> {
     (chunk..latent_frames).step_by(chunk.max(1)).map(|latent| scale * (latent - 1)).collect()
 }
 
-/// The same where every chunk begins anew: its first latent frame gives one frame.
+/// The steps across chunk borders if every chunk is decoded alone: its first latent frame gives one
+/// frame.
 pub fn borders_alone(latent_frames: usize, chunk: usize, scale: usize) -> Vec<usize> {
     let frames = 1 + scale * (chunk - 1);
     (1..latent_frames.div_ceil(chunk)).map(|index| index * frames - 1).collect()

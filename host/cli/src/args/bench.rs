@@ -14,7 +14,7 @@ use super::{ObjectiveArgument, PolicyGrants, device, factor, finite};
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Bench {
-    /// What else to measure, or to generate
+    /// Further measurements, and generators
     #[command(subcommand)]
     pub command: Option<BenchCommand>,
     /// A ComfyUI .latent, or a .safetensors with one tensor [N, C, H, W] or [N, C, T, H, W]
@@ -23,7 +23,8 @@ pub struct Bench {
     /// The VAE's weights, as for decode
     #[arg(long, value_name = "FILE", required = true)]
     pub vae: Option<PathBuf>,
-    /// Who takes part, repeatable: NAME, FILE.wasm, or either with settings as in fixed:space=blended,tile=512 or fixed:time=carried,chunk=4
+    /// A policy that takes part, repeatable: NAME, FILE.wasm, or either with settings as in
+    /// fixed:space=blended,tile=512 or fixed:time=carried,chunk=4
     #[arg(long = "policy", value_name = "P", default_value = "adaptive")]
     pub policies: Vec<Spelling>,
     /// Runs of each policy that are not counted, after its first, which is told apart
@@ -32,13 +33,15 @@ pub struct Bench {
     /// Runs of each policy that are counted
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = iterations)]
     pub iterations: usize,
-    /// What the pictures are compared with, decoded once without the memory limit: whole, a policy, or none
+    /// The reference of the pictures, decoded once without the memory limit: whole, a policy, or
+    /// none
     #[arg(long, value_name = "whole|P|none", default_value = "whole")]
     pub against: Against,
-    /// The most to hold at once, weights aside, as in 8GiB or 512MiB [default: 80 % of what is free]
+    /// The most to hold at once, weights aside, as in 8GiB or 512MiB [default: 80 % of what is
+    /// free]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
     pub memory_limit: Option<u64>,
-    /// What matters most
+    /// The objective: what counts most
     #[arg(long, value_enum, default_value_t = ObjectiveArgument::Balanced)]
     pub objective: ObjectiveArgument,
     /// The tensor to decode, where the file holds several
@@ -56,7 +59,7 @@ pub struct Bench {
     /// The shift that --scaled undoes, instead of the family's
     #[arg(long, value_name = "X", value_parser = finite, allow_negative_numbers = true)]
     pub shift_factor: Option<f64>,
-    /// Where it runs, and what comes out
+    /// Options of every measurement.
     #[command(flatten)]
     pub common: Common,
 }
@@ -64,13 +67,13 @@ pub struct Bench {
 /// Options of everything that is measured.
 #[derive(Args, Debug)]
 pub struct Common {
-    /// Where to run; ROCm answers to cuda, as in PyTorch
+    /// The device to run on; ROCm answers to cuda, as in PyTorch
     #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
     pub device: Choice,
     /// Processor threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// What the policies may use.
+    /// Grants of the policies.
     #[command(flatten)]
     pub grants: PolicyGrants,
     /// Print JSON on standard output
@@ -81,7 +84,7 @@ pub struct Common {
     pub plot: Option<PathBuf>,
 }
 
-/// What can be measured or generated beside a latent of one's own.
+/// Measurements without a latent of one's own, and generators.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
     /// Measure every case that the project's ancestors published, beside what they published
@@ -100,10 +103,11 @@ pub struct Suite {
     /// Quarter sides, shorter clips, few runs: minutes instead of hours
     #[arg(long)]
     pub quick: bool,
-    /// One case alone, repeatable; every case is named, with about how long it takes, before anything is measured
+    /// One case alone, repeatable; every case is named, with about how long it takes, before
+    /// anything is measured
     #[arg(long, value_name = "CASE")]
     pub only: Vec<CaseName>,
-    /// Whose generated weights decode pictures: flux, sdxl, sd3, sd
+    /// The network whose generated weights decode pictures: flux, sdxl, sd3, sd
     #[arg(long, value_name = "NETWORK", default_value = "flux", value_parser = picture_network)]
     pub network: Network,
     /// Weights to use for pictures instead of generated ones
@@ -112,13 +116,13 @@ pub struct Suite {
     /// Weights to use for clips instead of generated ones of WAN 2.1's size
     #[arg(long, value_name = "FILE")]
     pub video_vae: Option<PathBuf>,
-    /// Who is measured against plain decodes, repeatable
+    /// A policy that is measured against plain decodes, repeatable
     #[arg(long = "policy", value_name = "P", default_value = "adaptive")]
     pub policies: Vec<Spelling>,
     /// Counted runs [default: 10, or 3 where a decode takes over a minute; with --quick 2]
     #[arg(long, value_name = "N", value_parser = iterations)]
     pub iterations: Option<usize>,
-    /// Where it runs, and what comes out
+    /// Options of every measurement.
     #[command(flatten)]
     pub common: Common,
 }
@@ -141,7 +145,7 @@ pub struct Sweep {
     /// Runs of each plan
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = iterations)]
     pub iterations: usize,
-    /// Whose choices are compared with the best
+    /// The policy whose choices are compared with the best
     #[arg(long, value_name = "P", default_value = "adaptive")]
     pub policy: Spelling,
     /// The most plans per size; the list starts with what matters most [default: all]
@@ -153,7 +157,7 @@ pub struct Sweep {
     /// The latents' seed
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// Where it runs, and what comes out
+    /// Options of every measurement.
     #[command(flatten)]
     pub common: Common,
 }
@@ -161,9 +165,9 @@ pub struct Sweep {
 /// `tilewright bench weights`
 #[derive(Args, Debug)]
 pub struct GenerateWeights {
-    /// Whose shape: flux, sdxl, sd3, sd, wan-2.1, wan-2.2
+    /// The network: flux, sdxl, sd3, sd, wan-2.1, wan-2.2
     pub network: Network,
-    /// Where to write: about 100 MB, 147 MB for WAN 2.1, 1.1 GB for WAN 2.2
+    /// The file to write: about 100 MB, 147 MB for WAN 2.1, 1.1 GB for WAN 2.2
     #[arg(short, long, value_name = "FILE.safetensors")]
     pub output: PathBuf,
     /// The same seed gives the same bytes
@@ -177,13 +181,14 @@ pub struct GenerateLatent {
     /// The size in pixels, multiples of 8; of 16 for WAN 2.2
     #[arg(long, value_name = "WxH", value_parser = extent)]
     pub size: (u32, u32),
-    /// Whose latent: sets the channels and the scale
+    /// The network: sets the channels and the scale
     #[arg(long, value_name = "NETWORK", conflicts_with = "channels")]
     pub network: Option<Network>,
     /// Channels: 16 for Flux, SD3 and WAN 2.1, 4 for SD and SDXL
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub channels: u16,
-    /// Output frames of a clip: 1 + 4k of them, or the next such number [default: a picture, or 17 of a video network]
+    /// Output frames of a clip: 1 + 4k of them, or the next such number [default: a picture, or 17
+    /// of a video network]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub frames: Option<u32>,
     /// Samples
@@ -192,12 +197,12 @@ pub struct GenerateLatent {
     /// The same seed gives the same bytes
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// Where to write
+    /// The file to write
     #[arg(short, long, value_name = "FILE.safetensors")]
     pub output: PathBuf,
 }
 
-/// What pictures are compared with.
+/// The reference of the pictures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Against {
     /// Nothing.

@@ -21,13 +21,16 @@ input, a write-protected file or another user's is never replaced [default: the 
 /// `tilewright encode`
 #[derive(Args, Debug)]
 pub struct Encode {
-    /// A picture (.png, .jpg, .webp), or for video VAEs a clip: .mp4, .webm, .mkv, .mov, .avi, .gif, .webp, a folder of pictures in the order of their
-    /// names, or .safetensors with the tensor 'sample'. Sides that are no multiples of the VAE's scale are cropped at the edges; the last frames are left
-    /// out where they make no whole latent frame. Several share the loaded weights, and one that fails does not stop the others; for an image VAE, a
-    /// folder is the pictures in it; - is a picture on standard input
+    /// A picture (.png, .jpg, .webp), or for video VAEs a clip: .mp4, .webm, .mkv, .mov, .avi,
+    /// .gif, .webp, a folder of pictures in the order of their names, or .safetensors with the
+    /// tensor 'sample'. Sides that are no multiples of the VAE's scale are cropped at the edges;
+    /// the last frames are left out where they make no whole latent frame. Several share the loaded
+    /// weights, and one that fails does not stop the others; for an image VAE, a folder is the
+    /// pictures in it; - is a picture on standard input
     #[arg(value_name = "PICTURE|CLIP", required = true)]
     pub inputs: Vec<PathBuf>,
-    /// The VAE's weights, encoder included: diffusers, LDM/BFL (ae.safetensors), a whole SD checkpoint, or WAN's (Wan2.1_VAE.safetensors)
+    /// The VAE's weights, encoder included: diffusers, LDM/BFL (ae.safetensors), a whole SD
+    /// checkpoint, or WAN's (Wan2.1_VAE.safetensors)
     #[arg(long, value_name = "FILE")]
     pub vae: PathBuf,
     /// The path of the output.
@@ -42,22 +45,23 @@ pub struct Encode {
     /// Take only so many frames of a clip, from its beginning
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub frames: Option<u32>,
-    /// Who decides how: a shipped policy's name, or a .wasm file
+    /// The policy that decides: a shipped policy's name, or a .wasm file
     #[arg(long, value_name = "NAME|FILE.wasm", default_value = "adaptive")]
     pub policy: String,
     /// A setting of the policy, repeatable; 'tilewright policy inspect NAME' lists them
     #[arg(long, value_name = "KEY=VALUE", value_parser = tilewright_policy::key_value)]
     pub set: Vec<(String, String)>,
-    /// What the policy may use.
+    /// Grants of the policy.
     #[command(flatten)]
     pub grants: PolicyGrants,
-    /// Where to run; ROCm answers to cuda, as in PyTorch
+    /// The device to run on; ROCm answers to cuda, as in PyTorch
     #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value = "auto", value_parser = device)]
     pub device: Choice,
-    /// The most to hold at once, weights aside, as in 8GiB or 512MiB [default: 80 % of what is free]
+    /// The most to hold at once, weights aside, as in 8GiB or 512MiB [default: 80 % of what is
+    /// free]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse)]
     pub memory_limit: Option<u64>,
-    /// What matters most
+    /// The objective: what counts most
     #[arg(long, value_enum, default_value_t = ObjectiveArgument::Balanced)]
     pub objective: ObjectiveArgument,
     /// Processor threads [default: all cores]
@@ -81,13 +85,15 @@ pub struct Encode {
     /// Show every plan that the policy considered, with what was predicted and measured
     #[arg(long)]
     pub explain: bool,
-    /// Print the decision record as JSON on standard output, with the names of the outputs; for several inputs a line each
+    /// Print the decision record as JSON on standard output, with the names of the outputs; for
+    /// several inputs a line each
     #[arg(long)]
     pub json: bool,
-    /// What is kept of the decision.
+    /// The record of the decision.
     #[command(flatten)]
     pub record: Recording,
-    /// Neither tell the policy of earlier encodes nor keep this one; for all: TILEWRIGHT_HISTORY=off
+    /// Neither tell the policy of earlier encodes nor keep this one; for all:
+    /// TILEWRIGHT_HISTORY=off
     #[arg(long)]
     pub no_history: bool,
 }

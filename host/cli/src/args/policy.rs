@@ -1,4 +1,4 @@
-//! What `tilewright policy` is told: one variant per verb.
+//! `tilewright policy …`, declared: one variant per verb.
 
 mod bench;
 mod check;
@@ -34,7 +34,7 @@ pub enum Policy {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// What it may use.
+        /// Grants of the policy.
         #[command(flatten)]
         grants: PolicyGrants,
     },
@@ -42,7 +42,7 @@ pub enum Policy {
     New {
         /// The policy's name: letters, digits and -; also the folder's
         name: String,
-        /// What to write it in: rust, c, python, js
+        /// The language to write it in: rust, c, python, js
         #[arg(long, value_name = "LANGUAGE", default_value = "rust")]
         lang: Language,
         /// The folder to put the project's folder into
@@ -57,7 +57,7 @@ pub enum Policy {
         /// The project's folder
         #[arg(value_name = "DIR", default_value = ".")]
         project: PathBuf,
-        /// Where to write [default: into the project, under its folder's name]
+        /// The file to write [default: into the project, under its folder's name]
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
         /// Print JSON
@@ -77,7 +77,8 @@ pub enum Policy {
     Check(Check),
     /// Show where two policies decide differently, and what the estimates say that is worth
     Diff(Diff),
-    /// Measure what a policy costs: time and fuel of each of its functions, the first time and warm, and memory
+    /// Measure what a policy costs: time and fuel of each of its functions, the first time and
+    /// warm, and memory
     Bench(BenchPolicy),
     /// Make a pair of keys to sign policies with, as minisign's
     Keygen(Keygen),

@@ -1,4 +1,4 @@
-//! `--record`, of every command that decides: where records go, and how much is in them.
+//! `--record`, of every command that decides: the file of records, and their extent.
 
 use std::{
     fs::OpenOptions,
@@ -13,27 +13,28 @@ use crate::failure::{Failure, Outcome};
 /// The word that asks for everything that a replay needs.
 const FULL: &str = "full";
 
-/// Where to, and how much.
+/// The file of records, and their extent.
 #[derive(Args, Debug)]
 pub struct Recording {
-    /// Append the decision record to this file, as a JSON line. '--record FILE --record full' adds all that the policy was told and heard, which
-    /// 'tilewright policy replay' decides from again; a file of that name is written ./full
+    /// Append the decision record to this file, as a JSON line. '--record FILE --record full' adds
+    /// all that the policy was told and heard, which 'tilewright policy replay' decides from again;
+    /// a file of that name is written ./full
     #[arg(long = "record", value_name = "FILE|full")]
     given: Vec<PathBuf>,
 }
 
 impl Recording {
-    /// Where records go, where they are wanted.
+    /// The file of records, if they are wanted.
     pub fn file(&self) -> Option<&Path> {
         self.given.iter().map(PathBuf::as_path).find(|path| *path != Path::new(FULL))
     }
 
-    /// Whether all that passed between host and policy is wanted.
+    /// True if the whole exchange between host and policy is wanted.
     pub fn is_full(&self) -> bool {
         self.given.iter().any(|path| path == Path::new(FULL))
     }
 
-    /// Refuses what says nothing or too much, and a file that can't be appended to.
+    /// Refuses contradicting options, and a file that can't be appended to.
     ///
     /// # Errors
     /// Wrong arguments.

@@ -14,13 +14,15 @@ decide otherwise, 0. Calls that ran into the limit of time can't be made again; 
 Another policy is asked every question as it was recorded: what failed then and what was learnt then is told to it, whatever it would have chosen. Its \
 plans are compared with the recorded ones only where both were measured, or both priced, for the same model, size and device in these records.")]
 pub struct Replay {
-    /// Records that were made with --record FILE --record full, a JSON object a line; - is standard input
+    /// Records that were made with --record FILE --record full, a JSON object a line; - is standard
+    /// input
     #[arg(value_name = "RECORDS.jsonl|-")]
     pub records: PathBuf,
     /// Ask this policy instead: what it would have decided, and what the difference is worth
     #[arg(long, value_name = "NAME|FILE.wasm")]
     pub policy: Option<String>,
-    /// The file of a policy that decided then and does not ship with the program, repeatable; known by its digest
+    /// The file of a policy that decided then and does not ship with the program, repeatable; known
+    /// by its digest
     #[arg(long, value_name = "FILE.wasm")]
     pub policy_file: Vec<PathBuf>,
     /// A setting other than the recorded one, repeatable
@@ -32,7 +34,7 @@ pub struct Replay {
     /// Print JSON: every call, and how many of each
     #[arg(long)]
     pub json: bool,
-    /// What it may use.
+    /// Grants of the policy.
     #[command(flatten)]
     pub grants: super::PolicyGrants,
 }
@@ -50,12 +52,14 @@ pub struct Simulate {
     /// The device: a table that 'tilewright policy table' wrote
     #[arg(long, value_name = "TABLE.json")]
     pub device: PathBuf,
-    /// What is asked for: builtin (every case of the table, three limits, three objectives, three rounds), {"requests": [{"width": 512, "height": 512,
-    /// "memory_limit": "third", "objective": "leanest", "times": 9}]}, or records, whose requests are asked again
+    /// The requests: builtin (every case of the table, three limits, three objectives, three
+    /// rounds), {"requests": [{"width": 512, "height": 512, "memory_limit": "third", "objective":
+    /// "leanest", "times": 9}]}, or records, whose requests are asked again
     #[arg(long, value_name = "FILE|builtin", default_value = "builtin")]
     pub workload: PathBuf,
-    /// Who takes part, repeatable: NAME, FILE.wasm, or either with settings as in fixed:space=blended,tile=512 [default: all that decide by
-    /// themselves: adaptive, gfx1151, comfyui, diffusers]
+    /// A policy that takes part, repeatable: NAME, FILE.wasm, or either with settings as in
+    /// fixed:space=blended,tile=512 [default: all that decide by themselves: adaptive, gfx1151,
+    /// comfyui, diffusers]
     #[arg(long = "policy", value_name = "P")]
     pub policies: Vec<Spelling>,
     /// Let no measured plan stand for one that was not measured
@@ -67,7 +71,7 @@ pub struct Simulate {
     /// Print JSON: every request of every policy, and the sums
     #[arg(long)]
     pub json: bool,
-    /// What it may use.
+    /// Grants of the policies.
     #[command(flatten)]
     pub grants: super::PolicyGrants,
 }
@@ -75,22 +79,24 @@ pub struct Simulate {
 /// `tilewright policy table`
 #[derive(Args, Debug)]
 pub struct Table {
-    /// Where measurements come from: records, as --record and 'tilewright history export' write them, or what 'tilewright bench sweep --json' printed
+    /// Files of measurements: records, as --record and 'tilewright history export' write them, or
+    /// what 'tilewright bench sweep --json' printed
     #[arg(value_name = "RECORDS.jsonl|SWEEP.json", required = true)]
     pub sources: Vec<PathBuf>,
-    /// Where to write
+    /// The file to write
     #[arg(short, long, value_name = "TABLE.json")]
     pub output: PathBuf,
     /// Take only what was measured on a device with this text in its name or arch
     #[arg(long, value_name = "TEXT")]
     pub device: Option<String>,
-    /// What the table is called [default: the device's name]
+    /// The table's name [default: the device's name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Where the figures come from: who measured what, how and when
+    /// The origin of the figures: who measured what, how and when
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub about: String,
-    /// Keep plans that were priced and never measured, too, which full records hold: policies see their prices
+    /// Keep plans that were priced and never measured, too, which full records hold: policies see
+    /// their prices
     #[arg(long)]
     pub priced: bool,
 }

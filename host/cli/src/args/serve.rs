@@ -1,4 +1,4 @@
-//! What the server, and those who speak to one, are told.
+//! `tilewright serve`, and the options of its clients, declared.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -10,12 +10,13 @@ use clap::Args;
     after_help = "Without a configuration it listens on http://127.0.0.1:7590 and knows no model: name one under [models]."
 )]
 pub struct Serve {
-    /// Listen here instead of where the configuration says, as in 127.0.0.1:8000; port 0 takes a free one
+    /// Listen here instead of where the configuration says, as in 127.0.0.1:8000; port 0 takes a
+    /// free one
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub listen: Option<SocketAddr>,
 }
 
-/// Which server is spoken to, and as whom.
+/// The address of a server, and credentials for it.
 #[derive(Args, Debug)]
 pub struct ServerArguments {
     /// The server [default: where the configuration listens, or http://127.0.0.1:7590]
@@ -40,14 +41,16 @@ pub struct ServerArguments {
 pub struct Swap {
     /// The policy, by its name in the server's configuration
     pub name: String,
-    /// The module: a .wasm file, which is uploaded, with its signature beside it if there is one; a shipped policy's name; sha256:… of one that the server has; or
-    /// oci://REGISTRY/NAME:TAG [default: what the server's configuration says, as it is now]
+    /// The module: a .wasm file, which is uploaded, with its signature beside it if there is one; a
+    /// shipped policy's name; sha256:… of one that the server has; or oci://REGISTRY/NAME:TAG
+    /// [default: what the server's configuration says, as it is now]
     #[arg(value_name = "FILE.wasm|NAME|DIGEST|REFERENCE")]
     pub module: Option<String>,
-    /// A setting of the policy, repeatable [default: those in force, for a module of the same name; for another its own defaults]
+    /// A setting of the policy, repeatable [default: those in force, for a module of the same name;
+    /// for another its own defaults]
     #[arg(long, value_name = "KEY=VALUE", value_parser = tilewright_policy::key_value)]
     pub set: Vec<(String, String)>,
-    /// Which server.
+    /// The server.
     #[command(flatten)]
     pub server: ServerArguments,
 }
@@ -57,7 +60,7 @@ pub struct Swap {
 pub struct Rollback {
     /// The policy, by its name in the server's configuration
     pub name: String,
-    /// Which server.
+    /// The server.
     #[command(flatten)]
     pub server: ServerArguments,
 }

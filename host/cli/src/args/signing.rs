@@ -1,4 +1,4 @@
-//! What signing, registries and the configuration are told.
+//! Commands on configuration, signatures and registries, declared.
 
 use std::path::PathBuf;
 
@@ -40,10 +40,11 @@ pub struct Sign {
     /// The secret key that 'tilewright policy keygen' or minisign made
     #[arg(short, long, value_name = "SECRET.key")]
     pub key: PathBuf,
-    /// What else to say of it, signed with it
+    /// A further remark, signed with the policy
     #[arg(long, value_name = "TEXT")]
     pub comment: Option<String>,
-    /// The name that it is going to be published under: under another name or tag it is refused then
+    /// The name that it is going to be published under: under another name or tag it is refused
+    /// then
     #[arg(long, value_name = "REGISTRY/NAME[:TAG]")]
     pub reference: Option<Reference>,
     /// The password.
@@ -52,15 +53,16 @@ pub struct Sign {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// What it may use.
+    /// Grants of the policy.
     #[command(flatten)]
     pub grants: super::PolicyGrants,
 }
 
-/// Where the password comes from.
+/// The source of the password.
 #[derive(Args, Debug)]
 pub struct Password {
-    /// Read the key's password from this file's first line [default: TILEWRIGHT_KEY_PASSWORD, or it is asked for]
+    /// Read the key's password from this file's first line [default: TILEWRIGHT_KEY_PASSWORD, or it
+    /// is asked for]
     #[arg(long, value_name = "FILE")]
     pub password_file: Option<PathBuf>,
 }
@@ -86,13 +88,13 @@ pub struct Push {
     /// The policy; its signature in FILE.wasm.minisig goes with it
     #[arg(value_name = "FILE.wasm")]
     pub file: PathBuf,
-    /// Where to, as in ghcr.io/ada/wide:1.0.0
+    /// The place in the registry, as in ghcr.io/ada/wide:1.0.0
     #[arg(value_name = "REGISTRY/NAME:TAG")]
     pub reference: Reference,
-    /// How the registry is asked.
+    /// Options of the connection.
     #[command(flatten)]
     pub connection: Connection,
-    /// What it may use.
+    /// Grants of the policy.
     #[command(flatten)]
     pub grants: super::PolicyGrants,
 }
@@ -101,24 +103,26 @@ pub struct Push {
 #[derive(Args, Debug)]
 #[command(after_help = LOGIN)]
 pub struct Pull {
-    /// What to get, as in ghcr.io/ada/wide:1.0.0; with @sha256:… it is that one or none
+    /// The policy to get, as in ghcr.io/ada/wide:1.0.0; with @sha256:… it is that one or none
     #[arg(value_name = "REGISTRY/NAME[:TAG][@DIGEST]")]
     pub reference: Reference,
-    /// Where to write [default: NAME.wasm in the current folder]; its signature goes into OUT.minisig
+    /// The file to write [default: NAME.wasm in the current folder]; its signature goes into
+    /// OUT.minisig
     #[arg(short, long, value_name = "OUT.wasm")]
     pub output: Option<PathBuf>,
-    /// How the registry is asked.
+    /// Options of the connection.
     #[command(flatten)]
     pub connection: Connection,
-    /// What it may use.
+    /// Grants of the policy.
     #[command(flatten)]
     pub grants: super::PolicyGrants,
 }
 
-/// How a registry is asked, and how the answer is printed.
+/// The connection to a registry, and the form of the output.
 #[derive(Args, Debug)]
 pub struct Connection {
-    /// Ask without TLS, as registries on this machine are: everybody on the way can read along and change what comes
+    /// Ask without TLS, as registries on this machine are: everybody on the way can read along and
+    /// change what comes
     #[arg(long)]
     pub plain_http: bool,
     /// Print JSON
@@ -126,5 +130,5 @@ pub struct Connection {
     pub json: bool,
 }
 
-/// Who we are to a registry.
+/// The help on credentials for a registry.
 const LOGIN: &str = "Where a registry asks who you are, the one that TILEWRIGHT_REGISTRY names is told TILEWRIGHT_REGISTRY_USER and TILEWRIGHT_REGISTRY_PASSWORD, and any other what 'docker login' keeps.";

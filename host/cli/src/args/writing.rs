@@ -6,10 +6,12 @@ use tilewright_media::{Depth, Format, Options};
 /// Options of everything that decodes.
 #[derive(Args, Debug)]
 pub struct Writing {
-    /// Write this, whatever OUT's ending: png, jpg, webp, safetensors, and for clips mp4, mkv, webm, gif [default: OUT's ending; png on standard output]
+    /// Write this, whatever OUT's ending: png, jpg, webp, safetensors, and for clips mp4, mkv,
+    /// webm, gif [default: OUT's ending; png on standard output]
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<Format>,
-    /// Quality of .jpg [default: 95], and of .mp4, .mkv and .webm [default: 70, CRF 16 of H.264 and 20 of VP9]; the other formats lose nothing
+    /// Quality of .jpg [default: 95], and of .mp4, .mkv and .webm [default: 70, CRF 16 of H.264 and
+    /// 20 of VP9]; the other formats lose nothing
     #[arg(long, value_name = "1-100", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub quality: Option<u8>,
     /// Bits of each value in .png, and in a folder of them

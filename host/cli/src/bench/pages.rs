@@ -1,4 +1,4 @@
-//! What was found, as reports with charts.
+//! Results of measurements as reports with charts.
 
 use tilewright_bench::{Report, Row, suite::SuiteReport, sweep::SweepReport};
 use tilewright_plan::{Device, bytes, words::counted};
@@ -79,7 +79,7 @@ pub fn sweep(report: &SweepReport) -> Page {
     facts.extend(tables::honesty(report).into_iter().skip(1).map(|line| ("estimates".to_owned(), line)));
     let table = [tables::CASES.map(str::to_owned).to_vec()].into_iter().chain(tables::cases(report)).collect();
     type Pick<'a> = &'a dyn Fn(&tilewright_bench::sweep::PlanRow) -> Option<(f64, f64)>;
-    // A space's first word says its kind.
+    // A space's first word is its kind.
     let series = |pick: Pick<'_>| -> Vec<Series> {
         let of = |kind: &str| Series {
             name: kind.to_owned(),

@@ -1,4 +1,4 @@
-//! What was found, as tables for people.
+//! Results of measurements as tables for people.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tilewright_plan::{Plan, Time, bytes, words::counted};
 
 use crate::table;
 
-/// Contests have this heading, here and in reports.
+/// The heading of contests, here and in reports.
 pub const HEADING: [&str; 13] = [
     "policy",
     "plan",
@@ -28,7 +28,7 @@ pub const HEADING: [&str; 13] = [
     "borders",
 ];
 
-/// A contest: a row per policy, then what is to be said of some.
+/// A contest: a row per policy, then notes on some.
 pub fn contest(report: &Report) -> String {
     let mut text = table::listing(&HEADING, &HEADING[2..], report.runs.iter().map(cells));
     for row in &report.runs {
@@ -76,7 +76,7 @@ pub fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-/// What a row's figures don't say.
+/// Facts that a row's figures don't show.
 fn notes(row: &Row) -> Vec<String> {
     let mut notes: Vec<String> = row.error.iter().map(|error| format!("failed: {error}")).collect();
     notes.extend(row.fallback.iter().map(|fallback| format!("the host's default ran instead ({fallback})")));
@@ -124,7 +124,7 @@ pub fn claims(report: &SuiteReport) -> Vec<Vec<String>> {
 /// The heading of a sweep's cases.
 pub const CASES: [&str; 8] = ["size", "limit", "objective", "best", "", "chosen", "", "ratio"];
 
-/// A sweep: the cases, then how honest the estimates were.
+/// A sweep: the cases, then the accuracy of the estimates.
 pub fn sweep(report: &SweepReport) -> String {
     let mut text = table::listing(&CASES, &["ratio"], cases(report));
     let met = report.cases.iter().filter(|case| case.met).count();
@@ -163,7 +163,7 @@ pub fn cases(report: &SweepReport) -> Vec<Vec<String>> {
     report.cases.iter().map(row).collect()
 }
 
-/// The estimates beside their bars, a line each.
+/// The estimates' errors beside their bounds, a line each.
 pub fn honesty(report: &SweepReport) -> Vec<String> {
     let honesty = &report.honesty;
     let percent = |share: Option<f64>| share.map_or("–".into(), |share| format!("{:.1} %", share * 100.0));

@@ -1,4 +1,4 @@
-//! How a long measurement goes on, and how it is ended from outside. All on standard error.
+//! Progress of a long measurement, and its end by a signal. All on standard error.
 
 use std::time::{Duration, Instant};
 
@@ -8,11 +8,11 @@ use tilewright_plan::terminal::one_line;
 
 use crate::{
     progress::is_shown,
-    signals::{self, Manner},
+    signals::{self, StopMode},
     tell::tell,
 };
 
-/// How often a plain line is printed.
+/// The interval of plain lines.
 const INTERVAL: Duration = Duration::from_secs(20);
 
 /// Shows progress, and ends the measurement when the user interrupts.
@@ -23,10 +23,10 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// From now on Ctrl-C or SIGTERM (the signal of `timeout`) ends the measurement at the next layer and keeps the
-    /// results so far; a second signal ends the program.
+    /// Starts a measurement that Ctrl-C or SIGTERM (the signal of `timeout`) ends at the next layer
+    /// with the results so far; a second signal ends the program.
     pub fn new() -> Self {
-        signals::manner(Manner::Patiently);
+        signals::manner(StopMode::Patiently);
         let bar = is_shown().then(|| {
             let style =
                 ProgressStyle::with_template("[{bar:24}] {pos}/{len}  {elapsed} elapsed, {eta} left  {wide_msg}");
@@ -36,7 +36,7 @@ impl Waiting {
         Self { bar, started: now, spoken: now }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -76,6 +76,6 @@ impl Watch for Waiting {
     }
 
     fn goes_on(&mut self) -> bool {
-        !signals::received()
+        !signals::is_received()
     }
 }

@@ -17,10 +17,10 @@ const LARGEST: u64 = 4 << 20;
 
 /// A file that can't be used.
 struct Unfit<'a> {
-    /// The key that names it.
+    /// Its key in the configuration.
     key: &'static str,
     file: &'a Path,
-    /// The fault, and the value that is expected.
+    /// The fault, and the expected value.
     reason: String,
 }
 
@@ -32,7 +32,7 @@ fn unfit<'a>(key: &'static str, file: &'a Path, reason: impl Into<String>) -> Un
 pub fn check(config: &Config) -> Outcome {
     let Some(tls) = &config.server.tls else { return Ok(()) };
     usable(tls).map_err(|Unfit { key, file, reason }| {
-        config.wrong_at(&format!("server/tls/{key}"), format!("{}: {reason}", file.display())).into()
+        config.error_at(&format!("server/tls/{key}"), format!("{}: {reason}", file.display())).into()
     })
 }
 

@@ -1,5 +1,5 @@
-//! Faults of a configuration that keep a service from starting: `config check` looks for all of it,
-//! and `serve` names the line of what it found.
+//! Faults of a configuration that keep a service from starting: `config check` looks for all of
+//! them, and `serve` names the line of the one that stopped it.
 
 use std::{net::TcpListener, path::Path};
 
@@ -23,10 +23,10 @@ use crate::{
 /// Reports the first thing that keeps a service from starting. Faults of the moment are left to the
 /// start: a port in use, another server in the data folder, a registry that does not answer.
 pub fn check(config: &Config) -> Outcome {
-    checked(config, &CacheDir::User)
+    check_all(config, &CacheDir::User)
 }
 
-fn checked(config: &Config, cache: &CacheDir) -> Outcome {
+fn check_all(config: &Config, cache: &CacheDir) -> Outcome {
     let shipped: Vec<&str> = shipped_names().collect();
     config.check(&shipped)?;
     config.check_presence()?;
@@ -51,7 +51,7 @@ fn checked(config: &Config, cache: &CacheDir) -> Outcome {
 
 /// Opens a model as the service does.
 pub fn model(config: &Config, name: &str, configured: &tilewright_config::Model) -> Outcome<Model> {
-    let wrong = |key: &str, detail: String| Failure::from(config.wrong_at(&format!("models/{name}/{key}"), detail));
+    let wrong = |key: &str, detail: String| Failure::from(config.error_at(&format!("models/{name}/{key}"), detail));
     let family = configured.family.as_deref().map(str::parse::<Family>).transpose();
     let family = family.map_err(|error| wrong("family", error))?;
     let overrides = Overrides { family, scaling: configured.scaling_factor, shift: configured.shift_factor };
@@ -68,29 +68,30 @@ pub fn model(config: &Config, name: &str, configured: &tilewright_config::Model)
     })
 }
 
-/// The address is one of this machine's. The port is not tried: the service may be at work there.
+/// Checks that the address is one of this machine's. The port is not tried: the service may be
+/// running.
 fn address(config: &Config) -> Outcome {
     let address = config.server.listen.ip();
     let taken = TcpListener::bind((address, 0)).map(drop);
     taken.map_err(|error| {
         let detail = format!("can't listen on {address}: {error}: name an address of this machine");
-        config.wrong_at("server/listen", detail).into()
+        config.error_at("server/listen", detail).into()
     })
 }
 
-/// Traces can be sent to what is named.
+/// Checks that traces can be sent to the configured collector.
 fn collector(config: &Config) -> Outcome {
     let Some(endpoint) = &config.server.telemetry.otlp else { return Ok(()) };
     endpoint.parse::<Uri>().map(drop).map_err(|error| {
         let detail = format!("'{endpoint}' is no URL of a collector: {error}: write one as in http://127.0.0.1:4318");
-        config.wrong_at("server/telemetry/otlp", detail).into()
+        config.error_at("server/telemetry/otlp", detail).into()
     })
 }
 
-/// The data folder can be written, or the folder that it is going to be made in. Nothing is left
+/// Checks that the data folder, or its parent if it is missing, can be written. Nothing is left
 /// there.
 fn data(config: &Config) -> Outcome {
-    let wrong = |detail: String| Failure::from(config.wrong_at("server/data", detail));
+    let wrong = |detail: String| Failure::from(config.error_at("server/data", detail));
     let data = config.server.data_folder();
     let data = data.ok_or_else(|| wrong("there is no home folder to keep jobs in: give [server] data".into()))?;
     let there = data.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("."));
@@ -99,30 +100,30 @@ fn data(config: &Config) -> Outcome {
     })
 }
 
-/// Every GPU that is named is there.
+/// Checks that every configured GPU exists.
 fn devices(config: &Config) -> Outcome {
     for (name, configured) in config.devices() {
         let Choice::Gpu(place) = configured.device else { continue };
         Machine::find(device::Choice::Gpu(place)).map_err(|error| {
-            Failure::from(config.wrong_at(&format!("devices/{name}/device"), Failure::from(error).to_string()))
+            Failure::from(config.error_at(&format!("devices/{name}/device"), Failure::from(error).to_string()))
         })?;
     }
     Ok(())
 }
 
-/// A policy can be put in force: it is what the configuration says, signed where that is asked for,
-/// has its settings, and passes its gate.
+/// Checks that a policy can be put in force: it has the configured digest and the required
+/// signature, takes its settings, and passes its gate.
 fn policy(config: &Config, name: &str, configured: &Policy, cache: &CacheDir) -> Outcome {
-    let wrong = |key: &str, detail: String| Failure::from(config.wrong_at(&format!("policies/{name}/{key}"), detail));
+    let wrong = |key: &str, detail: String| Failure::from(config.error_at(&format!("policies/{name}/{key}"), detail));
     let refused = |error: PolicyError| match error {
         PolicyError::Sandbox { .. } => Failure::from(error),
-        error => wrong(&blamed(&error, &configured.set), Failure::from(error).to_string()),
+        error => wrong(&find_key(&error, &configured.set), Failure::from(error).to_string()),
     };
     let host = PolicyHost::new(limits(configured), cache)?;
     let (bytes, origin) = match &configured.source {
         Source::Shipped(shipped) => (shipped_module(shipped).unwrap_or_default().to_vec(), shipped.clone()),
         Source::File(path) => (host.read_file(path).map_err(refused)?, path.display().to_string()),
-        // Nothing is fetched only to look at it.
+        // A registry is not contacted for a check.
         Source::Oci(reference) => {
             let parsed = reference.parse::<Reference>().map(drop);
             return parsed.map_err(|error| wrong("source", Failure::from(error).to_string()));
@@ -144,7 +145,7 @@ fn policy(config: &Config, name: &str, configured: &Policy, cache: &CacheDir) ->
         _ => host.load_shipped(&origin),
     };
     let loaded = loaded.map_err(refused)?;
-    // The service puts nothing in force that does not pass.
+    // The service puts no policy in force that does not pass.
     tilewright_gate::admit(&host, &loaded, &configured.set, Admission { require_checked: true })
         .map(drop)
         .map_err(refused)
@@ -162,11 +163,11 @@ fn limits(configured: &Policy) -> Limits {
 }
 
 /// The key of a policy's table that an error is about.
-fn blamed(error: &PolicyError, set: &[(String, String)]) -> String {
+fn find_key(error: &PolicyError, set: &[(String, String)]) -> String {
     match error {
         PolicyError::UnknownSetting { name, .. } | PolicyError::SettingType { name, .. } => format!("set/{name}"),
         PolicyError::Refused { reason, .. } => {
-            // In the policy's own words, which begin with the setting where one is to blame.
+            // The policy's own message, which begins with the setting if one is to blame.
             let goes_on = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_');
             let named = set
                 .iter()
@@ -204,14 +205,14 @@ mod tests {
             ("[policies.own]\nsource = \"oci://registry.example/Own\"", 2, "registry.example/Own"),
             ("[server]\n[server.telemetry]\notlp = \"http://[\"", 3, "'http://[' is no URL of a collector"),
         ] {
-            let failure = checked(&Config::parse(text, &path).unwrap(), &CacheDir::Off).unwrap_err();
+            let failure = check_all(&Config::parse(text, &path).unwrap(), &CacheDir::Off).unwrap_err();
             let message = failure.to_string();
             assert!(matches!(failure, Failure::Input(_)), "{message}");
             assert!(message.starts_with(&format!("{}:{line}: ", path.display())), "{message}");
             assert!(message.contains(words), "{message}");
         }
         let sound = "[policies.own]\nsource = \"fixed\"\nset = { tile = 256, space = \"blended\" }";
-        checked(&Config::parse(sound, &path).unwrap(), &CacheDir::Off).unwrap();
+        check_all(&Config::parse(sound, &path).unwrap(), &CacheDir::Off).unwrap();
     }
 
     #[test]
@@ -230,7 +231,7 @@ mod tests {
         let told = |text: &str| address(&Config::parse(text, Path::new("tilewright.toml")).unwrap());
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         told(&format!("[server]\nlisten = \"{}\"", taken.local_addr().unwrap())).unwrap();
-        // One of those that are for documentation, and no machine's.
+        // An address reserved for documentation, which no machine has.
         let text = "[server]\nlisten = \"192.0.2.1:7590\"\nbehind-proxy = true\ntoken-file = \"t\"";
         let told = told(text).unwrap_err().to_string();
         assert!(told.starts_with("tilewright.toml:2: can't listen on 192.0.2.1: "), "{told}");

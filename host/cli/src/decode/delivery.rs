@@ -108,7 +108,7 @@ impl Delivery {
         drop(self.writing.take());
         let Some(journal) = self.journal.take() else { return failure };
         let folder = journal.folder().to_owned();
-        match journal.kept() {
+        match journal.resumable_frames() {
             0 => match Pinned::forget(&folder).and_then(|()| Ok(journal.remove()?)) {
                 Ok(()) => failure,
                 Err(error) => failure.and(error),

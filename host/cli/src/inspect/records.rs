@@ -14,7 +14,7 @@ use crate::{
 #[derive(Default, Serialize)]
 pub struct Recorded {
     records: usize,
-    /// Records with all facts that the policy was told, which can be replayed.
+    /// Records with the whole exchange, which can be replayed.
     full: usize,
     /// Records without an outcome.
     failed: usize,

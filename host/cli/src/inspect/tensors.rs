@@ -57,7 +57,8 @@ fn kind(inspection: &Inspection) -> String {
     }
 }
 
-/// The reason that a latent can't be decoded, whatever the VAE; none for other files, and if one of its tensors can be.
+/// The reason that a latent can't be decoded, whatever the VAE; none for other files, and if one of
+/// its tensors can be.
 pub fn refusal(path: &Path, inspection: &Inspection) -> Option<String> {
     let refused = |tensor: Option<&str>| LatentFile::open(path, tensor).err().map(|error| error.to_string());
     if inspection.identity.kind != Kind::Latent

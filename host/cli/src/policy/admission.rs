@@ -1,4 +1,4 @@
-//! Whether a policy's file may be put to work: what the configuration asks for.
+//! Admission of a policy's file by the configuration.
 
 use std::path::Path;
 
@@ -10,23 +10,24 @@ use crate::{
     failure::{Failure, Outcome},
 };
 
-/// With `require-signed`, these bytes have to be signed with a trusted key, in the file beside them.
+/// Verifies that, with `require-signed`, a trusted key has signed these bytes, in the file beside
+/// them.
 pub fn signed(policies: &Policies, path: &Path, bytes: &[u8]) -> Outcome {
     if !policies.require_signed {
         return Ok(());
     }
     let signature = signature(path)?;
     let verified = policies.trusted.verify(bytes, signature.as_deref());
-    verified.map(drop).map_err(|refusal| refused(&path.display().to_string(), Some(path), &refusal))
+    verified.map(drop).map_err(|refusal| refusal_failure(&path.display().to_string(), Some(path), &refusal))
 }
 
-/// The line for a policy that is not let in; `file`: where it stands, unless it is in a registry.
-pub fn refused(policy: &str, file: Option<&Path>, refusal: &Refusal) -> Failure {
+/// The failure of a policy that is refused; `file`: its path, unless it is in a registry.
+pub fn refusal_failure(policy: &str, file: Option<&Path>, refusal: &Refusal) -> Failure {
     let asked = format!("{} asks for signed ones (require-signed)", config::shown_path());
     Failure::input(format!("policy {policy}: {refusal}, and {asked}{}", advice(file, refusal)))
 }
 
-/// What to do about it.
+/// The remedy.
 pub fn advice(file: Option<&Path>, refusal: &Refusal) -> String {
     match (refusal, file) {
         (Refusal::Unsigned, Some(file)) => {
@@ -37,12 +38,12 @@ pub fn advice(file: Option<&Path>, refusal: &Refusal) -> String {
         (Refusal::Untrusted { .. }, _) => {
             ": if you know whose key it is, add it to [[policies.trusted]] with a name".into()
         }
-        // These say so themselves.
+        // These name the remedy themselves.
         (Refusal::Garbled { .. } | Refusal::Bad { .. }, _) => String::new(),
     }
 }
 
-/// The text of the signature beside a file, where there is one.
+/// The text of the signature beside a file, if there is one.
 pub fn signature(path: &Path) -> Outcome<Option<String>> {
     match read_text(&signature_path(path)) {
         Ok(text) => Ok(Some(text)),

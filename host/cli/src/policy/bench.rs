@@ -1,4 +1,4 @@
-//! `tilewright policy bench`: what a policy's calls cost.
+//! `tilewright policy bench`: the cost of a policy's calls.
 
 use std::{io::Write, time::Duration};
 
@@ -7,14 +7,14 @@ use tilewright_plan::{bytes, words::counted};
 
 use crate::{args::BenchPolicy, failure::Outcome, printer, table, tell::tell};
 
-/// A mean so many times the typical time is the machine's doing.
+/// The ratio of mean to typical time above which the machine is to blame.
 const NOISY: f64 = 1.5;
 
 /// Measures one policy.
 pub fn run(arguments: &BenchPolicy) -> Outcome {
     let BenchPolicy { policy, set, iterations, json, grants } = arguments;
     let options = Options { iterations: *iterations, limits: grants.limits(), ..Options::default() };
-    let module = super::verified(&super::host(*grants)?, policy)?;
+    let module = super::verify(&super::host(*grants)?, policy)?;
     let report = measure::measure(&|host| module.load(host), set, &measure::requests(), &options)?;
     warn(&report);
     if *json {
@@ -61,7 +61,7 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
             "decisions",
             format!(
                 "{} per second and core, over {}",
-                grouped(report.decisions_per_second),
+                group_thousands(report.decisions_per_second),
                 counted(report.requests, "request")
             ),
         ),
@@ -79,13 +79,13 @@ fn row(call: &Call) -> Vec<String> {
         time(spread.median_ns),
         time(spread.p99_ns),
         time(call.typical_ns),
-        grouped(call.per_second),
-        grouped(call.fuel_mean),
-        grouped(call.fuel_most as f64),
+        group_thousands(call.per_second),
+        group_thousands(call.fuel_mean),
+        group_thousands(call.fuel_most as f64),
     ]
 }
 
-/// What makes the figures something else than they seem.
+/// Warns of circumstances that distort the figures.
 fn warn(report: &Report) {
     for call in &report.calls {
         let function = call.function;
@@ -119,7 +119,7 @@ fn time(nanoseconds: f64) -> String {
 }
 
 /// A whole number with its thousands apart: `212,345`.
-fn grouped(number: f64) -> String {
+fn group_thousands(number: f64) -> String {
     let digits = format!("{number:.0}");
     let first = digits.len() % 3;
     let places = digits.char_indices();
@@ -137,7 +137,7 @@ mod tests {
     fn figures_are_readable() {
         assert_eq!(
             ["0", "7", "999", "1,000", "212,345", "1,234,567"],
-            [0.0, 7.0, 999.0, 1e3, 212_345.0, 1_234_567.0].map(grouped)
+            [0.0, 7.0, 999.0, 1e3, 212_345.0, 1_234_567.0].map(group_thousands)
         );
         let times = [840.0, 1234.0, 45_678.0, 123_456.0, 45e6, f64::NAN].map(time);
         assert_eq!(times, ["840 ns", "1.23 µs", "45.68 µs", "0.12 ms", "45 ms", "unknown"]);

@@ -1,11 +1,11 @@
-//! `tilewright policy build`: a project's tool-chain, and what came of it.
+//! `tilewright policy build`: a project's tool-chain, and its result.
 
 use std::{
     io::{Read, Write},
     path::Path,
 };
 
-use tilewright_kit::project::{self, Built, ProjectError, Wanted};
+use tilewright_kit::project::{self, BuildOptions, Built, ProjectError};
 use tilewright_plan::bytes;
 use tilewright_policy::CacheDir;
 
@@ -28,16 +28,17 @@ impl From<ProjectError> for Failure {
     }
 }
 
-/// Builds a project and says what came of it.
+/// Builds a project and reports the result.
 pub fn run(project: &Path, output: Option<&Path>, json: bool, grants: PolicyGrants) -> Outcome {
     if let Some(output) = output {
         files::check_file(files::roles(), "-o", Some(output))?;
         replaces_a_policy_only(output)?;
     }
-    let wanted = Wanted { output: output.map(Path::to_owned), wasi: grants.wasi(), memory_bytes: grants.policy_memory };
+    let wanted =
+        BuildOptions { output: output.map(Path::to_owned), wasi: grants.wasi(), memory_bytes: grants.policy_memory };
     let built = project::build(project, &wanted, &CacheDir::User).inspect_err(|error| {
-        // Set off from the one line that is the program's own; the last of these is also in it.
-        for line in error.said() {
+        // Set off from the program's own line; the last of these is also in it.
+        for line in error.last_lines() {
             tell!("  {line}");
         }
     })?;
@@ -50,10 +51,10 @@ pub fn run(project: &Path, output: Option<&Path>, json: bool, grants: PolicyGran
     Ok(writeln!(printer::summary(), "{}", table::facts(rows(&built)))?)
 }
 
-/// A policy's file replaces only a policy: no source and no key.
+/// Checks that an output replaces at most a policy: no source and no key.
 pub fn replaces_a_policy_only(output: &Path) -> Outcome {
     let mut start = Vec::new();
-    // A missing file is no other kind of file.
+    // A missing file is not a wrong kind of file.
     let read = tilewright_files::open(output).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut start));
     match read.is_ok() && !start.is_empty() && start != MAGIC {
         true => Err(Failure::input(format!(

@@ -1,4 +1,4 @@
-//! `tilewright policy check`: the gate that every policy passes, with everything that it finds.
+//! `tilewright policy check`: the gate that every policy passes, with all its findings.
 
 use std::{collections::BTreeSet, io::Write};
 
@@ -14,7 +14,7 @@ use crate::{
 /// Checks one policy. A policy that does not pass is work that failed.
 pub fn run(arguments: &args::Check) -> Outcome {
     let host = super::host(arguments.grants)?;
-    let verdict = super::verified(&host, &arguments.policy)?.check(&host, &arguments.set, arguments.seed)?;
+    let verdict = super::verify(&host, &arguments.policy)?.check(&host, &arguments.set, arguments.seed)?;
     if arguments.json {
         super::print(&verdict)?;
     } else {
@@ -115,7 +115,7 @@ fn groups(verdict: &Verdict, all: bool) -> Vec<Group<'_>> {
     groups
 }
 
-/// What to do about errors and warnings, once for each problem.
+/// The remedies for errors and warnings, once for each problem.
 fn advice(verdict: &Verdict) -> Vec<Vec<String>> {
     let grave = verdict.findings.iter().filter(|finding| finding.severity != Severity::Note);
     let problems: BTreeSet<(Severity, Problem, &str)> =

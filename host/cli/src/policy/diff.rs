@@ -1,4 +1,4 @@
-//! `tilewright policy diff`: where two policies decide differently, and what that is worth.
+//! `tilewright policy diff`: the decisions in which two policies differ, and their predicted cost.
 
 use std::{io::Write, time::Duration};
 
@@ -23,7 +23,7 @@ impl From<CompareError> for Failure {
 /// Compares two policies.
 pub fn run(arguments: &args::Diff) -> Outcome {
     let host = super::host(arguments.grants)?;
-    let find = |policy: &str| Ok::<_, Failure>(super::verified(&host, policy)?.load(&host)?);
+    let find = |policy: &str| Ok::<_, Failure>(super::verify(&host, policy)?.load(&host)?);
     let (a, b) = (find(&arguments.a)?, find(&arguments.b)?);
     let a = Contender { policy: &a, settings: &arguments.set_a };
     let b = Contender { policy: &b, settings: &arguments.set_b };
@@ -39,7 +39,7 @@ pub fn run(arguments: &args::Diff) -> Outcome {
 
 fn show(comparison: &Comparison) -> Outcome {
     let mut stdout = printer::stdout();
-    let (a, b) = (described(&comparison.a, &comparison.b), described(&comparison.b, &comparison.a));
+    let (a, b) = (describe(&comparison.a, &comparison.b), describe(&comparison.b, &comparison.a));
     let Comparison { requests, compared, alike, worth, prices, differences, .. } = comparison;
     let from = match comparison.requests_from.as_str() {
         "golden" => "the golden set".to_owned(),
@@ -96,12 +96,12 @@ fn show(comparison: &Comparison) -> Outcome {
     facts.push(("prices", format!("{} (sums and ratios are of the decisions that differ)", origins.join(", "))));
     writeln!(stdout, "{}\n", table::facts(facts))?;
     let heading = ["request", "call", "A", "B", "time", "memory"];
-    writeln!(stdout, "{}", table::wrapped(&heading, &["time", "memory"], differences.iter().map(row)))?;
+    writeln!(stdout, "{}", table::wrap(&heading, &["time", "memory"], differences.iter().map(row)))?;
     Ok(())
 }
 
-/// The policy, with the settings that tell it from the other where both are the same policy.
-fn described(one: &PolicyIdentity, other: &PolicyIdentity) -> String {
+/// The policy, with the settings that tell it from the other if both are the same policy.
+fn describe(one: &PolicyIdentity, other: &PolicyIdentity) -> String {
     let unlike = one.settings.iter().filter(|(name, value)| other.settings.get(*name) != Some(value));
     let settings: Vec<String> = unlike.map(|(name, value)| format!("{name}={value}")).collect();
     match one.digest == other.digest && !settings.is_empty() {
@@ -116,7 +116,7 @@ fn row(difference: &Difference) -> Vec<String> {
             .fields
             .iter()
             .map(|field| match field.name {
-                // These speak for themselves.
+                // These fields need no name.
                 "space" | "precision" | "layout" => of(field).to_owned(),
                 name => format!("{name} {}", of(field)),
             })

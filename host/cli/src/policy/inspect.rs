@@ -1,4 +1,4 @@
-//! `tilewright policy inspect`: what there is to know of a policy without putting it to work.
+//! `tilewright policy inspect`: a policy's description and properties, without asking it to decide.
 
 use std::io::Write;
 
@@ -10,7 +10,7 @@ use crate::{args::PolicyGrants, failure::Outcome, printer, table};
 /// Describes one policy.
 pub fn run(name_or_file: &str, json: bool, grants: PolicyGrants) -> Outcome {
     let host = super::host(grants)?;
-    let policy = super::verified(&host, name_or_file)?.load(&host)?;
+    let policy = super::verify(&host, name_or_file)?.load(&host)?;
     let inspection = policy.inspection();
     if json {
         return super::print(inspection);

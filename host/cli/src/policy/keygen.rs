@@ -21,7 +21,7 @@ const PASSWORD: &str = "TILEWRIGHT_KEY_PASSWORD";
 /// Bytes of the longest password; minisign takes no longer one.
 const MOST_PASSWORD: u64 = 1024;
 
-/// Makes and writes a pair.
+/// Generates and writes a pair.
 pub fn run(arguments: &Keygen) -> Outcome {
     let (secret, public) = (with_ending(&arguments.name, "key"), with_ending(&arguments.name, "pub"));
     let roles = files::roles().writes("the secret key", &secret).writes("the public key", &public);
@@ -29,7 +29,7 @@ pub fn run(arguments: &Keygen) -> Outcome {
         Some(password) => roles.reads("the password", password).check()?,
         None => roles.check()?,
     }
-    // Before a password is asked for.
+    // Checked before a password is asked for.
     if let Some(path) = [&secret, &public].into_iter().find(|path| !arguments.force && path.symlink_metadata().is_ok())
     {
         return Err(tilewright_signing::Error::Stands { path: path.clone() }.into());
@@ -56,7 +56,7 @@ fn with_ending(name: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// A key's password: from a file, the variable, or the terminal, where a new one is asked for twice.
+/// A key's password: from a file, the variable, or the terminal, which asks twice for a new one.
 pub fn password(arguments: &Password, is_new: bool, otherwise: &str) -> Outcome<String> {
     let given = match &arguments.password_file {
         Some(path) => Some(first_line(path)?),
@@ -71,7 +71,7 @@ pub fn password(arguments: &Password, is_new: bool, otherwise: &str) -> Outcome<
                 "the key's password is needed, and nobody is here to be asked: {ways}{or}"
             )));
         }
-        None => asked("Password of the key: ")?,
+        None => ask_password("Password of the key: ")?,
     };
     if password.is_empty() {
         return Err(Failure::input("the password is empty"));
@@ -79,14 +79,14 @@ pub fn password(arguments: &Password, is_new: bool, otherwise: &str) -> Outcome<
     if is_new
         && arguments.password_file.is_none()
         && env::var_os(PASSWORD).is_none()
-        && asked("Once more: ")? != password
+        && ask_password("Once more: ")? != password
     {
         return Err(Failure::input("these are two different passwords: nothing was written"));
     }
     Ok(password)
 }
 
-fn asked(prompt: &str) -> Outcome<String> {
+fn ask_password(prompt: &str) -> Outcome<String> {
     rpassword::prompt_password(prompt).map_err(|error| Failure::input(format!("no password can be asked for: {error}")))
 }
 

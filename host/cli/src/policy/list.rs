@@ -1,4 +1,4 @@
-//! `tilewright policy list`: what ships with the program.
+//! `tilewright policy list`: the shipped policies.
 
 use std::io::Write;
 
@@ -6,7 +6,7 @@ use tilewright_policy::{Inspection, shipped_names};
 
 use crate::{args::PolicyGrants, failure::Outcome, printer, table};
 
-/// Lists the policies that ship.
+/// Lists the shipped policies.
 pub fn run(json: bool) -> Outcome {
     let host = super::host(PolicyGrants::default())?;
     let policies: Vec<Inspection> =

@@ -6,11 +6,12 @@ use tilewright_kit::project::{self, Language};
 
 use crate::{failure::Outcome, printer};
 
-/// What to do in a new project before it is built, by language; nothing where its tool-chain stands outside of it.
+/// The first steps in a new project before it is built, by language; none if its tool-chain is
+/// outside of it.
 const FIRST: [(Language, &str); 2] =
     [(Language::Python, "pip install -r requirements.txt"), (Language::Js, "npm install")];
 
-/// Begins a project and says how to go on.
+/// Creates a project and prints the next steps.
 pub fn run(name: &str, language: Language, into: &Path, json: bool) -> Outcome {
     let created = project::create(name, language, into)?;
     if json {

@@ -1,4 +1,4 @@
-//! `tilewright policy pull`: a policy out of a registry.
+//! `tilewright policy pull`: downloads a policy from a registry.
 
 use std::{
     fs, io,
@@ -30,11 +30,11 @@ struct Report {
     version: String,
     /// The digest of the file, which records carry.
     policy: String,
-    /// Who signed it, where a trusted key did.
+    /// The signature, if a trusted key made it.
     signed: Option<Signed>,
     /// The missing part, if no signed statement says that this is the policy asked for.
     unbound: Option<String>,
-    /// The key that it claims to be signed with otherwise.
+    /// The key that the signature claims otherwise.
     untrusted_key: Option<KeyId>,
 }
 
@@ -45,17 +45,17 @@ pub fn run(arguments: &Pull) -> Outcome {
     output::writable(&path)?;
     files::roles().writes("-o", &path).writes("the signature", &signature_path(&path)).check()?;
     build::replaces_a_policy_only(&path)?;
-    let policies = config::current()?.policies;
+    let policies = config::load()?.policies;
     let client = push::client(&arguments.reference, &arguments.connection, arguments.grants)?;
     let pulled = client.pull(&arguments.reference)?;
     let shown = arguments.reference.to_string();
     let verified = policies.trusted.verify(&pulled.wasm, pulled.signature.as_deref());
     let (signed, untrusted_key) = match verified {
         Ok(signed) => (Some(signed), None),
-        Err(refusal) if policies.require_signed => return Err(admission::refused(&shown, None, &refusal)),
+        Err(refusal) if policies.require_signed => return Err(admission::refusal_failure(&shown, None, &refusal)),
         Err(Refusal::Unsigned) => (None, None),
         Err(Refusal::Untrusted { key, .. }) => (None, Some(key)),
-        // What a trusted key is said to have signed, and did not, is never kept.
+        // A file with an invalid signature of a trusted key is never kept.
         Err(refusal) => return Err(Failure::work(format!("policy {shown}: {refusal}"))),
     };
     // The signed name is compared, too: a registry may hand out any file that was ever signed.
@@ -68,7 +68,7 @@ pub fn run(arguments: &Pull) -> Outcome {
         Some(Binding::Loose(lack)) => Some(lack),
         Some(Binding::Bound) | None => None,
     };
-    let policy = sign::described(&super::host(arguments.grants)?, Path::new(&shown), &pulled.wasm)?;
+    let policy = sign::inspect(&super::host(arguments.grants)?, Path::new(&shown), &pulled.wasm)?;
     keep(&path, &pulled)?;
     let report = Report {
         file: path.display().to_string(),
@@ -81,15 +81,15 @@ pub fn run(arguments: &Pull) -> Outcome {
         unbound,
         untrusted_key,
     };
-    if arguments.connection.json { super::print(&report) } else { tell(&report) }
+    if arguments.connection.json { super::print(&report) } else { print_report(&report) }
 }
 
-/// Each file is whole or not there, and nothing that stood there goes before both can be had. The signature that belonged to what stood
-/// there goes first: it would speak of another file.
+/// Writes both files atomically; existing ones are replaced only after both are complete. The
+/// existing signature goes first: it would speak of another file.
 fn keep(path: &Path, pulled: &Pulled) -> Outcome {
     let beside = signature_path(path);
-    let kept = written(path, &pulled.wasm).and_then(|policy| {
-        let signature = pulled.signature.as_ref().map(|text| written(&beside, text.as_bytes())).transpose()?;
+    let kept = write_temporary(path, &pulled.wasm).and_then(|policy| {
+        let signature = pulled.signature.as_ref().map(|text| write_temporary(&beside, text.as_bytes())).transpose()?;
         match fs::remove_file(&beside) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -100,15 +100,15 @@ fn keep(path: &Path, pulled: &Pulled) -> Outcome {
     kept.map_err(|error| Failure::work(format!("{}: can't be written: {error}", path.display())))
 }
 
-/// The file that is to stand there, whole, under another name.
-fn written(path: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
+/// A complete temporary file for this path.
+fn write_temporary(path: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
     let mut file = tilewright_outputs::temporary(path, ".tmp")?;
     file.as_file_mut().write_all(bytes)?;
     file.as_file().sync_all()?;
     Ok(file)
 }
 
-fn tell(report: &Report) -> Outcome {
+fn print_report(report: &Report) -> Outcome {
     let Report { file, name, version, reference, signed, unbound, untrusted_key, .. } = report;
     if let Some(lack) = unbound {
         tell!("note: policy {reference}: {lack}");

@@ -1,10 +1,10 @@
-//! `tilewright policy push`: a policy into a registry.
+//! `tilewright policy push`: uploads a policy to a registry.
 
 use std::io::Write;
 
 use serde::Serialize;
 use tilewright_policy::{Inspection, Kind};
-use tilewright_registry::{About, Binding, Client, Credentials, Limits, Pushed, Reference, Statement};
+use tilewright_registry::{ArtifactInfo, Binding, Client, Credentials, Limits, Pushed, Reference, Statement};
 use tilewright_signing::{KeyId, Refusal, comment_of, key_of};
 
 use super::{admission, sign};
@@ -30,16 +30,16 @@ struct Report {
 pub fn run(arguments: &Push) -> Outcome {
     let host = super::host(arguments.grants)?;
     let bytes = host.read_file(&arguments.file)?;
-    let policy = sign::described(&host, &arguments.file, &bytes)?;
+    let policy = sign::inspect(&host, &arguments.file, &bytes)?;
     let signature = admission::signature(&arguments.file)?;
     let file = arguments.file.display();
     let key = signature.as_deref().map(key_of).transpose();
     let key = key.map_err(|refusal| Failure::input(format!("policy {file}: {refusal}")))?;
-    // Others would find out: tell the one who can mend it.
-    if let Err(bad @ Refusal::Bad { .. }) = config::current()?.policies.trusted.verify(&bytes, signature.as_deref()) {
+    // The owner can mend it before others see it.
+    if let Err(bad @ Refusal::Bad { .. }) = config::load()?.policies.trusted.verify(&bytes, signature.as_deref()) {
         return Err(Failure::input(format!("policy {file}: {bad}, or sign it again")));
     }
-    // No pull would take it under this name.
+    // No pull would accept it under this name.
     let comment = signature.as_deref().and_then(|signature| comment_of(signature).ok());
     let binding = comment.map(|comment| arguments.reference.binding(&Statement::read(&comment)));
     if let Some(Binding::Other(mismatch)) = binding {
@@ -57,15 +57,15 @@ pub fn run(arguments: &Push) -> Outcome {
     Ok(writeln!(printer::summary(), "pushed {name} {version}, {signed}: {}", pushed.reference)?)
 }
 
-/// Whoever the user is to a registry, under the sandbox's limit for files.
+/// A client with the user's credentials, under the sandbox's limit for files.
 pub fn client(reference: &Reference, connection: &Connection, grants: PolicyGrants) -> Outcome<Client> {
     let limits = Limits { policy_bytes: grants.limits().file_bytes as u64, ..Limits::default() };
     let credentials = Credentials::of_user(reference.registry())?;
     Ok(Client::new(reference, credentials, connection.plain_http, limits)?)
 }
 
-fn about(policy: &Inspection) -> About {
-    About {
+fn about(policy: &Inspection) -> ArtifactInfo {
+    ArtifactInfo {
         name: policy.description.name.clone(),
         version: policy.description.version.clone(),
         summary: policy.description.summary.clone(),

@@ -1,4 +1,4 @@
-//! `tilewright policy swap` and `rollback`: what a server is asked to do with its policies.
+//! `tilewright policy swap` and `rollback`: requests to a server about its policies.
 
 use std::{
     io::Write,
@@ -26,7 +26,7 @@ use crate::{
     printer, table,
 };
 
-/// For everything that a request takes: a module may have to be compiled.
+/// The timeout of a request: a module may have to be compiled.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Bytes of an answer.
@@ -44,7 +44,7 @@ pub fn swap(arguments: &Swap) -> Outcome {
         Some(digest) if digest.starts_with("sha256:") => drop(body.insert("digest".into(), digest.into())),
         Some(reference) if reference.starts_with("oci://") => drop(body.insert("source".into(), reference.into())),
         Some(file) if PolicyHost::names_file(file) => {
-            drop(body.insert("digest".into(), server.uploaded(Path::new(file), segment(&arguments.name)?)?.into()));
+            drop(body.insert("digest".into(), server.upload(Path::new(file), segment(&arguments.name)?)?.into()));
         }
         Some(name) if shipped_names().any(|shipped| shipped == name) => drop(body.insert("source".into(), name.into())),
         Some(name) => {
@@ -62,17 +62,17 @@ pub fn swap(arguments: &Swap) -> Outcome {
     }
     let path = format!("/v1/policies/{}/swap", segment(&arguments.name)?);
     let policy = server.ask(Method::POST, &path, "application/json", json!(body).to_string().as_bytes())?;
-    tell(&policy, arguments.server.json)
+    print_policy(&policy, arguments.server.json)
 }
 
 /// Puts the previous revision in force again.
 pub fn roll_back(arguments: &Rollback) -> Outcome {
     let server = Server::new(&arguments.server)?;
     let path = format!("/v1/policies/{}/rollback", segment(&arguments.name)?);
-    tell(&server.ask(Method::POST, &path, "application/json", b"{}")?, arguments.server.json)
+    print_policy(&server.ask(Method::POST, &path, "application/json", b"{}")?, arguments.server.json)
 }
 
-fn tell(policy: &Value, as_json: bool) -> Outcome {
+fn print_policy(policy: &Value, as_json: bool) -> Outcome {
     if as_json {
         return super::print(policy);
     }
@@ -111,7 +111,7 @@ fn segment(name: &str) -> Outcome<&str> {
         .ok_or_else(|| Failure::input(format!("'{name}' is no policy's name: expected letters, digits, - and _")))
 }
 
-/// A server, as one user speaks to it.
+/// A server, and the user's credentials for it.
 struct Server {
     agent: Agent,
     url: String,
@@ -120,11 +120,11 @@ struct Server {
 
 impl Server {
     fn new(arguments: &ServerArguments) -> Outcome<Self> {
-        let configured = config::current()?.server;
+        let configured = config::load()?.server;
         let scheme = if configured.tls.is_some() { "https" } else { "http" };
         let mut address = configured.listen;
         if address.ip().is_unspecified() {
-            // It listens everywhere, here as well.
+            // An address of all interfaces includes this one.
             address.set_ip(if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
         }
         let url = arguments.server.clone().unwrap_or_else(|| format!("{scheme}://{address}"));
@@ -136,7 +136,7 @@ impl Server {
         // The configuration's token is for the configuration's server.
         let file = arguments.token_file.clone().or(configured.token_file.filter(|_| is_local));
         let token = file.map(|file| {
-            Ok::<_, Failure>(String::from_utf8_lossy(&super::bounded(&file, CREDENTIAL)?).trim().to_owned())
+            Ok::<_, Failure>(String::from_utf8_lossy(&super::read_bounded(&file, CREDENTIAL)?).trim().to_owned())
         });
         let config = Agent::config_builder()
             .tls_config(tls(arguments)?)
@@ -147,9 +147,9 @@ impl Server {
         Ok(Self { agent: config.new_agent(), url, token: token.transpose()? })
     }
 
-    /// Sends a module and its signature; its digest.
-    fn uploaded(&self, file: &Path, policy: &str) -> Outcome<String> {
-        // What it may use is the server's to say.
+    /// Uploads a module and its signature; returns its digest.
+    fn upload(&self, file: &Path, policy: &str) -> Outcome<String> {
+        // The server decides on the policy's grants.
         let grants = PolicyGrants { wasi: Some(WasiArgument::Inert), ..PolicyGrants::default() };
         let bytes = super::host(grants)?.read_file(file)?;
         let signature = admission::signature(file)?;
@@ -204,7 +204,7 @@ impl Server {
 /// The size limit of a file of certificates or keys, in bytes.
 const MOST_PEM: u64 = 1 << 20;
 
-/// ring for the mathematics; the certificates that the system trusts, and those that the user does.
+/// TLS with ring, the system's trusted certificates and the user's.
 fn tls(arguments: &ServerArguments) -> Outcome<TlsConfig> {
     let read = |path: &Path| {
         tilewright_files::read(path, MOST_PEM)

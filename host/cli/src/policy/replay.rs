@@ -40,20 +40,20 @@ pub fn run(arguments: &Replay) -> Outcome {
         let patience = policy.inspection().limits.patience(recorded.records);
         policy.within(patience)
     };
-    let find = |policy: &str| Ok::<_, Failure>(patient(super::verified(&host, policy)?.load(&host)?));
-    let files = arguments.policy_file.iter().map(|path| Ok(patient(super::verified_file(&host, path)?.load(&host)?)));
+    let find = |policy: &str| Ok::<_, Failure>(patient(super::verify(&host, policy)?.load(&host)?));
+    let files = arguments.policy_file.iter().map(|path| Ok(patient(super::verify_file(&host, path)?.load(&host)?)));
     let mut known = files.collect::<Outcome<Vec<_>>>()?;
     let asked = arguments.policy.as_deref().map(find).transpose()?;
     let decided = |policy: &LoadedPolicy| {
         recorded.sessions.iter().all(|session| session.policy.digest == policy.inspection().digest)
     };
     match asked {
-        // The one that decided then, by its file or name.
+        // The policy that decided then, by its file or name.
         Some(policy) if arguments.set.is_empty() && decided(&policy) => known.push(policy),
         Some(policy) => return compare(arguments, &recorded, &|_| Ok(policy.clone())),
         None => {}
     }
-    let policies = decided_then(&host, &recorded, known)?;
+    let policies = find_deciders(&host, &recorded, known)?;
     let find = |identity: &PolicyIdentity| policies[&identity.digest].clone();
     if !arguments.set.is_empty() {
         return compare(arguments, &recorded, &|identity| Ok(find(identity)));
@@ -70,12 +70,12 @@ pub fn run(arguments: &Replay) -> Outcome {
         }
         Ok(Box::new(policy) as Box<dyn Planner>)
     };
-    let report = again(&recorded, &mut makes).map_err(|error| wrong(&arguments.records, &error))?;
+    let report = again(&recorded, &mut makes).map_err(|error| input_failure(&arguments.records, &error))?;
     policies.values().try_for_each(LoadedPolicy::check_patience)?;
     if arguments.json {
         super::print(&report)?;
     } else {
-        tell(&report, arguments.all)?;
+        print_report(&report, arguments.all)?;
     }
     match report.totals.different {
         0 => Ok(()),
@@ -86,7 +86,7 @@ pub fn run(arguments: &Replay) -> Outcome {
     }
 }
 
-fn wrong(path: &Path, error: &ReplayError) -> Failure {
+fn input_failure(path: &Path, error: &ReplayError) -> Failure {
     Failure::input(format!("{}: {error}", path.display()))
 }
 
@@ -99,11 +99,11 @@ fn read(path: &Path) -> Outcome<Recorded> {
             opened.map_err(|error| Failure::input(format!("{}: can't be read: {error}", path.display())))?,
         ))
     };
-    gather(records::read(source)).map_err(|error| wrong(path, &error))
+    gather(records::read(source)).map_err(|error| input_failure(path, &error))
 }
 
-/// The policies that decided then, by their digests: of the files given, or shipped.
-fn decided_then(
+/// The policies that decided then, by their digests: of the given files, or shipped.
+fn find_deciders(
     host: &PolicyHost,
     recorded: &Recorded,
     known: Vec<LoadedPolicy>,
@@ -141,7 +141,8 @@ fn decided_then(
     Ok(policies)
 }
 
-/// Asks another policy, or the same with other settings. A policy of the same name takes over the recorded settings that it has.
+/// Asks another policy, or the same with other settings. A policy of the same name gets the
+/// recorded settings that it has.
 fn compare(
     arguments: &Replay,
     recorded: &Recorded,
@@ -159,16 +160,16 @@ fn compare(
         let policy = policy.configure(&settings).map_err(|error| error.to_string())?;
         Ok(Box::new(policy) as Box<dyn Planner>)
     };
-    let report = other(recorded, &mut makes).map_err(|error| wrong(&arguments.records, &error))?;
+    let report = other(recorded, &mut makes).map_err(|error| input_failure(&arguments.records, &error))?;
     asked.iter().try_for_each(LoadedPolicy::check_patience)?;
     if arguments.json {
         return super::print(&report);
     }
-    tell_other(&report, arguments.all)
+    print_other(&report, arguments.all)
 }
 
-/// A line per call that is not equal, and its differences.
-fn tell(report: &Again, all: bool) -> Outcome {
+/// Prints a line per call that is not equal, and its differences.
+fn print_report(report: &Again, all: bool) -> Outcome {
     let mut stdout = printer::stdout();
     for row in report.calls.iter().filter(|row| all || row.verdict != Verdict::Equal) {
         let AgainRow { line, session, sequence, call, verdict, note, .. } = row;
@@ -196,7 +197,7 @@ fn tell(report: &Again, all: bool) -> Outcome {
     )?)
 }
 
-fn tell_other(report: &Other, all: bool) -> Outcome {
+fn print_other(report: &Other, all: bool) -> Outcome {
     let heading = ["line", "call", "recorded", "the other's", "from", "time", "its time", "memory", "its memory", ""];
     let rows = report.decisions.iter().filter(|row| all || row.verdict != OtherVerdict::Same);
     let rows: Vec<_> = rows.map(other_row).collect();

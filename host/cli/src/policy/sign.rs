@@ -1,4 +1,4 @@
-//! `tilewright policy sign`: says under a key what a file is.
+//! `tilewright policy sign`: signs a policy's file and its description.
 
 use std::{io::Write, path::Path, time::UNIX_EPOCH};
 
@@ -30,7 +30,7 @@ pub fn run(arguments: &Sign) -> Outcome {
     roles.writes("the signature", &path).check()?;
     let host = super::host(arguments.grants)?;
     let bytes = host.read_file(&arguments.file)?;
-    let policy = described(&host, &arguments.file, &bytes)?;
+    let policy = inspect(&host, &arguments.file, &bytes)?;
     if others_can_read(&arguments.key) {
         tracing::warn!("{}: others can read this secret key: chmod 600 it", arguments.key.display());
     }
@@ -56,12 +56,13 @@ pub fn run(arguments: &Sign) -> Outcome {
     Ok(writeln!(printer::summary(), "signed {name} {version} ({digest}) with key {key}: {signature}")?)
 }
 
-/// What a policy says of itself: what is no policy is neither signed nor pushed, nor kept when it is pulled.
-pub fn described(host: &PolicyHost, file: &Path, bytes: &[u8]) -> Outcome<Inspection> {
+/// Inspects a policy: a file that is not one is neither signed nor pushed, nor kept when it is
+/// pulled.
+pub fn inspect(host: &PolicyHost, file: &Path, bytes: &[u8]) -> Outcome<Inspection> {
     Ok(host.load(&file.display().to_string(), bytes)?.inspection().clone())
 }
 
-/// Signed with the file, in minisign's own manner: parts, with tabs between.
+/// The trusted comment, in minisign's own form: parts separated by tabs.
 fn comment(policy: &Inspection, reference: Option<&Reference>, more: Option<&str>) -> String {
     let seconds = UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs());
     let (name, version) = (&policy.description.name, &policy.description.version);

@@ -1,4 +1,4 @@
-//! `tilewright policy simulate`: policies through a workload on a device that is only a table.
+//! `tilewright policy simulate`: policies on a workload, on a device that is only a table.
 
 mod page;
 
@@ -19,13 +19,13 @@ use crate::{
     tell::tell,
 };
 
-/// Who takes part where nobody is named: all that ship but the one that only does as it is told.
+/// The default policies: all shipped ones but `fixed`, which only follows its settings.
 const ENTRANTS: [&str; 4] = ["adaptive", "gfx1151", "comfyui", "diffusers"];
 
 /// The workload that needs no file.
 const BUILTIN: &str = "builtin";
 
-/// Simulates.
+/// Simulates policies.
 pub fn run(arguments: &Simulate) -> Outcome {
     if let Some(plot) = &arguments.plot {
         Page::check(plot)?;
@@ -35,7 +35,7 @@ pub fn run(arguments: &Simulate) -> Outcome {
         files::check_file(policies.fold(roles, files::reads_policy), "--plot", Some(plot))?;
     }
     let path = &arguments.device;
-    let text = super::bounded(path, MOST_TABLE_BYTES)?;
+    let text = super::read_bounded(path, MOST_TABLE_BYTES)?;
     let device = Table::read(&text).map_err(|error| Failure::input(format!("{}: {error}", path.display())))?;
     let workload = workload(&device, &arguments.workload)?;
     let host = super::host(arguments.grants)?;
@@ -43,7 +43,7 @@ pub fn run(arguments: &Simulate) -> Outcome {
     let spellings = if arguments.policies.is_empty() { &shipped[..] } else { &arguments.policies };
     let (mut entrants, mut policies) = (Vec::new(), Vec::new());
     for spelling in spellings {
-        let loaded = super::verified(&host, &spelling.policy)?.load(&host)?;
+        let loaded = super::verify(&host, &spelling.policy)?.load(&host)?;
         let patience = loaded.inspection().limits.patience(workload.len());
         let loaded = loaded.within(patience);
         let policy = loaded.configure(&spelling.settings)?;
@@ -55,7 +55,7 @@ pub fn run(arguments: &Simulate) -> Outcome {
     if arguments.json {
         super::print(&report)?;
     } else {
-        tell(&report)?;
+        print_report(&report)?;
     }
     if let Some(plot) = &arguments.plot {
         page::of(&report).write(plot)?;
@@ -69,7 +69,7 @@ fn workload(device: &Table, path: &Path) -> Outcome<Vec<Item>> {
         return Ok(builtin(device));
     }
     let wrong = |what: &dyn std::fmt::Display| Failure::input(format!("{}: {what}", path.display()));
-    let text = super::bounded(path, MOST_TABLE_BYTES)?;
+    let text = super::read_bounded(path, MOST_TABLE_BYTES)?;
     let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
     if records::parse(1, first).is_err() {
         return read_workload(device, &text).map_err(|error| wrong(&error));
@@ -83,7 +83,7 @@ fn workload(device: &Table, path: &Path) -> Outcome<Vec<Item>> {
     Ok(items)
 }
 
-fn tell(report: &Simulation) -> Outcome {
+fn print_report(report: &Simulation) -> Outcome {
     let mut stdout = printer::stdout();
     let device = &report.device;
     let facts = [

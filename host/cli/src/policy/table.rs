@@ -1,4 +1,4 @@
-//! `tilewright policy table`: measurements of a device as a table that policies can be run on.
+//! `tilewright policy table`: measurements of a device as a table for simulations.
 
 use std::path::Path;
 
@@ -44,15 +44,15 @@ pub fn run(arguments: &Table) -> Outcome {
     Ok(())
 }
 
-/// Takes a file: a sweep's report is one object over many lines, records are one a line.
+/// Adds a file: a sweep's report is one object over many lines, records are one a line.
 fn take(builder: &mut Builder, path: &Path) -> Outcome {
     let wrong = |what: &dyn std::fmt::Display| Failure::input(format!("{}: {what}", path.display()));
-    let text = super::bounded(path, MOST_TABLE_BYTES)?;
+    let text = super::read_bounded(path, MOST_TABLE_BYTES)?;
     if text.iter().all(u8::is_ascii_whitespace) {
         return Err(wrong(&"empty"));
     }
     let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    // A report in one line is no record either, and says so as well as any.
+    // A report in one line is not a record either, and its error is as good as any.
     if records::parse(1, first).is_err() && serde_json::from_slice::<serde_json::Value>(&text).is_ok() {
         return builder.sweep(&text).map_err(|error| wrong(&error));
     }

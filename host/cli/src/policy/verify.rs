@@ -1,4 +1,4 @@
-//! `tilewright policy verify`: who signed a file.
+//! `tilewright policy verify`: the signer of a file.
 
 use std::{io::Write, path::Path};
 
@@ -41,8 +41,8 @@ enum Verdict {
 /// Verifies a policy's file against the trusted keys.
 pub fn run(arguments: &Verify) -> Outcome {
     let trusted = match arguments.key.as_slice() {
-        [] => config::current()?.policies.trusted,
-        keys => TrustList::new(keys.iter().map(|key| given(key)).collect::<Outcome<_>>()?),
+        [] => config::load()?.policies.trusted,
+        keys => TrustList::new(keys.iter().map(|key| parse_key(key)).collect::<Outcome<_>>()?),
     };
     // Nothing is compiled, so that a file of a language's runtime needs no grant here.
     let limits = Limits { file_bytes: Limits::MOST_FILE_BYTES, ..Limits::default() };
@@ -76,9 +76,9 @@ pub fn run(arguments: &Verify) -> Outcome {
     }
 }
 
-/// A key on the command line: itself, or its file. What is a key is never taken for a file's name: whoever hands out the folder could
-/// have laid another key there under it.
-fn given(text: &str) -> Outcome<Trusted> {
+/// A key on the command line: itself, or its file. A text that is a key is never taken for a file's
+/// name: another key could have been placed there under it.
+fn parse_key(text: &str) -> Outcome<Trusted> {
     let path = Path::new(text);
     let (key, name) = match text.parse::<PublicKey>() {
         Ok(key) => (key, None),

@@ -1,17 +1,17 @@
-//! How long decisions took: a histogram per revision, below each other on one logarithmic axis.
+//! The times of decisions: a histogram per revision, one below the other on one logarithmic axis.
 
 use maud::{Markup, html};
 
-use super::{LOOKS, Title, WIDTH, at, figure, shortened};
-use crate::facts::Latency;
+use super::{LOOKS, Title, WIDTH, at, figure, truncate};
 use crate::units::{count, milliseconds};
+use crate::views::LatencySamples;
 
 const TITLE: Title = Title { name: "Decision latency", unit: "log scale", empty: "No policy has decided yet." };
 
 /// Bars per power of ten.
 const PER_DECADE: f64 = 8.0;
 
-/// What the axis has room for: from a nanosecond to eleven days.
+/// The range of the axis: from a nanosecond to eleven days.
 const PLACED: std::ops::Range<f64> = 1e-3..1e12;
 
 /// Heights, in the drawing's units.
@@ -20,12 +20,12 @@ const BARS: f64 = 34.0;
 const GAP: f64 = 12.0;
 const AXIS: f64 = 18.0;
 
-/// Beside the outermost powers of ten, for their labels.
+/// The room beside the outermost powers of ten, for their labels.
 const EDGE: f64 = 20.0;
 
-/// What a revision's row shows; times are µs.
+/// The row of a revision; times are µs.
 struct Row<'a> {
-    of: &'a Latency,
+    of: &'a LatencySamples,
     sorted: Vec<f64>,
 }
 
@@ -42,19 +42,19 @@ impl Row<'_> {
 }
 
 /// The chart.
-pub(crate) fn latency(rows: &[Latency]) -> Markup {
+pub(crate) fn latency(rows: &[LatencySamples]) -> Markup {
     let rows: Vec<Row<'_>> = rows.iter().filter_map(row).collect();
-    let body = (!rows.is_empty()).then(|| drawn(&rows));
+    let body = (!rows.is_empty()).then(|| draw(&rows));
     figure(TITLE, body)
 }
 
-fn row(of: &Latency) -> Option<Row<'_>> {
+fn row(of: &LatencySamples) -> Option<Row<'_>> {
     let mut sorted: Vec<f64> = of.samples_us.iter().copied().filter(|value| PLACED.contains(value)).collect();
     sorted.sort_by(f64::total_cmp);
     (!sorted.is_empty()).then_some(Row { of, sorted })
 }
 
-fn drawn(rows: &[Row<'_>]) -> Markup {
+fn draw(rows: &[Row<'_>]) -> Markup {
     let least = rows.iter().map(|row| row.at(0.0)).fold(f64::INFINITY, f64::min).log10().floor();
     let most = rows.iter().map(|row| row.at(1.0)).fold(0.0, f64::max).log10().floor() + 1.0;
     let decades = most - least;
@@ -88,7 +88,7 @@ fn bars(index: usize, row: &Row<'_>, top: f64, least: f64, place: impl Fn(f64) -
     let most = buckets.iter().copied().max().unwrap_or(1) as f64;
     let floor = top + LABEL + BARS;
     let edge = |index: usize| place(10_f64.powf(least + index as f64 / PER_DECADE));
-    let label = shortened(&format!("{} r{}", row.of.policy, row.of.revision), 26);
+    let label = truncate(&format!("{} r{}", row.of.policy, row.of.revision), 26);
     let median = at(place(row.at(0.5)));
     html! {
         text.lane x="0" y=(at(top + 11.0)) {

@@ -1,12 +1,12 @@
-//! Points over time, a line per series. The newest stand at the right.
+//! Points over time, a line per series, with the newest at the right.
 
 use std::time::{Duration, SystemTime};
 
 use maud::{Markup, html};
 
-use super::{LOOKS, Title, WIDTH, at, figure, mark, shortened};
-use crate::facts::Series;
+use super::{LOOKS, Title, WIDTH, at, figure, mark, truncate};
 use crate::units::{between, coarse, milliseconds, percent};
+use crate::views::TimeSeries;
 
 const HEIGHT: f64 = 176.0;
 const LEFT: f64 = 48.0;
@@ -23,16 +23,16 @@ const POINTS: usize = 240;
 /// The seconds that ticks across may be apart.
 const APART: [u64; 15] = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 10_800, 21_600, 43_200, 86_400, 259_200, 604_800];
 
-/// How values are told, and how they are placed where they differ by more than [`FAR`].
+/// The scale of values: their words, and their ticks if they differ by more than [`FAR`].
 #[derive(Clone, Copy)]
 pub(crate) struct Scale {
     /// A value with its unit.
     pub(crate) words: fn(f64) -> String,
-    /// Ticks of a logarithmic axis; where there are none, the axis is always linear.
+    /// The ticks of a logarithmic axis; if there are none, the axis is always linear.
     pub(crate) logarithmic: &'static [f64],
 }
 
-/// Milliseconds, told by units that people think in.
+/// Milliseconds, in the unit that fits.
 pub(crate) const DURATIONS: Scale = Scale {
     words: milliseconds,
     logarithmic: &[1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4, 6e4, 6e5, 3.6e6, 3.6e7, 8.64e7, 8.64e8, 8.64e9],
@@ -44,7 +44,7 @@ pub(crate) const SHARES: Scale = Scale { words: percent, logarithmic: &[] };
 /// The largest over the smallest value of a linear axis that may be logarithmic.
 const FAR: f64 = 20.0;
 
-/// Which values there are, and where they go.
+/// The range of the values, and their places.
 struct Axis {
     from: f64,
     to: f64,
@@ -91,7 +91,7 @@ fn even(step: f64) -> f64 {
 }
 
 /// The chart.
-pub(crate) fn over_time(title: Title, now: SystemTime, series: &[Series], scale: Scale) -> Markup {
+pub(crate) fn over_time(title: Title, now: SystemTime, series: &[TimeSeries], scale: Scale) -> Markup {
     // Beyond these, differences are lost to rounding.
     let is_placed = |value: f64| value == 0.0 || (1e-12..1e15).contains(&value.abs());
     let lines: Vec<(&str, Vec<(f64, f64)>)> = series
@@ -106,11 +106,11 @@ pub(crate) fn over_time(title: Title, now: SystemTime, series: &[Series], scale:
         })
         .filter(|(_, points)| !points.is_empty())
         .collect();
-    let body = (!lines.is_empty()).then(|| drawn(&lines, scale));
+    let body = (!lines.is_empty()).then(|| draw(&lines, scale));
     figure(title, body)
 }
 
-fn drawn(lines: &[(&str, Vec<(f64, f64)>)], scale: Scale) -> Markup {
+fn draw(lines: &[(&str, Vec<(f64, f64)>)], scale: Scale) -> Markup {
     let points = || lines.iter().flat_map(|(_, points)| points);
     let axis = Axis::of(&points().map(|(_, value)| *value).collect::<Vec<_>>(), scale);
     let oldest = points().map(|(age, _)| *age).fold(10.0, f64::max);
@@ -146,7 +146,7 @@ fn drawn(lines: &[(&str, Vec<(f64, f64)>)], scale: Scale) -> Markup {
                         polyline class={ "line s" (look % LOOKS) } points="0,5 24,5" {}
                         (mark(look, 12.0, 5.0))
                     }
-                    span title=(name) { (shortened(name, 32)) }
+                    span title=(name) { (truncate(name, 32)) }
                     span.quiet { (newest(points)) }
                 }
             }

@@ -1,17 +1,17 @@
-//! Prices for a comparison: recorded where there are any, else by formula.
+//! Prices for a comparison: recorded ones if there are any, else by formula.
 
 use std::{sync::Arc, time::Duration};
 
 use serde::Serialize;
 use tilewright_plan::{Cost, CostModel, Plan, Trial};
 
-/// Where a price comes from.
+/// The source of a price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pricing {
     /// From the record.
     Recorded,
-    /// By formula, times what the record's prices are of the formula's.
+    /// By formula, times the ratio of the record's prices to the formula's.
     Scaled,
     /// By formula.
     Formula,
@@ -32,8 +32,8 @@ impl Priced {
         Self { recorded: Vec::new(), trials: Vec::new(), formula, scale: None }
     }
 
-    /// Recorded prices and measurements before the formula's. What the formula is off by is the geometric mean over those plans that both
-    /// have a price for.
+    /// Recorded prices and measurements before the formula's. The formula's error is the geometric
+    /// mean over those plans that both have a price for.
     pub fn recorded(
         recorded: &[(Plan, Result<Cost, String>)],
         trials: Vec<Trial>,
@@ -55,7 +55,7 @@ impl Priced {
         Self { recorded, trials, formula, scale }
     }
 
-    /// The price of a plan and where it comes from.
+    /// The price of a plan and its source.
     pub fn price(&self, plan: &Plan) -> (Option<Cost>, Pricing) {
         let (price, pricing) = self.priced(plan);
         (price.ok(), pricing)

@@ -1,4 +1,4 @@
-//! Requests out of records: what each call of a policy was told, as far as the record has it.
+//! Requests from records: the input of each call of a policy, as far as the record has it.
 
 use std::{io::BufReader, path::Path};
 
@@ -10,32 +10,33 @@ use tilewright_plan::{
 
 use super::{CompareError, facts::Priced};
 
-/// A question that a policy was asked, with the answers that the host gave it.
+/// A call of a policy, with the answers that the host gave it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedRequest {
-    /// Where it stands and what it is, in a few words.
+    /// Its position and description, in a few words.
     pub name: String,
     /// The kind of work.
     pub stage: Stage,
-    /// What was asked for.
+    /// The request.
     pub request: Request,
-    /// On what.
+    /// The device.
     pub device: Device,
-    /// What could be carried out.
+    /// The host's capabilities.
     pub capabilities: Capabilities,
     /// The clip that was under way.
     pub under_way: Option<UnderWay>,
     /// The attempts that had failed before.
     pub attempts: Vec<Attempt>,
-    /// Prices that the record has.
+    /// Prices in the record.
     prices: Vec<(Plan, Result<Cost, String>)>,
     trials: Vec<Trial>,
 }
 
-/// Reads the requests of records, one JSON object per line. Empty lines count for nothing.
+/// Reads the requests of records, one JSON object per line. Empty lines are ignored.
 ///
 /// # Errors
-/// [`CompareError::Unreadable`], [`CompareError::Damaged`] with the line, or [`CompareError::NoRecords`].
+/// [`CompareError::Unreadable`], [`CompareError::Damaged`] with the line, or
+/// [`CompareError::NoRecords`].
 pub fn read(path: &Path) -> Result<Vec<RecordedRequest>, CompareError> {
     let file = tilewright_files::open(path).map_err(|source| CompareError::Unreadable { path: path.into(), source })?;
     let mut requests = Vec::new();
@@ -49,7 +50,7 @@ pub fn read(path: &Path) -> Result<Vec<RecordedRequest>, CompareError> {
     Ok(requests)
 }
 
-/// Each call of a full record; of any other the decision, and the recovery where attempts failed.
+/// Each call of a full record; of any other the decision, and the recovery if attempts failed.
 fn of(record: &Record, line: u64) -> Result<Vec<RecordedRequest>, Damage> {
     let calls = record.exchange.iter().flat_map(|exchange| &exchange.calls);
     let asked = calls.filter(|call| !matches!(call.question, RecordedQuestion::Learn { .. }));
@@ -95,7 +96,7 @@ fn of_ordinary(record: &Record, line: u64) -> Result<Vec<RecordedRequest>, Damag
     let failed = record.attempts.iter();
     let attempts: Vec<Attempt> =
         failed.map(|failed| Attempt { plan: failed.plan.clone(), failure: failed.failure }).collect();
-    // Of a clip that failed it is not known what was under way.
+    // For a failed clip the frames under way are unknown.
     let again = (!attempts.is_empty() && record.request.frames <= 1).then(|| RecordedRequest {
         name: format!("{}, recovery", first.name),
         attempts,

@@ -1,4 +1,4 @@
-//! Comparisons of the policies that ship.
+//! Comparisons of the shipped policies.
 
 use std::{fs, path::PathBuf};
 
@@ -8,9 +8,9 @@ use tilewright_policy::{CacheDir, Limits, PolicyHost};
 
 use super::*;
 
-struct Place(tempfile::TempDir);
+struct TestFolder(tempfile::TempDir);
 
-impl Place {
+impl TestFolder {
     fn with(lines: &[Value]) -> (Self, PathBuf) {
         let place = Self(tempfile::tempdir().unwrap());
         let path = place.0.path().join("records.jsonl");
@@ -42,7 +42,7 @@ fn a_policy_is_like_itself() {
     let comparison = golden_of(("adaptive", &[]), ("adaptive", &[]));
     assert_eq!(comparison.differences, []);
     assert!(comparison.alike == comparison.compared && comparison.compared >= comparison.requests);
-    assert_eq!(comparison.worth, Worth::default());
+    assert_eq!(comparison.worth, DifferenceTotals::default());
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn settings_show_in_the_fields_that_they_set() {
         let release = difference.fields.last().unwrap();
         assert_eq!((release.a.as_str(), release.b.as_str()), ("keep", "at-end"));
     }
-    // Every first decision; the recoveries follow upon different plans and are not compared.
+    // Every first decision; the recoveries follow different plans and are not compared.
     assert!(
         comparison.differences.len() > 60
             && comparison.differences.iter().any(|difference| difference.fields.len() == 2)
@@ -110,7 +110,7 @@ fn compared(path: &std::path::Path) -> Comparison {
 
 #[test]
 fn a_record_s_own_price_stands_and_scales_the_others() {
-    let (_place, path) = Place::with(&[record()]);
+    let (_place, path) = TestFolder::with(&[record()]);
     let comparison = compared(&path);
     let [difference] = comparison.differences.as_slice() else { panic!("{comparison:?}") };
     assert_eq!((difference.a.pricing, difference.b.pricing), (Pricing::Recorded, Pricing::Scaled));
@@ -142,7 +142,7 @@ fn a_full_record_s_prices_are_taken() {
             "reply": reply(&full["plan"])},
         {"sequence": 1, "request": full["request"], "device": full["device"],
             "question": {"kind": "learn", "plan": full["plan"], "measured": measured}, "reply": reply(&Value::Null)}]});
-    let (_place, path) = Place::with(&[full]);
+    let (_place, path) = TestFolder::with(&[full]);
     let comparison = compared(&path);
     let [difference] = comparison.differences.as_slice() else { panic!("{comparison:?}") };
     assert_eq!((difference.a.pricing, difference.b.pricing), (Pricing::Scaled, Pricing::Recorded));
@@ -156,7 +156,7 @@ fn failed_attempts_are_asked_about() {
     let mut failed = record();
     failed["attempts"] = json!([{"plan": failed["plan"], "failure": {"kind": "out-of-memory", "bytes": 1}, "answer": null,
         "adjusted": [], "fallback": null, "fuel": 1}]);
-    let (_place, path) = Place::with(&[record(), failed]);
+    let (_place, path) = TestFolder::with(&[record(), failed]);
     let requests = read(&path).unwrap();
     let names: Vec<&str> = requests.iter().map(|request| request.name.as_str()).collect();
     assert_eq!(names, ["line 1: flux 1024×1024", "line 2: flux 1024×1024", "line 2: flux 1024×1024, recovery"]);

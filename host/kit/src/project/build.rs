@@ -1,5 +1,5 @@
-//! From a project to a policy's file: the tool-chain makes it, what execution doesn't need is taken out, and it is loaded once as the host
-//! will load it.
+//! Builds a project into a policy's file: the tool-chain compiles it, sections that execution
+//! doesn't need are removed, and it is loaded once as the host will load it.
 
 use std::{
     fs,
@@ -12,50 +12,50 @@ use tilewright_policy::{CacheDir, Inspection, Kind, Limits, PolicyHost, Wasi, as
 
 use super::{Language, ProjectError, shrink, toolchain};
 
-/// How a project is to be built.
+/// The options of a build.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
-    /// Where the policy goes; by default into the project, under the folder's name.
+pub struct BuildOptions {
+    /// The path of the policy; by default in the project, under the folder's name.
     pub output: Option<PathBuf>,
-    /// Leave in what the language's runtime imports of WASI, so that what it prints reaches the policy's log; the policy needs an inert WASI
-    /// to run then.
+    /// Keeps the imports of WASI of the language's runtime, so that its output reaches the policy's
+    /// log; the policy then needs an inert WASI to run.
     pub wasi: Wasi,
-    /// The memory that the policy is granted, in bytes, where the language's usual share is not right.
+    /// The memory that the policy is granted, in bytes, if the language's usual limit is not right.
     pub memory_bytes: Option<usize>,
 }
 
 /// A policy that was built and loads.
 #[derive(Clone, Debug, Serialize)]
 pub struct Built {
-    /// What the project is written in.
+    /// The project's language.
     pub language: Language,
     /// The program that compiled it.
     pub tool: String,
     /// The policy's file.
     pub path: PathBuf,
-    /// Bytes of what the tool-chain made, and what is left of them.
+    /// Bytes of the tool-chain's output, before sections are removed.
     pub made_bytes: u64,
     /// Bytes of the file.
     pub bytes: u64,
-    /// How long the tool-chain took.
+    /// The time of the tool-chain.
     #[serde(rename = "build_ms", serialize_with = "milliseconds")]
     pub build: Duration,
-    /// How long loading took, compiling included where it was not kept from before.
+    /// The time of loading, including compiling unless it was cached.
     #[serde(rename = "load_ms", serialize_with = "milliseconds")]
     pub load: Duration,
-    /// What the policy has to be granted to run, as the command line's options.
+    /// The grants that the policy needs, as the command line's options.
     pub grants: Vec<String>,
-    /// What the tool-chain had to remark.
+    /// The tool-chain's warnings.
     pub remarks: Vec<String>,
-    /// What the policy says of itself.
+    /// The policy's description of itself.
     pub policy: Inspection,
 }
 
 /// Builds the project in a folder.
 ///
 /// # Errors
-/// Any [`ProjectError`]; a file that was built before stays as it was.
-pub fn build(project: &Path, wanted: &Wanted, cache: &CacheDir) -> Result<Built, ProjectError> {
+/// Any [`ProjectError`]; an existing file stays.
+pub fn build(project: &Path, wanted: &BuildOptions, cache: &CacheDir) -> Result<Built, ProjectError> {
     let language = Language::of(project)?;
     let project = fs::canonicalize(project).map_err(ProjectError::file(project))?;
     let path = wanted.output.clone().unwrap_or_else(|| {
@@ -94,15 +94,15 @@ pub fn build(project: &Path, wanted: &Wanted, cache: &CacheDir) -> Result<Built,
 
 /// The smallest component that does the same.
 fn component(origin: &str, made: &[u8]) -> Result<Vec<u8>, ProjectError> {
-    let small = shrink::shrunk(made);
+    let small = shrink::shrink(made);
     if Kind::of(&small) == Some(Kind::CoreModule) {
-        let module = toolchain::optimised(&small).unwrap_or(small);
-        return Ok(shrink::shrunk(&as_component(origin, &module)?));
+        let module = toolchain::optimise(&small).unwrap_or(small);
+        return Ok(shrink::shrink(&as_component(origin, &module)?));
     }
     Ok(small)
 }
 
-/// Puts the file in place at once.
+/// Writes the file atomically.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), ProjectError> {
     tilewright_outputs::write_whole(path, bytes).map_err(ProjectError::file(path))
 }

@@ -1,4 +1,4 @@
-//! Begins a project: all of its files at once, or none.
+//! Creates a project: all of its files at once, or none.
 
 use std::{
     fs,
@@ -12,15 +12,16 @@ use super::{Language, ProjectError, templates};
 /// The most characters that a policy's name may have.
 const NAME: usize = 64;
 
-/// The package that every project in Rust depends on: cargo tells no two of one name and version apart.
+/// The package that every project in Rust depends on: cargo tells no two of one name and version
+/// apart.
 const SDK: &str = "tilewright-sdk";
 
-/// A project that was begun.
+/// A project that was created.
 #[derive(Clone, Debug, Serialize)]
 pub struct Created {
     /// The policy's name.
     pub name: String,
-    /// What it is written in.
+    /// Its language.
     pub language: Language,
     /// The project's folder.
     pub path: PathBuf,
@@ -28,10 +29,11 @@ pub struct Created {
     pub files: Vec<String>,
 }
 
-/// Begins the project `into/name`.
+/// Creates the project `into/name`.
 ///
 /// # Errors
-/// [`ProjectError::Name`], [`ProjectError::Exists`], or what keeps the files from being written. Nothing is left behind then.
+/// [`ProjectError::Name`], [`ProjectError::Exists`], or the error of writing a file. Nothing is
+/// left behind then.
 pub fn create(name: &str, language: Language, into: &Path) -> Result<Created, ProjectError> {
     check(name)?;
     let path = if into == Path::new(".") { PathBuf::from(name) } else { into.join(name) };
@@ -40,7 +42,7 @@ pub fn create(name: &str, language: Language, into: &Path) -> Result<Created, Pr
     }
     let files = templates::files(language, name)?;
     fs::create_dir_all(into).map_err(ProjectError::file(into))?;
-    // Beside its place, so that it gets there by being renamed; it goes by itself where anything fails.
+    // In the same folder, so that a rename puts it in place; removed by itself on failure.
     let aside = tempfile::Builder::new().prefix(".tilewright-new-").tempdir_in(into);
     let aside = aside.map_err(ProjectError::file(into))?;
     let unfinished = aside.path().join(name);
@@ -56,7 +58,7 @@ pub fn create(name: &str, language: Language, into: &Path) -> Result<Created, Pr
     Ok(Created { name: name.into(), language, path, files })
 }
 
-/// A name has to serve as a folder, as a package and as what `describe` answers.
+/// Checks a name: it serves as a folder, as a package and as the answer of `describe`.
 fn check(name: &str) -> Result<(), ProjectError> {
     let refused = |why| Err(ProjectError::Name { name: name.into(), why });
     match name.as_bytes() {
@@ -99,7 +101,7 @@ mod tests {
         let again = create("rust", Language::C, &place.path().join("new/folder")).unwrap_err();
         assert!(again.to_string().ends_with("give another name, or another folder with --into"), "{again}");
         assert_eq!(left(), 4);
-        // Into a file.
+        // The parent is a file.
         fs::write(place.path().join("file"), "").unwrap();
         assert!(create("p", Language::Rust, &place.path().join("file")).is_err());
     }

@@ -1,4 +1,4 @@
-//! What can go wrong with a policy's project.
+//! Errors of a policy's project.
 
 use std::{io, path::PathBuf};
 
@@ -6,18 +6,19 @@ use thiserror::Error;
 
 use tilewright_policy::PolicyError;
 
-/// Why a project can't be begun or built. Each is one line, with its causes after it, that says what to do.
+/// The reason why a project can't be created or built. Each is one line, with its causes after it,
+/// that names the remedy.
 #[derive(Debug, Error)]
 pub enum ProjectError {
-    /// A name that no project can have.
+    /// An invalid name.
     #[error("'{name}' can't be a policy's name: {why}")]
     Name {
         /// As given.
         name: String,
-        /// What is wrong with it.
+        /// The fault.
         why: &'static str,
     },
-    /// The project's folder stands already.
+    /// The project's folder exists already.
     #[error("{}: exists already; give another name, or another folder with --into", path.display())]
     Exists {
         /// The folder.
@@ -28,23 +29,23 @@ pub enum ProjectError {
     File {
         /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A folder in which nothing tells a policy's project.
+    /// A folder without a file that identifies a policy's project.
     #[error("{}: no policy project: none of {} is in it; 'tilewright policy new' begins one", path.display(), markers.join(", "))]
     NoProject {
         /// The folder.
         path: PathBuf,
-        /// What would tell one.
+        /// The files that would identify one.
         markers: Vec<String>,
     },
     /// A program that building needs.
     #[error("{what} is missing: {advice}")]
     Missing {
-        /// What, for people.
+        /// Its description, for people.
         what: &'static str,
-        /// The command that gets it.
+        /// The command that installs it.
         advice: String,
     },
     /// The tool-chain was run and failed.
@@ -52,45 +53,45 @@ pub enum ProjectError {
     Tool {
         /// The program.
         tool: String,
-        /// How it ended.
+        /// Its exit status.
         status: String,
         /// Its last lines.
         said: Vec<String>,
     },
-    /// The tool-chain ended well, but what it was asked for is not there, or more than one of it.
+    /// The tool-chain succeeded, but its output is missing or ambiguous.
     #[error("{tool} made no policy: {detail}")]
     NoOutput {
         /// The program.
         tool: String,
-        /// What is missing, and what to do.
+        /// The missing part, and the remedy.
         detail: String,
     },
-    /// What was built is not a policy.
+    /// The output is not a policy.
     #[error("built, but not usable")]
     Policy(#[from] PolicyError),
     /// The contract's bindings can't be generated.
     #[error("the contract's bindings can't be generated: {detail}")]
     Bindings {
-        /// Why.
+        /// The cause.
         detail: String,
     },
 }
 
 impl ProjectError {
-    /// The arguments or the project are wrong, rather than the work failed.
+    /// True if the arguments or the project are wrong, false if the work failed.
     pub fn is_input(&self) -> bool {
         matches!(self, Self::Name { .. } | Self::Exists { .. } | Self::NoProject { .. })
     }
 
     /// The last lines of the tool-chain that failed.
-    pub fn said(&self) -> &[String] {
+    pub fn last_lines(&self) -> &[String] {
         match self {
             Self::Tool { said, .. } => said,
             _ => &[],
         }
     }
 
-    /// For `map_err` on what is done with a file.
+    /// A function for `map_err` on operations on a file.
     pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::File { path, source }

@@ -1,5 +1,5 @@
-//! Takes out of a module or component what execution doesn't need: custom sections (names, producers, debugging information), also in the
-//! modules and components inside.
+//! Removes sections that execution doesn't need from a module or component: custom sections (names,
+//! producers, debugging information), also in the modules and components inside.
 
 /// Bytes before the first section.
 const HEADER: usize = 8;
@@ -11,12 +11,13 @@ const NESTED: [u8; 2] = [1, 4];
 /// The version field of a core module; anything else is taken for a component.
 const MODULE: [u8; 4] = [1, 0, 0, 0];
 
-/// The same module or component without custom sections; as it was where it is damaged, which loading it will tell.
-pub(super) fn shrunk(wasm: &[u8]) -> Vec<u8> {
-    stripped(wasm).unwrap_or_else(|| wasm.to_vec())
+/// The same module or component without custom sections; unchanged if it is damaged, which loading
+/// it will report.
+pub(super) fn shrink(wasm: &[u8]) -> Vec<u8> {
+    strip(wasm).unwrap_or_else(|| wasm.to_vec())
 }
 
-fn stripped(wasm: &[u8]) -> Option<Vec<u8>> {
+fn strip(wasm: &[u8]) -> Option<Vec<u8>> {
     let (header, mut rest) = wasm.split_at_checked(HEADER)?;
     let is_component = header[4..] != MODULE;
     let mut kept = header.to_vec();
@@ -29,7 +30,7 @@ fn stripped(wasm: &[u8]) -> Option<Vec<u8>> {
         }
         kept.push(id);
         if is_component && NESTED.contains(&id) {
-            let inner = stripped(contents)?;
+            let inner = strip(contents)?;
             put_leb(&mut kept, inner.len());
             kept.extend(inner);
         } else {
@@ -40,7 +41,7 @@ fn stripped(wasm: &[u8]) -> Option<Vec<u8>> {
     Some(kept)
 }
 
-/// A number in LEB128, and what follows it.
+/// A number in LEB128, and the bytes after it.
 fn leb(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let mut value = 0;
     for (index, byte) in bytes.iter().enumerate().take(5) {
@@ -81,10 +82,10 @@ mod tests {
                 .count()
         };
         for wasm in [inner, outer] {
-            let small = shrunk(&wasm);
+            let small = shrink(&wasm);
             assert!(words(&wasm) > 0 && words(&small) == 0 && small.len() < wasm.len());
             wasmparser::Validator::new().validate_all(&small).unwrap();
-            assert_eq!(shrunk(&small), small);
+            assert_eq!(shrink(&small), small);
         }
     }
 
@@ -93,9 +94,9 @@ mod tests {
         let module = wat::parse_str("(module (func $f) (memory 1))").unwrap();
         for end in 0..module.len() {
             let cut = &module[..end];
-            let kept = shrunk(cut);
+            let kept = shrink(cut);
             assert!(kept == cut || end >= HEADER, "{end}");
         }
-        assert_eq!(shrunk(b"\0asm\x01\0\0\0\x01\xff\xff\xff\xff\xff"), b"\0asm\x01\0\0\0\x01\xff\xff\xff\xff\xff");
+        assert_eq!(shrink(b"\0asm\x01\0\0\0\x01\xff\xff\xff\xff\xff"), b"\0asm\x01\0\0\0\x01\xff\xff\xff\xff\xff");
     }
 }

@@ -1,14 +1,14 @@
-//! The files that a new project consists of, embedded in the program, and what is filled in.
+//! The files of a new project, embedded in the program, and their placeholders.
 
 use super::{Language, ProjectError};
 
 /// A file's path in the project and its text.
 pub(super) type File = (&'static str, String);
 
-/// The contract, as every project carries it.
+/// The contract, as every project contains it.
 const CONTRACT: &str = include_str!("../../../../wit/next/policy.wit");
 
-/// The workspace's own manifest: says which wit-bindgen the SDK is written for.
+/// The workspace's own manifest, for the version of wit-bindgen that the SDK is written for.
 const WORKSPACE: &str = include_str!("../../../../Cargo.toml");
 
 macro_rules! files {
@@ -32,11 +32,11 @@ const RUST: &[(&str, &str)] = files!["rust":
     "sdk/Cargo.toml" = "sdk/Cargo.toml",
 ];
 
-/// The SDK's own sources, so that nothing has to be published for a project to build.
+/// The SDK's own sources, so that a project builds without anything being published.
 const SDK: &[(&str, &str)] =
     sdk!["arena.rs", "bindings.rs", "description.rs", "export.rs", "host.rs", "lib.rs", "words.rs"];
 
-/// Where the SDK's bindings look for the contract: in the checkout, and in a project.
+/// The paths of the contract in the SDK's bindings: in the checkout, and in a project.
 const CONTRACT_PATH: [&str; 2] = ["\"../../wit/next\"", "\"wit\""];
 
 const C: &[(&str, &str)] = files!["c":
@@ -76,7 +76,7 @@ pub(super) fn files(language: Language, name: &str) -> Result<Vec<File>, Project
         Language::Python => (PYTHON, "wit/policy.wit"),
         Language::Js => (JS, "wit/policy.wit"),
     };
-    let mut files: Vec<File> = template.iter().map(|(path, text)| (*path, filled(text, name))).collect();
+    let mut files: Vec<File> = template.iter().map(|(path, text)| (*path, fill_placeholders(text, name))).collect();
     files.push((contract_at, CONTRACT.to_owned()));
     match language {
         Language::Rust => {
@@ -89,7 +89,7 @@ pub(super) fn files(language: Language, name: &str) -> Result<Vec<File>, Project
 }
 
 /// A template's text with its `{{…}}` filled in.
-fn filled(text: &str, name: &str) -> String {
+fn fill_placeholders(text: &str, name: &str) -> String {
     text.replace("{{name}}", name)
         // npm allows no capitals.
         .replace("{{name_lower}}", &name.to_ascii_lowercase())
@@ -97,7 +97,7 @@ fn filled(text: &str, name: &str) -> String {
         .replace("{{wit_bindgen}}", wit_bindgen())
 }
 
-/// What stands behind `wit-bindgen =` in the workspace's manifest.
+/// The version after `wit-bindgen =` in the workspace's manifest.
 fn wit_bindgen() -> &'static str {
     WORKSPACE.lines().find_map(|line| line.strip_prefix("wit-bindgen = ")).unwrap_or("\"*\"")
 }
@@ -110,7 +110,7 @@ fn bindings_for_c() -> Result<Vec<File>, ProjectError> {
     let world = resolve.select_world(&[package], Some("policy")).map_err(failed)?;
     let options = wit_bindgen_c::Opts {
         rename_world: Some("contract".into()),
-        // What it would say of the contract, the build puts in itself.
+        // The build adds the contract's section itself.
         no_object_file: true,
         ..wit_bindgen_c::Opts::default()
     };

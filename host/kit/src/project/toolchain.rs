@@ -1,4 +1,5 @@
-//! The languages' own tool-chains: found, run, or asked for with the command that gets them. Each makes a module or component of a project.
+//! The languages' own tool-chains: found, run, or asked for with the command that installs them.
+//! Each makes a module or component of a project.
 
 use std::{
     env, fs, io,
@@ -8,24 +9,25 @@ use std::{
 
 use super::{Language, ProjectError};
 
-/// What policies in Rust and C are compiled for.
+/// The target of policies in Rust and C.
 const TARGET: &str = "wasm32-unknown-unknown";
 
-/// Lines kept of what a failed tool said.
+/// Lines kept of a failed tool's output.
 const SAID: usize = 20;
 
-/// What a tool-chain made.
-pub(super) struct Made {
+/// The output of a tool-chain.
+pub(super) struct ToolOutput {
     /// The program that made it.
     pub tool: String,
     /// A core module or a component.
     pub wasm: Vec<u8>,
-    /// What the tool had to remark.
+    /// The tool's warnings.
     pub remarks: Vec<String>,
 }
 
-/// Runs the tool-chain of a project's language. `with_wasi` leaves imports of WASI in, where the language's runtime has them.
-pub(super) fn make(project: &Path, language: Language, with_wasi: bool) -> Result<Made, ProjectError> {
+/// Runs the tool-chain of a project's language. `with_wasi` keeps imports of WASI, if the
+/// language's runtime has them.
+pub(super) fn make(project: &Path, language: Language, with_wasi: bool) -> Result<ToolOutput, ProjectError> {
     match language {
         Language::Rust => rust(project),
         Language::C => c(project),
@@ -34,13 +36,14 @@ pub(super) fn make(project: &Path, language: Language, with_wasi: bool) -> Resul
     }
 }
 
-fn rust(project: &Path) -> Result<Made, ProjectError> {
-    if asked(Command::new("cargo").arg("--version")).is_none() {
+fn rust(project: &Path) -> Result<ToolOutput, ProjectError> {
+    if read_output(Command::new("cargo").arg("--version")).is_none() {
         return missing("Rust", "install it from https://rustup.rs");
     }
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--release", "--quiet", "--target", TARGET, "--message-format=json-render-diagnostics"]);
-    // In a folder that projects share, each would find another's module under its own name, and cargo takes it for fresh.
+    // In a shared target folder, each project would find another's module under its own name, which
+    // cargo takes for fresh.
     cargo.args(["--target-dir", "target"]);
     if !has_target(project) {
         from_source(&mut cargo, project)?;
@@ -52,10 +55,10 @@ fn rust(project: &Path) -> Result<Made, ProjectError> {
         let detail = "Cargo.toml needs one library, with crate-type = [\"cdylib\"]".into();
         return Err(ProjectError::NoOutput { tool: "cargo".into(), detail });
     };
-    Ok(Made { tool: "cargo".into(), wasm: fs::read(module).map_err(ProjectError::file(module))?, remarks })
+    Ok(ToolOutput { tool: "cargo".into(), wasm: fs::read(module).map_err(ProjectError::file(module))?, remarks })
 }
 
-/// The module that one of cargo's messages tells of, if it belongs to this manifest.
+/// The module in one of cargo's messages, if it belongs to this manifest.
 fn artifact(message: &str, manifest: &Path) -> Option<PathBuf> {
     let message: serde_json::Value = serde_json::from_str(message).ok()?;
     let is_own = Path::new(message["manifest_path"].as_str()?).canonicalize().ok()? == manifest.canonicalize().ok()?;
@@ -63,17 +66,19 @@ fn artifact(message: &str, manifest: &Path) -> Option<PathBuf> {
     names.filter(|name| is_own && name.ends_with(".wasm")).map(PathBuf::from).next()
 }
 
-/// Whether the compiler that cargo uses in this folder has the target's standard library.
+/// True if the compiler that cargo uses in this folder has the target's standard library.
 fn has_target(project: &Path) -> bool {
-    let root = asked(Command::new("rustc").args(["--print", "sysroot"]).current_dir(project));
+    let root = read_output(Command::new("rustc").args(["--print", "sysroot"]).current_dir(project));
     root.is_some_and(|root| Path::new(&root).join("lib/rustlib").join(TARGET).join("lib").is_dir())
 }
 
-/// Without the target's standard library: Debian's compiler, which brings it as source, and any linker for WebAssembly.
+/// Without the target's standard library: Debian's compiler, which brings it as source, and any
+/// linker for WebAssembly.
 fn from_source(cargo: &mut Command, project: &Path) -> Result<(), ProjectError> {
     const DEBIAN: &str = "/usr/bin/rustc";
-    let root =
-        |rustc: &str| asked(Command::new(rustc).args(["--print", "sysroot"]).current_dir(project)).map(PathBuf::from);
+    let root = |rustc: &str| {
+        read_output(Command::new(rustc).args(["--print", "sysroot"]).current_dir(project)).map(PathBuf::from)
+    };
     let sources = root(DEBIAN).filter(|root| root.join("lib/rustlib/src/rust/library/std/Cargo.toml").is_file());
     let own = root("rustc")
         .map(|root| root.join(format!("lib/rustlib/{}-unknown-linux-gnu/bin/rust-lld", env::consts::ARCH)));
@@ -93,7 +98,8 @@ fn from_source(cargo: &mut Command, project: &Path) -> Result<(), ProjectError> 
     Ok(())
 }
 
-/// Options of every compiler for C. `-fno-builtin`: or else it would find the loops of memory.c to be what they implement.
+/// Options of every compiler for C. Without `-fno-builtin` it would replace the loops of memory.c
+/// by calls of the functions that they implement.
 const C_OPTIONS: [&str; 13] = [
     "-std=c11",
     "-O2",
@@ -110,21 +116,21 @@ const C_OPTIONS: [&str; 13] = [
     "build/policy.wasm",
 ];
 
-/// Compilers for C that can make WebAssembly: how they are called, and what they are told beside.
+/// Compilers for C that can make WebAssembly: their commands, and further options of each.
 const C_COMPILERS: [(&[&str], &[&str]); 3] = [
     (&["clang"], &["--target=wasm32-unknown-unknown"]),
     (&["zig", "cc"], &["-target", "wasm32-freestanding", "-fno-sanitize=undefined"]),
     (&["python3", "-m", "ziglang", "cc"], &["-target", "wasm32-freestanding", "-fno-sanitize=undefined"]),
 ];
 
-fn c(project: &Path) -> Result<Made, ProjectError> {
+fn c(project: &Path) -> Result<ToolOutput, ProjectError> {
     let works = |words: &[&str]| match words {
         ["clang"] => {
-            let targets = asked(Command::new("clang").arg("--print-targets"));
+            let targets = read_output(Command::new("clang").arg("--print-targets"));
             targets.is_some_and(|targets| targets.contains("wasm32"))
-                && asked(Command::new("wasm-ld").arg("--version")).is_some()
+                && read_output(Command::new("wasm-ld").arg("--version")).is_some()
         }
-        _ => asked(Command::new(words[0]).args(&words[1..]).arg("--version")).is_some(),
+        _ => read_output(Command::new(words[0]).args(&words[1..]).arg("--version")).is_some(),
     };
     let Some((words, options)) = C_COMPILERS.iter().find(|(words, _)| works(words)) else {
         return missing(
@@ -146,12 +152,12 @@ fn c(project: &Path) -> Result<Made, ProjectError> {
     let tool = words.join(" ");
     let (_, remarks) = run(&tool, compiler.current_dir(project))?;
     let module = project.join("build/policy.wasm");
-    Ok(Made { tool, wasm: fs::read(&module).map_err(ProjectError::file(&module))?, remarks })
+    Ok(ToolOutput { tool, wasm: fs::read(&module).map_err(ProjectError::file(&module))?, remarks })
 }
 
-fn python(project: &Path, with_wasi: bool) -> Result<Made, ProjectError> {
+fn python(project: &Path, with_wasi: bool) -> Result<ToolOutput, ProjectError> {
     let tool = "componentize-py";
-    if asked(Command::new(tool).arg("--version")).is_none() {
+    if read_output(Command::new(tool).arg("--version")).is_none() {
         return missing(
             "componentize-py",
             "run 'pip install -r requirements.txt' in the project, or put it on the PATH",
@@ -162,7 +168,7 @@ fn python(project: &Path, with_wasi: bool) -> Result<Made, ProjectError> {
         command.current_dir(project).args(["--quiet", "--wit-path", "wit", "--world", "policy"]);
         command
     };
-    // For the author's editor and tests: made anew by every build.
+    // For the author's editor and tests: generated by every build.
     let bindings = project.join("bindings");
     if bindings.exists() {
         fs::remove_dir_all(&bindings).map_err(ProjectError::file(&bindings))?;
@@ -176,42 +182,42 @@ fn python(project: &Path, with_wasi: bool) -> Result<Made, ProjectError> {
         componentize.arg("--stub-wasi");
     }
     let (_, remarks) = run(tool, &mut componentize)?;
-    Ok(Made { tool: tool.into(), wasm: fs::read(&made).map_err(ProjectError::file(&made))?, remarks })
+    Ok(ToolOutput { tool: tool.into(), wasm: fs::read(&made).map_err(ProjectError::file(&made))?, remarks })
 }
 
-fn js(project: &Path, with_wasi: bool) -> Result<Made, ProjectError> {
+fn js(project: &Path, with_wasi: bool) -> Result<ToolOutput, ProjectError> {
     let own = project.join("node_modules/.bin/componentize-qjs");
     let tool = if own.exists() { fs::canonicalize(&own).unwrap_or(own) } else { "componentize-qjs".into() };
-    if asked(Command::new("node").arg("--version")).is_none() {
+    if read_output(Command::new("node").arg("--version")).is_none() {
         return missing(
             "Node.js",
             "install version 20 or later from https://nodejs.org (on Debian: apt install nodejs npm)",
         );
     }
-    if asked(Command::new(&tool).arg("--help")).is_none() {
+    if read_output(Command::new(&tool).arg("--help")).is_none() {
         return missing("componentize-qjs", "run 'npm install' in the project");
     }
     let aside = tempfile::tempdir().map_err(ProjectError::file(env::temp_dir()))?;
     let made = aside.path().join("policy.wasm");
     let mut componentize = Command::new(&tool);
     componentize.current_dir(project).args(["--wit", "wit", "--world", "policy", "--js", "policy.js"]);
-    // What is asynchronous is off in the sandbox.
+    // The sandbox has no asynchronous calls.
     componentize.args(["--sync", "--opt-size", "--minify", "--output"]).arg(&made);
     if !with_wasi {
         componentize.arg("--stub-wasi");
     }
     run("componentize-qjs", &mut componentize)?;
     let wasm = fs::read(&made).map_err(ProjectError::file(&made))?;
-    Ok(Made { tool: "componentize-qjs".into(), wasm, remarks: Vec::new() })
+    Ok(ToolOutput { tool: "componentize-qjs".into(), wasm, remarks: Vec::new() })
 }
 
-/// Binaryen's optimiser on a core module, where it is installed and makes it smaller.
-pub(super) fn optimised(module: &[u8]) -> Option<Vec<u8>> {
-    asked(Command::new("wasm-opt").arg("--version"))?;
+/// Binaryen's optimiser on a core module, if it is installed and makes it smaller.
+pub(super) fn optimise(module: &[u8]) -> Option<Vec<u8>> {
+    read_output(Command::new("wasm-opt").arg("--version"))?;
     let aside = tempfile::tempdir().ok()?;
     let (from, to) = (aside.path().join("from.wasm"), aside.path().join("to.wasm"));
     fs::write(&from, module).ok()?;
-    asked(Command::new("wasm-opt").args(["-Oz", "--strip-debug"]).arg(&from).arg("-o").arg(&to))?;
+    read_output(Command::new("wasm-opt").args(["-Oz", "--strip-debug"]).arg(&from).arg("-o").arg(&to))?;
     fs::read(&to).ok().filter(|smaller| smaller.len() < module.len())
 }
 
@@ -219,13 +225,13 @@ fn missing<T>(what: &'static str, advice: &str) -> Result<T, ProjectError> {
     Err(ProjectError::Missing { what, advice: advice.into() })
 }
 
-/// What a command prints; nothing where it can't be run or fails.
-fn asked(command: &mut Command) -> Option<String> {
+/// A command's output; none if it can't be run or fails.
+fn read_output(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Runs a tool; gives what it printed, and the lines that it said on standard error.
+/// Runs a tool; returns its output, and its lines on standard error.
 fn run(tool: &str, command: &mut Command) -> Result<(String, Vec<String>), ProjectError> {
     let started = command.stdin(Stdio::null()).output();
     let output = started.map_err(|error: io::Error| ProjectError::Tool {
@@ -259,7 +265,7 @@ mod tests {
         let script = "echo first >&2; for i in $(seq 30); do echo line $i >&2; done; exit 3";
         let Err(error) = run("sh", Command::new("sh").args(["-c", script])) else { panic!("it fails") };
         assert_eq!(error.to_string(), "sh failed (exit status 3): line 30");
-        assert_eq!((error.said().len(), error.said()[0].as_str()), (SAID, "line 11"));
+        assert_eq!((error.last_lines().len(), error.last_lines()[0].as_str()), (SAID, "line 11"));
         let (output, said) = run("sh", Command::new("sh").args(["-c", "echo out; echo remark >&2"])).unwrap();
         assert_eq!((output.as_str(), said), ("out\n", vec!["remark".to_owned()]));
         assert!(run("nowhere", &mut Command::new("/nowhere/at-all")).is_err());

@@ -1,5 +1,5 @@
-//! Frames out of a video file, by ffmpeg. The file may be hostile: only the containers named here are opened, nothing that
-//! refers to other files, and sizes are checked before memory is taken.
+//! Frames out of a video file, by ffmpeg. The file may be hostile: ffmpeg opens only these
+//! containers and no file that they refer to, and sizes are checked before memory is allocated.
 
 use std::{
     collections::BTreeMap,
@@ -20,18 +20,19 @@ use crate::{
     picture::{self, Texts},
 };
 
-/// What ffmpeg may open: neither playlists nor anything from the network.
+/// Options that restrict ffmpeg: no playlists and nothing from the network.
 const GUARD: [&str; 4] = ["-protocol_whitelist", "file,pipe", "-format_whitelist", "mov,matroska,avi"];
 
-/// The name by which ffmpeg opens its standard input: the very file that was looked at, wherever its path leads by now.
+/// The name by which ffmpeg opens its standard input: the very file that was examined, wherever its
+/// path leads by now.
 const INPUT: &str = "file:/proc/self/fd/0";
 
-/// Limits for ffprobe and ffmpeg: memory in bytes, of which a frame of the largest size takes a few hundredths, and
-/// seconds of processor time, which have no bound if a whole video is read.
+/// Limits for ffprobe and ffmpeg: memory in bytes, of which a frame of the largest size takes a few
+/// hundredths, and seconds of processor time, which have no bound if a whole video is read.
 const PROBING: [(Resource, u64); 2] = [(Resource::As, 4 << 30), (Resource::Cpu, 20)];
 const DECODING: [(Resource, u64); 1] = [(Resource::As, 16 << 30)];
 
-/// What reading needs ffmpeg for, in the message where it is missing.
+/// The purpose of ffmpeg, in the message if it is missing.
 const NEED: &str = "to read videos";
 
 /// A running ffmpeg, a frame at a time.
@@ -77,8 +78,8 @@ impl Decoder {
         let most_pixels = budget::most_pixels(3 + budget::FRAME).to_string();
         command.arg("-nostdin").args(GUARD).args(["-max_pixels", &most_pixels, "-i", INPUT]).stdin(input);
         command.args(["-map", "0:v:0"]);
-        // Each frame once, whatever the file says of its time, and all of one size. In turn: the rate's own time base, so that
-        // ffmpeg neither drops nor doubles frames to keep the rate.
+        // Each frame once, in the file's order and all of one size. The rate's own time base keeps
+        // ffmpeg from dropping or doubling frames.
         let filter = format!(
             "scale={}:{}:flags=bicubic+accurate_rnd+full_chroma_int+full_chroma_inp,settb={},setpts=N",
             shape.width,
@@ -87,11 +88,11 @@ impl Decoder {
         );
         command.args(["-vf", &filter, "-r", &rate.to_string()]);
         command.args(["-f", "rawvideo", "-pix_fmt", "rgb24", "pipe:1"]).stdout(Stdio::piped());
-        let process = Process::limited(&mut command, path, &DECODING)?;
+        let process = Process::spawn_limited(&mut command, path, &DECODING)?;
         Ok(Self { process, path: path.to_owned(), shape, rate, read: 0, ended: false })
     }
 
-    /// The shape that the file promises; a damaged one may hold fewer frames.
+    /// The shape by the file's header; a damaged file may hold fewer frames.
     pub fn shape(&self) -> Shape {
         self.shape
     }
@@ -100,7 +101,7 @@ impl Decoder {
         self.rate
     }
 
-    /// The next frame; notes about what ffmpeg found amiss are added at the end.
+    /// The next frame; notes on faults that ffmpeg found are added at the end.
     pub fn next_frame(&mut self, notes: &mut Vec<String>) -> Result<Option<Frame>> {
         if self.ended {
             return Ok(None);
@@ -118,7 +119,7 @@ impl Decoder {
         }
         self.ended = true;
         let failed = |reason| Error::Ffmpeg { path: self.path.clone(), reason, reading: true };
-        let said = self.process.end().map_err(unnamed).map_err(failed)?.map(unnamed);
+        let said = self.process.end().map_err(strip_name).map_err(failed)?.map(strip_name);
         let shown = self.path.display();
         match said {
             _ if self.read == 0 => return Err(failed(said.unwrap_or_else(|| "there are no frames".to_owned()))),
@@ -132,18 +133,18 @@ impl Decoder {
     }
 }
 
-/// A program's message, without the name that it was given for the file.
-fn unnamed(said: String) -> String {
+/// A program's message without its name for the file.
+fn strip_name(said: String) -> String {
     said.replace(&format!("{INPUT}: "), "").replace("/proc/self/fd/0: ", "")
 }
 
-/// The shape and rate that a video's file promises.
-pub(crate) fn probed(path: &Path) -> Result<(Shape, Rate)> {
+/// The shape and rate by a video's header.
+pub(crate) fn probe_file(path: &Path) -> Result<(Shape, Rate)> {
     probe(path, picture::open(path)?.into_inner())
 }
 
 #[derive(Deserialize)]
-struct Tagged {
+struct TagsDocument {
     #[serde(default)]
     format: Container,
 }
@@ -154,25 +155,25 @@ struct Container {
     tags: BTreeMap<String, String>,
 }
 
-/// The tags of a video's file; a workflow may have megabytes.
+/// The tags of a video; a workflow may have megabytes.
 pub(crate) fn tags(path: &Path) -> Result<Texts> {
     let mut command = quiet(&find("ffprobe", NEED)?);
     command.args(GUARD).args(["-of", "json", "-show_entries", "format_tags", INPUT]);
-    let text = said_of(path, picture::open(path)?.into_inner(), &mut command, 32 << 20)?;
-    let found: Tagged =
+    let text = read_output(path, picture::open(path)?.into_inner(), &mut command, 32 << 20)?;
+    let found: TagsDocument =
         serde_json::from_slice(&text).map_err(|_| Error::input(path, "has no tags that can be read"))?;
     // Matroska does not keep the case of a keyword.
     Ok(found.format.tags.into_iter().map(|(keyword, text)| (keyword.to_lowercase(), text)).collect())
 }
 
 /// The output of ffprobe for an open file, cut off after `most` bytes.
-fn said_of(path: &Path, input: File, command: &mut Command, most: u64) -> Result<Vec<u8>> {
-    let mut process = Process::limited(command.stdin(input).stdout(Stdio::piped()), path, &PROBING)?;
+fn read_output(path: &Path, input: File, command: &mut Command, most: u64) -> Result<Vec<u8>> {
+    let mut process = Process::spawn_limited(command.stdin(input).stdout(Stdio::piped()), path, &PROBING)?;
     let mut text = Vec::new();
     if let Some(pipe) = process.child.stdout.take() {
         pipe.take(most).read_to_end(&mut text).map_err(|error| Error::read(path, error))?;
     }
-    let failed = |reason| Error::Ffmpeg { path: path.to_owned(), reason: unnamed(reason), reading: true };
+    let failed = |reason| Error::Ffmpeg { path: path.to_owned(), reason: strip_name(reason), reading: true };
     process.end().map_err(failed)?;
     Ok(text)
 }
@@ -182,7 +183,7 @@ fn probe(path: &Path, input: File) -> Result<(Shape, Rate)> {
     command.args(GUARD).args(["-select_streams", "v:0", "-count_packets", "-of", "json", "-show_entries"]);
     command.arg("stream=width,height,avg_frame_rate,r_frame_rate,nb_read_packets:stream_side_data=rotation");
     command.arg(INPUT);
-    let text = said_of(path, input, &mut command, 1 << 20)?;
+    let text = read_output(path, input, &mut command, 1 << 20)?;
     let found: Probe = serde_json::from_slice(&text).map_err(|_| Error::input(path, "holds no video"))?;
     let stream = found.streams.into_iter().next().ok_or_else(|| Error::input(path, "holds no video"))?;
     let (mut width, mut height) = (stream.width, stream.height);

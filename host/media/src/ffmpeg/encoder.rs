@@ -9,7 +9,7 @@ use std::{
 
 use tempfile::NamedTempFile;
 
-use super::{Process, Recipe, file, find, quiet};
+use super::{EncoderSettings, Process, file, find, quiet};
 use crate::{
     error::{Error, Result},
     frame::{Pixels, Rate},
@@ -17,16 +17,16 @@ use crate::{
     picture::Texts,
 };
 
-/// Tags that an MP4 can have without asking for others; then every player finds them.
+/// Tags that an MP4 may have without a private namespace, which every player finds.
 const PLAIN_TAGS: [&str; 3] = ["comment", "title", "description"];
 
-/// From full-range RGB to what video is; without the flags the conversion is coarse.
+/// Full-range RGB to limited-range BT.709; the conversion is coarse without these flags.
 const TO_VIDEO: &str = "scale=out_color_matrix=bt709:out_range=tv:flags=bicubic+accurate_rnd+full_chroma_int,\
                         format=yuv420p,setsar=1";
 
 /// A video that grows by a frame at a time; not placed until it is whole.
 pub(crate) struct Encoder {
-    // Ended before the files are removed.
+    // Declared first, so that it ends before the files are removed.
     process: Process,
     name: PathBuf,
     video: NamedTempFile,
@@ -36,7 +36,7 @@ pub(crate) struct Encoder {
 impl Encoder {
     /// Starts ffmpeg for frames of this size, in pixels.
     pub fn begin(
-        recipe: &Recipe,
+        recipe: &EncoderSettings,
         name: &Path,
         output: &Output,
         size: (u32, u32),
@@ -83,7 +83,7 @@ impl Encoder {
         let written = self.process.child.stdin.as_mut().map(|pipe| pipe.write_all(&pixels.values));
         match written {
             Some(Ok(())) => Ok(()),
-            // It no longer reads: it has ended, or is about to.
+            // ffmpeg no longer reads: it has ended, or is about to.
             _ => {
                 let reason = self.process.end().err().unwrap_or_else(|| "it ended before the last frame".to_owned());
                 Err(self.failed(reason))
@@ -91,7 +91,7 @@ impl Encoder {
         }
     }
 
-    /// The last frame is in: waits until the file is whole.
+    /// Ends the stream and waits until the file is complete.
     pub fn end(&mut self) -> Result<()> {
         self.process.end().map_err(|reason| self.failed(reason))?;
         Ok(())
@@ -112,14 +112,15 @@ impl Encoder {
     }
 }
 
-/// Texts in ffmpeg's own format; a command's arguments could not hold a workflow. A keyword or text can't hold a NUL there.
+/// Texts in ffmpeg's own format; a command's arguments could not hold a workflow. A keyword or text
+/// can't hold a NUL there.
 fn write_tags(name: &Path, output: &Output, texts: &Texts) -> io::Result<Option<NamedTempFile>> {
     if texts.is_empty() {
         return Ok(None);
     }
     let mut lines = String::from(";FFMETADATA1\n");
     for (keyword, text) in texts {
-        let _ = writeln!(lines, "{}={}", escaped(keyword), escaped(text));
+        let _ = writeln!(lines, "{}={}", escape(keyword), escape(text));
     }
     let mut tags = output.temporary(name, ".txt")?;
     tags.as_file_mut().write_all(lines.as_bytes())?;
@@ -127,7 +128,7 @@ fn write_tags(name: &Path, output: &Output, texts: &Texts) -> io::Result<Option<
     Ok(Some(tags))
 }
 
-fn escaped(text: &str) -> String {
+fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for character in text.chars().filter(|&character| character != '\0') {
         if matches!(character, '=' | ';' | '#' | '\\' | '\n') {

@@ -128,7 +128,7 @@ fn what_has_no_frame_to_go_on_from_is_swept() {
     assert!(samples::is_empty(folder.path()), "nothing is made");
     let (mut journal, _) = Journal::open(&output, "job", SHAPE).unwrap();
     fill(&mut journal, 0, 0..2);
-    assert_eq!(journal.kept(), 0, "nothing is committed");
+    assert_eq!(journal.resumable_frames(), 0, "nothing is committed");
     assert!(!Journal::is_begun(&path));
     sweep();
     assert!(samples::is_empty(folder.path()));
@@ -138,14 +138,14 @@ fn what_has_no_frame_to_go_on_from_is_swept() {
     fill(&mut journal, 0, 0..2);
     journal.commit().unwrap();
     fill(&mut journal, 1, 0..1);
-    assert_eq!(journal.kept(), 2);
+    assert_eq!(journal.resumable_frames(), 2);
     sweep();
     assert!(Journal::is_begun(&path));
     drop(journal);
-    // Damaged frames are none to go on from.
+    // Damaged frames are not resumed from.
     File::options().write(true).open(path.join(frames_name(0))).unwrap().set_len(10).unwrap();
     let (journal, done) = Journal::open(&output, "job", SHAPE).unwrap();
-    assert_eq!((done, journal.kept()), (vec![0, 0], 0));
+    assert_eq!((done, journal.resumable_frames()), (vec![0, 0], 0));
     journal.remove().unwrap();
     assert!(samples::is_empty(folder.path()));
 }
@@ -169,7 +169,8 @@ fn frames_out_of_turn_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever a crash leaves of the frames, what is found is a beginning of what was written, and the decode goes on from it.
+    /// After any cut or damage, the frames found are a prefix of those written, and the decode
+    /// resumes.
     #[test]
     fn any_cut_or_damage_leaves_a_prefix(committed in 0_usize..=6, more in 0_usize..=6, at in 0_u64..1200, cut: bool) {
         let folder = tempfile::tempdir().unwrap();

@@ -12,7 +12,7 @@ use tilewright_outputs::folder_of;
 /// The part of a name that stands for the next free number.
 pub const NUMBER: &str = "{n}";
 
-/// Digits of the largest number in a name that counting goes on from.
+/// Digits of the largest number that counting goes on from.
 const MOST_DIGITS: usize = 9;
 
 /// The last part of a path.
@@ -21,7 +21,7 @@ pub fn name_of(path: &Path) -> OsString {
 }
 
 /// The path with a number in the place of `{n}`.
-pub fn numbered(path: &Path, number: u64) -> PathBuf {
+pub fn insert_number(path: &Path, number: u64) -> PathBuf {
     let name = name_of(path);
     let (before, after) = around(&name);
     path.with_file_name(OsString::from_vec([before, number.to_string().as_bytes(), after].concat()))

@@ -1,5 +1,5 @@
-//! Changes to policies: swap, rollback, pause, promotion; and their checks. Each change is stored before it is in
-//! force, and is not in force if it can't be stored.
+//! Changes to policies: swap, rollback, pause, promotion; and their checks. Each change is stored
+//! before it is in force, and is not in force if it can't be stored.
 
 use std::sync::{Arc, MutexGuard, TryLockError, atomic::Ordering};
 
@@ -8,19 +8,20 @@ use tilewright_gate::Verdict;
 use tilewright_registry::{Reference, without_user};
 use tilewright_signing::Refusal;
 
-use super::{Change, Checked, InForce, Replacement, Rollout, lock, now, one_line};
+use super::{ActiveRoute, Change, Checked, Replacement, Rollout, lock, now, one_line};
 use crate::{
-    CanaryState, Error, Result, Revision, What,
-    slot::{Changing, Refused, Slot},
-    source::{Fetched, Prepared, Settings, Wanted, shipped_as, shown, step_aside},
-    state::{Kept, KeptCanary, KeptPolicy},
+    CanaryState, Error, EventKind, Result, Revision,
+    slot::{Changing, RefusedModule, Slot},
+    source::{Fetched, PolicySpec, Prepared, Settings, describe_source, find_shipped, yield_processor},
+    state::{SavedCanary, SavedPolicy, SavedState},
 };
 
 impl Rollout {
-    /// Another revision of a policy takes over, once it has passed its gate and is warm. Until then nothing changes, and nobody waits.
+    /// Swaps a policy's revision after the new one has passed its gate and is warm. Nothing changes
+    /// until then, and no job waits.
     ///
     /// # Errors
-    /// Why it is not let in; nothing has changed then.
+    /// The reason of the refusal; nothing has changed then.
     pub fn swap(&self, name: &str, replacement: &Replacement, settings: Option<&[(String, String)]>) -> Result<Change> {
         let slot = self.find(name)?;
         let swapping = match slot.swapping.try_lock() {
@@ -28,18 +29,18 @@ impl Rollout {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Err(Error::Busy { name: name.into() }),
         };
-        self.swapped(&slot, swapping, replacement, settings, None)
+        self.swap_slot(&slot, swapping, replacement, settings, None)
     }
 
-    /// Swaps a policy; `_swapping` keeps out other swaps of it. `configured`: the policy's new configuration, if it
-    /// changes.
-    pub(super) fn swapped(
+    /// Swaps a policy; `_swapping` keeps out other swaps of it. `configured`: the policy's new
+    /// configuration, if it changes.
+    pub(super) fn swap_slot(
         &self,
         slot: &Arc<Slot>,
         _swapping: MutexGuard<'_, ()>,
         replacement: &Replacement,
         settings: Option<&[(String, String)]>,
-        configured: Option<Wanted>,
+        configured: Option<PolicySpec>,
     ) -> Result<Change> {
         let wanted = configured.clone().unwrap_or_else(|| slot.changing().wanted.clone());
         let policies = self.config.load().policies.clone();
@@ -51,26 +52,27 @@ impl Rollout {
             Ok(fetched) => (fetched.origin.clone(), Some(fetched.fingerprint())),
             Err(_) => (replacement.origin(&wanted), None),
         };
-        let source = SourceNow { seen: seen.filter(|_| *replacement == Replacement::Configured), configured };
+        let source = SourceChange { seen: seen.filter(|_| *replacement == Replacement::Configured), configured };
         let prepared =
             fetched.and_then(|fetched| self.sources.prepare(fetched, digest, settings, wanted.grants, &policies));
-        step_aside();
+        yield_processor();
         match prepared {
-            Ok(prepared) => self.put_in_force(slot, prepared, What::Swapped, source, None),
-            // Nothing is wrong with the module: it is tried again once there is room.
+            Ok(prepared) => self.put_in_force(slot, prepared, EventKind::Swapped, source, None),
+            // The module is sound: the swap is tried again when there is room.
             Err(error @ Error::Storage { .. }) => Err(error),
             Err(error) => {
-                self.refused(slot, &origin, source, &error);
+                self.record_refusal(slot, &origin, source, &error);
                 Err(error)
             }
         }
     }
 
-    fn replacement(&self, replacement: &Replacement, wanted: &Wanted) -> Result<Fetched> {
+    fn replacement(&self, replacement: &Replacement, wanted: &PolicySpec) -> Result<Fetched> {
         match replacement {
-            Replacement::Stored { digest } => self.sources.stored(digest),
+            Replacement::Stored { digest } => self.sources.fetch_stored(digest),
             Replacement::From(source) => {
-                // Otherwise a caller that may swap could make the server ask any machine that it reaches.
+                // Otherwise a caller with the right to swap could make the server contact any
+                // machine in its reach.
                 if let Source::Oci(reference) = source {
                     let parsed: Result<Reference, _> = reference.parse();
                     let is_allowed =
@@ -87,44 +89,44 @@ impl Rollout {
         }
     }
 
-    /// Puts a revision in force, after storing it with its number. `trial`: the route whose canary it was, and the
-    /// reason for its promotion; the same write ends the trial.
+    /// Puts a revision in force, after storing it with its number. `trial`: the route whose canary
+    /// it was, and the reason for its promotion; the same write ends the trial.
     fn put_in_force(
         &self,
         slot: &Arc<Slot>,
         prepared: Prepared,
-        what: What,
-        source: SourceNow,
-        trial: Option<(&InForce, &str)>,
+        what: EventKind,
+        source: SourceChange,
+        trial: Option<(&ActiveRoute, &str)>,
     ) -> Result<Change> {
         let mut written = lock(&self.written);
         self.check_in_service(slot)?;
-        let mut kept = self.kept();
-        if let Some((taking, why)) = trial {
-            let ended = ended(taking, CanaryState::Promoted, why)
-                .ok_or_else(|| Error::NoCanary { name: taking.route.name.clone() })?;
-            kept.canaries.insert(taking.route.name.clone(), ended);
+        let mut saved = self.saved_state();
+        if let Some((active, why)) = trial {
+            let ended = saved_end(active, CanaryState::Promoted, why)
+                .ok_or_else(|| Error::NoCanary { name: active.route.name.clone() })?;
+            saved.canaries.insert(active.route.name.clone(), ended);
         }
         let before = slot.forces.load_full();
-        let policy = kept_policy(&mut kept, slot)?;
+        let policy = saved_policy(&mut saved, slot)?;
         source.write(policy);
         let is_same = before.in_force.digest == prepared.digest
             && before.in_force.settings == prepared.settings
             && before.in_force.grants == prepared.grants;
         if is_same {
-            self.keep(&mut written, kept)?;
+            self.keep(&mut written, saved)?;
             source.apply(&mut slot.changing());
-            trial.inspect(|(taking, why)| end(taking, CanaryState::Promoted, why));
+            trial.inspect(|(active, why)| end(active, CanaryState::Promoted, why));
             return Ok(Change { in_force: before.in_force.clone(), changed: false });
         }
         let revision = Arc::new(Revision::new(&slot.name, policy.next, now(), prepared));
         policy.next += 1;
         (policy.in_force, policy.previous) = ((&*revision).into(), Some((&*before.in_force).into()));
-        // The watchdog had paused another revision.
+        // The pause by the watchdog was of another revision.
         let goes_on = std::mem::take(&mut policy.paused_by_watchdog);
         policy.paused &= !goes_on;
-        if let Err(error) = self.keep(&mut written, kept.clone()) {
-            if self.state.says(&kept) {
+        if let Err(error) = self.keep(&mut written, saved.clone()) {
+            if self.state.says(&saved) {
                 // A restart may find this revision in force, so its number is used up.
                 slot.changing().next = revision.number + 1;
             }
@@ -140,28 +142,28 @@ impl Rollout {
             slot.paused_by_watchdog.store(false, Ordering::Release);
             slot.paused.store(false, Ordering::Release);
         }
-        trial.inspect(|(taking, why)| end(taking, CanaryState::Promoted, why));
+        trial.inspect(|(active, why)| end(active, CanaryState::Promoted, why));
         drop(written);
-        step_aside();
+        yield_processor();
         let (new, old) = (revision.number, before.in_force.number);
         let why = trial.map_or_else(String::new, |(_, why)| format!("; {why}"));
         let detail = format!(
             "revision {new} took over from {old}: {} {} from {}{why}",
             revision.identity.name, revision.identity.version, revision.origin
         );
-        let route = trial.map(|(taking, _)| taking.route.name.as_str());
-        self.tell(what, Some(&slot.name), route, Some(new), detail);
+        let route = trial.map(|(active, _)| active.route.name.as_str());
+        self.emit(what, Some(&slot.name), route, Some(new), detail);
         Ok(Change { in_force: revision, changed: true })
     }
 
-    /// Fails if a configuration that was read meanwhile no longer has the policy: a change would belong to no policy,
-    /// and its number would be given out again.
+    /// Fails if a configuration that was read meanwhile no longer has the policy: a change would
+    /// belong to no policy, and its number would be given out again.
     fn check_in_service(&self, slot: &Arc<Slot>) -> Result<()> {
         let is_in_service = self.slots.load().get(&slot.name).is_some_and(|known| Arc::ptr_eq(known, slot));
         if is_in_service { Ok(()) } else { Err(self.unknown(&slot.name)) }
     }
 
-    fn refused(&self, slot: &Slot, origin: &str, source: SourceNow, error: &Error) {
+    fn record_refusal(&self, slot: &Slot, origin: &str, source: SourceChange, error: &Error) {
         // A source that only a refused configuration names does not become the policy's.
         if source.seen.is_some() && source.configured.is_none() {
             let mut written = lock(&self.written);
@@ -173,12 +175,12 @@ impl Rollout {
         if error.is_for_the_log() {
             tracing::warn!(policy = slot.name, error = one_line(error), "a registry does not give a policy");
         }
-        slot.refuse(Refused { time: now(), origin: origin.into(), why: why.clone() });
+        slot.refuse(RefusedModule { time: now(), origin: origin.into(), why: why.clone() });
         let detail = format!("{why}; revision {in_force} stays in force");
-        self.tell(What::Refused, Some(&slot.name), None, Some(in_force), detail);
+        self.emit(EventKind::Refused, Some(&slot.name), None, Some(in_force), detail);
     }
 
-    /// The previous revision takes over again.
+    /// Puts the previous revision in force again.
     ///
     /// # Errors
     /// [`Error::NoPrevious`], [`Error::UnknownPolicy`]
@@ -187,75 +189,76 @@ impl Rollout {
         let slot = self.find(name)?;
         let before = slot.forces.load_full();
         let previous = before.previous.clone().ok_or_else(|| Error::NoPrevious { name: name.into() })?;
-        let mut kept = self.kept();
-        let policy = kept_policy(&mut kept, &slot)?;
+        let mut saved = self.saved_state();
+        let policy = saved_policy(&mut saved, &slot)?;
         (policy.in_force, policy.previous) = ((&*previous).into(), None);
-        self.keep(&mut written, kept)?;
+        self.keep(&mut written, saved)?;
         slot.go_back();
         drop(written);
         let detail = format!("revision {} is in force again, {} drains", previous.number, before.in_force.number);
-        self.tell(What::RolledBack, Some(name), None, Some(previous.number), detail);
+        self.emit(EventKind::RolledBack, Some(name), None, Some(previous.number), detail);
         Ok(Change { in_force: previous, changed: true })
     }
 
-    /// From now on the native default decides in a policy's place, or no longer.
+    /// Pauses a policy, so that the fallback decides in its place, or resumes it.
     ///
     /// # Errors
     /// [`Error::UnknownPolicy`], [`Error::Storage`]
     pub fn pause(&self, name: &str, paused: bool) -> Result<()> {
         let mut written = lock(&self.written);
         let slot = self.find(name)?;
-        let mut kept = self.kept();
-        let policy = kept_policy(&mut kept, &slot)?;
+        let mut saved = self.saved_state();
+        let policy = saved_policy(&mut saved, &slot)?;
         (policy.paused, policy.paused_by_watchdog) = (paused, false);
-        self.keep(&mut written, kept)?;
+        self.keep(&mut written, saved)?;
         slot.paused_by_watchdog.store(false, Ordering::Release);
         let changed = slot.paused.swap(paused, Ordering::AcqRel) != paused;
         drop(written);
         if changed {
             if !paused {
-                // Whoever asks for it again gives it another chance.
-                slot.forces.load().in_force.begin_anew();
+                // Resuming gives the revision another chance.
+                slot.forces.load().in_force.reset();
             }
             let (what, detail) = match paused {
-                true => (What::Paused, "no longer asked: the native default decides"),
-                false => (What::Resumed, "asked again"),
+                true => (EventKind::Paused, "no longer asked: the native default decides"),
+                false => (EventKind::Resumed, "asked again"),
             };
-            self.tell(what, Some(name), None, None, detail.into());
+            self.emit(what, Some(name), None, None, detail.into());
         }
         Ok(())
     }
 
-    /// A route's canary takes over, whatever its trial has shown so far.
+    /// Promotes a route's canary, whatever its trial has shown so far.
     ///
     /// # Errors
-    /// [`Error::NoCanary`], [`Error::UnknownRoute`], or why it can't be put in force.
+    /// [`Error::NoCanary`], [`Error::UnknownRoute`], or the reason why it can't be put in force.
     pub fn promote(&self, route: &str) -> Result<Change> {
-        let taking = self.on_trial(route)?;
-        self.promoted(&taking, "somebody asked")
+        let active = self.on_trial(route)?;
+        self.promote_active(&active, "somebody asked")
     }
 
-    /// A route's canary gets nothing any more.
+    /// Stops a route's canary.
     ///
     /// # Errors
     /// [`Error::NoCanary`], [`Error::UnknownRoute`], [`Error::Storage`]
     pub fn stop(&self, route: &str) -> Result<()> {
-        let (taking, why) = (self.on_trial(route)?, "somebody asked");
+        let (active, why) = (self.on_trial(route)?, "somebody asked");
         let mut written = lock(&self.written);
-        let ended = ended(&taking, CanaryState::Stopped, why).ok_or_else(|| Error::NoCanary { name: route.into() })?;
-        let mut kept = self.kept();
-        kept.canaries.insert(route.to_owned(), ended);
-        self.keep(&mut written, kept)?;
-        end(&taking, CanaryState::Stopped, why);
+        let ended =
+            saved_end(&active, CanaryState::Stopped, why).ok_or_else(|| Error::NoCanary { name: route.into() })?;
+        let mut saved = self.saved_state();
+        saved.canaries.insert(route.to_owned(), ended);
+        self.keep(&mut written, saved)?;
+        end(&active, CanaryState::Stopped, why);
         drop(written);
-        self.tell_stopped(&taking, why);
+        self.report_stopped(&active, why);
         Ok(())
     }
 
-    pub(super) fn on_trial(&self, route: &str) -> Result<Arc<InForce>> {
+    pub(super) fn on_trial(&self, route: &str) -> Result<Arc<ActiveRoute>> {
         let routes = self.routes.load();
-        let known = || routes.iter().map(|taking| taking.route.name.clone()).collect();
-        let found = routes.iter().find(|taking| taking.route.name == route).cloned();
+        let known = || routes.iter().map(|active| active.route.name.clone()).collect();
+        let found = routes.iter().find(|active| active.route.name == route).cloned();
         let found = found.ok_or_else(|| Error::UnknownRoute { name: route.into(), known: known() })?;
         // A revision that took over since the last job is the one on trial.
         if let Some(trial) = &found.route.canary {
@@ -266,43 +269,44 @@ impl Rollout {
         if is_on_trial { Ok(found) } else { Err(Error::NoCanary { name: route.into() }) }
     }
 
-    pub(super) fn promoted(&self, taking: &InForce, why: &str) -> Result<Change> {
-        let trial = taking.route.canary.as_ref().ok_or_else(|| Error::NoCanary { name: taking.route.name.clone() })?;
+    pub(super) fn promote_active(&self, active: &ActiveRoute, why: &str) -> Result<Change> {
+        let trial = active.route.canary.as_ref().ok_or_else(|| Error::NoCanary { name: active.route.name.clone() })?;
         let candidate = self.find(&trial.policy)?.forces.load().in_force.clone();
-        // Another one may have taken over since: it begins a trial of its own.
-        if lock(&taking.canary).facts.revision != candidate.number {
-            return Err(Error::NoCanary { name: taking.route.name.clone() });
+        // Another revision may have taken over since: it begins a trial of its own.
+        if lock(&active.canary).facts.revision != candidate.number {
+            return Err(Error::NoCanary { name: active.route.name.clone() });
         }
-        let slot = self.find(&taking.route.policy)?;
-        let fetched = self.sources.stored(&candidate.digest)?;
+        let slot = self.find(&active.route.policy)?;
+        let fetched = self.sources.fetch_stored(&candidate.digest)?;
         let policies = self.config.load().policies.clone();
         let mut prepared =
             self.sources.prepare(fetched, None, Settings::Given(&candidate.settings), candidate.grants, &policies)?;
-        prepared.origin = format!("{}, canary of route {}", candidate.origin, taking.route.name);
-        self.put_in_force(&slot, prepared, What::Promoted, SourceNow::default(), Some((taking, why)))
+        prepared.origin = format!("{}, canary of route {}", candidate.origin, active.route.name);
+        self.put_in_force(&slot, prepared, EventKind::Promoted, SourceChange::default(), Some((active, why)))
     }
 
-    /// Stops a canary that does worse: it gets nothing any more, even if that can't be stored.
-    pub(super) fn stopped(&self, taking: &InForce, why: &str) {
+    /// Stops a canary that does worse, even if that can't be stored.
+    pub(super) fn stop_active(&self, active: &ActiveRoute, why: &str) {
         {
             let mut written = lock(&self.written);
-            if ended(taking, CanaryState::Stopped, why).is_none() {
+            if saved_end(active, CanaryState::Stopped, why).is_none() {
                 return;
             }
-            end(taking, CanaryState::Stopped, why);
+            end(active, CanaryState::Stopped, why);
             self.settle_or_say(&mut written);
         }
-        self.tell_stopped(taking, why);
+        self.report_stopped(active, why);
     }
 
-    fn tell_stopped(&self, taking: &InForce, why: &str) {
-        let policy = taking.route.canary.as_ref().map(|canary| canary.policy.clone());
+    fn report_stopped(&self, active: &ActiveRoute, why: &str) {
+        let policy = active.route.canary.as_ref().map(|canary| canary.policy.clone());
         let detail = format!("the canary gets no more jobs: {why}");
-        self.tell(What::CanaryStopped, policy.as_deref(), Some(&taking.route.name), None, detail);
+        self.emit(EventKind::CanaryStopped, policy.as_deref(), Some(&active.route.name), None, detail);
     }
 
-    /// Stores a module with its signature and returns the gate's verdict on it, with the grants of the policy that it
-    /// is for. If signatures are required, the signature is verified before the module is looked at.
+    /// Stores a module with its signature and returns the gate's verdict on it, with the grants of
+    /// the policy that it is for. If signatures are required, the signature is verified before the
+    /// module is looked at.
     ///
     /// # Errors
     /// [`Error::Garbled`], [`Error::Unsigned`], [`Error::UnknownPolicy`], or the error of a module
@@ -310,22 +314,23 @@ impl Rollout {
     pub fn upload(&self, bytes: Vec<u8>, signature: Option<String>, policy: Option<&str>) -> Result<Checked> {
         let grants = policy.map(|name| Ok::<_, Error>(self.find(name)?.changing().wanted.grants)).transpose()?;
         let digest = crate::module::digest(&bytes);
-        let origin = crate::module::called(&digest);
+        let origin = crate::module::describe_module(&digest);
         if let Some(signature) = &signature {
             check_signature(signature)?;
         }
         // An uploaded copy of a policy that ships needs no signature.
-        let shipped = shipped_as(&bytes);
+        let shipped = find_shipped(&bytes);
         let fetched = Fetched { bytes, origin, shipped, signature, reference: None };
         let policies = self.config.load().policies.clone();
         let verdict = self.sources.check(&fetched, Settings::Given(&[]), grants.unwrap_or_default(), &policies)?;
         Ok(Checked { digest, verdict })
     }
 
-    /// Keeps a signature beside a stored module; whose it is counts when the module is put in force.
+    /// Stores a signature beside a stored module; its key is checked when the module is put in
+    /// force.
     ///
     /// # Errors
-    /// No such module; no signature at all.
+    /// The module is not stored; the text is not a signature.
     pub fn sign(&self, digest: &str, signature: &str) -> Result<()> {
         check_signature(signature)?;
         let bytes = self.sources.modules.get(digest)?;
@@ -333,15 +338,15 @@ impl Rollout {
         if policies.require_signed {
             // A trusted signature is not replaced by one that is not trusted.
             let verified = policies.trusted.verify(&bytes, Some(signature));
-            verified.map_err(|refusal| Error::Unsigned { policy: crate::module::called(digest), refusal })?;
+            verified.map_err(|refusal| Error::Unsigned { policy: crate::module::describe_module(digest), refusal })?;
         }
         self.sources.modules.sign(digest, signature)
     }
 
-    /// What the gate says of a replacement for a policy, with its settings and grants.
+    /// The gate's verdict on a replacement for a policy, with its settings and grants.
     ///
     /// # Errors
-    /// It can't be had, or not be loaded at all.
+    /// The module can't be fetched or loaded.
     pub fn check(
         &self,
         name: &str,
@@ -360,16 +365,16 @@ impl Rollout {
 
 impl Replacement {
     /// The request in words, if it can't be met.
-    fn origin(&self, wanted: &Wanted) -> String {
+    fn origin(&self, wanted: &PolicySpec) -> String {
         match self {
-            Replacement::Stored { digest } => crate::module::called(digest),
-            Replacement::From(source) => shown(source),
-            Replacement::Configured => shown(&wanted.source),
+            Replacement::Stored { digest } => crate::module::describe_module(digest),
+            Replacement::From(source) => describe_source(source),
+            Replacement::Configured => describe_source(&wanted.source),
         }
     }
 }
 
-/// Refuses text that is no signature at all, whether or not the configuration asks for signatures.
+/// Refuses a text that is not a signature, even if the configuration does not require signatures.
 fn check_signature(text: &str) -> Result<()> {
     match tilewright_signing::key_of(text) {
         Ok(_) => Ok(()),
@@ -378,19 +383,19 @@ fn check_signature(text: &str) -> Result<()> {
     }
 }
 
-/// The changes to a policy's source that come with a swap.
+/// The changes to a policy's source in a swap.
 #[derive(Default)]
-pub(super) struct SourceNow {
+pub(super) struct SourceChange {
     /// The fingerprint of the source's current module.
     seen: Option<String>,
-    configured: Option<Wanted>,
+    configured: Option<PolicySpec>,
 }
 
-impl SourceNow {
-    fn write(&self, kept: &mut KeptPolicy) {
-        kept.seen = self.seen.clone().or(kept.seen.take());
+impl SourceChange {
+    fn write(&self, saved: &mut SavedPolicy) {
+        saved.seen = self.seen.clone().or(saved.seen.take());
         if let Some(wanted) = &self.configured {
-            kept.configured = wanted.text();
+            saved.configured = wanted.text();
         }
     }
 
@@ -403,29 +408,30 @@ impl SourceNow {
 }
 
 /// A policy's entry in the state that is about to be stored.
-fn kept_policy<'a>(kept: &'a mut Kept, slot: &Slot) -> Result<&'a mut KeptPolicy> {
-    let known = kept.policies.keys().cloned().collect();
-    kept.policies.get_mut(&slot.name).ok_or_else(|| Error::UnknownPolicy { name: slot.name.clone(), known })
+fn saved_policy<'a>(saved: &'a mut SavedState, slot: &Slot) -> Result<&'a mut SavedPolicy> {
+    let known = saved.policies.keys().cloned().collect();
+    saved.policies.get_mut(&slot.name).ok_or_else(|| Error::UnknownPolicy { name: slot.name.clone(), known })
 }
 
-/// The entry of a trial that ends, for the stored state; `None` if it has ended already.
-fn ended(taking: &InForce, state: CanaryState, why: &str) -> Option<KeptCanary> {
-    let canary = lock(&taking.canary);
+/// The entry of a trial that ends, for the saved state; `None` if it has ended already.
+fn saved_end(active: &ActiveRoute, state: CanaryState, why: &str) -> Option<SavedCanary> {
+    let canary = lock(&active.canary);
     let is_on_trial = canary.facts.state == CanaryState::Trial;
     let (policy, digest) = (canary.facts.policy.clone(), canary.digest.clone());
-    is_on_trial.then(|| KeptCanary { policy, digest, state, why: Some(why.into()) })
+    is_on_trial.then(|| SavedCanary { policy, digest, state, why: Some(why.into()) })
 }
 
-fn end(taking: &InForce, state: CanaryState, why: &str) {
-    let mut canary = lock(&taking.canary);
+fn end(active: &ActiveRoute, state: CanaryState, why: &str) {
+    let mut canary = lock(&active.canary);
     (canary.facts.state, canary.facts.why) = (state, Some(why.into()));
 }
 
-/// What a replacement is configured with: what is given, what is configured where that is asked for, or else what is in force.
+/// The settings of a replacement: the given ones, or else the configured ones if those are asked
+/// for, or else those in force.
 fn settings_for<'a>(
     replacement: &Replacement,
     given: Option<&'a [(String, String)]>,
-    wanted: &'a Wanted,
+    wanted: &'a PolicySpec,
     in_force: &'a Revision,
 ) -> Settings<'a> {
     match (given, replacement) {

@@ -1,4 +1,5 @@
-//! How everything comes in force: at the start, with the routes of a configuration, and for jobs that were accepted before.
+//! The start: routes of a configuration, revisions in force before, and jobs that were accepted
+//! before.
 
 use std::{
     collections::BTreeMap,
@@ -10,24 +11,25 @@ use arc_swap::ArcSwap;
 use tilewright_config::{Canary as CanaryRoute, Config, Policies, Route};
 use tilewright_policy::CacheDir;
 
-use super::{InForce, Listener, Rollout, lock, now};
+use super::{ActiveRoute, Listener, Rollout, lock, now};
 use crate::{
     Assignment, Disk, Modules, Pinned, Result, Revision,
     canary::Canary,
     disk,
-    shadow::Shadows,
-    slot::{Changing, Forces, Paused, Slot},
-    source::{Settings, Sources, Wanted},
-    state::{Kept, KeptPolicy, KeptRevision, State, raise},
+    shadow::ShadowQueue,
+    slot::{ActiveRevisions, Changing, Paused, Slot},
+    source::{PolicySpec, Settings, Sources},
+    state::{SavedPolicy, SavedRevision, SavedState, State, raise},
 };
 
 impl Rollout {
-    /// Puts everything in force that the configuration names, or that was in force when the server ended; the listener hears of every event.
-    /// `used`: by policy, the highest number that any job was ever given; neither it nor any lower one is given out
-    /// again, even if the state file is lost.
+    /// Puts every policy in force that the configuration names, or that was in force when the
+    /// server ended; `listener` gets every event. `used`: by policy, the highest number that any
+    /// job was given; neither it nor any lower one is used again, even if the state file is lost.
     ///
     /// # Errors
-    /// The [`crate::Error`] of a policy that can't be put in force, or of new state that can't be stored.
+    /// The [`crate::Error`] of a policy that can't be put in force, or of new state that can't be
+    /// stored.
     pub fn open(
         folder: &Path,
         disk: Disk,
@@ -39,9 +41,9 @@ impl Rollout {
         disk::remove_unfinished(folder);
         let modules = Modules::open(&folder.join("modules"), disk.clone())?;
         let state = State::at(folder.join("rollout.json"), disk.clone());
-        let kept = state.read()?;
-        let written = state.is_current(&kept).then(|| Kept { version: 0, ..kept.clone() });
-        let mut numbers = kept.next_numbers();
+        let saved = state.read()?;
+        let written = state.is_current(&saved).then(|| SavedState { version: 0, ..saved.clone() });
+        let mut numbers = saved.next_numbers();
         for (name, number) in used {
             raise(&mut numbers, name, number.saturating_add(1));
         }
@@ -53,24 +55,25 @@ impl Rollout {
             config: ArcSwap::from_pointee(config.clone()),
             slots: ArcSwap::default(),
             routes: ArcSwap::default(),
-            shadows: Shadows::start()?,
+            shadows: ShadowQueue::start()?,
             events: Mutex::default(),
             written: Mutex::new(written),
             numbers: Mutex::new(numbers),
             listener,
         };
         let mut slots = BTreeMap::new();
-        for (name, wanted) in wanted(config) {
-            slots.insert(name.clone(), Arc::new(rollout.slot(&name, wanted, kept.policies.get(&name), config)?));
+        for (name, wanted) in policy_specs(config) {
+            slots.insert(name.clone(), Arc::new(rollout.slot(&name, wanted, saved.policies.get(&name), config)?));
         }
         rollout.slots.store(Arc::new(slots));
-        rollout.routes.store(Arc::new(rollout.in_force(config, &kept)));
+        rollout.routes.store(Arc::new(rollout.in_force(config, &saved)));
         if let Err(error) = rollout.settle() {
-            let is_known = |(name, policy): (&String, &KeptPolicy)| {
-                kept.policies.get(name).is_some_and(|known| known.in_force.is_same(&policy.in_force))
+            let is_known = |(name, policy): (&String, &SavedPolicy)| {
+                saved.policies.get(name).is_some_and(|known| known.in_force.is_same(&policy.in_force))
             };
-            // A revision that is in no file does not serve. One that was in force before does.
-            if !rollout.kept().policies.iter().all(is_known) {
+            // A revision that is not in the state file does not serve. One that was in force before
+            // does.
+            if !rollout.saved_state().policies.iter().all(is_known) {
                 return Err(error);
             }
             tracing::error!(%error, "what is in force is as it was, and can't be written: it is once there is room");
@@ -79,22 +82,28 @@ impl Rollout {
         Ok(Arc::new(rollout))
     }
 
-    /// A policy's slot, with what was in force before. Whether its source says something else by now is looked at afterwards: what is broken
-    /// then keeps nobody from starting.
-    pub(super) fn slot(&self, name: &str, wanted: Wanted, kept: Option<&KeptPolicy>, config: &Config) -> Result<Slot> {
-        if let Some(kept) = kept {
-            match self.revive(name, &kept.in_force, &config.policies) {
+    /// A policy's slot, with the revision that was in force before. A change of its source is
+    /// looked for afterwards, so that a broken source does not prevent the start.
+    pub(super) fn slot(
+        &self,
+        name: &str,
+        wanted: PolicySpec,
+        saved: Option<&SavedPolicy>,
+        config: &Config,
+    ) -> Result<Slot> {
+        if let Some(saved) = saved {
+            match self.revive(name, &saved.in_force, &config.policies) {
                 Ok(in_force) => {
-                    let revive = |kept: &KeptRevision| {
-                        let revived = self.revive(name, kept, &config.policies);
-                        let say = |error: &crate::Error| tracing::warn!(%error, policy = name, revision = kept.number, "can't be rolled back to any more");
+                    let revive = |saved: &SavedRevision| {
+                        let revived = self.revive(name, saved, &config.policies);
+                        let say = |error: &crate::Error| tracing::warn!(%error, policy = name, revision = saved.number, "can't be rolled back to any more");
                         revived.inspect_err(say).ok()
                     };
-                    let previous = kept.previous.as_ref().and_then(revive).map(Arc::new);
-                    let seen = kept.seen.clone().filter(|_| wanted.is_said_by(&kept.configured));
-                    let forces = Forces { in_force: Arc::new(in_force), previous };
+                    let previous = saved.previous.as_ref().and_then(revive).map(Arc::new);
+                    let seen = saved.seen.clone().filter(|_| wanted.is_said_by(&saved.configured));
+                    let forces = ActiveRevisions { in_force: Arc::new(in_force), previous };
                     let next = self.next_number(name);
-                    return Ok(Slot::new(name, forces, Changing { next, wanted, seen }, kept.into()));
+                    return Ok(Slot::new(name, forces, Changing { next, wanted, seen }, saved.into()));
                 }
                 Err(error) => {
                     tracing::warn!(%error, policy = name, "what was in force can't be put in force again: beginning from the configuration")
@@ -108,8 +117,13 @@ impl Rollout {
         let (digest, policies) = (wanted.digest.as_deref(), &config.policies);
         let prepared = self.sources.prepare(fetched, digest, settings, wanted.grants, policies)?;
         let in_force = Arc::new(Revision::new(name, next, now(), prepared));
-        let paused = kept.map(Paused::from).unwrap_or_default();
-        Ok(Slot::new(name, Forces { in_force, previous: None }, Changing { next: next + 1, wanted, seen }, paused))
+        let paused = saved.map(Paused::from).unwrap_or_default();
+        Ok(Slot::new(
+            name,
+            ActiveRevisions { in_force, previous: None },
+            Changing { next: next + 1, wanted, seen },
+            paused,
+        ))
     }
 
     /// The next revision number of a policy that is put in service: above all that it ever had.
@@ -117,62 +131,63 @@ impl Rollout {
         lock(&self.numbers).get(name).copied().unwrap_or(1)
     }
 
-    fn revive(&self, policy: &str, kept: &KeptRevision, policies: &Policies) -> Result<Revision> {
+    fn revive(&self, policy: &str, saved: &SavedRevision, policies: &Policies) -> Result<Revision> {
         let mut prepared = self.sources.prepare(
-            self.sources.stored(&kept.digest)?,
+            self.sources.fetch_stored(&saved.digest)?,
             None,
-            Settings::Given(&kept.settings),
-            kept.grants,
+            Settings::Given(&saved.settings),
+            saved.grants,
             policies,
         )?;
-        prepared.origin = kept.origin.clone();
-        Ok(Revision::new(policy, kept.number, kept.since.clone(), prepared))
+        prepared.origin = saved.origin.clone();
+        Ok(Revision::new(policy, saved.number, saved.since.clone(), prepared))
     }
 
-    /// The routes; what is on trial goes on where it is the same trial.
-    pub(super) fn in_force(&self, config: &Config, kept: &Kept) -> Vec<Arc<InForce>> {
+    /// The routes; a trial continues if it is the same one.
+    pub(super) fn in_force(&self, config: &Config, saved: &SavedState) -> Vec<Arc<ActiveRoute>> {
         let before = self.routes.load_full();
         let routes = config.routes().iter().cloned().map(|route| {
             let old = before.iter().find(|old| old.route.name == route.name);
-            let same = |old: &&Arc<InForce>| {
+            let same = |old: &&Arc<ActiveRoute>| {
                 old.route.canary.as_ref().map(|c| &c.policy) == route.canary.as_ref().map(|c| &c.policy)
             };
             let canary = old.filter(same).map(|old| old.canary.clone());
-            let canary = canary.unwrap_or_else(|| Arc::new(Mutex::new(self.trial(&route, kept))));
+            let canary = canary.unwrap_or_else(|| Arc::new(Mutex::new(self.trial(&route, saved))));
             let shadow = old.filter(|old| old.route.shadow == route.shadow).map(|old| old.shadow.clone());
-            Arc::new(InForce { shadow: shadow.unwrap_or_default(), canary, route })
+            Arc::new(ActiveRoute { shadow: shadow.unwrap_or_default(), canary, route })
         });
         routes.collect()
     }
 
-    /// A route's canary at the beginning: one whose trial has ended does not begin again.
-    pub(super) fn trial(&self, route: &Route, kept: &Kept) -> Canary {
+    /// A route's canary at the start: a trial that has ended does not begin again.
+    pub(super) fn trial(&self, route: &Route, saved: &SavedState) -> Canary {
         let Some(CanaryRoute { policy, .. }) = &route.canary else { return Canary::default() };
         let Some(slot) = self.slots.load().get(policy).cloned() else { return Canary::default() };
         let candidate = slot.forces.load().in_force.clone();
         let mut canary = Canary::begin(policy, candidate.number, &candidate.digest);
         let ended =
-            kept.canaries.get(&route.name).filter(|kept| kept.policy == *policy && kept.digest == candidate.digest);
-        if let Some(kept) = ended {
-            (canary.facts.state, canary.facts.why) = (kept.state, kept.why.clone());
+            saved.canaries.get(&route.name).filter(|saved| saved.policy == *policy && saved.digest == candidate.digest);
+        if let Some(saved) = ended {
+            (canary.facts.state, canary.facts.why) = (saved.state, saved.why.clone());
         }
         canary
     }
 
-    /// The assignment of a job that was accepted before the server ended: the same revision, in force or not. The same
-    /// number is not enough: module, settings and grants have to be those that the job was accepted under.
+    /// The assignment of a job that was accepted before the server ended: the same revision, in
+    /// force or not. The same number is not enough: module, settings and grants have to be those at
+    /// its acceptance.
     ///
     /// # Errors
-    /// The revision can't be had any more.
-    pub fn revived(&self, pinned: &Pinned) -> Result<Assignment> {
+    /// The revision can't be loaded any more.
+    pub fn revive_assignment(&self, pinned: &Pinned) -> Result<Assignment> {
         let slot = self.slots.load().get(&pinned.policy).cloned();
         let Pinned { number, digest, origin, since, settings, grants, .. } = pinned.clone();
-        let kept = KeptRevision { number, digest, origin, since, settings, grants };
-        let revision = match slot.as_ref().and_then(|slot| slot.at_hand(&kept)) {
+        let saved = SavedRevision { number, digest, origin, since, settings, grants };
+        let revision = match slot.as_ref().and_then(|slot| slot.at_hand(&saved)) {
             Some(revision) => revision,
             None => {
-                let revision = Arc::new(self.revive(&pinned.policy, &kept, &self.config.load().policies)?);
-                revision.judged().is_out = true;
+                let revision = Arc::new(self.revive(&pinned.policy, &saved, &self.config.load().policies)?);
+                revision.performance().is_out = true;
                 // The next job of this revision finds it there.
                 slot.as_ref().inspect(|slot| slot.drain(&revision));
                 revision
@@ -182,8 +197,8 @@ impl Rollout {
             Some(slot) => slot,
             // The policy is no longer configured: its revision decides for this job and goes.
             None => {
-                let forces = Forces { in_force: revision.clone(), previous: None };
-                let changing = Changing { next: 0, wanted: Wanted::shipped(&pinned.policy), seen: None };
+                let forces = ActiveRevisions { in_force: revision.clone(), previous: None };
+                let changing = Changing { next: 0, wanted: PolicySpec::for_shipped(&pinned.policy), seen: None };
                 Arc::new(Slot::new(&pinned.policy, forces, changing, Paused::default()))
             }
         };
@@ -202,14 +217,15 @@ impl Rollout {
     }
 }
 
-/// Every policy that the configuration names: those declared, and those that ship and a route names.
-pub(super) fn wanted(config: &Config) -> BTreeMap<String, Wanted> {
-    let mut all: BTreeMap<String, Wanted> =
-        config.policies.named.iter().map(|(name, policy)| (name.clone(), Wanted::from(policy))).collect();
+/// Every policy that the configuration names: those declared, and those that ship and a route
+/// names.
+pub(super) fn policy_specs(config: &Config) -> BTreeMap<String, PolicySpec> {
+    let mut all: BTreeMap<String, PolicySpec> =
+        config.policies.named.iter().map(|(name, policy)| (name.clone(), PolicySpec::from(policy))).collect();
     for route in config.routes() {
         let named = [Some(&route.policy), route.shadow.as_ref(), route.canary.as_ref().map(|canary| &canary.policy)];
         for name in named.into_iter().flatten() {
-            all.entry(name.clone()).or_insert_with(|| Wanted::shipped(name));
+            all.entry(name.clone()).or_insert_with(|| PolicySpec::for_shipped(name));
         }
     }
     all

@@ -1,4 +1,4 @@
-//! A configuration that is read anew, and files that have changed.
+//! Reloaded configurations, and changed files.
 
 use std::{
     collections::BTreeMap,
@@ -7,20 +7,22 @@ use std::{
 
 use tilewright_config::{Config, Source};
 
-use super::{Replacement, Rollout, lock, one_line, opening::wanted};
-use crate::{Result, What, slot::Slot, state::raise};
+use super::{Replacement, Rollout, lock, one_line, opening::policy_specs};
+use crate::{EventKind, Result, slot::Slot, state::raise};
 
 impl Rollout {
-    /// Switches to another configuration: changed policies go through the gate and take over, and all routes change
-    /// together. A policy that was in service before and can't be replaced stays as it is; returns a line for each.
+    /// Switches to another configuration: changed policies go through the gate and take over, and
+    /// all routes change together. A policy that was in service before and can't be replaced stays
+    /// as it is; returns a line for each.
     ///
     /// # Errors
-    /// A new policy can't be put in force, or the state can't be stored: the old configuration stays whole.
+    /// A new policy can't be put in force, or the state can't be stored: the old configuration
+    /// stays whole.
     pub fn reload(&self, config: &Config) -> Result<Vec<String>> {
         let before = self.slots.load_full();
         let mut slots = BTreeMap::new();
         let mut changed = Vec::new();
-        for (name, wanted) in wanted(config) {
+        for (name, wanted) in policy_specs(config) {
             match before.get(&name) {
                 Some(slot) => {
                     if slot.changing().wanted != wanted {
@@ -34,15 +36,15 @@ impl Rollout {
                 }
             }
         }
-        // The old configuration's routes decide until the new one's do, so the policies of both stay until then.
+        // The old routes decide until the new ones do, so the policies of both stay until then.
         let mut both = (*before).clone();
         both.extend(slots.iter().map(|(name, slot)| (name.clone(), slot.clone())));
         {
             // Stored before a route leads to them.
             let mut written = lock(&self.written);
             self.slots.store(Arc::new(both));
-            if let Err(error) = self.keep(&mut written, self.kept()) {
-                self.leave_numbers(&slots, &before);
+            if let Err(error) = self.keep(&mut written, self.saved_state()) {
+                self.save_numbers(&slots, &before);
                 self.slots.store(before);
                 return Err(error);
             }
@@ -52,37 +54,38 @@ impl Rollout {
         for (slot, wanted) in changed {
             // Waits for another swap to end.
             let swapping = slot.swapping.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Err(error) = self.swapped(&slot, swapping, &Replacement::Configured, None, Some(wanted)) {
+            if let Err(error) = self.swap_slot(&slot, swapping, &Replacement::Configured, None, Some(wanted)) {
                 // Also among the events; the next reload tries it again.
                 refused.push(format!("policy {}: {}", slot.name, one_line(&error)));
             }
         }
         {
             let mut written = lock(&self.written);
-            self.leave_numbers(&before, &slots);
-            let kept = self.kept();
-            self.routes.store(Arc::new(self.in_force(config, &kept)));
+            self.save_numbers(&before, &slots);
+            let saved = self.saved_state();
+            self.routes.store(Arc::new(self.in_force(config, &saved)));
             self.slots.store(Arc::new(slots));
             self.settle_or_say(&mut written);
         }
-        self.tell(What::Reloaded, None, None, None, "the configuration was read anew".into());
+        self.emit(EventKind::Reloaded, None, None, None, "the configuration was read anew".into());
         Ok(refused)
     }
 
     /// Remembers the next numbers of policies that are among `these` slots but not among `those`.
-    fn leave_numbers(&self, these: &BTreeMap<String, Arc<Slot>>, those: &BTreeMap<String, Arc<Slot>>) {
+    fn save_numbers(&self, these: &BTreeMap<String, Arc<Slot>>, those: &BTreeMap<String, Arc<Slot>>) {
         let mut numbers = lock(&self.numbers);
         for (name, slot) in these.iter().filter(|(name, _)| !those.contains_key(*name)) {
             raise(&mut numbers, name, slot.changing().next);
         }
     }
 
-    /// Reports a new configuration, certificate or token that does not serve.
-    pub fn reload_refused(&self, why: &str) {
-        self.tell(What::ReloadRefused, None, None, None, why.to_owned());
+    /// Reports an invalid new configuration, certificate or token.
+    pub fn report_refused_reload(&self, why: &str) {
+        self.emit(EventKind::ReloadRefused, None, None, None, why.to_owned());
     }
 
-    /// Checks every source that needs no registry, and every source that is new in the configuration.
+    /// Checks every source that needs no registry, and every source that is new in the
+    /// configuration.
     pub fn refresh_all(&self) {
         for name in self.slots.load().keys() {
             let Ok(slot) = self.find(name) else { continue };

@@ -1,5 +1,5 @@
-//! Each write fails, alone and with all that follow: acknowledged changes are in force after a restart, and no number
-//! is used twice.
+//! Each write fails, alone and with all that follow: acknowledged changes are in force after a
+//! restart, and no number is used twice.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,12 +22,12 @@ fn config(policies: &str) -> Config {
 }
 
 /// A folder for the state, and one for compiled code that all places share.
-struct Place {
+struct TestFolder {
     data: TempDir,
     cache: Arc<TempDir>,
 }
 
-impl Place {
+impl TestFolder {
     fn new(cache: &Arc<TempDir>) -> Self {
         Self { data: tempfile::tempdir().unwrap(), cache: cache.clone() }
     }
@@ -48,8 +48,8 @@ fn tile(tile: u32) -> Settings {
     vec![("tile".to_owned(), tile.to_string())]
 }
 
-/// The facts that callers see of a policy: numbers and settings of the revisions in force and before, and if it is
-/// paused.
+/// The visible state of a policy: numbers and settings of the revisions in force and before, and
+/// its pause.
 type Facts = BTreeMap<String, (u64, Settings, Option<(u64, Settings)>, bool)>;
 
 fn facts(rollout: &Rollout) -> (Facts, bool) {
@@ -102,7 +102,7 @@ impl Numbers {
 #[test]
 fn every_write_fails_and_nothing_acknowledged_is_lost() {
     let cache = cache();
-    let place = Place::new(&cache);
+    let place = TestFolder::new(&cache);
     let disk = Disk::default();
     let whole = place.open(disk.clone(), &BTreeMap::new(), "").unwrap();
     let trace: Vec<_> = STEPS
@@ -116,7 +116,7 @@ fn every_write_fails_and_nothing_acknowledged_is_lost() {
     assert!(writes > 60, "{writes}");
     for fault in 1..=writes {
         for (and_all_after, goes_on) in [(false, false), (false, true), (true, false)] {
-            let place = Place::new(&cache);
+            let place = TestFolder::new(&cache);
             let (mut numbers, mut acknowledged, mut may_be) = (Numbers::default(), None, None);
             if let Ok(rollout) = place.open(Disk::failing(fault, and_all_after), &BTreeMap::new(), "") {
                 numbers.look(&rollout);
@@ -143,7 +143,7 @@ fn every_write_fails_and_nothing_acknowledged_is_lost() {
             let again = place.open(Disk::default(), &BTreeMap::new(), "[policies.two]\nsource = 'fixed'\n").unwrap();
             let mut found = facts(&again);
             numbers.look(&again);
-            // A policy of the last configuration alone begins anew if no reload got that far.
+            // A policy of the last configuration alone starts again if no reload got that far.
             for facts in [&mut acknowledged, &mut may_be].into_iter().flatten().chain([&mut found]) {
                 facts.0.remove("two");
             }
@@ -177,7 +177,7 @@ fn case() -> Case<'static> {
 #[test]
 fn a_swap_by_hand_outlives_another_way_of_writing_the_configuration_down() {
     let cache = cache();
-    let place = Place::new(&cache);
+    let place = TestFolder::new(&cache);
     let rollout = place.open(Disk::default(), &BTreeMap::new(), "").unwrap();
     swap(&rollout, "own", 64).unwrap();
     drop(rollout);
@@ -186,7 +186,8 @@ fn a_swap_by_hand_outlives_another_way_of_writing_the_configuration_down() {
     let configured = |source: &str| {
         format!("Wanted {{ source: Shipped(\"{source}\"), digest: None, settings: [], grants: {grants}, watch: true }}")
     };
-    // As versions before wrote it; and another configuration, which does put what it names in force.
+    // The texts of earlier versions; and another configuration, which does change the revision in
+    // force.
     for (source, expected) in [("fixed", tile(64)), ("adaptive", Vec::new())] {
         let mut state: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         state["policies"]["own"]["configured"] = configured(source).into();
@@ -199,7 +200,7 @@ fn a_swap_by_hand_outlives_another_way_of_writing_the_configuration_down() {
 #[test]
 fn what_is_refused_is_told_by_what_was_asked_for_and_without_a_password() {
     let cache = cache();
-    let place = Place::new(&cache);
+    let place = TestFolder::new(&cache);
     let rollout = place.open(Disk::default(), &BTreeMap::new(), "").unwrap();
     let digest = format!("sha256:{}", "a1".repeat(32));
     let stored = Replacement::Stored { digest };
@@ -221,27 +222,30 @@ fn what_is_refused_is_told_by_what_was_asked_for_and_without_a_password() {
 #[test]
 fn a_job_is_decided_under_exactly_what_it_was_accepted_under() {
     let cache = cache();
-    let place = Place::new(&cache);
+    let place = TestFolder::new(&cache);
     let rollout = place.open(Disk::default(), &BTreeMap::new(), "").unwrap();
     swap(&rollout, "own", 64).unwrap();
     let pinned = Pinned::from(&rollout.admit(&case()).unwrap());
     let in_force = rollout.policy("own").unwrap().in_force;
-    assert!(Arc::ptr_eq(&rollout.revived(&pinned).unwrap().revision, &in_force));
+    assert!(Arc::ptr_eq(&rollout.revive_assignment(&pinned).unwrap().revision, &in_force));
     // The same number with other settings, or other grants, is another revision.
     let other = Pinned { settings: tile(72), ..pinned.clone() };
     let grants = crate::source::Grants { fuel: Some(1 << 30), ..pinned.grants };
     for pinned in [other, Pinned { grants, ..pinned }] {
-        let revived = rollout.revived(&pinned).unwrap().revision;
+        let revived = rollout.revive_assignment(&pinned).unwrap().revision;
         assert_eq!((revived.number, &revived.settings, revived.grants), (2, &pinned.settings, pinned.grants));
         assert!(!Arc::ptr_eq(&revived, &in_force));
-        assert!(Arc::ptr_eq(&rollout.revived(&pinned).unwrap().revision, &revived), "made once for all its jobs");
+        assert!(
+            Arc::ptr_eq(&rollout.revive_assignment(&pinned).unwrap().revision, &revived),
+            "made once for all its jobs"
+        );
     }
 }
 
 #[test]
 fn the_next_number_stands_above_every_one_that_a_job_was_given() {
     let cache = cache();
-    let place = Place::new(&cache);
+    let place = TestFolder::new(&cache);
     let used = BTreeMap::from([("own".to_owned(), 41), ("two".to_owned(), 7)]);
     let rollout = place.open(Disk::default(), &used, "").unwrap();
     assert_eq!(rollout.policy("own").unwrap().in_force.number, 42);
@@ -260,7 +264,7 @@ fn the_next_number_stands_above_every_one_that_a_job_was_given() {
 #[test]
 fn the_watchdog_does_not_wait_for_room_and_a_restart_knows_of_it_once_there_is() {
     let cache = cache();
-    let place = Place::new(&cache);
+    let place = TestFolder::new(&cache);
     let begun = Disk::default();
     let rollout = place.open(begun.clone(), &BTreeMap::new(), "").unwrap();
     swap(&rollout, "own", 64).unwrap();
@@ -271,7 +275,7 @@ fn the_watchdog_does_not_wait_for_room_and_a_restart_knows_of_it_once_there_is()
     assert!(until_now > 0 && disk.steps() == 0, "a start that changes nothing writes nothing");
     let slot = rollout.find("own").unwrap();
     let bad = slot.forces.load().in_force.clone();
-    rollout.take_back(&slot, &bad, "a test");
+    rollout.roll_back_failing(&slot, &bad, "a test");
     assert_eq!(rollout.policy("own").unwrap().in_force.number, 1);
     assert!(rollout.settle().is_err() && disk.trouble().is_some_and(|trouble| trouble.is_full));
     // An acknowledged change would be undone by a restart.
@@ -280,13 +284,14 @@ fn the_watchdog_does_not_wait_for_room_and_a_restart_knows_of_it_once_there_is()
     let rollout = place.open(Disk::default(), &BTreeMap::new(), "").unwrap();
     assert_eq!(rollout.policy("own").unwrap().in_force.number, 2, "the bad one, which is found out again");
     let slot = rollout.find("own").unwrap();
-    rollout.take_back(&slot, &slot.forces.load().in_force.clone(), "a test");
+    rollout.roll_back_failing(&slot, &slot.forces.load().in_force.clone(), "a test");
     drop(rollout);
     let rollout = place.open(Disk::default(), &BTreeMap::new(), "").unwrap();
     assert_eq!(rollout.policy("own").unwrap().in_force.number, 1);
-    // With no revision before it, no policy is asked until another one takes over, even after a restart.
+    // With no revision before it, no policy is asked until another one takes over, even after a
+    // restart.
     let slot = rollout.find("own").unwrap();
-    rollout.take_back(&slot, &slot.forces.load().in_force.clone(), "a test");
+    rollout.roll_back_failing(&slot, &slot.forces.load().in_force.clone(), "a test");
     drop(rollout);
     let rollout = place.open(Disk::default(), &BTreeMap::new(), "").unwrap();
     assert!(rollout.policy("own").unwrap().paused);

@@ -1,4 +1,4 @@
-//! What jobs come to, and what the watchdog and the trials make of it.
+//! Results of jobs, and the actions of the watchdog and the trials on them.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -6,60 +6,61 @@ use tilewright_plan::FallbackReason;
 
 use super::{Rollout, lock, now};
 use crate::{
-    Assignment, Ended, Revision, What,
-    canary::Finding,
-    slot::{Refused, Slot},
+    Assignment, Ended, EventKind, Revision,
+    canary::TrialVerdict,
+    slot::{RefusedModule, Slot},
     tally, watchdog,
 };
 
 impl Rollout {
-    /// Counts a decision; the watchdog looks at it when the job has ended, and its record is there to be dumped.
+    /// Counts a decision; the watchdog checks it when the job has ended, and its record can be
+    /// dumped.
     pub(crate) fn decided(&self, revision: &Revision, failed: bool) {
-        revision.judged().tally.decided(failed);
+        revision.performance().tally.record_decision(failed);
     }
 
-    /// Hears what came of a job: counts it, and acts on what that shows.
+    /// Counts a job's result, and acts on it.
     pub fn ended(&self, assignment: &Assignment, ended: Ended) {
         let Ended { record, is_mixed, is_lost, psnr } = ended;
         let revision = &assignment.revision;
         let kind = tally::kind(&record.request, &record.device);
         let measured = record.measured().filter(|_| !is_mixed && record.fallback.is_none()).map(tally::Sample::from);
-        // What never ends well takes the longest of times.
-        // So does a job that only the host's own plan finished.
+        // A job without a result counts as the slowest. So does a job that only the fallback
+        // finished.
         let is_lost =
             is_lost || record.fallback.as_ref().is_some_and(|fallback| fallback.reason == FallbackReason::Exhausted);
         let sample = measured.or((is_lost && !is_mixed).then_some(tally::Sample::LOST));
         let Some(slot) = self.slots.load().get(&revision.policy).cloned() else { return };
-        // Taken before this revision's own counts are locked: two locks at once could wait for each other.
+        // Read before this revision's own counts are locked: two locks at once could deadlock.
         let previous = slot.forces.load().previous.clone().filter(|previous| previous.number < revision.number);
-        let median = previous.and_then(|previous| previous.judged().tally.median(&kind));
+        let median = previous.and_then(|previous| previous.performance().tally.median(&kind));
         let mut why = None;
         {
-            let mut judged = revision.judged();
-            judged.tally.facts.jobs += 1;
+            let mut performance = revision.performance();
+            performance.tally.facts.jobs += 1;
             if record.exchange.is_some() && !is_mixed {
-                judged.ring.push(record);
+                performance.ring.push(record);
             }
             if let Some(sample) = sample {
-                judged.tally.ended(&kind, sample);
-                if let Some(median) = median.filter(|_| !judged.is_out) {
-                    why = watchdog::worse(&mut judged.watch, sample, median);
+                performance.tally.record_job(&kind, sample);
+                if let Some(median) = median.filter(|_| !performance.is_out) {
+                    why = watchdog::check_cost(&mut performance.watch, sample, median);
                 }
             }
         }
-        self.trial_goes_on(assignment, &kind, sample, psnr);
+        self.update_trial(assignment, &kind, sample, psnr);
         // A clip may have gone on under the revision that is in force now.
         let in_force = slot.forces.load().in_force.clone();
         for decided in [revision, &in_force] {
             let why = why.take().or_else(|| failing(&slot, decided));
             if let Some(why) = why {
-                self.take_back(&slot, decided, &why);
+                self.roll_back_failing(&slot, decided, &why);
             }
         }
     }
 
-    /// Tells the canary of the job's route, whose own job it is or the incumbent's.
-    fn trial_goes_on(
+    /// Passes a job to the canary of its route, as the canary's or the incumbent's.
+    fn update_trial(
         &self,
         assignment: &Assignment,
         kind: &tally::Kind,
@@ -67,16 +68,16 @@ impl Rollout {
         psnr: Option<f64>,
     ) {
         let routes = self.routes.load();
-        let Some(taking) = routes.iter().find(|taking| taking.route.name == assignment.route) else { return };
-        let Some(trial) = &taking.route.canary else { return };
-        let mut canary = lock(&taking.canary);
+        let Some(active) = routes.iter().find(|active| active.route.name == assignment.route) else { return };
+        let Some(trial) = &active.route.canary else { return };
+        let mut canary = lock(&active.canary);
         if !assignment.canary {
-            // One that drains is no longer what the canary would replace.
+            // A draining revision is no longer the one that the canary would replace.
             let slots = self.slots.load();
-            let in_force = slots.get(&taking.route.policy).map(|slot| slot.forces.load());
+            let in_force = slots.get(&active.route.policy).map(|slot| slot.forces.load());
             let is_incumbent = in_force.is_some_and(|forces| Arc::ptr_eq(&forces.in_force, &assignment.revision));
             if let Some(job) = sample.filter(|_| is_incumbent) {
-                canary.incumbent_ended(kind, job);
+                canary.record_incumbent(kind, job);
             }
             return;
         }
@@ -84,31 +85,32 @@ impl Rollout {
         if canary.facts.revision != assignment.revision.number || canary.facts.policy != assignment.revision.policy {
             return;
         }
-        let finding = canary.ended(kind, job, psnr, trial.psnr_db, trial.sample > 0.0);
+        let finding = canary.record_job(kind, job, psnr, trial.psnr_db, trial.sample > 0.0);
         drop(canary);
         match finding {
-            Some(Finding::Promote(why)) => {
-                if let Err(error) = self.promoted(taking, &why) {
-                    tracing::error!(%error, route = taking.route.name, "the canary can't be promoted");
+            Some(TrialVerdict::Promote(why)) => {
+                if let Err(error) = self.promote_active(active, &why) {
+                    tracing::error!(%error, route = active.route.name, "the canary can't be promoted");
                     if matches!(error, crate::Error::Storage { .. }) {
                         // There may be room when its next job ends.
-                        lock(&taking.canary).due_promotion = Some(why);
+                        lock(&active.canary).due_promotion = Some(why);
                     }
                 }
             }
-            Some(Finding::Stop(why)) => self.stopped(taking, &why),
+            Some(TrialVerdict::Stop(why)) => self.stop_active(active, &why),
             None => {}
         }
     }
 
-    /// The watchdog's verdict: the previous revision takes over, or, where there is none, nobody is asked; with a dump either way.
-    pub(super) fn take_back(&self, slot: &Arc<Slot>, revision: &Arc<Revision>, why: &str) {
+    /// Carries out the watchdog's verdict, with a dump: the previous revision takes over; without
+    /// one, the policy is paused.
+    pub(super) fn roll_back_failing(&self, slot: &Arc<Slot>, revision: &Arc<Revision>, why: &str) {
         let mut written = lock(&self.written);
         let forces = slot.forces.load_full();
-        if std::mem::replace(&mut revision.judged().is_out, true) || !Arc::ptr_eq(&forces.in_force, revision) {
+        if std::mem::replace(&mut revision.performance().is_out, true) || !Arc::ptr_eq(&forces.in_force, revision) {
             return;
         }
-        slot.refuse(Refused { time: now(), origin: revision.origin.clone(), why: why.into() });
+        slot.refuse(RefusedModule { time: now(), origin: revision.origin.clone(), why: why.into() });
         let went_back = slot.go_back();
         if went_back.is_none() {
             slot.paused.store(true, Ordering::Release);
@@ -119,7 +121,7 @@ impl Rollout {
         // A harmful revision goes at once, even if that can't be stored.
         self.settle_or_say(&mut written);
         drop(written);
-        let ring = std::mem::take(&mut revision.judged().ring);
+        let ring = std::mem::take(&mut revision.performance().ring);
         let dump = match ring.write(&self.disk, &self.dumps, &slot.name, revision.number) {
             Ok(path) => format!("; its last decisions: tilewright policy replay {}", path.display()),
             Err(error) => format!("; its last decisions can't be kept: {error}"),
@@ -132,28 +134,28 @@ impl Rollout {
             ),
         };
         // Canaries of this policy end with it.
-        for taking in self
+        for active in self
             .routes
             .load()
             .iter()
-            .filter(|taking| taking.route.canary.as_ref().is_some_and(|canary| canary.policy == slot.name))
+            .filter(|active| active.route.canary.as_ref().is_some_and(|canary| canary.policy == slot.name))
         {
-            self.stopped(taking, why);
-            // What is in force again was not on trial, and is not now.
-            let mut canary = lock(&taking.canary);
+            self.stop_active(active, why);
+            // The revision in force again was not a canary, and is not one now.
+            let mut canary = lock(&active.canary);
             canary.facts.revision = in_force;
             canary.digest.clone_from(&now_in_force.digest);
             drop(canary);
             self.settle_or_say(&mut lock(&self.written));
         }
-        self.tell(What::WatchdogRolledBack, Some(&slot.name), None, Some(in_force), detail);
+        self.emit(EventKind::WatchdogRolledBack, Some(&slot.name), None, Some(in_force), detail);
     }
 }
 
-/// Why a revision fails too often, where it does.
+/// The reason why a revision fails too often, if it does.
 fn failing(slot: &Slot, revision: &Arc<Revision>) -> Option<String> {
     let previous = slot.forces.load().previous.clone().filter(|previous| previous.number < revision.number);
-    let before = previous.map(|previous| previous.judged().tally.recent_failures());
-    let judged = revision.judged();
-    if judged.is_out { None } else { watchdog::fails(&judged.tally, before) }
+    let before = previous.map(|previous| previous.performance().tally.recent_failures());
+    let performance = revision.performance();
+    if performance.is_out { None } else { watchdog::check_failures(&performance.tally, before) }
 }

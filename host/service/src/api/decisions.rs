@@ -11,13 +11,13 @@ use tokio::task::spawn_blocking;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    bodies::{Asked, Named, check_before, check_names},
-    jobs::{no_job, page},
+    extract::{PathName, QueryParams, check_before, check_names},
+    jobs::{check_limit, job_not_found},
 };
 use crate::{
-    App,
-    jobs::store::Filter,
-    problem::{Outcome, Problem},
+    app::App,
+    jobs::store::JobFilter,
+    problem::{ApiResult, Problem},
 };
 
 /// A job's decision record
@@ -28,34 +28,34 @@ use crate::{
         (status = 404, description = "No such job, or nothing was decided for it yet")
     )
 )]
-pub async fn of_job(State(app): State<App>, Named(id): Named) -> Outcome<Response> {
+pub async fn of_job(State(app): State<App>, PathName(id): PathName) -> ApiResult<Response> {
     let record = spawn_blocking(move || {
-        let known = app.house.store.get(&id)?.is_some();
-        Ok::<_, crate::Error>((known, app.house.store.record(&id)?))
+        let known = app.server.jobs.store.get(&id)?.is_some();
+        Ok::<_, crate::Error>((known, app.server.jobs.store.record(&id)?))
     });
     match record.await?? {
-        (false, _) => Err(no_job()),
+        (false, _) => Err(job_not_found()),
         (true, None) => Err(Problem::not_found("nothing was decided for this job yet")),
         (true, Some(record)) => Ok(([(header::CONTENT_TYPE, "application/json")], record).into_response()),
     }
 }
 
-/// Which decisions.
+/// The decisions to list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct Decided {
-    /// By this policy.
+pub struct DecisionQuery {
+    /// Decisions by this policy.
     #[param(max_length = 64)]
     policy: Option<String>,
-    /// On this route.
+    /// Decisions on this route.
     #[param(max_length = 64)]
     route: Option<String>,
-    /// At most so many.
+    /// The most decisions to list.
     #[serde(default = "twenty")]
     #[param(minimum = 1, maximum = 500, default = 20)]
     limit: u32,
-    /// Of jobs before this one: `next` of the page before.
+    /// Decisions of jobs before this one: `next` of the page before.
     #[param(pattern = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
     before: Option<String>,
 }
@@ -69,7 +69,7 @@ fn twenty() -> u32 {
 pub struct DecisionBody {
     /// The job's id.
     job: String,
-    /// When the job was accepted.
+    /// The time when the job was accepted.
     time: String,
     route: String,
     policy: String,
@@ -84,27 +84,30 @@ pub struct DecisionBody {
 #[derive(Serialize, ToSchema)]
 pub struct Decisions {
     decisions: Vec<DecisionBody>,
-    /// Where the next page begins; null on the last.
+    /// The `before` of the next page; null on the last.
     next: Option<String>,
 }
 
 /// Decisions, newest first
 #[utoipa::path(
-    get, path = "/v1/decisions", operation_id = "listDecisions", params(Decided),
+    get, path = "/v1/decisions", operation_id = "listDecisions", params(DecisionQuery),
     responses(
         (status = 200, body = Decisions),
         (status = 400)
     )
 )]
-pub async fn list(State(app): State<App>, Asked(decided): Asked<Decided>) -> Outcome<Json<Decisions>> {
-    let Decided { policy, route, limit, before } = decided;
-    let limit = page(limit)?;
+pub async fn list(
+    State(app): State<App>,
+    QueryParams(query): QueryParams<DecisionQuery>,
+) -> ApiResult<Json<Decisions>> {
+    let DecisionQuery { policy, route, limit, before } = query;
+    let limit = check_limit(limit)?;
     check_names(&[("policy", &policy), ("route", &route)])?;
     check_before(before.as_deref())?;
-    let filter = Filter { policy, route, limit, before, decided: true, ..Filter::default() };
+    let filter = JobFilter { policy, route, limit, before, with_record: true, ..JobFilter::default() };
     let decisions = spawn_blocking(move || {
-        let found = app.house.store.list(&filter)?.into_iter().filter_map(|(kept, record)| {
-            let job = kept.job;
+        let found = app.server.jobs.store.list(&filter)?.into_iter().filter_map(|(stored, record)| {
+            let job = stored.job;
             let record = serde_json::from_str(record.as_deref()?).ok()?;
             let (time, route, policy, revision, canary) =
                 (job.created, job.route, job.policy, job.revision, job.canary);

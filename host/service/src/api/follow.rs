@@ -14,28 +14,28 @@ use serde::Serialize;
 use tokio::{sync::broadcast::error::RecvError, task::spawn_blocking};
 use utoipa::ToSchema;
 
-use super::{bodies::Named, jobs::no_job};
+use super::{extract::PathName, jobs::job_not_found};
 use crate::{
-    App,
-    jobs::live::{Now, Update},
-    problem::Outcome,
+    app::App,
+    jobs::live::{JobActivity, JobUpdate},
+    problem::ApiResult,
 };
 
-/// So that whoever is between does not take the connection for dead.
+/// Keeps proxies in between from taking the connection for dead.
 const ALIVE: Duration = Duration::from_secs(15);
 
 fn event(name: &str, data: &impl Serialize) -> Event {
-    // Plain data: there is nothing that JSON can't hold.
+    // Plain data: JSON can hold all of it.
     Event::default().event(name).json_data(data).unwrap_or_default()
 }
 
-fn told(update: &Update) -> Event {
+fn to_event(update: &JobUpdate) -> Event {
     match update {
-        Update::Job(job) => event("job", job),
-        Update::Plan(planned) => event("plan", planned),
-        Update::Progress(progress) => event("progress", progress),
-        Update::Failed(failed) => event("failed", failed),
-        Update::End(job) => event("end", job),
+        JobUpdate::Job(job) => event("job", job),
+        JobUpdate::Plan(planned) => event("plan", planned),
+        JobUpdate::Progress(progress) => event("progress", progress),
+        JobUpdate::Failed(failed) => event("failed", failed),
+        JobUpdate::End(job) => event("end", job),
     }
 }
 
@@ -66,21 +66,23 @@ pub struct FollowEvent {
 )]
 pub async fn events(
     State(app): State<App>,
-    Named(id): Named,
-) -> Outcome<Sse<impl Stream<Item = Result<Event, Infallible>>>> {
-    let house = app.house.clone();
-    // Followed first and looked at afterwards: nothing is missed in between.
-    let follow = |id: &str| app.house.live.get(id).map(|seen| seen.follow());
+    PathName(id): PathName,
+) -> ApiResult<Sse<impl Stream<Item = Result<Event, Infallible>>>> {
+    let server = app.server.clone();
+    // Subscribed before the job is read: no update is missed in between.
+    let follow = |id: &str| app.server.jobs.live.get(id).map(|handle| handle.follow());
     let followed = follow(&id);
     let wanted = id.clone();
-    let job = spawn_blocking(move || Ok::<_, crate::Error>(house.store.get(&wanted)?.map(|kept| house.told(kept))));
-    let job = job.await??.ok_or_else(no_job)?;
-    // It may have been accepted between the two looks.
+    let job = spawn_blocking(move || {
+        Ok::<_, crate::Error>(server.jobs.store.get(&wanted)?.map(|stored| server.jobs.view(stored)))
+    });
+    let job = job.await??.ok_or_else(job_not_found)?;
+    // The job may have been accepted between the two reads.
     let followed = followed.or_else(|| follow(&id));
-    let follower = app.house.metrics.follower();
+    let follower = app.server.metrics.track_follower();
     let (first, updates) = match followed {
         Some((now, updates)) if !job.state.is_end() => {
-            let Now { planned, progress, .. } = now;
+            let JobActivity { planned, progress, .. } = now;
             let mut first = vec![event("job", &job)];
             first.extend(planned.map(|planned| event("plan", &planned)));
             first.extend(progress.map(|progress| event("progress", &progress)));
@@ -94,15 +96,15 @@ pub async fn events(
         loop {
             let update = tokio::select! {
                 update = updates.recv() => update,
-                // The job goes on after the next start: whoever follows it comes again.
-                () = app.ended() => return None,
+                // The job goes on after the next start, and the follower has to connect again.
+                () = app.wait_for_end() => return None,
             };
             match update {
                 Ok(update) => {
-                    let ends = matches!(update, Update::End(_));
-                    return Some((told(&update), (app, (!ends).then_some(updates), follower)));
+                    let ends = matches!(update, JobUpdate::End(_));
+                    return Some((to_event(&update), (app, (!ends).then_some(updates), follower)));
                 }
-                // Whoever lags is told what is newest.
+                // A follower that lags is sent the newest updates.
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return None,
             }

@@ -1,4 +1,4 @@
-//! Forms of several parts, within bounds: how long they are in all, and how much of them is held before a part is delivered.
+//! Multipart forms within bounds: bytes in all, and bytes held before a part is delivered.
 
 use std::sync::{
     Arc,
@@ -12,26 +12,27 @@ use axum::{
 };
 use futures_util::StreamExt;
 
-use super::bodies::check_length;
+use super::extract::check_length;
 use crate::problem::Problem;
 
-/// Bytes that may come without that a piece of a part is delivered: headers of parts, boundaries, and what is read ahead.
+/// The most bytes that may arrive without a piece of a part being delivered: headers of parts,
+/// boundaries and data read ahead.
 const HELD: usize = 512 << 10;
 
-/// Bytes of everything that is no file.
+/// The most bytes of everything that is not a file.
 pub const TEXTS: u64 = 256 << 10;
 
 /// A form that is being read.
-pub struct Bounded {
+pub struct BoundedForm {
     form: Multipart,
     held: Arc<AtomicUsize>,
 }
 
-impl Bounded {
-    /// Begins to read a form whose files may have so many bytes.
+impl BoundedForm {
+    /// Begins to read a form; its files may have `files` bytes in all.
     ///
     /// # Errors
-    /// It is no form, or says itself that it is too large.
+    /// It is no form, or its Content-Length is too large.
     pub async fn new(request: Request, files: u64) -> Result<Self, Problem> {
         let most = files.saturating_add(TEXTS);
         check_length(request.headers(), most)?;
@@ -59,22 +60,22 @@ impl Bounded {
     ///
     /// # Errors
     /// The form is broken, or beyond its bounds.
-    pub async fn next(&mut self) -> Result<Option<Part<'_>>, Problem> {
+    pub async fn next(&mut self) -> Result<Option<FormPart<'_>>, Problem> {
         let held = self.held.clone();
-        let field = self.form.next_field().await.map_err(|error| broken(&error))?;
+        let field = self.form.next_field().await.map_err(|error| form_problem(&error))?;
         held.store(0, Ordering::Relaxed);
-        Ok(field.map(|field| Part { field, held }))
+        Ok(field.map(|field| FormPart { field, held }))
     }
 }
 
 /// A part of a form.
-pub struct Part<'a> {
+pub struct FormPart<'a> {
     field: Field<'a>,
     held: Arc<AtomicUsize>,
 }
 
-impl Part<'_> {
-    /// Its name; empty where it has none.
+impl FormPart<'_> {
+    /// The part's name; empty if it has none.
     pub fn name(&self) -> &str {
         self.field.name().unwrap_or_default()
     }
@@ -84,16 +85,16 @@ impl Part<'_> {
     /// # Errors
     /// The form is broken, or beyond its bounds.
     pub async fn chunk(&mut self) -> Result<Option<axum::body::Bytes>, Problem> {
-        let chunk = self.field.chunk().await.map_err(|error| broken(&error))?;
+        let chunk = self.field.chunk().await.map_err(|error| form_problem(&error))?;
         self.held.store(0, Ordering::Relaxed);
         Ok(chunk)
     }
 
-    /// All of it, where it has so many bytes at most.
+    /// Reads the whole part, of at most `most` bytes.
     ///
     /// # Errors
-    /// It has more; the form is broken.
-    pub async fn whole(mut self, most: u64) -> Result<Vec<u8>, Problem> {
+    /// The part is longer, or the form is broken.
+    pub async fn read_all(mut self, most: u64) -> Result<Vec<u8>, Problem> {
         let mut bytes = Vec::new();
         while let Some(chunk) = self.chunk().await? {
             bytes.extend_from_slice(&chunk);
@@ -108,17 +109,17 @@ impl Part<'_> {
         Ok(bytes)
     }
 
-    /// All of it, as a text of so many bytes at most.
+    /// Reads the whole part as text, of at most `most` bytes.
     ///
     /// # Errors
-    /// It has more, or is not UTF-8; the form is broken.
-    pub async fn text(self, most: u64) -> Result<String, Problem> {
+    /// The part is longer or not UTF-8, or the form is broken.
+    pub async fn read_text(self, most: u64) -> Result<String, Problem> {
         let name = self.name().to_owned();
-        String::from_utf8(self.whole(most).await?).map_err(|_| Problem::wrong(format!("{name}: not UTF-8")))
+        String::from_utf8(self.read_all(most).await?).map_err(|_| Problem::invalid(format!("{name}: not UTF-8")))
     }
 }
 
-fn broken(error: &axum::extract::multipart::MultipartError) -> Problem {
+fn form_problem(error: &axum::extract::multipart::MultipartError) -> Problem {
     match error.status() {
         StatusCode::PAYLOAD_TOO_LARGE => Problem::new(error.status(), "the form: larger than is taken"),
         _ => Problem::new(

@@ -1,4 +1,4 @@
-//! Whether the server lives, whether it takes work, and its metrics.
+//! Liveness, readiness and metrics.
 
 use axum::{
     Json,
@@ -9,44 +9,44 @@ use axum::{
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::{App, problem::Problem};
+use crate::{app::App, problem::Problem};
 
-/// That the server lives.
+/// The answer of a server that is alive.
 #[derive(Serialize, ToSchema)]
 pub struct Alive {
     /// Always `alive`.
     status: &'static str,
-    /// Of the program.
+    /// The program's version.
     version: &'static str,
 }
 
-/// Whether the server takes work.
+/// The readiness of the server.
 #[derive(Serialize, ToSchema)]
 pub struct Ready {
-    /// It does.
+    /// True if it takes work.
     ready: bool,
-    /// What keeps it from it, or what is wrong otherwise, in a line.
+    /// The reason that it takes no work, or another fault, in a line.
     detail: Option<String>,
 }
 
-/// Whether the server lives
+/// Ask if the server is alive
 #[utoipa::path(get, path = "/healthz", operation_id = "isAlive", responses((status = 200, body = Alive)), security(()))]
 pub async fn alive() -> Json<Alive> {
     Json(Alive { status: "alive", version: env!("CARGO_PKG_VERSION") })
 }
 
-/// Whether the server takes work
+/// Ask if the server takes work
 #[utoipa::path(
     get, path = "/readyz", operation_id = "isReady", security(()),
     responses((status = 200, body = Ready), (status = 503, description = "Not now", body = Ready))
 )]
 pub async fn ready(State(app): State<App>) -> Response {
-    let trouble = app.house.disk.trouble();
-    let ready = !app.house.is_draining() && trouble.is_none();
-    // Everybody may ask this: what is wrong is for the log and the dashboard.
-    let fault = app.house.config_fault().is_some();
+    let trouble = app.server.disk.trouble();
+    let ready = !app.server.is_draining() && trouble.is_none();
+    // Any caller may ask this, without a token: details are for the log and the dashboard.
+    let fault = app.server.config.fault().is_some();
     let detail = match (ready, fault) {
-        (false, _) if app.house.is_draining() => Some("the server is about to end".into()),
+        (false, _) if app.server.is_draining() => Some("the server is about to end".into()),
         (false, _) if trouble.is_some_and(|trouble| trouble.is_full) => {
             Some("there is no room on the disk: the log says where".into())
         }
@@ -65,13 +65,13 @@ pub async fn ready(State(app): State<App>) -> Response {
 )]
 pub async fn metrics(State(app): State<App>) -> Response {
     let text = tokio::task::spawn_blocking(move || {
-        let policies = app.house.rollout.policies().into_iter();
+        let policies = app.server.rollout.policies().into_iter();
         let in_force: Vec<(String, u64)> = policies.map(|policy| (policy.name, policy.in_force.number)).collect();
-        app.house.metrics.text(&app.house.devices, &in_force)
+        app.server.metrics.render(&app.server.devices, &in_force)
     });
     let text = match text.await {
         Ok(text) => text,
-        Err(error) => return Problem::unable(&error).into_response(),
+        Err(error) => return Problem::internal(&error).into_response(),
     };
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }

@@ -11,24 +11,22 @@ use axum::{
 };
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
+use tilewright_service_api::{Job, JobRequest, JobState};
 use tokio::task::spawn_blocking;
 use tower::ServiceExt;
 use tower_http::services::ServeFile;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    bodies::{Asked, Named, check_before, check_length, check_names, cut_off, is_json, parsed},
-    forms::{Bounded, Part},
+    extract::{PathName, QueryParams, body_problem, check_before, check_length, check_names, is_json, parse_json},
+    forms::{BoundedForm, FormPart},
     spool::Spool,
 };
 use crate::{
-    App,
     accept::Refusal,
-    jobs::{
-        Job, JobRequest, State as JobState,
-        store::{Filter, Search},
-    },
-    problem::{Outcome, Problem},
+    app::App,
+    jobs::store::{JobFilter, JobSearch},
+    problem::{ApiResult, Problem},
 };
 
 /// Bytes of the request beside the latent.
@@ -41,7 +39,7 @@ const PARTS: usize = 8;
 #[derive(ToSchema)]
 #[allow(dead_code, reason = "describes the form's parts")]
 pub struct Submission {
-    /// What the decode is asked with; without `latent_path`.
+    /// The request for the decode; without `latent_path`.
     request: JobRequest,
     /// A ComfyUI .latent, or a .safetensors with one tensor.
     #[schema(value_type = String, format = Binary)]
@@ -50,7 +48,8 @@ pub struct Submission {
 
 /// Submit a decode
 ///
-/// Either with the path of a latent on the server, or with the latent itself. The job is kept before the answer is given: it outlives the server.
+/// Either with the path of a latent on the server, or with the latent itself. The job is kept
+/// before the answer is given: it outlives the server.
 #[utoipa::path(
     post, path = "/v1/jobs", operation_id = "submitJob",
     params(("Idempotency-Key" = Option<String>, Header, description = "The same key gives the same job, however often it is sent: 1 to 128 printable ASCII characters", min_length = 1, max_length = 128, pattern = "^[!-~]+$")),
@@ -66,14 +65,14 @@ pub struct Submission {
         (status = 507, description = "There is no room on the server's disk", headers(("Retry-After" = u64, description = "Seconds")))
     )
 )]
-pub async fn submit(State(app): State<App>, request: Request) -> Outcome<Response> {
-    let key = key(request.headers())?;
-    let job = submitted(&app, request, key, false).await?;
-    let location = HeaderValue::from_str(&format!("/v1/jobs/{}", job.id)).map_err(|error| Problem::unable(&error))?;
+pub async fn submit(State(app): State<App>, request: Request) -> ApiResult<Response> {
+    let key = idempotency_key(request.headers())?;
+    let job = submit_job(&app, request, key, false).await?;
+    let location = HeaderValue::from_str(&format!("/v1/jobs/{}", job.id)).map_err(|error| Problem::internal(&error))?;
     Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], Json(job)).into_response())
 }
 
-fn key(headers: &HeaderMap) -> Outcome<Option<String>> {
+fn idempotency_key(headers: &HeaderMap) -> ApiResult<Option<String>> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let sound = value
         .to_str()
@@ -88,27 +87,28 @@ fn key(headers: &HeaderMap) -> Outcome<Option<String>> {
     sound.map(|key| Some(key.to_owned())).ok_or_else(wrong)
 }
 
-/// Reads a submission of either kind and accepts it; one from a page of ours carries the page's token.
-pub async fn submitted(app: &App, request: Request, key: Option<String>, from_page: bool) -> Outcome<Job> {
-    let house = app.house.clone();
-    let caller = app.door.caller_of(&request);
+/// Reads a submission of either kind and accepts it. A form from one of this server's pages carries
+/// the page's token.
+pub async fn submit_job(app: &App, request: Request, key: Option<String>, from_page: bool) -> ApiResult<Job> {
+    let server = app.server.clone();
+    let caller = app.auth.caller_name(&request);
     let is_known = match key.clone() {
         Some(key) => {
-            let house = house.clone();
-            spawn_blocking(move || house.store.with_key(&key).map(|kept| kept.is_some())).await??
+            let server = server.clone();
+            spawn_blocking(move || server.jobs.store.find_by_key(&key).map(|stored| stored.is_some())).await??
         }
         None => false,
     };
-    if house.is_draining() {
-        return Err(Refusal::Ending.into());
+    if server.is_draining() {
+        return Err(Refusal::ShuttingDown.into());
     }
     if !is_known {
-        house.can_write().inspect_err(|_| house.metrics.refused("unable"))?;
+        server.check_writable().inspect_err(|_| server.metrics.count_refused("unable"))?;
     }
-    // Before the body is read: whoever comes too much is told at once.
-    if let Some(seconds) = house.is_full().filter(|_| !is_known) {
-        house.metrics.refused("full");
-        return Err(Refusal::Full(seconds).into());
+    // Before the body is read, so that a caller of a full server learns it at once.
+    if let Some(seconds) = server.devices.retry_after().filter(|_| !is_known) {
+        server.metrics.count_refused("full");
+        return Err(Refusal::QueueFull(seconds).into());
     }
     let media = request
         .headers()
@@ -121,19 +121,19 @@ pub async fn submitted(app: &App, request: Request, key: Option<String>, from_pa
         check_length(request.headers(), REQUEST)?;
         let bytes = axum::body::to_bytes(request.into_body(), REQUEST as usize)
             .await
-            .map_err(|error| cut_off(&error, REQUEST))?;
-        let job: JobRequest = parsed(&bytes)?;
+            .map_err(|error| body_problem(&error, REQUEST))?;
+        let job: JobRequest = parse_json(&bytes)?;
         let Some(path) = job.latent_path.clone() else {
-            return Err(Problem::wrong(
+            return Err(Problem::invalid(
                 "latent_path: expected the path of a latent on the server, or the latent itself in a multipart form",
             ));
         };
-        let house = house.clone();
-        let latent = spawn_blocking(move || house.copied(&path)).await??;
+        let server = server.clone();
+        let latent = spawn_blocking(move || server.copy_latent(&path)).await??;
         (job, latent)
     } else if is_form {
-        let Form { job, latent, token } = form(app, request).await?;
-        if from_page && !app.door.is_form_token(token.as_deref()) {
+        let Form { job, latent, token } = read_form(app, request).await?;
+        if from_page && !app.auth.is_form_token(token.as_deref()) {
             return Err(Problem::new(
                 StatusCode::FORBIDDEN,
                 "this form is out of date: load its page again and repeat it",
@@ -146,41 +146,41 @@ pub async fn submitted(app: &App, request: Request, key: Option<String>, from_pa
             "expected application/json or multipart/form-data",
         ));
     };
-    let bytes = latent.as_file().metadata().map_err(|error| Problem::unable(&error))?.len();
-    let turn = app.looks.turn(&caller, bytes).await?;
+    let bytes = latent.as_file().metadata().map_err(|error| Problem::internal(&error))?.len();
+    let turn = app.inspections.acquire(&caller, bytes).await?;
     Ok(spawn_blocking(move || {
-        // Held until the look is over, even if nobody waits for it any more.
+        // Held until the inspection ends, even if the caller is gone by then.
         let _turn = turn;
-        house.accept(job, latent, key.as_deref())
+        server.accept(job, latent, key.as_deref())
     })
     .await??)
 }
 
-async fn form(app: &App, request: Request) -> Outcome<Form> {
-    let most = app.house.config.load().server.limits.upload_bytes;
-    let mut form = Bounded::new(request, most).await?;
+async fn read_form(app: &App, request: Request) -> ApiResult<Form> {
+    let most = app.server.config.in_force().server.limits.upload_bytes;
+    let mut form = BoundedForm::new(request, most).await?;
     let (mut job, mut latent) = (None, None);
     let mut fields: Vec<(String, String)> = Vec::new();
     for _ in 0..PARTS {
         let Some(part) = form.next().await? else { break };
         let name = part.name().to_owned();
         match name.as_str() {
-            "latent" if latent.is_none() => latent = Some(received(app, part, most).await?),
-            "request" if job.is_none() => job = Some(parsed::<JobRequest>(&part.whole(REQUEST).await?)?),
-            "latent" | "request" => return Err(Problem::wrong(format!("the form: two parts are named {name}"))),
-            // What the dashboard's form has, one by one.
-            "model" | "format" | "tag" | "objective" | "form" => fields.push((name, part.text(256).await?)),
-            _ => return Err(Problem::wrong("the form: expected parts named request and latent")),
+            "latent" if latent.is_none() => latent = Some(receive_latent(app, part, most).await?),
+            "request" if job.is_none() => job = Some(parse_json::<JobRequest>(&part.read_all(REQUEST).await?)?),
+            "latent" | "request" => return Err(Problem::invalid(format!("the form: two parts are named {name}"))),
+            // The fields of the dashboard's form, one part each.
+            "model" | "format" | "tag" | "objective" | "form" => fields.push((name, part.read_text(256).await?)),
+            _ => return Err(Problem::invalid("the form: expected parts named request and latent")),
         }
     }
-    let latent = latent.ok_or_else(|| Problem::wrong("the form: no part named latent"))?;
+    let latent = latent.ok_or_else(|| Problem::invalid("the form: no part named latent"))?;
     let job = match job {
         Some(job) => job,
-        None if fields.iter().any(|(name, _)| name == "model") => simple(&fields)?,
-        None => return Err(Problem::wrong("the form: no part named request")),
+        None if fields.iter().any(|(name, _)| name == "model") => request_from_fields(&fields)?,
+        None => return Err(Problem::invalid("the form: no part named request")),
     };
     if job.latent_path.is_some() {
-        return Err(Problem::wrong("latent_path: the form has the latent itself: leave one of them out"));
+        return Err(Problem::invalid("latent_path: the form has the latent itself: leave one of them out"));
     }
     let token = fields.into_iter().find(|(name, _)| name == "form").map(|(_, token)| token);
     Ok(Form { job, latent, token })
@@ -190,23 +190,23 @@ async fn form(app: &App, request: Request) -> Outcome<Form> {
 struct Form {
     job: JobRequest,
     latent: NamedTempFile,
-    /// What pages of ours send along.
+    /// The token that the dashboard's form carries.
     token: Option<String>,
 }
 
 /// A request as the dashboard's form has it: empty fields are left out.
-fn simple(fields: &[(String, String)]) -> Outcome<JobRequest> {
+fn request_from_fields(fields: &[(String, String)]) -> ApiResult<JobRequest> {
     let given = fields.iter().filter(|(name, text)| name != "form" && !text.is_empty());
     let object: serde_json::Map<_, _> = given.map(|(name, text)| (name.clone(), text.clone().into())).collect();
-    parsed(serde_json::Value::from(object).to_string().as_bytes())
+    parse_json(serde_json::Value::from(object).to_string().as_bytes())
 }
 
 /// A part that is a file, written as it comes.
-async fn received(app: &App, mut part: Part<'_>, most: u64) -> Outcome<NamedTempFile> {
+async fn receive_latent(app: &App, mut part: FormPart<'_>, most: u64) -> ApiResult<NamedTempFile> {
     let mut spool = Spool::new(app).await?;
     while let Some(chunk) = part.chunk().await? {
         if spool.bytes + chunk.len() as u64 > most {
-            app.house.metrics.refused("too_large");
+            app.server.metrics.count_refused("too_large");
             return Err(Refusal::TooLarge(most).into());
         }
         spool.write(&chunk).await?;
@@ -214,36 +214,36 @@ async fn received(app: &App, mut part: Part<'_>, most: u64) -> Outcome<NamedTemp
     spool.finish().await
 }
 
-/// Which jobs.
+/// The jobs to list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct Listed {
-    /// In this state.
+pub struct JobListQuery {
+    /// Jobs in this state.
     state: Option<JobState>,
-    /// With this tag.
+    /// Jobs with this tag.
     #[param(max_length = 64)]
     tag: Option<String>,
-    /// Of this model.
+    /// Jobs of this model.
     #[param(max_length = 64)]
     model: Option<String>,
-    /// On this device.
+    /// Jobs on this device.
     #[param(max_length = 64)]
     device: Option<String>,
-    /// Decided by this policy.
+    /// Jobs decided by this policy.
     #[param(max_length = 64)]
     policy: Option<String>,
-    /// On this route.
+    /// Jobs on this route.
     #[param(max_length = 64)]
     route: Option<String>,
-    /// With this text in the id, model, device, tag, route, policy, format or error.
+    /// Jobs with this text in the id, model, device, tag, route, policy, format or error.
     #[param(max_length = 64)]
     q: Option<String>,
-    /// At most so many.
+    /// The most jobs to list.
     #[serde(default = "fifty")]
     #[param(minimum = 1, maximum = 500, default = 50)]
     limit: u32,
-    /// Accepted before this one: `next` of the page before.
+    /// Jobs accepted before this one: `next` of the page before.
     #[param(pattern = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
     before: Option<String>,
 }
@@ -252,8 +252,8 @@ fn fifty() -> u32 {
     50
 }
 
-/// The page that a limit allows.
-pub fn page(limit: u32) -> Outcome<u32> {
+/// Checks the limit of a page.
+pub fn check_limit(limit: u32) -> ApiResult<u32> {
     match limit {
         1..=500 => Ok(limit),
         _ => Err(Problem::new(StatusCode::BAD_REQUEST, "limit: expected 1 to 500")),
@@ -262,24 +262,25 @@ pub fn page(limit: u32) -> Outcome<u32> {
 
 /// Jobs, newest first.
 #[derive(Serialize, ToSchema)]
-pub struct Jobs {
+#[schema(as = Jobs)]
+pub struct JobList {
     jobs: Vec<Job>,
-    /// The `before` of the next page; null on the last. A search reads so many jobs at a time: a page may be short and
-    /// still not the last.
+    /// The `before` of the next page; null on the last. A search reads a bounded number of jobs at
+    /// a time: a page may be short and still not the last.
     next: Option<String>,
 }
 
 /// List jobs, newest first
 #[utoipa::path(
-    get, path = "/v1/jobs", operation_id = "listJobs", params(Listed),
+    get, path = "/v1/jobs", operation_id = "listJobs", params(JobListQuery),
     responses(
-        (status = 200, body = Jobs),
+        (status = 200, body = JobList),
         (status = 400)
     )
 )]
-pub async fn list(State(app): State<App>, Asked(listed): Asked<Listed>) -> Outcome<Json<Jobs>> {
-    let Listed { state, tag, model, device, policy, route, q, limit, before } = listed;
-    let limit = page(limit)?;
+pub async fn list(State(app): State<App>, QueryParams(query): QueryParams<JobListQuery>) -> ApiResult<Json<JobList>> {
+    let JobListQuery { state, tag, model, device, policy, route, q, limit, before } = query;
+    let limit = check_limit(limit)?;
     check_names(&[
         ("tag", &tag),
         ("model", &model),
@@ -289,18 +290,18 @@ pub async fn list(State(app): State<App>, Asked(listed): Asked<Listed>) -> Outco
         ("q", &q),
     ])?;
     check_before(before.as_deref())?;
-    let filter = Filter { state, tag, policy, route, limit, before, ..Filter::default() };
-    let search = Search { model, device, text: q.filter(|text| !text.is_empty()) };
+    let filter = JobFilter { state, tag, policy, route, limit, before, ..JobFilter::default() };
+    let search = JobSearch { model, device, text: q.filter(|text| !text.is_empty()) };
     let found = spawn_blocking(move || {
-        let (found, next) = app.house.store.search(&filter, &search)?;
-        let jobs = found.into_iter().map(|kept| app.house.told(kept)).collect();
-        Ok::<_, crate::Error>(Jobs { jobs, next })
+        let (found, next) = app.server.jobs.store.search(&filter, &search)?;
+        let jobs = found.into_iter().map(|stored| app.server.jobs.view(stored)).collect();
+        Ok::<_, crate::Error>(JobList { jobs, next })
     });
     Ok(Json(found.await??))
 }
 
-/// No job of that id.
-pub fn no_job() -> Problem {
+/// The problem of an unknown id.
+pub fn job_not_found() -> Problem {
     Problem::not_found("no job of that id: it never was, or is no longer kept")
 }
 
@@ -312,10 +313,12 @@ pub fn no_job() -> Problem {
         (status = 404)
     )
 )]
-pub async fn get(State(app): State<App>, Named(id): Named) -> Outcome<Json<Job>> {
-    let job = spawn_blocking(move || Ok::<_, crate::Error>(app.house.store.get(&id)?.map(|kept| app.house.told(kept))))
-        .await??;
-    job.map(Json).ok_or_else(no_job)
+pub async fn get(State(app): State<App>, PathName(id): PathName) -> ApiResult<Json<Job>> {
+    let job = spawn_blocking(move || {
+        Ok::<_, crate::Error>(app.server.jobs.store.get(&id)?.map(|stored| app.server.jobs.view(stored)))
+    })
+    .await??;
+    job.map(Json).ok_or_else(job_not_found)
 }
 
 /// Cancel a job
@@ -329,20 +332,20 @@ pub async fn get(State(app): State<App>, Named(id): Named) -> Outcome<Json<Job>>
         (status = 409, description = "It has ended already")
     )
 )]
-pub async fn cancel(State(app): State<App>, Named(id): Named) -> Outcome<Json<Job>> {
-    match spawn_blocking(move || app.house.cancel(&id)).await?? {
-        None => Err(no_job()),
+pub async fn cancel(State(app): State<App>, PathName(id): PathName) -> ApiResult<Json<Job>> {
+    match spawn_blocking(move || app.server.jobs.cancel(&id)).await?? {
+        None => Err(job_not_found()),
         Some((job, true)) => Ok(Json(job)),
         Some((job, false)) => Err(Problem::conflict(format!("the job has ended already: it is {}", job.state.name()))),
     }
 }
 
-/// Which of the batch.
+/// The result to fetch.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct Sampled {
-    /// From 0.
+pub struct ResultQuery {
+    /// The sample's place in the batch, from 0.
     #[serde(default)]
     #[param(default = 0, maximum = 65535)]
     sample: u16,
@@ -350,7 +353,7 @@ pub struct Sampled {
 
 /// Fetch a result
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}/result", operation_id = "getResult", params(("id" = String, Path, description = "The job's id"), Sampled),
+    get, path = "/v1/jobs/{id}/result", operation_id = "getResult", params(("id" = String, Path, description = "The job's id"), ResultQuery),
     responses(
         (status = 200, description = "The file", content(("image/png"), ("image/jpeg"), ("image/webp"), ("image/gif"), ("video/mp4"), ("video/webm"), ("video/x-matroska"), ("application/octet-stream"))),
         (status = 206, description = "The part of it that Range asks for"),
@@ -363,13 +366,13 @@ pub struct Sampled {
 )]
 pub async fn result(
     State(app): State<App>,
-    Named(id): Named,
-    Asked(Sampled { sample }): Asked<Sampled>,
+    PathName(id): PathName,
+    QueryParams(ResultQuery { sample }): QueryParams<ResultQuery>,
     asked: HeaderMap,
-) -> Outcome<Response> {
-    let house = app.house.clone();
-    let kept = spawn_blocking(move || house.store.get(&id)).await??;
-    let job = kept.map(|kept| kept.job).ok_or_else(no_job)?;
+) -> ApiResult<Response> {
+    let server = app.server.clone();
+    let stored = spawn_blocking(move || server.jobs.store.get(&id)).await??;
+    let job = stored.map(|stored| stored.job).ok_or_else(job_not_found)?;
     if job.state != JobState::Done {
         let why = job.error.map_or_else(String::new, |error| format!(": {error}"));
         return Err(Problem::conflict(format!("there is no result: the job is {}{why}", job.state.name())));
@@ -377,10 +380,10 @@ pub async fn result(
     let Some(result) = job.results.get(usize::from(sample)) else {
         return Err(Problem::not_found(format!("sample: the job has {}", job.results.len())));
     };
-    let paths = app.house.files.results(&job.id, job.format.ending(), job.batch);
+    let paths = app.server.jobs.files.results(&job.id, job.format.ending(), job.batch);
     let gone = || Problem::new(StatusCode::GONE, "the result is no longer there");
     let path = paths.into_iter().nth(usize::from(sample)).ok_or_else(gone)?;
-    let file = part(&path, &asked).await;
+    let file = serve_range(&path, &asked).await;
     match file.status() {
         StatusCode::OK | StatusCode::PARTIAL_CONTENT => {}
         StatusCode::RANGE_NOT_SATISFIABLE => {
@@ -400,10 +403,10 @@ pub async fn result(
     Ok((headers, file).into_response())
 }
 
-/// A file, or the part of it that is asked for; another status where there is none.
-async fn part(path: &Path, asked: &HeaderMap) -> Response {
+/// A file, or the part of it that is asked for; another status if there is none.
+async fn serve_range(path: &Path, asked: &HeaderMap) -> Response {
     let mut request = Request::new(Body::empty());
-    // Nothing else that a request says bears on what a result is.
+    // No other header affects a result.
     for name in [header::RANGE, header::IF_RANGE] {
         request.headers_mut().extend(asked.get(&name).map(|value| (name, value.clone())));
     }

@@ -20,17 +20,18 @@ use tilewright_config::Source;
 use tilewright_gate::Verdict;
 use tilewright_policy::Limits;
 use tilewright_rollout::{Replacement, Revision, SlotFacts};
+use tilewright_service_api::{PolicyBody, RefusedBody, RevisionBody};
 use tokio::{sync::SemaphorePermit, task::spawn_blocking, time::timeout};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    bodies::{Asked, Named, ReadBody, check_length, check_names, cut_off},
+    extract::{JsonBody, PathName, QueryParams, body_problem, check_length, check_names},
     spool::Spool,
 };
 use crate::{
-    App,
-    house::House,
-    problem::{Outcome, Problem},
+    app::App,
+    problem::{ApiResult, Problem},
+    state::ServerState,
 };
 
 /// Bytes of a signature's file.
@@ -45,91 +46,37 @@ const TEXT: usize = 1024;
 /// Settings of a policy.
 const SETTINGS: usize = 64;
 
-/// A version of a policy.
-#[derive(Serialize, ToSchema)]
-pub struct RevisionBody {
-    /// Counted from 1, restarts included.
-    number: u64,
-    /// As the module describes itself.
-    name: String,
-    /// As the module describes itself.
-    version: String,
-    digest: String,
-    /// What it was configured with, defaults included.
-    #[schema(value_type = Object)]
-    settings: BTreeMap<String, tilewright_plan::Value>,
-    /// Where it came from, in words.
-    origin: String,
-    /// When it took over first.
-    since: String,
-    /// Jobs that ended under it.
-    jobs: u64,
-    /// Decisions, those after failed attempts included.
-    decisions: u64,
-    /// Decisions that the native default had to stand in for.
-    failures: u64,
-}
-
-impl From<&Revision> for RevisionBody {
-    fn from(revision: &Revision) -> Self {
-        let tally = revision.tally();
-        Self {
-            number: revision.number,
-            name: revision.identity.name.clone(),
-            version: revision.identity.version.clone(),
-            digest: revision.identity.digest.clone(),
-            settings: revision.identity.settings.clone(),
-            origin: revision.origin.clone(),
-            since: revision.since.clone(),
-            jobs: tally.jobs,
-            decisions: tally.decisions,
-            failures: tally.failures,
-        }
+/// A revision as the API gives it.
+fn revision_body(revision: &Revision) -> RevisionBody {
+    let (identity, tally) = (&revision.identity, revision.tally());
+    RevisionBody {
+        number: revision.number,
+        name: identity.name.clone(),
+        version: identity.version.clone(),
+        digest: identity.digest.clone(),
+        settings: identity.settings.clone(),
+        origin: revision.origin.clone(),
+        since: revision.since.clone(),
+        jobs: tally.jobs,
+        decisions: tally.decisions,
+        failures: tally.failures,
     }
 }
 
-/// A module that was not let in, or was taken back.
-#[derive(Serialize, ToSchema)]
-pub struct RefusedBody {
-    time: String,
-    /// Where it came from, in words.
-    origin: String,
-    /// In a line.
-    why: String,
-}
-
-/// A policy in service.
-#[derive(Serialize, ToSchema)]
-pub struct PolicyBody {
-    name: String,
-    /// Where the configuration has it from.
-    source: String,
-    /// Not asked: the native default decides.
-    paused: bool,
-    in_force: RevisionBody,
-    /// The one before, which a rollback puts in force again.
-    previous: Option<RevisionBody>,
-    /// Older ones that jobs still hold.
-    draining: Vec<RevisionBody>,
-    /// Newest first.
-    refused: Vec<RefusedBody>,
-}
-
-impl From<SlotFacts> for PolicyBody {
-    fn from(facts: SlotFacts) -> Self {
-        let refused = facts.refused.into_iter().map(|refused| {
-            let tilewright_rollout::Refused { time, origin, why } = refused;
-            RefusedBody { time, origin, why }
-        });
-        Self {
-            name: facts.name,
-            source: facts.source,
-            paused: facts.paused,
-            in_force: (&*facts.in_force).into(),
-            previous: facts.previous.as_deref().map(Into::into),
-            draining: facts.draining.iter().map(|revision| (&**revision).into()).collect(),
-            refused: refused.collect(),
-        }
+/// A policy as the API gives it.
+pub fn policy_body(slot: SlotFacts) -> PolicyBody {
+    let refused = slot.refused.into_iter().map(|refused| {
+        let tilewright_rollout::RefusedModule { time, origin, why } = refused;
+        RefusedBody { time, origin, why }
+    });
+    PolicyBody {
+        name: slot.name,
+        source: slot.source,
+        paused: slot.paused,
+        in_force: revision_body(&slot.in_force),
+        previous: slot.previous.as_deref().map(revision_body),
+        draining: slot.draining.iter().map(|revision| revision_body(revision)).collect(),
+        refused: refused.collect(),
     }
 }
 
@@ -141,9 +88,9 @@ pub struct PolicyList {
 
 /// The policies in service
 #[utoipa::path(get, path = "/v1/policies", operation_id = "listPolicies", responses((status = 200, body = PolicyList)))]
-pub async fn list(State(app): State<App>) -> Outcome<Json<PolicyList>> {
-    let policies = spawn_blocking(move || app.house.rollout.policies()).await?;
-    Ok(Json(PolicyList { policies: policies.into_iter().map(Into::into).collect() }))
+pub async fn list(State(app): State<App>) -> ApiResult<Json<PolicyList>> {
+    let policies = spawn_blocking(move || app.server.rollout.policies()).await?;
+    Ok(Json(PolicyList { policies: policies.into_iter().map(policy_body).collect() }))
 }
 
 /// One policy
@@ -154,8 +101,8 @@ pub async fn list(State(app): State<App>) -> Outcome<Json<PolicyList>> {
         (status = 404)
     )
 )]
-pub async fn get(State(app): State<App>, Named(name): Named) -> Outcome<Json<PolicyBody>> {
-    Ok(Json(spawn_blocking(move || app.house.rollout.policy(&name)).await??.into()))
+pub async fn get(State(app): State<App>, PathName(name): PathName) -> ApiResult<Json<PolicyBody>> {
+    Ok(Json(policy_body(spawn_blocking(move || app.server.rollout.policy(&name)).await??)))
 }
 
 /// A module's file.
@@ -177,11 +124,11 @@ pub struct ModuleBody {
     verdict: Verdict,
 }
 
-/// What a module is for.
+/// The use that a module is uploaded for.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct For {
+pub struct UploadQuery {
     /// The policy that it may be swapped into: it is checked with what that one may use.
     #[param(max_length = 64)]
     policy: Option<String>,
@@ -189,12 +136,12 @@ pub struct For {
 
 /// Upload a module
 ///
-/// It is stored under its digest and checked; a swap can name it then. If the configuration asks for signed policies,
-/// its signature comes with it and is verified before anything else. Modules that nothing needs are removed after a
-/// while.
+/// It is stored under its digest and checked; a swap can name it then. If the configuration asks
+/// for signed policies, its signature comes with it and is verified before anything else. Modules
+/// that nothing needs are removed after a while.
 #[utoipa::path(
     post, path = "/v1/modules", operation_id = "uploadModule",
-    params(For, ("Module-Signature" = Option<String>, Header, description = "Its signature as minisign writes it, the whole file in base64", max_length = 8192, pattern = "^[A-Za-z0-9+/]+=*$")),
+    params(UploadQuery, ("Module-Signature" = Option<String>, Header, description = "Its signature as minisign writes it, the whole file in base64", max_length = 8192, pattern = "^[A-Za-z0-9+/]+=*$")),
     request_body(content = ModuleFile, content_type = "application/wasm"),
     responses(
         (status = 201, body = ModuleBody),
@@ -205,20 +152,24 @@ pub struct For {
         (status = 422, description = "It is not signed where it has to be, or can't be loaded")
     )
 )]
-pub async fn upload(State(app): State<App>, Asked(For { policy }): Asked<For>, request: Request) -> Outcome<Response> {
+pub async fn upload(
+    State(app): State<App>,
+    QueryParams(UploadQuery { policy }): QueryParams<UploadQuery>,
+    request: Request,
+) -> ApiResult<Response> {
     check_names(&[("policy", &policy)])?;
     let media = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if !media.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("application/wasm")) {
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "expected Content-Type: application/wasm"));
     }
     let signature = signature(request.headers())?;
-    let module = received(&app, request).await?;
-    let checked = uploaded(&app, module, signature, policy).await?;
+    let module = receive_module(&app, request).await?;
+    let checked = store_module(&app, module, signature, policy).await?;
     Ok((StatusCode::CREATED, Json(checked)).into_response())
 }
 
 /// The signature that comes with a module.
-fn signature(headers: &HeaderMap) -> Outcome<Option<String>> {
+fn signature(headers: &HeaderMap) -> ApiResult<Option<String>> {
     let Some(value) = headers.get("module-signature") else { return Ok(None) };
     let wrong = || {
         Problem::new(StatusCode::BAD_REQUEST, "Module-Signature: expected a .minisig file in base64, without line ends")
@@ -231,17 +182,17 @@ fn signature(headers: &HeaderMap) -> Outcome<Option<String>> {
 /// The size of the largest module that is taken for any policy, in bytes.
 pub fn largest_module(app: &App) -> u64 {
     let file = Limits::default().granting(tilewright_policy::Wasi::Inert, None).file_bytes as u64;
-    file.min(app.house.config.load().server.limits.upload_bytes)
+    file.min(app.server.config.in_force().server.limits.upload_bytes)
 }
 
 /// Writes an incoming module to a file as it arrives: no module is held in memory before its turn.
-async fn received(app: &App, request: Request) -> Outcome<NamedTempFile> {
+async fn receive_module(app: &App, request: Request) -> ApiResult<NamedTempFile> {
     let most = largest_module(app);
     check_length(request.headers(), most)?;
     let mut spool = Spool::new(app).await?;
     let mut body = http_body_util::Limited::new(request.into_body(), usize::try_from(most).unwrap_or(usize::MAX));
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| cut_off(&axum::Error::new(error), most))?;
+        let frame = frame.map_err(|error| body_problem(&axum::Error::new(error), most))?;
         if let Ok(chunk) = frame.into_data() {
             spool.write(&chunk).await?;
         }
@@ -250,23 +201,23 @@ async fn received(app: &App, request: Request) -> Outcome<NamedTempFile> {
 }
 
 /// Waits for a turn to compile and check.
-async fn gate(app: &App) -> Outcome<SemaphorePermit<'_>> {
+async fn acquire_gate(app: &App) -> ApiResult<SemaphorePermit<'_>> {
     let busy = || Problem::busy("too many modules are being checked: come again", 5);
     timeout(TURN, app.gates.acquire()).await.map_err(|_| busy())?.map_err(|_| busy())
 }
 
 /// Stores and checks a module.
-pub async fn uploaded(
+pub async fn store_module(
     app: &App,
     module: NamedTempFile,
     signature: Option<String>,
     policy: Option<String>,
-) -> Outcome<ModuleBody> {
-    let _gate = gate(app).await?;
-    let house = app.house.clone();
+) -> ApiResult<ModuleBody> {
+    let _gate = acquire_gate(app).await?;
+    let server = app.server.clone();
     let checked = spawn_blocking(move || {
-        let bytes = std::fs::read(module.path()).map_err(|error| Problem::unable(&error))?;
-        Ok::<_, Problem>(house.rollout.upload(bytes, signature, policy.as_deref())?)
+        let bytes = std::fs::read(module.path()).map_err(|error| Problem::internal(&error))?;
+        Ok::<_, Problem>(server.rollout.upload(bytes, signature, policy.as_deref())?)
     });
     let checked = checked.await??;
     let (name, version) = (checked.verdict.name.clone(), checked.verdict.version.clone());
@@ -285,12 +236,13 @@ pub async fn uploaded(
         (status = 422, description = "It is no signature, or not one that counts where signatures are required")
     )
 )]
-pub async fn sign(State(app): State<App>, Named(digest): Named, request: Request) -> Outcome<StatusCode> {
+pub async fn sign(State(app): State<App>, PathName(digest): PathName, request: Request) -> ApiResult<StatusCode> {
     check_length(request.headers(), SIGNATURE as u64)?;
-    let bytes = to_bytes(request.into_body(), SIGNATURE).await.map_err(|error| cut_off(&error, SIGNATURE as u64))?;
+    let bytes =
+        to_bytes(request.into_body(), SIGNATURE).await.map_err(|error| body_problem(&error, SIGNATURE as u64))?;
     let text = String::from_utf8(bytes.to_vec())
         .map_err(|_| Problem::new(StatusCode::BAD_REQUEST, "the signature: not UTF-8"))?;
-    let signed = spawn_blocking(move || app.house.rollout.sign(&digest, &text)).await?;
+    let signed = spawn_blocking(move || app.server.rollout.sign(&digest, &text)).await?;
     signed.map_err(|error| match error {
         // The address names the module.
         tilewright_rollout::Error::UnknownModule { .. } => Problem::not_found(error.for_callers()),
@@ -299,11 +251,12 @@ pub async fn sign(State(app): State<App>, Named(digest): Named, request: Request
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What to put in force: a module that is stored, or one from elsewhere.
+/// The module to put in force: a stored one, or one from elsewhere.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplacementBody {
-    /// A stored module, `sha256:…`; or `source`, not both. Neither: what the configuration says, as it is now.
+    /// A stored module, `sha256:…`; or `source`, not both. Neither: what the configuration says, as
+    /// it is now.
     #[serde(default)]
     #[schema(pattern = "^sha256:[0-9a-f]{64}$")]
     digest: Option<String>,
@@ -311,7 +264,9 @@ pub struct ReplacementBody {
     #[serde(default)]
     #[schema(min_length = 1, max_length = 1024)]
     source: Option<String>,
-    /// Settings by name; those that are not among them take their defaults. Where all are left out: those in force, for a module that describes itself by the same name; for another its defaults.
+    /// Settings by name; those that are not among them take their defaults. If all are left out:
+    /// those in force, for a module that describes itself by the same name; for another its
+    /// defaults.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     settings: Option<BTreeMap<String, serde_json::Value>>,
@@ -320,11 +275,12 @@ pub struct ReplacementBody {
 type Settings = Vec<(String, String)>;
 
 impl ReplacementBody {
-    /// One that somebody names: a digest, or a source. `settings`: lines `name=value`; none of them leaves settings as they are.
-    pub fn of(digest: Option<String>, source: Option<String>, settings: &str) -> Outcome<Self> {
+    /// A replacement from the dashboard's form: a digest or a source, and settings as lines
+    /// `name=value`. Without such a line, the settings stay as they are.
+    pub fn from_form(digest: Option<String>, source: Option<String>, settings: &str) -> ApiResult<Self> {
         let line = |line: &str| {
             let (name, value) = line.split_once('=').ok_or_else(|| {
-                Problem::wrong(format!("settings: '{}': expected name=value in each line", line.trim()))
+                Problem::invalid(format!("settings: '{}': expected name=value in each line", line.trim()))
             })?;
             Ok::<_, Problem>((name.trim().to_owned(), value.trim().into()))
         };
@@ -332,39 +288,39 @@ impl ReplacementBody {
         for given in settings.lines().filter(|text| !text.trim().is_empty()).map(line) {
             let (name, value) = given?;
             if found.contains_key(&name) {
-                return Err(Problem::wrong(format!("settings: '{name}' is given twice")));
+                return Err(Problem::invalid(format!("settings: '{name}' is given twice")));
             }
             found.insert(name, value);
         }
         Ok(Self { digest, source, settings: (!found.is_empty()).then_some(found) })
     }
 
-    fn read(self) -> Outcome<(Replacement, Option<Settings>)> {
+    fn into_replacement(self) -> ApiResult<(Replacement, Option<Settings>)> {
         let replacement = match (self.digest, self.source) {
-            (Some(_), Some(_)) => return Err(Problem::wrong("give digest or source, not both")),
+            (Some(_), Some(_)) => return Err(Problem::invalid("give digest or source, not both")),
             (Some(digest), None) if is_digest(&digest) => Replacement::Stored { digest },
-            (Some(_), None) => return Err(Problem::wrong("digest: expected sha256: and 64 hexadecimal digits")),
+            (Some(_), None) => return Err(Problem::invalid("digest: expected sha256: and 64 hexadecimal digits")),
             (None, None) => Replacement::Configured,
             (None, Some(source)) => {
                 if source.len() > TEXT || source.contains(char::is_control) {
-                    return Err(Problem::wrong(
+                    return Err(Problem::invalid(
                         "source: expected the name of a policy that ships, or oci://REGISTRY/NAME:TAG",
                     ));
                 }
                 if source.starts_with("sha256:") {
-                    return Err(Problem::wrong("source: a stored module is named by digest: give that instead"));
+                    return Err(Problem::invalid("source: a stored module is named by digest: give that instead"));
                 }
                 let Ok(source) = source.parse::<Source>();
                 if let Source::File(_) = source {
-                    // What lies on the server is the configuration's to name.
-                    return Err(Problem::wrong(
+                    // Files on the server are for its configuration to name.
+                    return Err(Problem::invalid(
                         "source: files of the server are named in its configuration: upload the module to /v1/modules instead",
                     ));
                 }
                 Replacement::From(source)
             }
         };
-        Ok((replacement, self.settings.map(plain).transpose()?))
+        Ok((replacement, self.settings.map(settings_as_text).transpose()?))
     }
 }
 
@@ -374,26 +330,27 @@ fn is_digest(text: &str) -> bool {
     hex.len() == 64 && hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Settings as texts, as they are on command lines.
-fn plain(settings: BTreeMap<String, serde_json::Value>) -> Outcome<Settings> {
+/// Settings as texts, as on command lines.
+fn settings_as_text(settings: BTreeMap<String, serde_json::Value>) -> ApiResult<Settings> {
     if settings.len() > SETTINGS {
-        return Err(Problem::wrong(format!("settings: at most {SETTINGS}")));
+        return Err(Problem::invalid(format!("settings: at most {SETTINGS}")));
     }
     let text = |(name, value): (String, serde_json::Value)| {
         let text = match value {
             serde_json::Value::String(text) => text,
             plain @ (serde_json::Value::Bool(_) | serde_json::Value::Number(_)) => plain.to_string(),
-            _ => return Err(Problem::wrong("settings: expected texts, numbers, true or false")),
+            _ => return Err(Problem::invalid("settings: expected texts, numbers, true or false")),
         };
         if name.len() > TEXT || text.len() > TEXT || name.contains(char::is_control) {
-            return Err(Problem::wrong(format!("settings: names and values of at most {TEXT} characters")));
+            return Err(Problem::invalid(format!("settings: names and values of at most {TEXT} characters")));
         }
         Ok((name, text))
     };
     settings.into_iter().map(text).collect()
 }
 
-/// Ask the load gate about a replacement, with the policy's settings and grants; nothing is put in force
+/// Ask the load gate about a replacement, with the policy's settings and grants; nothing is put in
+/// force
 #[utoipa::path(
     post, path = "/v1/policies/{name}/check", operation_id = "checkReplacement", params(("name" = String, Path, description = "The policy's name in the configuration")),
     request_body = ReplacementBody,
@@ -408,20 +365,20 @@ fn plain(settings: BTreeMap<String, serde_json::Value>) -> Outcome<Settings> {
 )]
 pub async fn check(
     State(app): State<App>,
-    Named(name): Named,
-    ReadBody(body): ReadBody<ReplacementBody>,
-) -> Outcome<Json<Verdict>> {
-    app.house.rollout.policy(&name)?;
-    let (replacement, settings) = body.read()?;
-    let (_gate, house) = (gate(&app).await?, app.house.clone());
-    let verdict = spawn_blocking(move || house.rollout.check(&name, &replacement, settings.as_deref()));
+    PathName(name): PathName,
+    JsonBody(body): JsonBody<ReplacementBody>,
+) -> ApiResult<Json<Verdict>> {
+    app.server.rollout.policy(&name)?;
+    let (replacement, settings) = body.into_replacement()?;
+    let (_gate, server) = (acquire_gate(&app).await?, app.server.clone());
+    let verdict = spawn_blocking(move || server.rollout.check(&name, &replacement, settings.as_deref()));
     Ok(Json(verdict.await??))
 }
 
 /// Put another revision in force
 ///
-/// It passes the load gate, is compiled and warmed beside the one in force, and takes over at once: jobs that were accepted before keep theirs. Where it
-/// is not let in, nothing changes.
+/// It passes the load gate, is compiled and warmed beside the one in force, and takes over at once:
+/// jobs that were accepted before keep theirs. If the gate refuses it, nothing changes.
 #[utoipa::path(
     post, path = "/v1/policies/{name}/swap", operation_id = "swapPolicy", params(("name" = String, Path, description = "The policy's name in the configuration")),
     request_body = ReplacementBody,
@@ -437,38 +394,38 @@ pub async fn check(
 )]
 pub async fn swap(
     State(app): State<App>,
-    Named(name): Named,
-    ReadBody(body): ReadBody<ReplacementBody>,
-) -> Outcome<Json<PolicyBody>> {
-    app.house.rollout.policy(&name)?;
-    carried_out(&app, &name, body).await.map(Json)
+    PathName(name): PathName,
+    JsonBody(body): JsonBody<ReplacementBody>,
+) -> ApiResult<Json<PolicyBody>> {
+    app.server.rollout.policy(&name)?;
+    swap_policy(&app, &name, body).await.map(Json)
 }
 
-/// Swaps, and says what is in force then.
-pub async fn carried_out(app: &App, name: &str, body: ReplacementBody) -> Outcome<PolicyBody> {
-    let (replacement, settings) = body.read()?;
-    let _gate = gate(app).await?;
-    changed(app, name, move |house, name| {
+/// Swaps a policy and returns it as it is then.
+pub async fn swap_policy(app: &App, name: &str, body: ReplacementBody) -> ApiResult<PolicyBody> {
+    let (replacement, settings) = body.into_replacement()?;
+    let _gate = acquire_gate(app).await?;
+    change_policy(app, name, move |server, name| {
         let started = Instant::now();
-        house.rollout.swap(name, &replacement, settings.as_deref())?;
-        house.metrics.swapped(started.elapsed());
+        server.rollout.swap(name, &replacement, settings.as_deref())?;
+        server.metrics.record_swap(started.elapsed());
         Ok(())
     })
     .await
 }
 
-/// Changes a policy, and says what is in force then.
-pub async fn changed(
+/// Changes a policy and returns it as it is then.
+pub async fn change_policy(
     app: &App,
     name: &str,
-    change: impl FnOnce(&House, &str) -> tilewright_rollout::Result<()> + Send + 'static,
-) -> Outcome<PolicyBody> {
-    let (house, name) = (app.house.clone(), name.to_owned());
+    change: impl FnOnce(&ServerState, &str) -> tilewright_rollout::Result<()> + Send + 'static,
+) -> ApiResult<PolicyBody> {
+    let (server, name) = (app.server.clone(), name.to_owned());
     let policy = spawn_blocking(move || {
-        change(&house, &name)?;
-        house.rollout.policy(&name)
+        change(&server, &name)?;
+        server.rollout.policy(&name)
     });
-    Ok(policy.await??.into())
+    Ok(policy_body(policy.await??))
 }
 
 /// Put the previous revision in force again
@@ -480,8 +437,8 @@ pub async fn changed(
         (status = 409, description = "There is none")
     )
 )]
-pub async fn roll_back(State(app): State<App>, Named(name): Named) -> Outcome<Json<PolicyBody>> {
-    changed(&app, &name, |house, name| house.rollout.roll_back(name).map(drop)).await.map(Json)
+pub async fn roll_back(State(app): State<App>, PathName(name): PathName) -> ApiResult<Json<PolicyBody>> {
+    change_policy(&app, &name, |server, name| server.rollout.roll_back(name).map(drop)).await.map(Json)
 }
 
 /// Ask a policy no more: the native default decides in its place
@@ -492,8 +449,8 @@ pub async fn roll_back(State(app): State<App>, Named(name): Named) -> Outcome<Js
         (status = 404)
     )
 )]
-pub async fn pause(State(app): State<App>, Named(name): Named) -> Outcome<Json<PolicyBody>> {
-    changed(&app, &name, |house, name| house.rollout.pause(name, true)).await.map(Json)
+pub async fn pause(State(app): State<App>, PathName(name): PathName) -> ApiResult<Json<PolicyBody>> {
+    change_policy(&app, &name, |server, name| server.rollout.pause(name, true)).await.map(Json)
 }
 
 /// Ask a policy again
@@ -504,6 +461,6 @@ pub async fn pause(State(app): State<App>, Named(name): Named) -> Outcome<Json<P
         (status = 404)
     )
 )]
-pub async fn resume(State(app): State<App>, Named(name): Named) -> Outcome<Json<PolicyBody>> {
-    changed(&app, &name, |house, name| house.rollout.pause(name, false)).await.map(Json)
+pub async fn resume(State(app): State<App>, PathName(name): PathName) -> ApiResult<Json<PolicyBody>> {
+    change_policy(&app, &name, |server, name| server.rollout.pause(name, false)).await.map(Json)
 }

@@ -1,23 +1,24 @@
-//! Models, devices, and routes with what is on trial on them.
+//! Models, devices, and routes with the policies on trial on them.
 
 use axum::{Json, extract::State};
 use serde::Serialize;
 use tilewright_config::{Conditions, Route};
 use tilewright_rollout::{CanaryFacts, CanaryState, ShadowFacts};
+use tilewright_service_api::DeviceBody;
 use tokio::task::spawn_blocking;
 use utoipa::ToSchema;
 
-use super::bodies::Named;
-use crate::{App, problem::Outcome};
+use super::extract::PathName;
+use crate::{app::App, device::DeviceState, problem::ApiResult};
 
 /// A configured model.
 #[derive(Serialize, ToSchema)]
 pub struct ModelBody {
     name: String,
-    /// What it was read to be.
+    /// The family that its file was recognized as.
     family: String,
     quantized: bool,
-    /// Of its weights, as they are stored.
+    /// Bytes of its weights, as they are stored.
     parameter_bytes: u64,
     /// Pixels of the output along a side per pixel of the latent.
     spatial_scale: u32,
@@ -34,7 +35,7 @@ pub struct ModelList {
 /// The configured models
 #[utoipa::path(get, path = "/v1/models", operation_id = "listModels", responses((status = 200, body = ModelList)))]
 pub async fn models(State(app): State<App>) -> Json<ModelList> {
-    let models = app.house.models.load();
+    let models = app.server.models.by_name();
     let bodies = models.values().map(|opened| {
         let facts = opened.model.facts();
         ModelBody {
@@ -49,25 +50,19 @@ pub async fn models(State(app): State<App>) -> Json<ModelList> {
     Json(ModelList { models: bodies.collect() })
 }
 
-/// A device at work.
-#[derive(Serialize, ToSchema)]
-pub struct DeviceBody {
-    name: String,
-    /// What it is, as policies are told.
-    #[schema(value_type = Object)]
-    facts: tilewright_plan::Device,
-    /// The most that a job may hold, weights aside.
-    memory_limit_bytes: u64,
-    /// Handed out at the last look, weights included.
-    in_use_bytes: u64,
-    /// Kept for the next allocations.
-    pooled_bytes: u64,
-    /// Jobs that wait.
-    queued: usize,
-    /// The most that may.
-    queue: u32,
-    /// Whether a job is at work.
-    running: bool,
+/// A device as the API gives it; `queue` is the most jobs that may wait.
+pub fn device_body(device: &DeviceState, queue: u32) -> DeviceBody {
+    let ((queued, running), memory) = (device.queue.load(), device.memory_use());
+    DeviceBody {
+        name: device.name.clone(),
+        facts: device.facts.clone(),
+        memory_limit_bytes: device.memory_limit,
+        in_use_bytes: memory.in_use,
+        pooled_bytes: memory.pooled,
+        queued,
+        queue,
+        running,
+    }
 }
 
 /// Devices at work.
@@ -79,41 +74,29 @@ pub struct DeviceList {
 /// The devices, their memory and their queues
 #[utoipa::path(get, path = "/v1/devices", operation_id = "listDevices", responses((status = 200, body = DeviceList)))]
 pub async fn devices(State(app): State<App>) -> Json<DeviceList> {
-    let queue = app.house.config.load().server.limits.queue;
-    let bodies = app.house.devices.iter().map(|device| {
-        let ((queued, running), held) = (device.queue.load(), device.held());
-        DeviceBody {
-            name: device.name.clone(),
-            facts: device.facts.clone(),
-            memory_limit_bytes: device.memory_limit,
-            in_use_bytes: held.in_use,
-            pooled_bytes: held.pooled,
-            queued,
-            queue,
-            running,
-        }
-    });
+    let queue = app.server.config.in_force().server.limits.queue;
+    let bodies = app.server.devices.iter().map(|device| device_body(device, queue));
     Json(DeviceList { devices: bodies.collect() })
 }
 
-/// A route and what is on trial on it.
+/// A route and the policies on trial on it.
 #[derive(Serialize, ToSchema)]
 pub struct RouteBody {
     name: String,
-    /// What it takes: everything that is left out may be anything.
+    /// The conditions of the jobs that it takes: a condition that is left out holds for every job.
     #[schema(value_type = Object)]
     conditions: Conditions,
     /// The policy that decides.
     policy: String,
-    /// `next-job`, or `next-chunk` where a clip takes a new revision in the middle.
+    /// `next-job`, or `next-chunk` if a clip takes over a new revision in the middle.
     take_over: String,
-    /// How the shadow compares, where there is one.
+    /// The shadow's comparison, if there is one.
     #[schema(value_type = Option<Object>)]
     shadow: Option<ShadowFacts>,
-    /// How far the canary's trial is, where there is one.
+    /// The state of the canary's trial, if there is one.
     #[schema(value_type = Option<Object>)]
     canary: Option<CanaryFacts>,
-    /// Of the route's jobs, where there is a canary.
+    /// The canary's share of the route's jobs, if there is one.
     canary_share: Option<f64>,
 }
 
@@ -123,7 +106,7 @@ pub struct RouteList {
     routes: Vec<RouteBody>,
 }
 
-fn body((route, shadow, canary): (Route, Option<ShadowFacts>, Option<CanaryFacts>)) -> RouteBody {
+fn route_body((route, shadow, canary): (Route, Option<ShadowFacts>, Option<CanaryFacts>)) -> RouteBody {
     let canary_share = route.canary.as_ref().map(|canary| canary.share);
     let take_over = match route.take_over {
         tilewright_config::TakeOver::NextJob => "next-job",
@@ -136,17 +119,17 @@ fn body((route, shadow, canary): (Route, Option<ShadowFacts>, Option<CanaryFacts
 /// The routes in order, with their shadows and canaries
 #[utoipa::path(get, path = "/v1/routes", operation_id = "listRoutes", responses((status = 200, body = RouteList)))]
 pub async fn list(State(app): State<App>) -> Json<RouteList> {
-    Json(RouteList { routes: app.house.rollout.routes().into_iter().map(body).collect() })
+    Json(RouteList { routes: app.server.rollout.routes().into_iter().map(route_body).collect() })
 }
 
-/// How a trial ended.
+/// The end of a trial.
 #[derive(Serialize, ToSchema)]
 pub struct TrialBody {
     route: String,
     /// `promoted` or `stopped`.
     #[schema(value_type = String)]
     state: CanaryState,
-    /// The revision of the route's policy that is in force since, where the canary was promoted.
+    /// The revision of the route's policy that is in force since, if the canary was promoted.
     revision: Option<u64>,
 }
 
@@ -160,9 +143,9 @@ pub struct TrialBody {
         (status = 422, description = "It can't be put in force")
     )
 )]
-pub async fn promote(State(app): State<App>, Named(route): Named) -> Outcome<Json<TrialBody>> {
+pub async fn promote(State(app): State<App>, PathName(route): PathName) -> ApiResult<Json<TrialBody>> {
     let name = route.clone();
-    let change = spawn_blocking(move || app.house.rollout.promote(&name)).await??;
+    let change = spawn_blocking(move || app.server.rollout.promote(&name)).await??;
     Ok(Json(TrialBody { route, state: CanaryState::Promoted, revision: Some(change.in_force.number) }))
 }
 
@@ -175,8 +158,8 @@ pub async fn promote(State(app): State<App>, Named(route): Named) -> Outcome<Jso
         (status = 409, description = "It has no canary on trial")
     )
 )]
-pub async fn stop(State(app): State<App>, Named(route): Named) -> Outcome<Json<TrialBody>> {
+pub async fn stop(State(app): State<App>, PathName(route): PathName) -> ApiResult<Json<TrialBody>> {
     let name = route.clone();
-    spawn_blocking(move || app.house.rollout.stop(&name)).await??;
+    spawn_blocking(move || app.server.rollout.stop(&name)).await??;
     Ok(Json(TrialBody { route, state: CanaryState::Stopped, revision: None }))
 }

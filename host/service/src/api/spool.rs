@@ -8,14 +8,14 @@ use tilewright_rollout::is_full;
 use tokio::{io::AsyncWriteExt, task::spawn_blocking};
 
 use crate::{
-    App,
-    house::House,
-    problem::{Outcome, Problem},
+    app::App,
+    problem::{ApiResult, Problem},
+    state::ServerState,
 };
 
 /// A file that is being written; removed unless it is finished.
 pub struct Spool {
-    house: Arc<House>,
+    server: Arc<ServerState>,
     file: NamedTempFile,
     writing: tokio::fs::File,
     /// Bytes written so far.
@@ -27,36 +27,37 @@ impl Spool {
     ///
     /// # Errors
     /// The disk does not take it.
-    pub async fn new(app: &App) -> Outcome<Self> {
-        let house = app.house.clone();
-        let file = spawn_blocking(move || house.upload()).await??;
-        let house = app.house.clone();
-        house.disk.step().map_err(|error| unwritten(&house, &error))?;
-        let again = file.reopen().map_err(|error| Problem::unable(&error))?;
-        Ok(Self { house, file, writing: tokio::fs::File::from_std(again), bytes: 0 })
+    pub async fn new(app: &App) -> ApiResult<Self> {
+        let server = app.server.clone();
+        let file = spawn_blocking(move || server.create_upload()).await??;
+        let server = app.server.clone();
+        server.disk.step().map_err(|error| unwritten(&server, &error))?;
+        let again = file.reopen().map_err(|error| Problem::internal(&error))?;
+        Ok(Self { server, file, writing: tokio::fs::File::from_std(again), bytes: 0 })
     }
 
     /// Appends a chunk.
     ///
     /// # Errors
     /// The disk does not take it.
-    pub async fn write(&mut self, chunk: &[u8]) -> Outcome<()> {
+    pub async fn write(&mut self, chunk: &[u8]) -> ApiResult<()> {
         self.bytes += chunk.len() as u64;
-        self.writing.write_all(chunk).await.map_err(|error| unwritten(&self.house, &error))
+        self.writing.write_all(chunk).await.map_err(|error| unwritten(&self.server, &error))
     }
 
-    /// Ends the writing and gives the whole file.
+    /// Ends the writing and returns the whole file.
     ///
     /// # Errors
     /// The disk does not take it.
-    pub async fn finish(mut self) -> Outcome<NamedTempFile> {
-        self.writing.flush().await.map_err(|error| unwritten(&self.house, &error))?;
+    pub async fn finish(mut self) -> ApiResult<NamedTempFile> {
+        self.writing.flush().await.map_err(|error| unwritten(&self.server, &error))?;
         Ok(self.file)
     }
 }
 
-/// The answer to an upload that can't be written. Readiness says so, too, until the disk takes writes again.
-fn unwritten(house: &House, error: &io::Error) -> Problem {
+/// The answer to an upload that can't be written. Readiness says so, too, until the disk takes
+/// writes again.
+fn unwritten(server: &ServerState, error: &io::Error) -> Problem {
     if error.kind() == io::ErrorKind::FileTooLarge {
         // Nothing is wrong with the disk, and a later try would end the same.
         return Problem::new(
@@ -64,6 +65,6 @@ fn unwritten(house: &House, error: &io::Error) -> Problem {
             "no file may be that large on the server: send less at once",
         );
     }
-    house.disk.note(is_full(error), error.to_string());
-    Problem::unwritten(is_full(error))
+    server.disk.note(is_full(error), error.to_string());
+    Problem::not_written(is_full(error))
 }

@@ -1,27 +1,27 @@
-//! Where a job's files are: one folder per job, with its latent and its results.
+//! The files of jobs: one folder per job, with its latent and its results.
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
-use tilewright_rollout::Disk;
+use tilewright_rollout::{Disk, without_error_numbers};
 
 use crate::{Error, Result};
 
 /// The folders below the server's data.
 #[derive(Clone, Debug)]
-pub struct Files {
+pub struct JobFiles {
     data: PathBuf,
     disk: Disk,
 }
 
-impl Files {
-    /// Makes a folder where it is missing, for the user alone.
+impl JobFiles {
+    /// Makes a folder if it is missing, for the user alone.
     ///
     /// # Errors
     /// [`Error::File`]
-    pub fn folder(path: &Path, disk: &Disk) -> Result<()> {
+    pub fn create_folder(path: &Path, disk: &Disk) -> Result<()> {
         use std::os::unix::fs::DirBuilderExt;
         if path.is_dir() {
             return Ok(());
@@ -31,17 +31,17 @@ impl Files {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
             disk.sync_folder(path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")))
         };
-        disk.noted(path, make()).map_err(|source| Error::File { path: path.to_owned(), verb: "made", source })
+        disk.track(path, make()).map_err(|source| Error::File { path: path.to_owned(), verb: "made", source })
     }
 
-    /// Makes the folders where they are missing, and removes what uploads left that were cut off.
+    /// Makes the folders if they are missing, and removes uploads that were cut off.
     ///
     /// # Errors
     /// [`Error::File`]
     pub fn open(data: &Path, disk: Disk) -> Result<Self> {
         let files = Self { data: data.to_owned(), disk };
-        Self::folder(&files.jobs(), &files.disk)?;
-        Self::folder(&files.incoming(), &files.disk)?;
+        Self::create_folder(&files.jobs(), &files.disk)?;
+        Self::create_folder(&files.incoming(), &files.disk)?;
         // The folder itself stays: a full disk may not take another.
         for left in fs::read_dir(files.incoming()).into_iter().flatten().flatten() {
             let _ = fs::remove_file(left.path());
@@ -54,28 +54,44 @@ impl Files {
         &self.data
     }
 
+    /// Dumps of the watchdog.
+    pub fn dumps(&self) -> PathBuf {
+        self.data.join("dumps")
+    }
+
+    /// The database of measurements.
+    pub fn history(&self) -> PathBuf {
+        self.data.join("history.sqlite")
+    }
+
+    /// A line for callers: without the path of the server's folder, which does not concern them,
+    /// and without the system's numbers of errors.
+    pub fn strip_data_folder(&self, line: &str) -> String {
+        without_error_numbers(&line.replace(&format!("{}/", self.data.display()), ""))
+    }
+
     fn jobs(&self) -> PathBuf {
         self.data.join("jobs")
     }
 
-    /// Where uploads are written until they are a job's.
+    /// The folder of uploads that no job has adopted yet.
     pub fn incoming(&self) -> PathBuf {
         self.data.join("incoming")
     }
 
-    /// A job's folder; its name is a UUID of ours.
-    pub fn of(&self, id: &str) -> PathBuf {
+    /// A job's folder; its name is the job's id, a UUID.
+    pub fn job_folder(&self, id: &str) -> PathBuf {
         self.jobs().join(id)
     }
 
     /// A job's latent.
     pub fn latent(&self, id: &str) -> PathBuf {
-        self.of(id).join("latent")
+        self.job_folder(id).join("latent")
     }
 
-    /// The results of a job with so many samples, in order, as `tilewright_media` names them.
+    /// The results of a job with `samples` samples, in order, as `tilewright_media` names them.
     pub fn results(&self, id: &str, ending: &str, samples: u32) -> Vec<PathBuf> {
-        let folder = self.of(id);
+        let folder = self.job_folder(id);
         if samples <= 1 || ending == "safetensors" {
             return vec![folder.join(format!("result.{ending}"))];
         }
@@ -83,24 +99,24 @@ impl Files {
         (1..=samples).map(|number| folder.join(format!("result-{number:0digits$}.{ending}"))).collect()
     }
 
-    /// Gives a job's folder its latent: the file is renamed.
+    /// Moves a latent into a job's folder.
     ///
     /// # Errors
     /// [`Error::File`]
     pub fn adopt(&self, id: &str, latent: tempfile::NamedTempFile) -> Result<()> {
-        let (folder, path) = (self.of(id), self.latent(id));
-        let adopted = || -> io::Result<()> {
+        let (folder, path) = (self.job_folder(id), self.latent(id));
+        let adopt = || -> io::Result<()> {
             self.disk.step()?;
             fs::create_dir(&folder)?;
             self.disk.step()?;
             latent.as_file().sync_all()?;
             self.disk.step()?;
             latent.persist(&path).map_err(|error| error.error)?;
-            // The name has to be there after a crash, too.
+            // The name has to survive a crash, too.
             self.disk.sync_folder(&folder)?;
             self.disk.sync_folder(&self.jobs())
         };
-        self.disk.noted(&folder, adopted()).map_err(|source| Error::File { path, verb: "written", source })
+        self.disk.track(&folder, adopt()).map_err(|source| Error::File { path, verb: "written", source })
     }
 
     /// Syncs results: they survive a power failure after this has returned.
@@ -108,7 +124,7 @@ impl Files {
     /// # Errors
     /// The disk does not take them.
     pub fn sync_results(&self, id: &str, files: &[PathBuf]) -> io::Result<()> {
-        let folder = self.of(id);
+        let folder = self.job_folder(id);
         let sync = || -> io::Result<()> {
             for file in files {
                 self.disk.step()?;
@@ -116,13 +132,13 @@ impl Files {
             }
             self.disk.sync_folder(&folder)
         };
-        self.disk.noted(&folder, sync())
+        self.disk.track(&folder, sync())
     }
 
-    /// Removes all that was written of a job's results.
+    /// Removes everything written of a job's results.
     pub fn forget_results(&self, id: &str) {
         let latent = self.latent(id);
-        for entry in fs::read_dir(self.of(id)).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(self.job_folder(id)).into_iter().flatten().flatten() {
             let path = entry.path();
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if path != latent {
@@ -139,7 +155,7 @@ impl Files {
 
     /// Removes everything of a job.
     pub fn forget(&self, id: &str) {
-        let folder = self.of(id);
+        let folder = self.job_folder(id);
         if let Err(error) = fs::remove_dir_all(&folder)
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -147,7 +163,7 @@ impl Files {
         }
     }
 
-    /// Jobs that there are folders of.
+    /// The ids of the jobs that have a folder.
     pub fn ids(&self) -> Vec<String> {
         let entries = fs::read_dir(self.jobs()).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()

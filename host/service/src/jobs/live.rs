@@ -1,4 +1,4 @@
-//! What is seen of jobs while they are at work: their plan, how far they are, and who follows them.
+//! Jobs while they are at work: their plan, their progress, and their followers.
 
 use std::{
     collections::HashMap,
@@ -10,221 +10,184 @@ use std::{
 
 use serde::Serialize;
 use tilewright_plan::{Decision, Failure, Plan, Request, Space, Time};
+use tilewright_service_api::{GridUnit, Job, PlanGrid};
 use tokio::sync::{broadcast, watch};
-use utoipa::ToSchema;
 
-use super::Job;
+/// Updates that a slow follower may lag behind by. It misses the oldest after that.
+const MOST_LAG: usize = 256;
 
-/// Updates that a slow follower may lag behind by; it is told the newest after that.
-const BEHIND: usize = 256;
-
-/// How a plan divides the work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct GridFacts {
-    /// Of tiles, or bands.
-    pub rows: u32,
-    /// Of tiles.
-    pub columns: u32,
-    /// Parts that are done one after the other: tiles, bands, chunks or passes, all samples together.
-    pub total: u32,
-    /// What a part is.
-    pub unit: Unit,
-}
-
-/// What work is divided into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Unit {
-    /// Tiles that fade into each other.
-    Tile,
-    /// Exact bands.
-    Band,
-    /// Chunks of a clip's frames.
-    Chunk,
-    /// A sample in one piece.
-    Pass,
-}
-
-impl GridFacts {
-    /// What a plan makes of a request.
-    pub fn of(request: &Request, plan: &Plan) -> Self {
-        let (rows, columns, unit) = match plan.space {
-            Space::Whole => (1, 1, Unit::Pass),
-            Space::Exact(tile) => (request.height.div_ceil(tile.height.max(1)), 1, Unit::Band),
-            Space::Blended(tile) => {
-                let along = |extent, tile| tilewright_engine::Axis::count(extent, tile, plan_overlap(plan));
-                (along(request.height, tile.height), along(request.width, tile.width), Unit::Tile)
-            }
-        };
-        let samples = request.batch.max(1);
-        match plan.time {
-            // The first latent frame gives one frame, each other one a whole chunk.
-            Time::Carried { frames } if request.frames > 1 => {
-                let chunks = 1 + (request.frames - 1).div_ceil(frames.max(1));
-                Self { rows, columns, total: samples.saturating_mul(chunks), unit: Unit::Chunk }
-            }
-            _ => Self { rows, columns, total: samples.saturating_mul(rows).saturating_mul(columns), unit },
+/// The division of a request's work by a plan.
+pub fn plan_grid(request: &Request, plan: &Plan) -> PlanGrid {
+    let (rows, columns, unit) = match plan.space {
+        Space::Whole => (1, 1, GridUnit::Pass),
+        Space::Exact(tile) => (request.height.div_ceil(tile.height.max(1)), 1, GridUnit::Band),
+        Space::Blended(tile) => {
+            let count = |extent, side| tilewright_engine::Axis::count(extent, side, tile.overlap);
+            (count(request.height, tile.height), count(request.width, tile.width), GridUnit::Tile)
         }
+    };
+    let samples = request.batch.max(1);
+    match plan.time {
+        // The first latent frame gives one frame, each later one a whole chunk.
+        Time::Carried { frames } if request.frames > 1 => {
+            let chunks = 1 + (request.frames - 1).div_ceil(frames.max(1));
+            PlanGrid { rows, columns, total: samples.saturating_mul(chunks), unit: GridUnit::Chunk }
+        }
+        _ => PlanGrid { rows, columns, total: samples.saturating_mul(rows).saturating_mul(columns), unit },
     }
-
-    /// Parts that are done at a share of the work.
-    pub fn done(&self, share: f64) -> u32 {
-        (share.clamp(0.0, 1.0) * f64::from(self.total) + 1e-6) as u32
-    }
-}
-
-fn plan_overlap(plan: &Plan) -> u32 {
-    plan.space.tile().map_or(0, |tile| tile.overlap)
 }
 
 /// A plan that is about to be carried out.
 #[derive(Clone, Debug, Serialize)]
-pub struct Planned {
-    /// As records have it.
+pub struct PlannedAttempt {
+    /// The plan, as records have it.
     pub plan: Plan,
-    /// How it divides the work.
-    pub grid: GridFacts,
-    /// Who decided.
+    /// The parts that it divides the work into.
+    pub grid: PlanGrid,
+    /// The policy that decided.
     pub policy: String,
-    /// Its revision.
+    /// The number of the policy's revision.
     pub revision: u64,
-    /// Counted from 1 since the work began.
+    /// The number of the attempt, from 1 since the work began.
     pub attempt: u32,
 }
 
-/// How far a plan is.
+/// The progress of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Progress {
-    /// The attempt that it is of; within one it never goes back.
+pub struct JobProgress {
+    /// The number of the attempt; progress never goes back within one.
     pub attempt: u32,
-    /// 0 to 1.
+    /// The share of the work that is done, 0 to 1.
     pub share: f64,
     /// Parts.
     pub done: u32,
     /// Parts.
     pub total: u32,
-    /// What a part is.
-    pub unit: Unit,
+    /// The kind of part.
+    pub unit: GridUnit,
 }
 
-impl Progress {
-    fn of(attempt: u32, grid: GridFacts, share: f64) -> Self {
+impl JobProgress {
+    fn of(attempt: u32, grid: PlanGrid, share: f64) -> Self {
         Self { attempt, share, done: grid.done(share), total: grid.total, unit: grid.unit }
     }
 }
 
-/// A plan that failed.
+/// The failure of an attempt.
 #[derive(Clone, Debug, Serialize)]
-pub struct Failed {
-    /// Which attempt it was.
+pub struct AttemptFailure {
+    /// The number of the attempt.
     pub attempt: u32,
-    /// The plan.
+    /// The plan that failed.
     pub plan: Plan,
-    /// Why.
+    /// The failure.
     pub failure: Failure,
 }
 
-/// What followers hear.
+/// An update for followers.
 #[derive(Clone, Debug)]
-pub enum Update {
-    /// The job has come further.
+pub enum JobUpdate {
+    /// The job has a new state.
     Job(Box<Job>),
     /// A plan is about to be carried out.
-    Plan(Box<Planned>),
-    /// It has come further.
-    Progress(Progress),
-    /// It failed, and another follows.
-    Failed(Box<Failed>),
+    Plan(Box<PlannedAttempt>),
+    /// The plan has come further.
+    Progress(JobProgress),
+    /// The plan failed, and another attempt follows.
+    Failed(Box<AttemptFailure>),
     /// The job has ended.
     End(Box<Job>),
 }
 
-/// A job that has not ended.
+/// The handle of a job that has not ended. It is shared by the worker, which reports, and by
+/// followers.
 #[derive(Debug)]
-pub struct Seen {
-    sender: broadcast::Sender<Update>,
+pub struct JobHandle {
+    sender: broadcast::Sender<JobUpdate>,
     cancelled: AtomicBool,
-    now: Mutex<Now>,
+    activity: Mutex<JobActivity>,
 }
 
-/// What a job is at.
+/// The activity of a job at one moment.
 #[derive(Clone, Debug, Default)]
-pub struct Now {
-    /// The plan that is carried out.
-    pub planned: Option<Planned>,
-    /// How far it is.
-    pub progress: Option<Progress>,
-    /// When it began, in milliseconds since 1970.
+pub struct JobActivity {
+    /// The plan being carried out.
+    pub planned: Option<PlannedAttempt>,
+    /// The progress of that plan.
+    pub progress: Option<JobProgress>,
+    /// The time when work began, in milliseconds since 1970.
     pub started_ms: Option<u64>,
-    /// The attempt under way, or the last one; 0 before the first.
+    /// The attempt under way or the last one; 0 before the first.
     pub attempt: u32,
 }
 
-impl Seen {
-    fn lock(&self) -> MutexGuard<'_, Now> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+impl JobHandle {
+    fn lock(&self) -> MutexGuard<'_, JobActivity> {
+        self.activity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it is at.
-    pub fn now(&self) -> Now {
+    /// The activity now.
+    pub fn activity(&self) -> JobActivity {
         self.lock().clone()
     }
 
-    /// What it is at, and everything from here on.
-    pub fn follow(&self) -> (Now, broadcast::Receiver<Update>) {
-        let now = self.lock();
-        (now.clone(), self.sender.subscribe())
+    /// The activity now, and a receiver of every later update. The lock is held for both, so that
+    /// none falls in between.
+    pub fn follow(&self) -> (JobActivity, broadcast::Receiver<JobUpdate>) {
+        let activity = self.lock();
+        (activity.clone(), self.sender.subscribe())
     }
 
-    /// Work begins.
-    pub fn started(&self, at_ms: u64) {
+    /// Notes that work begins.
+    pub fn set_started(&self, at_ms: u64) {
         self.lock().started_ms = Some(at_ms);
     }
 
-    /// A plan is about to be carried out: in another attempt or, where it `goes_on`, in the one
-    /// under way, from where that is.
-    pub fn planned(&self, request: &Request, decision: &Decision, policy: &str, revision: u64, goes_on: bool) {
-        let grid = GridFacts::of(request, &decision.plan);
-        self.begun(&decision.plan, grid, (policy, revision), goes_on);
+    /// Notes a plan that is about to be carried out. It begins another attempt or, if it `goes_on`,
+    /// continues the one under way.
+    pub fn begin_plan(&self, request: &Request, decision: &Decision, policy: &str, revision: u64, goes_on: bool) {
+        let grid = plan_grid(request, &decision.plan);
+        self.begin_attempt(&decision.plan, grid, (policy, revision), goes_on);
     }
 
-    fn begun(&self, plan: &Plan, grid: GridFacts, (policy, revision): (&str, u64), goes_on: bool) {
-        let mut now = self.lock();
-        let attempt = now.attempt + u32::from(!goes_on);
-        let share = now.progress.filter(|_| goes_on).map(|progress| progress.share);
-        let planned = Planned { plan: plan.clone(), grid, policy: policy.into(), revision, attempt };
-        now.attempt = attempt;
-        now.planned = Some(planned.clone());
-        now.progress = share.map(|share| Progress::of(attempt, grid, share));
-        // Nobody may follow.
-        let _ = self.sender.send(Update::Plan(Box::new(planned)));
+    fn begin_attempt(&self, plan: &Plan, grid: PlanGrid, (policy, revision): (&str, u64), goes_on: bool) {
+        let mut activity = self.lock();
+        let attempt = activity.attempt + u32::from(!goes_on);
+        let share = activity.progress.filter(|_| goes_on).map(|progress| progress.share);
+        let planned = PlannedAttempt { plan: plan.clone(), grid, policy: policy.into(), revision, attempt };
+        activity.attempt = attempt;
+        activity.planned = Some(planned.clone());
+        activity.progress = share.map(|share| JobProgress::of(attempt, grid, share));
+        // There may be no follower.
+        let _ = self.sender.send(JobUpdate::Plan(Box::new(planned)));
     }
 
-    /// The attempt under way has failed.
-    pub fn failed(&self, plan: &Plan, failure: Failure) {
+    /// Notes that the attempt under way has failed.
+    pub fn report_failure(&self, plan: &Plan, failure: Failure) {
         let attempt = self.lock().attempt;
-        self.tell(Update::Failed(Box::new(Failed { attempt, plan: plan.clone(), failure })));
+        self.send(JobUpdate::Failed(Box::new(AttemptFailure { attempt, plan: plan.clone(), failure })));
     }
 
-    /// The plan has come further; told where another part is done. Whether it was.
-    pub fn progress(&self, share: f64) -> bool {
-        let mut now = self.lock();
-        let Some((attempt, grid)) = now.planned.as_ref().map(|planned| (planned.attempt, planned.grid)) else {
+    /// Notes the plan's progress. Followers are sent it when another part is done; true if they
+    /// were.
+    pub fn update_progress(&self, share: f64) -> bool {
+        let mut activity = self.lock();
+        let Some((attempt, grid)) = activity.planned.as_ref().map(|planned| (planned.attempt, planned.grid)) else {
             return false;
         };
-        // A clip's is worked out anew with each chunk: it may seem to go back.
-        let share = now.progress.map_or(share, |known| share.max(known.share));
-        let progress = Progress::of(attempt, grid, share);
-        let further = now.progress.is_none_or(|known| known.done != progress.done || share - known.share >= 0.02);
+        // The share of a clip is computed again with each chunk and may seem to go back.
+        let share = activity.progress.map_or(share, |known| share.max(known.share));
+        let progress = JobProgress::of(attempt, grid, share);
+        let further = activity.progress.is_none_or(|known| known.done != progress.done || share - known.share >= 0.02);
         if further {
-            now.progress = Some(progress);
-            let _ = self.sender.send(Update::Progress(progress));
+            activity.progress = Some(progress);
+            let _ = self.sender.send(JobUpdate::Progress(progress));
         }
         further
     }
 
-    /// Tells followers.
-    pub fn tell(&self, update: Update) {
+    /// Sends an update to followers.
+    pub fn send(&self, update: JobUpdate) {
         let _ = self.sender.send(update);
     }
 
@@ -233,68 +196,68 @@ impl Seen {
         self.cancelled.store(true, Ordering::Release);
     }
 
-    /// Somebody asked for the job's end.
+    /// True if a caller has asked for the job's end.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Acquire)
     }
 }
 
-/// Every job that has not ended.
+/// The handles of all jobs that have not ended.
 #[derive(Debug)]
-pub struct Live {
-    jobs: Mutex<HashMap<String, Arc<Seen>>>,
-    /// Counts changes of anything that can be seen.
+pub struct LiveJobs {
+    jobs: Mutex<HashMap<String, Arc<JobHandle>>>,
+    /// A count of changes to anything that pages show.
     pulse: watch::Sender<u64>,
 }
 
-impl Default for Live {
+impl Default for LiveJobs {
     fn default() -> Self {
         Self { jobs: Mutex::default(), pulse: watch::Sender::new(0) }
     }
 }
 
-impl Live {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Seen>>> {
+impl LiveJobs {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<JobHandle>>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A job was accepted.
-    pub fn add(&self, id: &str) -> Arc<Seen> {
-        let seen = Arc::new(Seen {
-            sender: broadcast::Sender::new(BEHIND),
+    /// Adds a job that is accepted.
+    pub fn add(&self, id: &str) -> Arc<JobHandle> {
+        let handle = Arc::new(JobHandle {
+            sender: broadcast::Sender::new(MOST_LAG),
             cancelled: AtomicBool::new(false),
-            now: Mutex::default(),
+            activity: Mutex::default(),
         });
-        self.lock().insert(id.to_owned(), seen.clone());
-        self.touch();
-        seen
+        self.lock().insert(id.to_owned(), handle.clone());
+        self.notify_change();
+        handle
     }
 
-    /// One of them.
-    pub fn get(&self, id: &str) -> Option<Arc<Seen>> {
+    /// The handle of a job.
+    pub fn get(&self, id: &str) -> Option<Arc<JobHandle>> {
         self.lock().get(id).cloned()
     }
 
-    /// A job was not accepted after all.
+    /// Removes a job that was not accepted after all.
     pub fn forget(&self, id: &str) {
         self.lock().remove(id);
     }
 
-    /// A job has ended: followers are told, and it is no longer among these.
+    /// Removes a job that has ended, and sends its followers the end.
     pub fn end(&self, job: &Job) {
-        if let Some(seen) = self.lock().remove(&job.id) {
-            seen.tell(Update::End(Box::new(job.clone())));
+        if let Some(handle) = self.lock().remove(&job.id) {
+            handle.send(JobUpdate::End(Box::new(job.clone())));
         }
-        self.touch();
+        self.notify_change();
     }
 
-    /// Something that can be seen has changed.
-    pub fn touch(&self) {
+    /// Notes a change to something that pages show.
+    pub fn notify_change(&self) {
         self.pulse.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// Hears of changes.
-    pub fn changes(&self) -> watch::Receiver<u64> {
+    /// A receiver of changes.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.pulse.subscribe()
     }
 }
@@ -318,25 +281,30 @@ mod tests {
             prefetch: 0,
             reason: String::new(),
         };
-        let seen = Live::default().add("job");
-        let begun = |total, goes_on| {
-            seen.begun(&plan, GridFacts { rows: 1, columns: 1, total, unit: Unit::Chunk }, ("own", 1), goes_on);
+        let handle = LiveJobs::default().add("job");
+        let begin_attempt = |total, goes_on| {
+            handle.begin_attempt(
+                &plan,
+                PlanGrid { rows: 1, columns: 1, total, unit: GridUnit::Chunk },
+                ("own", 1),
+                goes_on,
+            );
         };
-        let at = || seen.now().progress.map(|progress| (progress.attempt, progress.done, progress.total));
-        assert!(!seen.progress(0.5), "nothing is under way");
-        begun(4, false);
-        assert_eq!((at(), seen.now().attempt), (None, 1));
-        seen.progress(0.5);
-        seen.progress(0.25);
+        let at = || handle.activity().progress.map(|progress| (progress.attempt, progress.done, progress.total));
+        assert!(!handle.update_progress(0.5), "nothing is under way");
+        begin_attempt(4, false);
+        assert_eq!((at(), handle.activity().attempt), (None, 1));
+        handle.update_progress(0.5);
+        handle.update_progress(0.25);
         assert_eq!(at(), Some((1, 2, 4)));
         // Another revision takes over in the middle of a clip.
-        begun(8, true);
+        begin_attempt(8, true);
         assert_eq!(at(), Some((1, 4, 8)));
-        seen.progress(0.3);
+        handle.update_progress(0.3);
         assert_eq!(at(), Some((1, 4, 8)));
-        begun(4, false);
-        assert_eq!((at(), seen.now().attempt), (None, 2));
-        seen.progress(0.25);
+        begin_attempt(4, false);
+        assert_eq!((at(), handle.activity().attempt), (None, 2));
+        handle.update_progress(0.25);
         assert_eq!(at(), Some((2, 1, 4)));
     }
 }

@@ -1,4 +1,5 @@
-//! Who waits for a device: a bounded number of jobs, tags in turn, and within a tag in the order in which they came.
+//! The queue of a device: a bounded number of jobs, tags in turn, and within a tag in order of
+//! arrival.
 
 use std::{
     collections::VecDeque,
@@ -6,55 +7,55 @@ use std::{
     time::Duration,
 };
 
-/// The queue of one device.
+/// The queue of one device. Workers block in [`Queue::next`]; the mutex is held for moments alone.
 #[derive(Debug)]
 pub struct Queue {
     capacity: usize,
-    waiting: Mutex<Waiting>,
+    state: Mutex<QueueState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
-    /// Tags with jobs, the next one's turn first.
+struct QueueState {
+    /// Tags with their jobs; the next turn is the first's.
     tags: VecDeque<(String, VecDeque<String>)>,
-    /// Places that are taken: jobs that wait, and those that are being accepted.
+    /// Slots taken: by jobs that wait, and by jobs that are being accepted.
     taken: usize,
-    /// Mean of what the last jobs took, in seconds.
-    pace: Option<f64>,
+    /// The mean time of the last jobs, in seconds.
+    mean_seconds: Option<f64>,
     running: bool,
     closed: bool,
 }
 
-/// A place in the queue that is taken and not filled yet; given back where it is dropped.
+/// A slot that is reserved and not filled yet. Dropping it frees the slot.
 #[derive(Debug)]
-pub struct Place<'a> {
+pub struct QueueSlot<'a> {
     queue: &'a Queue,
     filled: bool,
 }
 
 impl Queue {
-    /// An empty one with so many places.
+    /// An empty queue of `capacity` slots.
     pub fn new(capacity: usize) -> Self {
-        Self { capacity, waiting: Mutex::default(), changed: Condvar::new() }
+        Self { capacity, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place.
+    /// Reserves a slot.
     ///
     /// # Errors
-    /// All are taken: seconds after which one is likely to be free.
-    pub fn place(&self) -> Result<Place<'_>, u64> {
-        let mut waiting = self.lock();
-        if waiting.taken >= self.capacity {
-            // One leaves the queue with every job that ends.
-            return Err(waiting.pace.map_or(1, |pace| pace.ceil().clamp(1.0, 600.0) as u64));
+    /// All are taken: the seconds after which one is likely to be free.
+    pub fn reserve(&self) -> Result<QueueSlot<'_>, u64> {
+        let mut state = self.lock();
+        if state.taken >= self.capacity {
+            // One slot becomes free with every job that ends.
+            return Err(state.mean_seconds.map_or(1, |mean_seconds| mean_seconds.ceil().clamp(1.0, 600.0) as u64));
         }
-        waiting.taken += 1;
-        Ok(Place { queue: self, filled: false })
+        state.taken += 1;
+        Ok(QueueSlot { queue: self, filled: false })
     }
 
     /// Puts a job back that was accepted before the server ended, full or not.
@@ -64,88 +65,89 @@ impl Queue {
     }
 
     fn push(&self, tag: &str, id: &str) {
-        let mut waiting = self.lock();
-        match waiting.tags.iter_mut().find(|(known, _)| known == tag) {
+        let mut state = self.lock();
+        match state.tags.iter_mut().find(|(known, _)| known == tag) {
             Some((_, jobs)) => jobs.push_back(id.to_owned()),
-            None => waiting.tags.push_back((tag.to_owned(), VecDeque::from([id.to_owned()]))),
+            None => state.tags.push_back((tag.to_owned(), VecDeque::from([id.to_owned()]))),
         }
-        drop(waiting);
+        drop(state);
         self.changed.notify_one();
     }
 
-    /// The job whose turn it is; waits for one. None once the queue is closed.
+    /// The job whose turn it is; waits for one. None when the queue is closed.
     pub fn next(&self) -> Option<String> {
-        let mut waiting = self.lock();
+        let mut state = self.lock();
         loop {
-            if waiting.closed {
+            if state.closed {
                 return None;
             }
-            if let Some((tag, mut jobs)) = waiting.tags.pop_front() {
+            if let Some((tag, mut jobs)) = state.tags.pop_front() {
                 let id = jobs.pop_front();
                 if !jobs.is_empty() {
-                    waiting.tags.push_back((tag, jobs));
+                    state.tags.push_back((tag, jobs));
                 }
-                waiting.taken = waiting.taken.saturating_sub(1);
-                waiting.running = true;
+                state.taken = state.taken.saturating_sub(1);
+                state.running = true;
                 return id;
             }
-            waiting.running = false;
-            waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            state.running = false;
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Takes a waiting job out; false where it does not wait.
+    /// Takes a waiting job out; false if it does not wait.
     pub fn remove(&self, id: &str) -> bool {
-        let mut waiting = self.lock();
-        let before: usize = waiting.tags.iter().map(|(_, jobs)| jobs.len()).sum();
-        waiting.tags.iter_mut().for_each(|(_, jobs)| jobs.retain(|known| known != id));
-        waiting.tags.retain(|(_, jobs)| !jobs.is_empty());
-        let after: usize = waiting.tags.iter().map(|(_, jobs)| jobs.len()).sum();
-        waiting.taken = waiting.taken.saturating_sub(before - after);
+        let mut state = self.lock();
+        let before: usize = state.tags.iter().map(|(_, jobs)| jobs.len()).sum();
+        state.tags.iter_mut().for_each(|(_, jobs)| jobs.retain(|known| known != id));
+        state.tags.retain(|(_, jobs)| !jobs.is_empty());
+        let after: usize = state.tags.iter().map(|(_, jobs)| jobs.len()).sum();
+        state.taken = state.taken.saturating_sub(before - after);
         before != after
     }
 
     /// The jobs that wait, in the order in which their turns come.
     pub fn order(&self) -> Vec<String> {
-        let waiting = self.lock();
-        let longest = waiting.tags.iter().map(|(_, jobs)| jobs.len()).max().unwrap_or(0);
-        let round = |place: usize| waiting.tags.iter().filter_map(move |(_, jobs)| jobs.get(place).cloned());
+        let state = self.lock();
+        let longest = state.tags.iter().map(|(_, jobs)| jobs.len()).max().unwrap_or(0);
+        let round = |place: usize| state.tags.iter().filter_map(move |(_, jobs)| jobs.get(place).cloned());
         (0..longest).flat_map(round).collect()
     }
 
-    /// Jobs that wait, and whether one is at work.
+    /// The number of jobs that wait, and true if one is at work.
     pub fn load(&self) -> (usize, bool) {
-        let waiting = self.lock();
-        (waiting.taken, waiting.running)
+        let state = self.lock();
+        (state.taken, state.running)
     }
 
-    /// Hears what a job took.
-    pub fn took(&self, elapsed: Duration) {
-        let mut waiting = self.lock();
+    /// Notes the time that a job took.
+    pub fn record_duration(&self, elapsed: Duration) {
+        let mut state = self.lock();
         let seconds = elapsed.as_secs_f64();
-        waiting.pace = Some(waiting.pace.map_or(seconds, |pace| 0.8 * pace + 0.2 * seconds));
+        state.mean_seconds =
+            Some(state.mean_seconds.map_or(seconds, |mean_seconds| 0.8 * mean_seconds + 0.2 * seconds));
     }
 
-    /// Whoever waits for a job gets none any more.
+    /// Closes the queue: [`Queue::next`] returns none from then on.
     pub fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
     }
 }
 
-impl Place<'_> {
-    /// Fills the place with a job.
+impl QueueSlot<'_> {
+    /// Fills the slot with a job.
     pub fn fill(mut self, tag: &str, id: &str) {
         self.filled = true;
         self.queue.push(tag, id);
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueueSlot<'_> {
     fn drop(&mut self) {
         if !self.filled {
-            let mut waiting = self.queue.lock();
-            waiting.taken = waiting.taken.saturating_sub(1);
+            let mut state = self.queue.lock();
+            state.taken = state.taken.saturating_sub(1);
         }
     }
 }
@@ -156,7 +158,7 @@ mod tests {
 
     fn filled(jobs: &[(&str, &str)]) -> Queue {
         let queue = Queue::new(8);
-        jobs.iter().for_each(|(tag, id)| queue.place().unwrap().fill(tag, id));
+        jobs.iter().for_each(|(tag, id)| queue.reserve().unwrap().fill(tag, id));
         queue
     }
 
@@ -172,15 +174,15 @@ mod tests {
     #[test]
     fn a_full_queue_says_when_to_come_again_and_places_come_back() {
         let queue = Queue::new(2);
-        let held = queue.place().unwrap();
-        queue.place().unwrap().fill("a", "1");
-        assert_eq!(queue.place().unwrap_err(), 1);
-        queue.took(Duration::from_secs(30));
-        assert_eq!(queue.place().unwrap_err(), 30);
+        let held = queue.reserve().unwrap();
+        queue.reserve().unwrap().fill("a", "1");
+        assert_eq!(queue.reserve().unwrap_err(), 1);
+        queue.record_duration(Duration::from_secs(30));
+        assert_eq!(queue.reserve().unwrap_err(), 30);
         drop(held);
-        queue.place().unwrap().fill("a", "2");
+        queue.reserve().unwrap().fill("a", "2");
         assert!(queue.remove("1") && !queue.remove("1"));
-        assert!(queue.place().is_ok());
+        assert!(queue.reserve().is_ok());
         assert_eq!(queue.next().as_deref(), Some("2"));
     }
 

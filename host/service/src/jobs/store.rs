@@ -1,4 +1,4 @@
-//! Jobs in SQLite: accepted ones are there after any end of the server, and each ends once.
+//! Jobs in SQLite. An accepted job is there after any end of the server, and each job ends once.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,9 @@ use std::{
 use rusqlite::{Connection, OptionalExtension, ffi, params, params_from_iter, types::Value};
 use tilewright_rollout::Disk;
 
-use super::{Kept, State};
+use tilewright_service_api::JobState;
+
+use super::StoredJob;
 use crate::{Error, Result};
 
 const SCHEMA: &str = "
@@ -29,8 +31,9 @@ const SCHEMA: &str = "
     CREATE INDEX IF NOT EXISTS job_by_end ON job (ended_ms) WHERE ended_ms IS NOT NULL;
 ";
 
-/// Version 2 has the number of a job's revision, and whether a job's end was asked for while it was at work.
-const SECOND: &str = "
+/// Version 2 adds the number of a job's revision, and a mark for a job whose end was asked for
+/// while it was at work.
+const MIGRATION_2: &str = "
     ALTER TABLE job ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE job ADD COLUMN is_cancelled INTEGER NOT NULL DEFAULT 0;
     UPDATE job SET revision = coalesce(json_extract(kept, '$.job.revision'), 0);
@@ -43,44 +46,45 @@ const VERSION: i64 = 2;
 const ROWS: u32 = 200;
 const MOST_ROWS: usize = 4000;
 
-/// Jobs.
+/// The database of jobs. Its mutex is held for one statement or transaction.
 #[derive(Debug)]
-pub struct Store {
+pub struct JobStore {
     path: PathBuf,
     connection: Mutex<Connection>,
     disk: Disk,
 }
 
-/// Which jobs are listed; newest first.
+/// A selection of jobs, listed newest first.
 #[derive(Clone, Debug, Default)]
-pub struct Filter {
-    pub state: Option<State>,
+pub struct JobFilter {
+    pub state: Option<JobState>,
     pub tag: Option<String>,
     pub policy: Option<String>,
     pub route: Option<String>,
-    /// Only those that have a record.
-    pub decided: bool,
-    /// Only those before this one.
+    /// Jobs that have a record alone; their records are read with them.
+    pub with_record: bool,
+    /// Jobs accepted before this one.
     pub before: Option<String>,
     pub limit: u32,
 }
 
 /// Search terms that the database has no columns for.
 #[derive(Clone, Debug, Default)]
-pub struct Search {
+pub struct JobSearch {
     pub model: Option<String>,
     pub device: Option<String>,
-    /// A text in the id, model, device, tag, route, policy, format or error; upper and lower case are the same.
+    /// A text in the id, model, device, tag, route, policy, format or error; upper and lower case
+    /// are the same.
     pub text: Option<String>,
 }
 
-impl Search {
+impl JobSearch {
     fn is_everything(&self) -> bool {
         self.model.is_none() && self.device.is_none() && self.text.is_none()
     }
 
-    fn matches(&self, kept: &Kept) -> bool {
-        let job = &kept.job;
+    fn matches(&self, stored: &StoredJob) -> bool {
+        let job = &stored.job;
         let is_same = |wanted: &Option<String>, has: &str| wanted.as_ref().is_none_or(|wanted| wanted == has);
         let has_text = |text: &String| {
             let text = text.to_lowercase();
@@ -98,36 +102,36 @@ impl Search {
     }
 }
 
-/// A job that is accepted.
+/// The result of an insertion.
 #[derive(Debug)]
-pub enum Accepted {
-    /// It is new.
+pub enum Insertion {
+    /// The job is new.
     New,
-    /// The same key was used before: that job.
-    Before(Box<Kept>),
+    /// The key was used before, for this job.
+    Existing(Box<StoredJob>),
 }
 
-impl Store {
-    /// Opens the database, made where there is none.
+impl JobStore {
+    /// Opens the database, and makes it if it is missing.
     ///
     /// # Errors
-    /// [`Error::Store`]; [`Error::InUse`] where another server has it open.
+    /// [`Error::Store`]; [`Error::InUse`] if another server has it open; [`Error::NewerStore`].
     pub fn open(path: &Path, disk: Disk) -> Result<Self> {
         let failed = |source| Error::Store { path: path.to_owned(), source };
         let mut connection = Connection::open(path).map_err(failed)?;
         connection.busy_timeout(Duration::from_millis(200)).map_err(failed)?;
         let mut set_up = || -> rusqlite::Result<i64> {
-            // What was accepted has to outlast the machine's power, too.
+            // Accepted jobs have to survive a power failure, too.
             connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
             connection.pragma_update(None, "journal_mode", "WAL")?;
             connection.pragma_update(None, "synchronous", "FULL")?;
             let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
             if version < VERSION {
-                disk.step().map_err(|_| full())?;
-                // All of it or nothing, even if the server ends in between.
+                disk.step().map_err(|_| disk_full())?;
+                // One transaction, so that an end of the server leaves all of it or nothing.
                 let transaction = connection.transaction()?;
                 transaction.execute_batch(SCHEMA)?;
-                transaction.execute_batch(SECOND)?;
+                transaction.execute_batch(MIGRATION_2)?;
                 transaction.pragma_update(None, "user_version", VERSION)?;
                 transaction.commit()?;
             }
@@ -140,12 +144,7 @@ impl Store {
             _ => failed(source),
         })?;
         if version > VERSION {
-            return Err(Error::Credential {
-                path: path.to_owned(),
-                reason: format!(
-                    "was written by a newer Tilewright (version {version} of its tables, {VERSION} is known): update this one, or give [server] another data folder"
-                ),
-            });
+            return Err(Error::NewerStore { path: path.to_owned(), found: version, known: VERSION });
         }
         Ok(Self { path: path.to_owned(), connection: Mutex::new(connection), disk })
     }
@@ -158,14 +157,14 @@ impl Store {
         work(&mut self.lock()).map_err(|source| Error::Store { path: self.path.clone(), source })
     }
 
-    /// As `with`, for a change: a failed write is reported to the disk.
+    /// Like `with`, for a change: a failed write is reported to the disk.
     fn write<T>(&self, work: impl FnOnce(&mut Connection) -> rusqlite::Result<T>) -> Result<T> {
         let written = self.with(|connection| {
-            self.disk.step().map_err(|_| full())?;
+            self.disk.step().map_err(|_| disk_full())?;
             work(connection)
         });
         written.inspect_err(|error| {
-            if let Some(is_full) = error.unwritten() {
+            if let Some(is_full) = error.write_fault() {
                 self.disk.note(is_full, crate::error::one_line(error));
             }
         })
@@ -183,7 +182,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Store`]
-    pub fn cancel(&self, id: &str) -> Result<()> {
+    pub fn mark_cancelled(&self, id: &str) -> Result<()> {
         let update = "UPDATE job SET is_cancelled = 1 WHERE id = ?1 AND ended_ms IS NULL";
         self.write(|connection| connection.prepare_cached(update)?.execute([id])).map(drop)
     }
@@ -200,18 +199,18 @@ impl Store {
         })
     }
 
-    /// Accepts a job: from now on it outlives the server.
+    /// Stores an accepted job: from now on it outlives the server.
     ///
     /// # Errors
     /// [`Error::Store`]
-    pub fn accept(&self, kept: &Kept, key: Option<&str>) -> Result<Accepted> {
-        let text = text_of(kept);
-        let id = &kept.job.id;
+    pub fn insert(&self, stored: &StoredJob, key: Option<&str>) -> Result<Insertion> {
+        let text = to_json(stored);
+        let id = &stored.job.id;
         let before = self.write(|connection| {
             let transaction = connection.transaction()?;
-            let revision = kept.job.revision as i64;
+            let revision = stored.job.revision as i64;
             let values =
-                params![id, kept.job.state.name(), key, kept.job.tag, kept.job.route, kept.job.policy, text, revision];
+                params![id, stored.job.state.name(), key, stored.job.tag, stored.job.route, stored.job.policy, text, revision];
             let insert = "INSERT INTO job (id, state, idempotency, tag, route, policy, kept, revision) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (idempotency) DO NOTHING";
             let before = match transaction.execute(insert, values)? {
                 0 => transaction.query_row("SELECT kept FROM job WHERE idempotency = ?1", [key], |row| row.get::<_, String>(0)).optional()?,
@@ -220,30 +219,30 @@ impl Store {
             transaction.commit()?;
             Ok(before)
         })?;
-        Ok(before.as_deref().and_then(kept_of).map_or(Accepted::New, |kept| Accepted::Before(Box::new(kept))))
+        Ok(before.as_deref().and_then(from_json).map_or(Insertion::New, |stored| Insertion::Existing(Box::new(stored))))
     }
 
     /// The job that was accepted with a key.
     ///
     /// # Errors
     /// [`Error::Store`]
-    pub fn with_key(&self, key: &str) -> Result<Option<Kept>> {
+    pub fn find_by_key(&self, key: &str) -> Result<Option<StoredJob>> {
         let select = "SELECT kept FROM job WHERE idempotency = ?1";
         let found = self.with(|connection| {
             connection.prepare_cached(select)?.query_row([key], |row| row.get::<_, String>(0)).optional()
         })?;
-        Ok(found.as_deref().and_then(kept_of))
+        Ok(found.as_deref().and_then(from_json))
     }
 
-    /// Writes how far a job is; nothing where it has ended before. Whether it was written.
+    /// Writes the state of a job that has not ended before. Returns true if it was written.
     ///
     /// # Errors
     /// [`Error::Store`]
-    pub fn update(&self, kept: &Kept, record: Option<&str>, ended_ms: Option<u64>) -> Result<bool> {
-        let text = text_of(kept);
+    pub fn update(&self, stored: &StoredJob, record: Option<&str>, ended_ms: Option<u64>) -> Result<bool> {
+        let text = to_json(stored);
         let update = "UPDATE job SET state = ?2, kept = ?3, record = coalesce(?4, record), ended_ms = ?5 WHERE id = ?1 AND ended_ms IS NULL";
         let ended_ms = ended_ms.map(|ms| ms as i64);
-        let values = params![kept.job.id, kept.job.state.name(), text, record, ended_ms];
+        let values = params![stored.job.id, stored.job.state.name(), text, record, ended_ms];
         Ok(self.write(|connection| connection.prepare_cached(update)?.execute(values))? > 0)
     }
 
@@ -251,12 +250,12 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Store`]
-    pub fn get(&self, id: &str) -> Result<Option<Kept>> {
+    pub fn get(&self, id: &str) -> Result<Option<StoredJob>> {
         let select = "SELECT kept FROM job WHERE id = ?1";
         let found = self.with(|connection| {
             connection.prepare_cached(select)?.query_row([id], |row| row.get::<_, String>(0)).optional()
         })?;
-        Ok(found.as_deref().and_then(kept_of))
+        Ok(found.as_deref().and_then(from_json))
     }
 
     /// A job's record, as JSON.
@@ -271,12 +270,12 @@ impl Store {
         Ok(found.flatten())
     }
 
-    /// Jobs, newest first, with their records where those are asked for.
+    /// The selected jobs, newest first, with their records if those are asked for.
     ///
     /// # Errors
     /// [`Error::Store`]
-    pub fn list(&self, filter: &Filter) -> Result<Vec<(Kept, Option<String>)>> {
-        let columns = if filter.decided { "kept, record" } else { "kept, NULL" };
+    pub fn list(&self, filter: &JobFilter) -> Result<Vec<(StoredJob, Option<String>)>> {
+        let columns = if filter.with_record { "kept, record" } else { "kept, NULL" };
         let mut query = format!("SELECT {columns} FROM job WHERE 1");
         let mut values: Vec<Value> = Vec::new();
         let conditions = [
@@ -292,7 +291,7 @@ impl Store {
                 values.push(value.into());
             }
         }
-        if filter.decided {
+        if filter.with_record {
             query.push_str(" AND record IS NOT NULL");
         }
         query.push_str(" ORDER BY id DESC LIMIT ?");
@@ -304,30 +303,30 @@ impl Store {
             })?;
             rows.collect::<rusqlite::Result<Vec<_>>>()
         })?;
-        Ok(rows.into_iter().filter_map(|(kept, record)| Some((kept_of(&kept)?, record))).collect())
+        Ok(rows.into_iter().filter_map(|(stored, record)| Some((from_json(&stored)?, record))).collect())
     }
 
-    /// The jobs of a search, newest first, and the id to go on from; none at the end. Rows are read by the hundred, so
-    /// that nobody else waits for the database, and only so many: a page may have fewer jobs than were asked for, and
-    /// others follow.
+    /// The jobs of a search, newest first, and the id to go on from; none at the end. Rows are read
+    /// in batches, so that others need not wait long for the database, and up to a limit: a page
+    /// may have fewer jobs than were asked for, and others follow.
     ///
     /// # Errors
     /// [`Error::Store`]
-    pub fn search(&self, filter: &Filter, search: &Search) -> Result<(Vec<Kept>, Option<String>)> {
+    pub fn search(&self, filter: &JobFilter, search: &JobSearch) -> Result<(Vec<StoredJob>, Option<String>)> {
         let wanted = filter.limit as usize;
         let (mut found, mut before, mut looked) = (Vec::new(), filter.before.clone(), 0);
         loop {
             let limit = if search.is_everything() { filter.limit.saturating_add(1) } else { ROWS };
-            let rows = self.list(&Filter { before: before.clone(), limit, decided: false, ..filter.clone() })?;
+            let rows = self.list(&JobFilter { before: before.clone(), limit, with_record: false, ..filter.clone() })?;
             let is_last = rows.len() < limit as usize;
             looked += rows.len();
-            for (kept, _) in rows {
+            for (stored, _) in rows {
                 if found.len() == wanted {
                     return Ok((found, before));
                 }
-                before = Some(kept.job.id.clone());
-                if search.matches(&kept) {
-                    found.push(kept);
+                before = Some(stored.job.id.clone());
+                if search.matches(&stored) {
+                    found.push(stored);
                 }
             }
             if is_last {
@@ -343,14 +342,14 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Store`]
-    pub fn unfinished(&self) -> Result<Vec<(Kept, bool)>> {
+    pub fn unfinished(&self) -> Result<Vec<(StoredJob, bool)>> {
         let rows = self.with(|connection| {
             let mut statement =
                 connection.prepare("SELECT kept, is_cancelled FROM job WHERE ended_ms IS NULL ORDER BY id")?;
             let rows = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, bool>(1)?)))?;
             rows.collect::<rusqlite::Result<Vec<_>>>()
         })?;
-        Ok(rows.iter().filter_map(|(text, is_cancelled)| Some((kept_of(text)?, *is_cancelled))).collect())
+        Ok(rows.iter().filter_map(|(text, is_cancelled)| Some((from_json(text)?, *is_cancelled))).collect())
     }
 
     /// Jobs that ended before a time, some hundred at once.
@@ -382,7 +381,7 @@ impl Store {
         })
     }
 
-    /// Every job's id, to tell which files are nobody's.
+    /// The ids of all jobs, to find files that belong to none.
     ///
     /// # Errors
     /// [`Error::Store`]
@@ -395,16 +394,16 @@ impl Store {
     }
 }
 
-/// SQLite's error for a full disk.
-fn full() -> rusqlite::Error {
+/// SQLite's error for a disk_full disk.
+fn disk_full() -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), None)
 }
 
-fn text_of(kept: &Kept) -> String {
-    // Plain data with text keys: there is nothing that JSON can't hold.
-    serde_json::to_string(kept).unwrap_or_default()
+fn to_json(stored: &StoredJob) -> String {
+    // Plain data with text keys: JSON can hold all of it.
+    serde_json::to_string(stored).unwrap_or_default()
 }
 
-fn kept_of(text: &str) -> Option<Kept> {
+fn from_json(text: &str) -> Option<StoredJob> {
     serde_json::from_str(text).inspect_err(|error| tracing::error!(%error, "a job can't be read back")).ok()
 }

@@ -1,5 +1,5 @@
-//! Certificates and keys: read at the start, and again when their files change. A pair that can't be used changes
-//! nothing.
+//! Certificates and keys: read at the start, and again when their files change. A pair that can't
+//! be used changes nothing.
 
 use std::{
     io,
@@ -28,8 +28,8 @@ type Contents = Vec<Option<Vec<u8>>>;
 pub struct Certificates {
     tls: Tls,
     current: ArcSwap<ServerConfig>,
-    /// The contents as last seen, usable or not: unchanged contents are not tried again.
-    seen: Mutex<Contents>,
+    /// The contents as last read, usable or not: unchanged contents are not tried again.
+    last_contents: Mutex<Contents>,
 }
 
 impl Certificates {
@@ -38,9 +38,9 @@ impl Certificates {
     /// # Errors
     /// [`Error::Credential`] if a file can't be used.
     pub fn open(tls: &Tls) -> Result<Self> {
-        let seen = contents(tls);
-        let current = ArcSwap::new(config(tls)?);
-        Ok(Self { tls: tls.clone(), current, seen: Mutex::new(seen) })
+        let last_contents = read_contents(tls);
+        let current = ArcSwap::new(build_config(tls)?);
+        Ok(Self { tls: tls.clone(), current, last_contents: Mutex::new(last_contents) })
     }
 
     /// The acceptor of the next connection.
@@ -53,20 +53,21 @@ impl Certificates {
         paths(&self.tls).map(Path::to_owned).collect()
     }
 
-    /// Takes over the files' present contents; true if they are new. Existing connections stay as they are.
+    /// Puts the files' present contents in force; true if they are new. Existing connections stay
+    /// as they are.
     ///
     /// # Errors
-    /// [`Error::Credential`] if new contents can't be used: the previous ones stay. Reported once, until the files
-    /// change again.
+    /// [`Error::Credential`] if new contents can't be used: the previous ones stay. Reported once,
+    /// until the files change again.
     pub fn refresh(&self) -> Result<bool> {
-        let now = contents(&self.tls);
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if *seen == now {
+        let now = read_contents(&self.tls);
+        let mut last_contents = self.last_contents.lock().unwrap_or_else(PoisonError::into_inner);
+        if *last_contents == now {
             return Ok(false);
         }
-        *seen = now;
-        drop(seen);
-        self.current.store(config(&self.tls)?);
+        *last_contents = now;
+        drop(last_contents);
+        self.current.store(build_config(&self.tls)?);
         Ok(true)
     }
 }
@@ -75,7 +76,7 @@ fn paths(tls: &Tls) -> impl Iterator<Item = &Path> {
     [&tls.certificate, &tls.key].into_iter().chain(&tls.clients).map(PathBuf::as_path)
 }
 
-fn contents(tls: &Tls) -> Contents {
+fn read_contents(tls: &Tls) -> Contents {
     paths(tls).map(|path| read(path).ok()).collect()
 }
 
@@ -83,7 +84,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     tilewright_files::read(path, LARGEST)
 }
 
-fn config(tls: &Tls) -> Result<Arc<ServerConfig>> {
+fn build_config(tls: &Tls) -> Result<Arc<ServerConfig>> {
     let wrong = |path: &Path, reason: String| Error::Credential { path: path.to_owned(), reason };
     let read = |path: &Path| read(path).map_err(|error| wrong(path, format!("can't be read: {error}")));
     let certificates = |path: &Path| -> Result<Vec<CertificateDer<'static>>> {

@@ -1,5 +1,6 @@
-//! The number of connections, and the one that gives way: a connection without a request under way makes room for a new
-//! one. Some more places are kept for health checks alone, so that a load balancer can ask at any time.
+//! The bound on connections. If all slots are taken, an idle connection without a request under way
+//! makes room for a new one. Some more slots are reserved for health checks, so that a load
+//! balancer can ask at any time.
 
 use std::{
     collections::HashMap,
@@ -10,26 +11,26 @@ use std::{
 
 use tokio::sync::Notify;
 
-/// Places for health checks, beyond the connections that are configured.
+/// Slots for health checks, beyond the connections that are configured.
 pub const RESERVE: usize = 8;
 
-/// The time that an idle connection has for a request before it may have to give way.
+/// The time that an idle connection has for a request before it may be closed for a new one.
 const FIRST_WORDS: Duration = Duration::from_secs(1);
 
 /// The same, in the reserve.
 const FIRST_WORDS_OF_HEALTH: Duration = Duration::from_millis(100);
 
-/// All connections.
+/// The open connections.
 #[derive(Debug)]
 pub struct Connections {
     most: usize,
     /// The most of one address.
     most_of_one: usize,
-    open: Mutex<Open>,
+    open: Mutex<OpenConnections>,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct OpenConnections {
     next: u64,
     all: HashMap<u64, Connection>,
 }
@@ -43,9 +44,9 @@ struct Connection {
     close: Arc<Notify>,
 }
 
-impl Open {
-    /// Removes the connection that has been idle for the longest time, if that is at least `least`.
-    fn give_way(&mut self, now: Instant, least: Duration, among: impl Fn(&Connection) -> bool) -> bool {
+impl OpenConnections {
+    /// Closes the connection that has been idle for the longest time, if that is at least `least`.
+    fn evict_idle(&mut self, now: Instant, least: Duration, among: impl Fn(&Connection) -> bool) -> bool {
         let idle = self.all.iter().filter(|(_, one)| among(one)).filter_map(|(id, one)| Some((*id, one.idle_since?)));
         let longest = idle.min_by_key(|(_, since)| *since).filter(|(_, since)| now.duration_since(*since) >= least);
         let gone = longest.and_then(|(id, _)| self.all.remove(&id));
@@ -63,29 +64,31 @@ impl Connections {
         Arc::new(Self { most, most_of_one, open: Mutex::default() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, OpenConnections> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a new connection; none if all are taken and none can give way yet.
-    pub fn take(self: &Arc<Self>, address: IpAddr, now: Instant) -> Option<Place> {
+    /// A slot for a new connection; none if all are taken and no connection is idle for long
+    /// enough.
+    pub fn acquire(self: &Arc<Self>, address: IpAddr, now: Instant) -> Option<ConnectionSlot> {
         let mut open = self.lock();
         let is_own = |one: &Connection| one.address == address && !one.for_health;
         let is_plain = |one: &Connection| !one.for_health;
         let has_room = match open.count(is_own) >= self.most_of_one {
-            true => open.give_way(now, FIRST_WORDS, is_own),
-            false => open.count(is_plain) < self.most || open.give_way(now, FIRST_WORDS, is_plain),
+            true => open.evict_idle(now, FIRST_WORDS, is_own),
+            false => open.count(is_plain) < self.most || open.evict_idle(now, FIRST_WORDS, is_plain),
         };
         let for_health = !has_room;
         let is_reserved = |one: &Connection| one.for_health;
-        if for_health && open.count(is_reserved) >= RESERVE && !open.give_way(now, FIRST_WORDS_OF_HEALTH, is_reserved) {
+        if for_health && open.count(is_reserved) >= RESERVE && !open.evict_idle(now, FIRST_WORDS_OF_HEALTH, is_reserved)
+        {
             return None;
         }
         let id = open.next;
         open.next += 1;
         let close = Arc::new(Notify::new());
         open.all.insert(id, Connection { address, idle_since: Some(now), for_health, close: close.clone() });
-        Some(Place { id, for_health, close, connections: self.clone() })
+        Some(ConnectionSlot { id, for_health, close, connections: self.clone() })
     }
 
     fn set_idle(&self, id: u64, idle_since: Option<Instant>) {
@@ -95,43 +98,43 @@ impl Connections {
     }
 }
 
-/// A connection's place, free again when this is dropped.
+/// The slot of a connection; free again when this is dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct ConnectionSlot {
     id: u64,
-    /// Only health checks are answered there.
+    /// True if only health checks are answered on it.
     pub for_health: bool,
     close: Arc<Notify>,
     connections: Arc<Connections>,
 }
 
-impl Place {
-    /// Waits until the connection has to give way.
-    pub async fn given_way(&self) {
+impl ConnectionSlot {
+    /// Waits until the connection is closed to make room.
+    pub async fn wait_for_eviction(&self) {
         self.close.notified().await;
     }
 
-    /// Marks a request as being answered, until the result is dropped.
-    pub fn answering(&self) -> Answering {
+    /// Marks the connection as busy until the result is dropped.
+    pub fn begin_request(&self) -> RequestGuard {
         self.connections.set_idle(self.id, None);
-        Answering { id: self.id, connections: self.connections.clone() }
+        RequestGuard { id: self.id, connections: self.connections.clone() }
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.connections.lock().all.remove(&self.id);
     }
 }
 
-/// An answer under way.
+/// A request that is being answered.
 #[derive(Debug)]
-pub struct Answering {
+pub struct RequestGuard {
     id: u64,
     connections: Arc<Connections>,
 }
 
-impl Drop for Answering {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.connections.set_idle(self.id, Some(Instant::now()));
     }
@@ -150,20 +153,20 @@ mod tests {
         let connections = Connections::new(3, 3);
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
-        let first = connections.take(address(1), at(0)).unwrap();
-        let second = connections.take(address(2), at(1)).unwrap();
-        let third = connections.take(address(3), at(2)).unwrap();
-        let answering = first.answering();
+        let first = connections.acquire(address(1), at(0)).unwrap();
+        let second = connections.acquire(address(2), at(1)).unwrap();
+        let third = connections.acquire(address(3), at(2)).unwrap();
+        let guard = first.begin_request();
         // The second connection has been idle for the longest time; the first is being answered.
-        let fourth = connections.take(address(4), at(9)).unwrap();
+        let fourth = connections.acquire(address(4), at(9)).unwrap();
         assert!(!fourth.for_health);
         assert!(!connections.lock().all.contains_key(&second.id) && connections.lock().all.contains_key(&third.id));
-        drop(answering);
+        drop(guard);
         assert!(connections.lock().all[&first.id].idle_since.is_some());
         drop((first, third, fourth));
         assert!(connections.lock().all.is_empty());
-        // A connection that gave way and ends only now frees nobody else's place.
-        let fifth = connections.take(address(5), at(10)).unwrap();
+        // A connection that was closed for another frees no other slot when it ends.
+        let fifth = connections.acquire(address(5), at(10)).unwrap();
         drop(second);
         assert_eq!(connections.lock().all.len(), 1);
         drop(fifth);
@@ -173,25 +176,25 @@ mod tests {
     fn where_all_are_busy_there_is_room_for_health_alone() {
         let connections = Connections::new(2, 2);
         let now = Instant::now();
-        let held: Vec<_> = (0..2).map(|last| connections.take(address(last), now).unwrap()).collect();
-        let busy: Vec<_> = held.iter().map(Place::answering).collect();
-        let reserve: Vec<_> = (0..RESERVE).map(|_| connections.take(address(9), now).unwrap()).collect();
-        assert!(reserve.iter().all(|place| place.for_health));
-        assert!(connections.take(address(9), now).is_none(), "all have only just come");
+        let held: Vec<_> = (0..2).map(|last| connections.acquire(address(last), now).unwrap()).collect();
+        let busy: Vec<_> = held.iter().map(ConnectionSlot::begin_request).collect();
+        let reserve: Vec<_> = (0..RESERVE).map(|_| connections.acquire(address(9), now).unwrap()).collect();
+        assert!(reserve.iter().all(|slot| slot.for_health));
+        assert!(connections.acquire(address(9), now).is_none(), "all have only just come");
         // A silent connection there gives way soon.
-        let next = connections.take(address(9), now + FIRST_WORDS_OF_HEALTH).unwrap();
+        let next = connections.acquire(address(9), now + FIRST_WORDS_OF_HEALTH).unwrap();
         assert!(next.for_health);
         drop(busy);
-        assert!(!connections.take(address(9), now + Duration::from_secs(60)).unwrap().for_health);
+        assert!(!connections.acquire(address(9), now + Duration::from_secs(60)).unwrap().for_health);
     }
 
     #[test]
     fn one_address_can_not_have_them_all() {
         let connections = Connections::new(8, 2);
         let now = Instant::now();
-        let own: Vec<_> = (0..2).map(|_| connections.take(address(1), now).unwrap()).collect();
-        let _busy: Vec<_> = own.iter().map(Place::answering).collect();
-        assert!(connections.take(address(1), now).unwrap().for_health);
-        assert!(!connections.take(address(2), now).unwrap().for_health);
+        let own: Vec<_> = (0..2).map(|_| connections.acquire(address(1), now).unwrap()).collect();
+        let _busy: Vec<_> = own.iter().map(ConnectionSlot::begin_request).collect();
+        assert!(connections.acquire(address(1), now).unwrap().for_health);
+        assert!(!connections.acquire(address(2), now).unwrap().for_health);
     }
 }

@@ -1,5 +1,5 @@
-//! The subject of a client's certificate, as a line: the client's name, which the authority vouches for. The
-//! certificate was verified before, and is read only as far as the subject.
+//! The subject of a client's certificate, as a line: the client's name, which the authority vouches
+//! for. The certificate was verified before, and is read only as far as the subject.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ impl fmt::Display for Subject {
 impl Subject {
     /// The subject of a certificate in DER; `unnamed` if it has none that can be read.
     pub fn of(certificate: &[u8]) -> Self {
-        let names = names(certificate).unwrap_or_default();
+        let names = read_names(certificate).unwrap_or_default();
         let words: Vec<String> = names.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let line: String =
             words.join(",").chars().take(LONGEST).map(|c| if c.is_control() { '?' } else { c }).collect();
@@ -38,13 +38,13 @@ impl Subject {
 }
 
 /// A value of DER with this tag, and what follows it.
-fn value(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
-    let (found, value, rest) = any(bytes)?;
+fn read_value(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+    let (found, value, rest) = read_any(bytes)?;
     (found == tag).then_some((value, rest))
 }
 
 /// The next value, of any tag: its tag, the value, and what follows it.
-fn any(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+fn read_any(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, rest) = rest.split_first()?;
     let (length, rest) = match first {
@@ -60,23 +60,23 @@ fn any(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, value, rest))
 }
 
-fn names(certificate: &[u8]) -> Option<Vec<(&'static str, String)>> {
-    let (certificate, _) = value(certificate, SEQUENCE)?;
-    let (mut fields, _) = value(certificate, SEQUENCE)?;
-    if let Some((_, rest)) = value(fields, VERSION) {
+fn read_names(certificate: &[u8]) -> Option<Vec<(&'static str, String)>> {
+    let (certificate, _) = read_value(certificate, SEQUENCE)?;
+    let (mut fields, _) = read_value(certificate, SEQUENCE)?;
+    if let Some((_, rest)) = read_value(fields, VERSION) {
         fields = rest;
     }
-    let (_, fields) = value(fields, INTEGER)?;
+    let (_, fields) = read_value(fields, INTEGER)?;
     // The signature's algorithm, the issuer, and how long it is valid.
-    let (_, fields) = value(fields, SEQUENCE)?;
-    let (_, fields) = value(fields, SEQUENCE)?;
-    let (_, fields) = value(fields, SEQUENCE)?;
-    let (mut subject, _) = value(fields, SEQUENCE)?;
+    let (_, fields) = read_value(fields, SEQUENCE)?;
+    let (_, fields) = read_value(fields, SEQUENCE)?;
+    let (_, fields) = read_value(fields, SEQUENCE)?;
+    let (mut subject, _) = read_value(fields, SEQUENCE)?;
     let mut names = Vec::new();
-    while let Some((mut set, rest)) = value(subject, SET) {
-        while let Some((pair, further)) = value(set, SEQUENCE) {
-            let (identifier, text) = value(pair, IDENTIFIER)?;
-            let (_, text, _) = any(text)?;
+    while let Some((mut set, rest)) = read_value(subject, SET) {
+        while let Some((pair, further)) = read_value(set, SEQUENCE) {
+            let (identifier, text) = read_value(pair, IDENTIFIER)?;
+            let (_, text, _) = read_any(text)?;
             let known = NAMES.iter().find(|(last, _)| *identifier == [0x55, 0x04, *last]);
             names.extend(known.map(|(_, name)| (*name, String::from_utf8_lossy(text).into_owned())));
             set = further;

@@ -1,4 +1,4 @@
-//! What the dashboard's forms do. Each leads back to a page that says what became of it.
+//! The actions of the dashboard's forms. Each leads back to a page that shows the outcome.
 
 use axum::{
     Form,
@@ -11,58 +11,61 @@ use serde::Deserialize;
 use tempfile::NamedTempFile;
 use tokio::task::spawn_blocking;
 
-use super::{facts, is_ours, problem_page, strange, with_notice};
+use super::{is_own_form, problem_page, stale_form, views, with_notice};
 use crate::{
-    App, api,
-    api::Named,
-    audit::CameTo,
-    problem::{Outcome, Problem},
+    api,
+    api::PathName,
+    app::App,
+    audit::ActionOutcome,
+    problem::{ApiResult, Problem},
 };
 
 /// Bytes of a form without files.
 const FORM: usize = 16 << 10;
 
-/// The token that every form carries, and what the sign-in form has.
+/// The fields of all forms without files: the form's token, and those of the sign-in form.
 #[derive(Debug, Deserialize)]
-pub struct Carried {
+pub struct ActionForm {
     form: Option<String>,
     token: Option<String>,
     next: Option<String>,
 }
 
-/// Leads to a page.
-fn see(location: &str) -> Response {
+/// Redirects to a page.
+fn redirect_to(location: &str) -> Response {
     let location = HeaderValue::from_str(location).unwrap_or(HeaderValue::from_static("/"));
     (StatusCode::SEE_OTHER, [(header::LOCATION, location)]).into_response()
 }
 
-fn told<T>(app: &App, path: &str, outcome: Outcome<T>, good: impl FnOnce(T) -> String) -> Response {
+fn respond<T>(app: &App, path: &str, outcome: ApiResult<T>, good: impl FnOnce(T) -> String) -> Response {
     match outcome {
-        Ok(value) => came_to(see(&with_notice(app, path, true, &good(value))), StatusCode::OK.as_u16(), None),
-        Err(problem) => refused(app, path, &problem),
+        Ok(value) => {
+            attach_outcome(redirect_to(&with_notice(app, path, true, &good(value))), StatusCode::OK.as_u16(), None)
+        }
+        Err(problem) => redirect_with_problem(app, path, &problem),
     }
 }
 
-/// Leads to a page that says why not.
-fn refused(app: &App, path: &str, problem: &Problem) -> Response {
-    came_to(see(&with_notice(app, path, false, &problem.detail)), problem.status, None)
+/// Redirects to a page that says why an action was refused.
+fn redirect_with_problem(app: &App, path: &str, problem: &Problem) -> Response {
+    attach_outcome(redirect_to(&with_notice(app, path, false, &problem.detail)), problem.status, None)
 }
 
-/// Says for the audit what an action came to.
-fn came_to(mut response: Response, status: u16, made: Option<String>) -> Response {
-    response.extensions_mut().insert(CameTo { status, made });
+/// Attaches the outcome of an action, for the audit.
+fn attach_outcome(mut response: Response, status: u16, made: Option<String>) -> Response {
+    response.extensions_mut().insert(ActionOutcome { status, made });
     response
 }
 
-async fn carried(request: Request) -> Option<Carried> {
+async fn read_action_form(request: Request) -> Option<ActionForm> {
     let (parts, body) = request.into_parts();
     let bytes = to_bytes(body, FORM).await.ok()?;
     let request = Request::from_parts(parts, bytes.into());
-    Form::<Carried>::from_request(request, &()).await.ok().map(|Form(carried)| carried)
+    Form::<ActionForm>::from_request(request, &()).await.ok().map(|Form(form)| form)
 }
 
-/// A path of ours, whatever was sent.
-fn local(next: Option<&str>) -> &str {
+/// The path to go on to; `/` if the one sent is not of this server.
+fn local_path(next: Option<&str>) -> &str {
     let sound = |next: &&str| {
         next.starts_with('/')
             && !next.starts_with("//")
@@ -73,17 +76,20 @@ fn local(next: Option<&str>) -> &str {
 
 /// Signs in with the token.
 pub async fn sign_in(State(app): State<App>, request: Request) -> Response {
-    let Some(Carried { form, token, next }) = carried(request).await else { return strange() };
-    if !is_ours(&app, form.as_deref()) {
-        return strange();
+    let Some(ActionForm { form, token, next }) = read_action_form(request).await else { return stale_form() };
+    if !is_own_form(&app, form.as_deref()) {
+        return stale_form();
     }
-    let Some((_, cookie)) = token.and_then(|token| app.door.callers.sign_in(token.trim().as_bytes())) else {
-        app.house.metrics.turned_away("token");
-        let page =
-            tilewright_dashboard::login(&facts::login(&app, next.as_deref(), Some("that is no token of this server")));
+    let Some((_, cookie)) = token.and_then(|token| app.auth.callers.sign_in(token.trim().as_bytes())) else {
+        app.server.metrics.count_rejected("token");
+        let page = tilewright_dashboard::login(&views::login_page(
+            &app,
+            next.as_deref(),
+            Some("that is no token of this server"),
+        ));
         return (StatusCode::UNAUTHORIZED, Html(page)).into_response();
     };
-    let mut response = came_to(see(local(next.as_deref())), StatusCode::OK.as_u16(), None);
+    let mut response = attach_outcome(redirect_to(local_path(next.as_deref())), StatusCode::OK.as_u16(), None);
     if let Ok(cookie) = HeaderValue::from_str(&cookie) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }
@@ -92,11 +98,11 @@ pub async fn sign_in(State(app): State<App>, request: Request) -> Response {
 
 /// Signs out.
 pub async fn sign_out(State(app): State<App>, headers: HeaderMap, request: Request) -> Response {
-    if !carried(request).await.is_some_and(|carried| is_ours(&app, carried.form.as_deref())) {
-        return strange();
+    if !read_action_form(request).await.is_some_and(|sent| is_own_form(&app, sent.form.as_deref())) {
+        return stale_form();
     }
-    let mut response = came_to(see("/login"), StatusCode::OK.as_u16(), None);
-    if let Ok(cookie) = HeaderValue::from_str(&app.door.callers.sign_out(&headers)) {
+    let mut response = attach_outcome(redirect_to("/login"), StatusCode::OK.as_u16(), None);
+    if let Ok(cookie) = HeaderValue::from_str(&app.auth.callers.sign_out(&headers)) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }
     response
@@ -104,23 +110,23 @@ pub async fn sign_out(State(app): State<App>, headers: HeaderMap, request: Reque
 
 /// Submits a decode.
 pub async fn submit(State(app): State<App>, request: Request) -> Response {
-    match api::submitted(&app, request, None, true).await {
+    match api::submit_job(&app, request, None, true).await {
         Ok(job) => {
             let path = format!("/jobs/{}", job.id);
-            came_to(see(&path), StatusCode::ACCEPTED.as_u16(), Some(path))
+            attach_outcome(redirect_to(&path), StatusCode::ACCEPTED.as_u16(), Some(path))
         }
-        Err(problem) => refused(&app, "/", &problem),
+        Err(problem) => redirect_with_problem(&app, "/", &problem),
     }
 }
 
 /// Cancels a job.
-pub async fn cancel(State(app): State<App>, Named(id): Named, request: Request) -> Response {
-    if !carried(request).await.is_some_and(|carried| is_ours(&app, carried.form.as_deref())) {
-        return strange();
+pub async fn cancel(State(app): State<App>, PathName(id): PathName, request: Request) -> Response {
+    if !read_action_form(request).await.is_some_and(|sent| is_own_form(&app, sent.form.as_deref())) {
+        return stale_form();
     }
-    let (of, house) = (id.clone(), app.house.clone());
+    let (of, server) = (id.clone(), app.server.clone());
     let outcome = async {
-        match spawn_blocking(move || house.cancel(&of)).await?? {
+        match spawn_blocking(move || server.jobs.cancel(&of)).await?? {
             None => Err(Problem::not_found("no job of that id")),
             Some((_, true)) => Ok("the job ends"),
             Some((job, false)) => {
@@ -129,94 +135,96 @@ pub async fn cancel(State(app): State<App>, Named(id): Named, request: Request) 
         }
     };
     let outcome = outcome.await;
-    let path = if outcome.is_ok() { format!("/jobs/{}", plain(&id)) } else { "/".to_owned() };
-    told(&app, &path, outcome, str::to_owned)
+    let path = if outcome.is_ok() { format!("/jobs/{}", strip_name(&id)) } else { "/".to_owned() };
+    respond(&app, &path, outcome, str::to_owned)
 }
 
-/// What of a name can stand in an address; ours are made of nothing else.
-fn plain(name: &str) -> String {
+/// The letters of a name that can stand in an address. Names of policies and routes have no others.
+fn strip_name(name: &str) -> String {
     name.chars().filter(|c| c.is_ascii_alphanumeric() || "-_".contains(*c)).collect()
 }
 
-/// Swaps: a module that is uploaded, or a digest or source that is named.
-pub async fn swap(State(app): State<App>, Named(name): Named, request: Request) -> Response {
+/// Swaps a policy: to an uploaded module, or to a digest or source that is named.
+pub async fn swap(State(app): State<App>, PathName(name): PathName, request: Request) -> Response {
     let Swap { token, module, signature, source, settings } = match swap_form(&app, request).await {
         Ok(form) => form,
         Err(problem) => return problem_page(&problem),
     };
-    if !is_ours(&app, token.as_deref()) {
-        return strange();
+    if !is_own_form(&app, token.as_deref()) {
+        return stale_form();
     }
     let outcome = async {
-        let in_force = app.house.rollout.policy(&name)?.in_force;
+        let in_force = app.server.rollout.policy(&name)?.in_force;
         let (digest, source) = match (module, source) {
-            (Some(_), Some(_)) => return Err(Problem::wrong("give a file or a source, not both")),
+            (Some(_), Some(_)) => return Err(Problem::invalid("give a file or a source, not both")),
             (Some(module), None) => {
-                (Some(api::uploaded(&app, module, signature, Some(name.clone())).await?.digest), None)
+                (Some(api::store_module(&app, module, signature, Some(name.clone())).await?.digest), None)
             }
             (None, Some(source)) if source.starts_with("sha256:") => (Some(source), None),
             (None, Some(source)) => (None, Some(source)),
             // The same module with other settings.
             (None, None) if !settings.trim().is_empty() => (Some(in_force.identity.digest.clone()), None),
             (None, None) => {
-                return Err(Problem::wrong(
+                return Err(Problem::invalid(
                     "choose a file, name a policy that ships, a digest or oci://REGISTRY/NAME:TAG, or give settings",
                 ));
             }
         };
-        api::carried_out(&app, &name, api::ReplacementBody::of(digest, source, &settings)?).await
+        api::swap_policy(&app, &name, api::ReplacementBody::from_form(digest, source, &settings)?).await
     };
     let outcome = outcome.await.map(drop);
-    told(&app, "/", outcome, |()| format!("{} was swapped", plain(&name)))
+    respond(&app, "/", outcome, |()| format!("{} was swapped", strip_name(&name)))
 }
 
-/// What a swap's form has.
+/// The fields of the form for a swap.
 #[derive(Default)]
 struct Swap {
     token: Option<String>,
     module: Option<NamedTempFile>,
-    /// The text of its `.minisig`.
+    /// The text of the module's `.minisig`.
     signature: Option<String>,
     source: Option<String>,
     /// Lines `name=value`.
     settings: String,
 }
 
-async fn swap_form(app: &App, request: Request) -> Outcome<Swap> {
+async fn swap_form(app: &App, request: Request) -> ApiResult<Swap> {
     let most = api::largest_module(app);
-    let mut form = api::Bounded::new(request, most).await?;
+    let mut form = api::BoundedForm::new(request, most).await?;
     let mut swap = Swap::default();
     while let Some(mut part) = form.next().await? {
         match part.name() {
-            "form" => swap.token = Some(part.text(256).await?),
-            "source" => swap.source = Some(part.text(2048).await?.trim().to_owned()).filter(|text| !text.is_empty()),
-            "signature" => swap.signature = Some(part.text(4096).await?).filter(|text| !text.trim().is_empty()),
-            "settings" => swap.settings = part.text(FORM as u64).await?,
+            "form" => swap.token = Some(part.read_text(256).await?),
+            "source" => {
+                swap.source = Some(part.read_text(2048).await?.trim().to_owned()).filter(|text| !text.is_empty())
+            }
+            "signature" => swap.signature = Some(part.read_text(4096).await?).filter(|text| !text.trim().is_empty()),
+            "settings" => swap.settings = part.read_text(FORM as u64).await?,
             "module" => {
                 let mut spool = api::Spool::new(app).await?;
                 while let Some(chunk) = part.chunk().await? {
                     spool.write(&chunk).await?;
                 }
-                // An empty field comes as an empty file.
+                // An empty field is sent as an empty file.
                 swap.module = (spool.bytes > 0).then_some(spool.finish().await?);
             }
-            _ => return Err(Problem::wrong("the form: expected a module with its signature, a source, settings")),
+            _ => return Err(Problem::invalid("the form: expected a module with its signature, a source, settings")),
         }
     }
     Ok(swap)
 }
 
-/// The changes to a policy that need nothing but its name.
+/// A change to a policy that needs nothing but its name.
 enum Change {
     RollBack,
     Pause,
     Resume,
 }
 
-/// Rolls back, pauses, resumes.
+/// Rolls a policy back, pauses or resumes it.
 pub async fn policy(State(app): State<App>, Path((name, what)): Path<(String, String)>, request: Request) -> Response {
-    if !carried(request).await.is_some_and(|carried| is_ours(&app, carried.form.as_deref())) {
-        return strange();
+    if !read_action_form(request).await.is_some_and(|sent| is_own_form(&app, sent.form.as_deref())) {
+        return stale_form();
     }
     let (change, said) = match what.as_str() {
         "rollback" => (Change::RollBack, "was rolled back"),
@@ -228,34 +236,34 @@ pub async fn policy(State(app): State<App>, Path((name, what)): Path<(String, St
             ));
         }
     };
-    let said = format!("{} {said}", plain(&name));
-    let outcome = api::changed(&app, &name, move |house, name| match change {
-        Change::RollBack => house.rollout.roll_back(name).map(drop),
-        Change::Pause => house.rollout.pause(name, true),
-        Change::Resume => house.rollout.pause(name, false),
+    let said = format!("{} {said}", strip_name(&name));
+    let outcome = api::change_policy(&app, &name, move |server, name| match change {
+        Change::RollBack => server.rollout.roll_back(name).map(drop),
+        Change::Pause => server.rollout.pause(name, true),
+        Change::Resume => server.rollout.pause(name, false),
     });
-    told(&app, "/", outcome.await.map(drop), |()| said)
+    respond(&app, "/", outcome.await.map(drop), |()| said)
 }
 
 /// Promotes or stops a canary.
 pub async fn route(State(app): State<App>, Path((name, what)): Path<(String, String)>, request: Request) -> Response {
-    if !carried(request).await.is_some_and(|carried| is_ours(&app, carried.form.as_deref())) {
-        return strange();
+    if !read_action_form(request).await.is_some_and(|sent| is_own_form(&app, sent.form.as_deref())) {
+        return stale_form();
     }
     let (promotes, said) = match what.as_str() {
         "promote" => (true, "promoted"),
         "stop" => (false, "stopped"),
         _ => return problem_page(&Problem::not_found("a canary is promoted or stopped, nothing else")),
     };
-    let said = format!("the canary of {} was {said}", plain(&name));
-    let house = app.house.clone();
+    let said = format!("the canary of {} was {said}", strip_name(&name));
+    let server = app.server.clone();
     let outcome = async {
         spawn_blocking(move || match promotes {
-            true => house.rollout.promote(&name).map(drop),
-            false => house.rollout.stop(&name),
+            true => server.rollout.promote(&name).map(drop),
+            false => server.rollout.stop(&name),
         })
         .await??;
         Ok(())
     };
-    told(&app, "/", outcome.await, |()| said)
+    respond(&app, "/", outcome.await, |()| said)
 }

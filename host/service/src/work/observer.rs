@@ -1,4 +1,4 @@
-//! Hears how a job goes on, tells followers, and ends it where somebody asked or its time is up.
+//! The observers of a job at work: one reports to followers and metrics, one only stops.
 
 use std::{
     ops::ControlFlow,
@@ -12,13 +12,13 @@ use tilewright_engine::{Cancelled, Next, Observer};
 use tilewright_plan::{Candidate, Decision, FailedAttempt, LogLine, Request};
 use tilewright_rollout::Assignment;
 
-use super::End;
-use crate::{clock, device::Device, house::House, jobs::live::Seen};
+use super::JobEnd;
+use crate::{clock, device::DeviceState, jobs::live::JobHandle, state::ServerState};
 
-/// Whether a job is to end, and why.
+/// The signal that stops a job at work: a caller has cancelled it, or its deadline has passed.
 #[derive(Clone, Debug)]
-pub struct Why {
-    seen: Arc<Seen>,
+pub struct StopSignal {
+    handle: Arc<JobHandle>,
     deadline_ms: u64,
     found: Arc<AtomicU8>,
 }
@@ -26,16 +26,16 @@ pub struct Why {
 const CANCELLED: u8 = 1;
 const EXPIRED: u8 = 2;
 
-impl Why {
-    /// Nothing yet.
-    pub fn new(seen: Arc<Seen>, deadline_ms: u64) -> Self {
-        Self { seen, deadline_ms, found: Arc::default() }
+impl StopSignal {
+    /// A signal that has not been given.
+    pub fn new(handle: Arc<JobHandle>, deadline_ms: u64) -> Self {
+        Self { handle, deadline_ms, found: Arc::default() }
     }
 
-    /// Looks; true where the job may go on.
+    /// Checks for a reason to stop; true if the job may go on.
     pub fn goes_on(&self) -> bool {
         let found = match () {
-            () if self.seen.is_cancelled() => CANCELLED,
+            () if self.handle.is_cancelled() => CANCELLED,
             () if clock::now_ms() >= self.deadline_ms => EXPIRED,
             () => return true,
         };
@@ -44,53 +44,53 @@ impl Why {
         false
     }
 
-    /// How a job ends that was interrupted.
-    pub fn end(&self) -> End {
+    /// The end of a job that was stopped.
+    pub fn end(&self) -> JobEnd {
         match self.found.load(Ordering::Acquire) {
-            EXPIRED => End::Expired,
-            _ => End::Cancelled,
+            EXPIRED => JobEnd::Expired,
+            _ => JobEnd::Cancelled,
         }
     }
 }
 
 /// The observer of one job.
-pub struct Observing<'a> {
-    house: &'a House,
-    device: &'a Device,
+pub struct JobObserver<'a> {
+    server: &'a ServerState,
+    device: &'a DeviceState,
     assignment: &'a Assignment,
-    seen: Arc<Seen>,
-    why: Why,
+    handle: Arc<JobHandle>,
+    stop: StopSignal,
     successor: Box<dyn Fn() -> bool>,
     /// The number of the revision that decides now.
     current: Arc<AtomicU64>,
-    /// The next decision goes on with the attempt under way.
+    /// True if the next decision continues the attempt under way.
     goes_on: bool,
-    /// What is asked for, once that is known.
+    /// The request, when it is known.
     pub request: Option<Request>,
-    /// What the last decision considered.
+    /// The plans that the last decision considered.
     pub candidates: Vec<Candidate>,
-    /// What the policy said.
+    /// The lines that the policy logged.
     pub log: Vec<LogLine>,
 }
 
-impl<'a> Observing<'a> {
-    /// Hears nothing yet.
+impl<'a> JobObserver<'a> {
+    /// An observer that has seen nothing.
     pub fn new(
-        house: &'a House,
-        device: &'a Device,
+        server: &'a ServerState,
+        device: &'a DeviceState,
         assignment: &'a Assignment,
-        seen: Arc<Seen>,
-        why: Why,
+        handle: Arc<JobHandle>,
+        stop: StopSignal,
         successor: impl Fn() -> bool + 'static,
         current: Arc<AtomicU64>,
     ) -> Self {
         let (candidates, log) = (Vec::new(), Vec::new());
         Self {
-            house,
+            server,
             device,
             assignment,
-            seen,
-            why,
+            handle,
+            stop,
             successor: Box::new(successor),
             current,
             goes_on: false,
@@ -100,55 +100,55 @@ impl<'a> Observing<'a> {
         }
     }
 
-    /// Whether and why the job is to end.
-    pub fn why(&self) -> &Why {
-        &self.why
+    /// The signal that stops the job.
+    pub fn stop(&self) -> &StopSignal {
+        &self.stop
     }
 }
 
-impl Observer for Observing<'_> {
+impl Observer for JobObserver<'_> {
     fn decided(&mut self, decision: &Decision) {
         let Assignment { route, revision, canary, .. } = self.assignment;
         let (policy, number) = (revision.policy.as_str(), self.current.load(Ordering::Acquire));
         let reason = decision.fallback.as_ref().map(|fallback| fallback.reason);
         let elapsed = decision.elapsed;
-        self.house.metrics.decided(route, policy, number, *canary, elapsed, reason);
-        self.house.stories.decided(policy, number, elapsed.as_secs_f64());
+        self.server.metrics.record_decision(route, policy, number, *canary, elapsed, reason);
+        self.server.traces.record_decision_time(policy, number, elapsed.as_secs_f64());
         self.candidates.clone_from(&decision.candidates);
         self.log.extend(decision.log.iter().cloned());
         let goes_on = std::mem::take(&mut self.goes_on);
         if let Some(request) = &self.request {
-            self.seen.planned(request, decision, policy, number, goes_on);
+            self.handle.begin_plan(request, decision, policy, number, goes_on);
         }
         let fallback = reason.map(|reason| reason.to_string());
         let decision_us = elapsed.as_nanos() as f64 / 1e3;
         tracing::info!(space = %decision.plan.space, precision = %decision.plan.precision, decision_us, fuel = decision.fuel, fallback, "decided");
-        self.house.live.touch();
+        self.server.jobs.live.notify_change();
     }
 
     fn failed(&mut self, attempt: &FailedAttempt) {
         tracing::warn!(failure = %attempt.failure, space = %attempt.plan.space, "an attempt failed");
-        self.seen.failed(&attempt.plan, attempt.failure);
-        self.house.live.touch();
+        self.handle.report_failure(&attempt.plan, attempt.failure);
+        self.server.jobs.live.notify_change();
     }
 
     fn progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
-        if self.seen.progress(share) {
-            self.device.look();
-            self.house.live.touch();
+        if self.handle.update_progress(share) {
+            self.device.refresh_memory();
+            self.server.jobs.live.notify_change();
         }
-        Cancelled::unless(self.why.goes_on())
+        Cancelled::unless(self.stop.goes_on())
     }
 
     fn between_chunks(&mut self) -> Next {
-        // Frames that were delivered stay: whoever decides from here on begins no other attempt.
+        // Frames that were delivered stay, so the next decision begins no other attempt.
         self.goes_on = (self.successor)();
         if self.goes_on { Next::AskAgain } else { Next::GoOn }
     }
 }
 
-/// Only ends where the job is to: for decodes that are compared.
-pub struct CancelOnly<'a>(pub &'a Why);
+/// An observer that only stops the work when the job is to end, for decodes that are compared.
+pub struct CancelOnly<'a>(pub &'a StopSignal);
 
 impl Observer for CancelOnly<'_> {
     fn progress(&mut self, _: f64) -> ControlFlow<Cancelled> {

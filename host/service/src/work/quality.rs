@@ -1,4 +1,5 @@
-//! Whether a canary's picture is the incumbent's: the same job decoded as the incumbent would have it, and the PSNR between the two.
+//! The quality of a canary's output: the same job is decoded under the incumbent's plan, and the
+//! PSNR between the two is taken.
 
 use std::sync::Arc;
 
@@ -9,38 +10,39 @@ use tilewright_plan::Record;
 use tilewright_rollout::{Assignment, Revision, UntrackedPlanner};
 
 use super::{
+    execute::{JobInput, objective, read_input},
     memory_limit,
-    observer::{CancelOnly, Why},
-    picture_and_clip::{Input, input, objective},
+    observer::{CancelOnly, StopSignal},
 };
-use crate::{device::Worker, error::one_line, house::House, jobs::Kept};
+use crate::{device::Worker, error::one_line, jobs::StoredJob, state::ServerState};
 
-/// Bytes of a clip's frames that are held to compare; larger ones are not compared.
+/// The most bytes of frames that are held to compare; larger clips are not compared.
 const MOST_HELD: u64 = 2 << 30;
 
-/// Whether a job's output is small enough to be held.
-pub fn is_held(kept: &Kept) -> bool {
-    let job = &kept.job;
+/// True if a job's output is small enough to be held.
+pub fn fits_buffer(stored: &StoredJob) -> bool {
+    let job = &stored.job;
     let sides = [job.batch, job.frames, job.height, job.width].map(u64::from);
-    // Two of them, three or four channels, four bytes each.
+    // Two outputs, three or four channels, four bytes each.
     sides.iter().product::<u64>().saturating_mul(2 * 4 * 4) <= MOST_HELD
 }
 
-/// Decodes a job as the incumbent would have it and compares: the incumbent's record, and the PSNR in dB, infinite where nothing differs.
+/// Decodes a job under the incumbent's plan and compares. Returns the incumbent's record and the
+/// PSNR in dB, infinite if nothing differs.
 ///
 /// # Errors
 /// One line.
-pub fn compared(
-    house: &House,
+pub fn compare_with_incumbent(
+    server: &ServerState,
     worker: &Worker,
-    kept: &Kept,
+    stored: &StoredJob,
     assignment: &Assignment,
     incumbent: &Arc<Revision>,
     canarys: &Tensor,
-    why: &Why,
+    stop: &StopSignal,
 ) -> Result<(Record, f64), String> {
-    let input = input(house, kept)?;
-    let (record, incumbents) = decoded(worker, kept, assignment, &input, incumbent, why)?;
+    let input = read_input(server, stored)?;
+    let (record, incumbents) = decode_as(worker, stored, assignment, &input, incumbent, stop)?;
     let mean = || -> Result<f64, tch::TchError> {
         let difference = canarys.f_clamp(-1.0, 1.0)?.f_sub(&incumbents.f_clamp(-1.0, 1.0)?)?;
         difference.f_square()?.f_mean(Kind::Double)?.f_double_value(&[])
@@ -50,15 +52,15 @@ pub fn compared(
     Ok((record, 10.0 * (4.0 / mean).log10()))
 }
 
-fn decoded(
+fn decode_as(
     worker: &Worker,
-    kept: &Kept,
+    stored: &StoredJob,
     assignment: &Assignment,
-    Input { model, latent }: &Input,
+    JobInput { model, latent }: &JobInput,
     revision: &Arc<Revision>,
-    why: &Why,
+    stop: &StopSignal,
 ) -> Result<(Record, Tensor), String> {
-    let (limit, objective) = (memory_limit(worker, kept, assignment), objective(kept, assignment));
+    let (limit, objective) = (memory_limit(worker, stored, assignment), objective(stored, assignment));
     let mut planner = UntrackedPlanner::new(revision);
     match &model.model {
         Model::Picture(vae) => {
@@ -66,33 +68,33 @@ fn decoded(
             let job = DecodeJob::new(&worker.device.machine, vae, &pictures, limit, objective)
                 .map_err(|error| one_line(&error))?;
             let finished =
-                job.run(&mut planner, &mut CancelOnly(why)).map_err(|unfinished| one_line(&unfinished.error))?;
+                job.run(&mut planner, &mut CancelOnly(stop)).map_err(|unfinished| one_line(&unfinished.error))?;
             Ok((finished.record, finished.output))
         }
         Model::Clip(vae) => {
             let job = ClipJob::new(&worker.device.machine, vae, &latent.values, limit, objective)
                 .map_err(|error| one_line(&error))?;
-            let mut held = Held::default();
-            let none_done = vec![0; kept.job.batch as usize];
-            let finished = job.run(&mut planner, &mut CancelOnly(why), &mut held, &none_done);
+            let mut buffer = FrameBuffer::default();
+            let none_done = vec![0; stored.job.batch as usize];
+            let finished = job.run(&mut planner, &mut CancelOnly(stop), &mut buffer, &none_done);
             let finished = finished.map_err(|unfinished| one_line(&unfinished.error))?;
-            Ok((finished.record, held.all()?))
+            Ok((finished.record, buffer.all()?))
         }
     }
 }
 
-/// Every frame of a clip.
+/// The frames of a clip.
 #[derive(Debug, Default)]
-pub struct Held(Vec<Tensor>);
+pub struct FrameBuffer(Vec<Tensor>);
 
-impl Held {
-    /// Frames [T, C, H, W] of all samples, one after the other.
+impl FrameBuffer {
+    /// The frames [T, C, H, W] of all samples, one after the other.
     pub fn all(self) -> Result<Tensor, String> {
         Tensor::f_cat(&self.0, 0).map_err(|error| error.to_string())
     }
 }
 
-impl Sink for Held {
+impl Sink for FrameBuffer {
     fn frames(&mut self, _: u32, _: u32, frames: &Tensor) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         self.0.push(frames.f_clamp(-1.0, 1.0)?);
         Ok(())

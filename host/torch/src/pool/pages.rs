@@ -1,9 +1,11 @@
-//! Where the pool's pages come from: address space reserved once, backed by memory and returned to the system in granules.
+//! The pool's pages: address space reserved once, backed by memory and returned to the system in
+//! granules.
 
 use std::{io, ops::Range, ptr};
 
-/// What is taken from the system and returned to it, in bytes: the huge page of x86-64, and of arm64 with 4 KiB pages. With
-/// smaller steps the kernel would hold more than is counted here, since it backs all of a huge page at the first touch.
+/// The unit that is taken from the system and returned to it, in bytes: the huge page of x86-64,
+/// and of arm64 with 4 KiB pages. With smaller steps the kernel would hold more than is counted
+/// here, since it backs all of a huge page at the first touch.
 pub const GRANULE: usize = 2 << 20;
 
 /// A reservation below this would be of no use.
@@ -15,9 +17,9 @@ pub struct Pages {
     mapping: (*mut libc::c_void, usize),
     base: *mut u8,
     reserved: usize,
-    /// Up to here it may be written to.
+    /// The end of the writable part.
     committed: usize,
-    /// By granule: it has memory.
+    /// True for each granule that has memory.
     held: Vec<bool>,
     held_bytes: usize,
     /// Granules from this one on never had memory.
@@ -36,15 +38,18 @@ impl Pages {
         let mut reserved = most.next_multiple_of(GRANULE);
         loop {
             let length = reserved + GRANULE;
-            // Inaccessible until needed: a kernel that counts every writable page (vm.overcommit_memory=2) then counts what is used.
+            // Inaccessible until needed: a kernel that counts every writable page
+            // (vm.overcommit_memory=2) then counts what is used.
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-            // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+            // SAFETY: a new mapping at an address of the kernel's choice touches nothing that
+            // exists.
             let start = unsafe { libc::mmap(ptr::null_mut(), length, libc::PROT_NONE, flags, -1, 0) };
             if start != libc::MAP_FAILED {
                 let base = start.cast::<u8>();
                 let base = base.wrapping_add(base.addr().next_multiple_of(GRANULE) - base.addr());
                 #[cfg(target_os = "linux")]
-                // SAFETY: the range lies in the new mapping. A kernel without huge pages refuses, which costs speed only.
+                // SAFETY: the range lies in the new mapping. A kernel without huge pages refuses,
+                // which costs speed only.
                 unsafe {
                     libc::madvise(base.cast(), reserved, libc::MADV_HUGEPAGE)
                 };
@@ -86,9 +91,9 @@ impl Pages {
         address.addr().checked_sub(self.base.addr()).filter(|offset| *offset < self.reserved)
     }
 
-    /// How many granules of a range that is not empty have no memory yet.
+    /// The number of granules of a range that have no memory yet; the range is not empty.
     pub fn missing(&self, offset: usize, bytes: usize) -> usize {
-        self.held[touched(offset, bytes)].iter().filter(|held| !**held).count()
+        self.held[granules(offset, bytes)].iter().filter(|held| !**held).count()
     }
 
     /// Lets a range be written to and counts its granules as held.
@@ -96,12 +101,13 @@ impl Pages {
     /// # Errors
     /// The system does not let it have memory; nothing has changed.
     pub fn back(&mut self, offset: usize, bytes: usize) -> io::Result<()> {
-        let granules = touched(offset, bytes);
+        let granules = granules(offset, bytes);
         let end = granules.end * GRANULE;
         if end > self.committed {
             let access = libc::PROT_READ | libc::PROT_WRITE;
             let start = self.address(self.committed).cast();
-            // SAFETY: the range lies in our own mapping, and more access than before takes nothing from anyone.
+            // SAFETY: the range lies in our own mapping, and more access than before takes nothing
+            // from anyone.
             if unsafe { libc::mprotect(start, end - self.committed, access) } != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -115,7 +121,8 @@ impl Pages {
         Ok(())
     }
 
-    /// Returns the granules that lie wholly within an unused range, from its end, until no more than `most_held` bytes are held.
+    /// Returns the granules that lie wholly within an unused range, from its end, until no more
+    /// than `most_held` bytes are held.
     pub fn give_back(&mut self, offset: usize, bytes: usize, most_held: usize) {
         let first = offset.div_ceil(GRANULE);
         let mut last = ((offset + bytes) / GRANULE).min(self.top);
@@ -131,7 +138,8 @@ impl Pages {
                 continue;
             }
             let (start, length) = (self.address(from * GRANULE).cast(), (last - from) * GRANULE);
-            // SAFETY: the range lies in our own mapping, and the caller's word is that nothing in it is in use.
+            // SAFETY: the range lies in our own mapping, and the caller promises that nothing in it
+            // is in use.
             if unsafe { libc::madvise(start, length, libc::MADV_DONTNEED) } != 0 {
                 // Locked pages stay, and are counted as what they are.
                 self.held[from..last].fill(true);
@@ -164,12 +172,13 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours. Only a pool that never served a tensor is dropped, or one whose blocks are all released.
+        // SAFETY: the mapping is ours. Only a pool that never served a tensor is dropped, or one
+        // whose blocks are all released.
         unsafe { libc::munmap(self.mapping.0, self.mapping.1) };
     }
 }
 
 /// The granules that a range touches.
-fn touched(offset: usize, bytes: usize) -> Range<usize> {
+fn granules(offset: usize, bytes: usize) -> Range<usize> {
     offset / GRANULE..(offset + bytes).div_ceil(GRANULE)
 }

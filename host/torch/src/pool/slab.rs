@@ -1,14 +1,16 @@
-//! Equal cells for small requests. Their bookkeeping stands apart from their data: a free cell is neither read nor written.
+//! Equal cells for small requests. Their bookkeeping stands apart from their data: a free cell is
+//! neither read nor written.
 
-/// The largest request that is served from slabs, in bytes. Beyond, rounding to pages wastes less than size classes do.
+/// The largest request that is served from slabs, in bytes. Beyond, rounding to pages wastes less
+/// than size classes do.
 pub const SMALL: usize = 256 << 10;
 
 const LEAST_SLAB: usize = 64 << 10;
 const LEAST_CELLS: usize = 8;
 const PAGE: usize = 4 << 10;
 
-/// The cell's bytes for a request: a multiple of 64, and above 256 one of four sizes per doubling, so that at most a fifth is
-/// waste.
+/// The cell's bytes for a request: a multiple of 64, and above 256 one of four sizes per doubling,
+/// so that at most a fifth is waste.
 pub fn cell_for(bytes: usize) -> usize {
     if bytes <= 256 { bytes.next_multiple_of(64) } else { bytes.next_multiple_of(bytes.next_power_of_two() / 8) }
 }
@@ -23,7 +25,7 @@ pub struct Slab {
     cell: usize,
     capacity: usize,
     live: usize,
-    /// Of each cell that was ever taken, the bytes asked for; 0 where it is free.
+    /// For each cell that was ever taken, the bytes asked for; 0 if it is free.
     requested: Vec<u32>,
     free: Vec<u32>,
 }
@@ -57,7 +59,8 @@ impl Slab {
         index * self.cell
     }
 
-    /// Frees the cell at an offset; the bytes that were asked for, or `None` where no cell in use starts.
+    /// Frees the cell at an offset; returns the bytes that were asked for, or `None` if no cell in
+    /// use starts there.
     pub fn release(&mut self, offset: usize) -> Option<usize> {
         let index = offset / self.cell;
         let requested =

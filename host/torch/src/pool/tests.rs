@@ -22,7 +22,8 @@ impl Numbers {
     }
 }
 
-/// Takes and frees as a decoder does: each step holds its input, its output and what is added to it, sizes growing by stages.
+/// Allocates and frees as a decoder does: each step holds its input, its output and an addend,
+/// sizes growing by stages.
 fn decode(pool: &Pool, scale: f64) {
     let mut before: Option<*mut u8> = None;
     for stage in [0.5, 1.0, 2.0, 4.0, 8.0, 16.0] {
@@ -101,7 +102,8 @@ fn free_neighbours_serve_their_sum() {
 fn held_memory_is_preferred_to_untouched_memory_that_fits_better() {
     let pool = pool();
     let fences: Vec<_> = (0..4).map(|_| pool.allocate(16 * MIB).unwrap()).collect();
-    // A hole of 16 MiB without memory, then one of 32 MiB, partly in the same free range as the rest.
+    // A hole of 16 MiB without memory, then one of 32 MiB, partly in the same free range as the
+    // rest.
     assert!(pool.release(fences[1]));
     pool.trim();
     assert!(pool.release(fences[3]));
@@ -134,8 +136,8 @@ fn cached_memory_goes_back_before_the_limit_is_passed() {
     assert_eq!(memory.in_use as usize, 64 * MIB);
     assert!(memory.held as usize <= 64 * MIB + 6 * GRANULE, "{memory:?}");
 
-    assert_eq!(pool.allocate(1), Err(Refused::Limit));
-    assert_eq!(pool.allocate(usize::MAX), Err(Refused::Limit));
+    assert_eq!(pool.allocate(1), Err(AllocationError::Limit));
+    assert_eq!(pool.allocate(usize::MAX), Err(AllocationError::Limit));
     assert_eq!(pool.memory().in_use as usize, 64 * MIB, "a refusal leaves nothing behind");
     assert!(pool.release(block));
     assert!(pool.release(pool.allocate(34 * MIB).unwrap()));
@@ -159,7 +161,7 @@ fn what_rounding_adds_to_the_limit_is_bounded() {
     pool.trim();
     let before = pool.memory();
     assert_eq!((before.held as usize, before.in_use as usize), (120 * GRANULE, 120 * fence));
-    assert_eq!(pool.allocate(100 * MIB), Err(Refused::Limit), "the sum would be 340 MiB");
+    assert_eq!(pool.allocate(100 * MIB), Err(AllocationError::Limit), "the sum would be 340 MiB");
     assert_eq!(pool.memory().held, before.held);
     assert!(pool.release(pool.allocate(40 * MIB).unwrap()));
 }
@@ -173,7 +175,8 @@ fn a_trim_returns_all_that_is_free() {
     small.into_iter().for_each(|cell| assert!(pool.release(cell)));
     pool.trim();
     assert!(pool.memory().held as usize <= 3 * MIB + 2 * GRANULE, "{:?}", pool.memory());
-    // SAFETY: the block has 40 MiB; pages come back zeroed, which is how it shows that they had gone.
+    // SAFETY: the block has 40 MiB; pages come back zeroed, which is how it shows that they had
+    // gone.
     let again = unsafe { slice::from_raw_parts(pool.allocate(40 * MIB).unwrap(), 40 * MIB) };
     assert!(again.iter().all(|byte| *byte == 0));
     assert!(pool.release(again.as_ptr().cast_mut()));
@@ -200,10 +203,10 @@ fn every_size_is_aligned() {
 fn what_no_machine_has_is_refused() {
     let pool = Pool::new(64 * MIB).unwrap();
     for bytes in [65 * MIB, i64::MAX as usize, usize::MAX] {
-        assert_eq!(pool.allocate(bytes), Err(Refused::System), "{bytes}");
+        assert_eq!(pool.allocate(bytes), Err(AllocationError::System), "{bytes}");
     }
     let all = pool.allocate(64 * MIB).unwrap();
-    assert_eq!(pool.allocate(1), Err(Refused::System));
+    assert_eq!(pool.allocate(1), Err(AllocationError::System));
     assert!(pool.release(all));
     assert!(pool.release(pool.allocate(1).unwrap()));
 }
@@ -253,7 +256,8 @@ fn no_two_blocks_share_a_byte_from_any_thread() {
                     let words = (1 << numbers.below(18)) + numbers.below(1000);
                     let block = pool.allocate(words * 8).unwrap();
                     let mark = worker << 32 | step;
-                    // SAFETY: the pool says that these bytes are ours alone, which is what the test is about.
+                    // SAFETY: the pool says that these bytes are ours alone, which is what the test
+                    // is about.
                     let block = unsafe { slice::from_raw_parts_mut(block.cast::<u64>(), words) };
                     block.fill(mark);
                     live.push((block, mark));

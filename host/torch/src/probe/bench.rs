@@ -11,7 +11,7 @@ use tilewright_plan::{Dtype, Layout};
 
 use super::{
     ATTENTION_WIDTH, Scratch,
-    course::{Bench, Trial},
+    measurement::{Bench, Trial},
     synchronize,
 };
 use crate::{
@@ -22,19 +22,20 @@ use crate::{
 /// Values of the elementwise operation: more than caches hold.
 const VALUES: i64 = 16 << 20;
 
-/// The value that tensors hold: speed does not depend on it, and filling them with one value is quick.
+/// The value that tensors hold: speed does not depend on it, and filling them with one value is
+/// quick.
 const VALUE: f64 = 0.5;
 
-/// A run counts as at least its time divided by this, however long its threads waited for a core: they also wait for
-/// each other.
+/// The least part of its time that a run counts as, as a divisor: threads also wait for each other,
+/// not only for a core.
 const MOST_STOLEN: u32 = 8;
 
-/// The time that each of the process's threads has waited for a core so far, in nanoseconds: other programs on a busy
-/// machine say nothing about the device's speed (Linux, Documentation/scheduler/sched-stats.rst). Empty if the kernel
-/// doesn't tell, and for a GPU.
-struct Waited(HashMap<std::ffi::OsString, u64>);
+/// The time that each of the process's threads has waited for a core so far, in nanoseconds: other
+/// programs on a busy machine say nothing about the device's speed (Linux,
+/// Documentation/scheduler/sched-stats.rst). Empty if the kernel doesn't tell, and for a GPU.
+struct ThreadWaits(HashMap<std::ffi::OsString, u64>);
 
-impl Waited {
+impl ThreadWaits {
     fn now(device: Device) -> Self {
         if device != Device::Cpu {
             return Self(HashMap::new());
@@ -68,7 +69,7 @@ pub(super) struct OnDevice {
 
 impl OnDevice {
     /// Runs something small, so that libraries are loaded and threads are there.
-    pub fn awake(device: Device) -> Result<Self> {
+    pub fn wake(device: Device) -> Result<Self> {
         let mut bench = Self { device, started: Instant::now(), prepared: None };
         bench.run(Trial::Convolution { dtype: Dtype::F32, layout: Layout::ChannelsFirst, channels: 16, side: 16 })?;
         bench.started = Instant::now();
@@ -84,11 +85,11 @@ impl OnDevice {
             }
             Trial::Winograd { channels, side } => with_winograd(channels, side)?,
             Trial::Attention { dtype, tokens } => {
-                let tensor = filled(device, &[1, tokens, ATTENTION_WIDTH], dtype)?;
+                let tensor = fill(device, &[1, tokens, ATTENTION_WIDTH], dtype)?;
                 Box::new(move || attention::fused(tensor.copy(), &tensor, &tensor))
             }
             Trial::Elementwise => {
-                let values = filled(device, &[VALUES], Dtype::F32)?;
+                let values = fill(device, &[VALUES], Dtype::F32)?;
                 Box::new(move || Ok(values.f_silu()?))
             }
         })
@@ -106,7 +107,7 @@ impl Bench for OnDevice {
             None => self.prepare(trial)?,
         };
         synchronize(self.device);
-        let waited = Waited::now(self.device);
+        let waited = ThreadWaits::now(self.device);
         let start = Instant::now();
         let result = work()?;
         synchronize(self.device);
@@ -131,11 +132,12 @@ impl Bench for OnDevice {
     }
 }
 
-fn filled(device: Device, shape: &[i64], dtype: Dtype) -> Result<Tensor> {
+fn fill(device: Device, shape: &[i64], dtype: Dtype) -> Result<Tensor> {
     Ok(Tensor::f_full(shape, VALUE, (kind(dtype)?, device))?)
 }
 
-/// A 3×3 convolution of up to two samples, so that memory that grows with the input can be told from the rest.
+/// A 3×3 convolution of up to two samples, so that memory that grows with the input can be told
+/// from the rest.
 struct Convolution {
     input: Tensor,
     weight: Tensor,
@@ -143,7 +145,7 @@ struct Convolution {
 
 impl Convolution {
     fn new(device: Device, dtype: Dtype, layout: Layout, channels: i64, side: i64) -> Result<Self> {
-        let tensor = |shape: [i64; 4]| to_layout(&filled(device, &shape, dtype)?, layout);
+        let tensor = |shape: [i64; 4]| to_layout(&fill(device, &shape, dtype)?, layout);
         Ok(Self { input: tensor([2, channels, side, side])?, weight: tensor([channels, channels, 3, 3])? })
     }
 
@@ -178,10 +180,10 @@ impl Convolution {
 /// Norm, activation, convolution, sum and the next norm's sums, as a residual layer has them.
 fn with_winograd(channels: i64, side: i64) -> Result<Work> {
     let picture = || -> Result<Tensor> {
-        Ok(filled(Device::Cpu, &[1, side, side, channels], Dtype::F32)?.f_permute([0, 3, 1, 2])?)
+        Ok(fill(Device::Cpu, &[1, side, side, channels], Dtype::F32)?.f_permute([0, 3, 1, 2])?)
     };
     let (input, output) = (picture()?, picture()?);
-    let weight = filled(Device::Cpu, &[channels, channels, 3, 3], Dtype::F32)?;
+    let weight = fill(Device::Cpu, &[channels, channels, 3, 3], Dtype::F32)?;
     let conv = Winograd::new(&weight, &Tensor::f_zeros([channels], (Kind::Float, Device::Cpu))?, false)?;
     let affine = Affine { scale: vec![0.01; channels as usize], shift: vec![0.0; channels as usize] };
     Ok(Box::new(move || {

@@ -1,4 +1,4 @@
-//! As much of HTTP as it takes to give a server of this project's something to do.
+//! A minimal HTTP client that gives a server of this project's some work.
 
 use std::{
     io::{Read, Write},
@@ -9,16 +9,16 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-/// For whatever is waited for: the machine may be busy.
+/// The timeout of every wait, for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Whom to ask, and as whom.
+/// A server's address and a token.
 pub struct Client<'a> {
     pub address: &'a str,
     pub token: &'a str,
 }
 
-/// What was answered.
+/// An answer.
 pub struct Answer {
     status: u16,
     head: String,
@@ -26,13 +26,13 @@ pub struct Answer {
 }
 
 impl Client<'_> {
-    /// Has a latent on the server's machine decoded, and waits until it is.
+    /// Has the server decode a latent of its machine, and waits for the end.
     pub fn decode(&self, model: &str, latent: &Path) -> Result<()> {
         let job = format!("{{\"model\":{model:?},\"latent_path\":{:?}}}", latent.to_string_lossy());
         let accepted = self.post("/v1/jobs", &job)?.with(202)?;
         let address = accepted.header("location").context("POST /v1/jobs: no Location came with 202")?;
         let events = format!("{address}/events");
-        // They end with the job.
+        // The events end with the job.
         let followed = self.get(&events)?.with(200)?;
         if !followed.body.contains("\"state\":\"done\"") {
             bail!("GET {events}: the job is not done: {}", followed.body.trim_end().lines().last().unwrap_or_default());
@@ -75,7 +75,7 @@ impl Answer {
         Some(Self { status, head: head.to_owned(), body: body.to_owned() })
     }
 
-    /// The same, which has to have come with this status.
+    /// Checks that the answer has this status.
     pub fn with(self, status: u16) -> Result<Self> {
         if self.status != status {
             bail!("answered with {} instead of {status}: {}", self.status, self.body.trim());

@@ -1,4 +1,4 @@
-//! What each judge is given to look at, and what counts as found.
+//! The inputs of each judge, and the conditions of its verdict.
 
 use std::{
     fs::{self, File},
@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use super::{Judge, Panel, client::Client, listening::Listening, places};
+use super::{Judge, Judges, client::Client, places, server_process::ServerProcess};
 use crate::tools;
 
 const MODEL: &str = "astronaut";
@@ -18,22 +18,22 @@ const VAE: &str = "examples/models/flux-tiny/ae.safetensors";
 const LATENTS: &str = "examples/latents";
 const LATENT: &str = "astronaut.latent";
 
-/// The policy that the dashboard's judge swaps, for a module that is none of those in force.
+/// The policy that the dashboard's judge swaps, for a module that is not in force.
 const POLICY: &str = "small";
 const MODULE: &str = "comfyui.wasm";
 
-/// The route whose canary is promoted, and the most jobs that it may take: it is faster, so that twenty of its jobs tell, and gets a
-/// half of them.
+/// The route whose canary is promoted, and the most jobs that it may take: it is faster, so that
+/// twenty of its jobs suffice, and gets half of them.
 const ROUTE: &str = "tiles";
 const CANARY_JOBS: &str = "330";
 
-/// With a token, what the description says of tokens is judged, too. It guards nothing.
+/// With a token, the description's part on tokens is judged, too. It guards nothing.
 const TOKEN: &str = "known-to-every-judge";
 
-/// Jobs that there are to be metrics and traces of.
+/// Jobs that metrics and traces are made of.
 const JOBS: usize = 4;
 
-/// What a job's decode, a swap and the requests for them leave in Prometheus's histograms.
+/// Histograms that a job's decode, a swap and their requests fill.
 const HISTOGRAMS: [&str; 5] = [
     "tilewright_decision_seconds",
     "tilewright_decode_seconds",
@@ -45,7 +45,7 @@ const HISTOGRAMS: [&str; 5] = [
 /// The spans of a job.
 const SPANS: [&str; 4] = ["request", "job", "decode", "write"];
 
-impl Panel<'_> {
+impl Judges<'_> {
     /// openapi-spec-validator reads the API's description.
     pub(super) fn description(&self) -> Result<()> {
         let server = self.server(Judge::Description, None)?;
@@ -55,7 +55,7 @@ impl Panel<'_> {
         server.end()
     }
 
-    /// Schemathesis sends whatever the API's description allows.
+    /// Schemathesis sends every kind of request of the API's description.
     pub(super) fn api(&self) -> Result<()> {
         let server = self.server(Judge::Api, None)?;
         let mut fuzz = self.needs.python()?.command("fuzz_api.py");
@@ -85,7 +85,7 @@ impl Panel<'_> {
         server.end()
     }
 
-    /// promtool reads the metrics of a server that has had something to do.
+    /// promtool reads the metrics of a server that has done some work.
     pub(super) fn metrics(&self) -> Result<()> {
         let server = self.server(Judge::Metrics, None)?;
         let client = Client { address: server.address(), token: TOKEN };
@@ -103,11 +103,11 @@ impl Panel<'_> {
         server.end()
     }
 
-    /// A collector that holds to the letter of OTLP takes a server's traces.
+    /// A strict OTLP collector receives a server's traces.
     pub(super) fn traces(&self) -> Result<()> {
         let spans = self.place(Judge::Traces).join("spans.jsonl");
         let mut collector = self.needs.python()?.command("collector.py");
-        let collector = Listening::start("the collector", collector.arg("--out").arg(&spans))?;
+        let collector = ServerProcess::start("the collector", collector.arg("--out").arg(&spans))?;
         let server = self.server(Judge::Traces, Some(&collector.url()))?;
         self.decode(&Client { address: server.address(), token: TOKEN })?;
         // Its last spans are sent at its end.
@@ -123,13 +123,13 @@ impl Panel<'_> {
         Ok(())
     }
 
-    /// Some jobs, one after the other.
+    /// Runs some jobs in sequence.
     fn decode(&self, client: &Client) -> Result<()> {
         (0..JOBS).try_for_each(|_| client.decode(MODEL, &self.latent()))
     }
 
     /// Starts a server in the judge's folder.
-    fn server(&self, judge: Judge, otlp: Option<&str>) -> Result<Listening> {
+    fn server(&self, judge: Judge, otlp: Option<&str>) -> Result<ServerProcess> {
         let place = self.place(judge);
         let owners = File::options().write(true).create_new(true).mode(0o600).open(self.token(judge));
         owners?.write_all(TOKEN.as_bytes())?;
@@ -137,10 +137,10 @@ impl Panel<'_> {
         let log = File::create(place.join("server.log"))?;
         let mut command = Command::new(self.program());
         command.current_dir(&place).args(["serve", "--config", "tilewright.toml"]).stderr(log);
-        // What the user has trusted, configured and measured is another matter.
+        // The user's own trust, configuration and measurements stay apart.
         command.env("XDG_CONFIG_HOME", place.join("config")).env("XDG_STATE_HOME", place.join("state"));
         command.env("XDG_CACHE_HOME", places(self.project).join("cache")).env_remove("TILEWRIGHT_HISTORY");
-        Listening::start("the server", &mut command)
+        ServerProcess::start("the server", &mut command)
     }
 
     fn program(&self) -> PathBuf {
@@ -156,8 +156,9 @@ impl Panel<'_> {
     }
 }
 
-/// A server with tiles so small that the latent has some, and a canary whose tiles overlap less: it is faster, takes no more memory, and
-/// its pictures differ a little. Nothing is slowed down: an answer 429 says nothing of the rest.
+/// A configuration with tiles so small that the latent has some, and a canary whose tiles overlap
+/// less: it is faster, takes no more memory, and its pictures differ a little. Requests are not
+/// limited, since an answer 429 tells nothing of the rest.
 fn configuration(root: &Path, otlp: Option<&str>) -> String {
     let telemetry = otlp.map(|url| format!("[server.telemetry]\notlp = {url:?}\n")).unwrap_or_default();
     format!(
@@ -190,7 +191,7 @@ canary = {{ policy = "next", share = 0.5, sample = 0.1, psnr = 25.0 }}
     )
 }
 
-/// Whether a histogram has something in one of its series.
+/// True if a histogram has a count in one of its series.
 fn is_counted(text: &str, histogram: &str) -> bool {
     let counts = text.lines().filter_map(|line| line.strip_prefix(histogram)?.strip_prefix("_count"));
     counts.into_iter().any(|count| !count.ends_with(" 0"))

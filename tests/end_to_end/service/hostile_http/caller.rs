@@ -1,4 +1,4 @@
-//! Who sends what the service must refuse, and the statuses that say so.
+//! The caller that sends bad requests, and the statuses that refuse them.
 
 use std::{fs, path::PathBuf};
 
@@ -7,10 +7,11 @@ use serde_json::json;
 use super::wire::{CLOSED, request};
 use crate::program::fixture;
 
-/// What the service is configured with, in lower case.
+/// The configuration of the service, in lower case.
 pub const TOKEN: &str = "correct-horse-battery-staple";
 
-/// The most bytes that a body may have; far less than the default, so that what is too large is cheap.
+/// The most bytes that a body may have; far less than the default, so that a body that is too large
+/// is cheap.
 pub const UPLOAD: usize = 128 << 10;
 
 /// The statuses that may answer a mistake: what it is, or that the service hung up.

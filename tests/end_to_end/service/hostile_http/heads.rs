@@ -1,4 +1,5 @@
-//! Addresses, tokens, hosts and framing that are not what they should be, and what a page elsewhere makes a browser send.
+//! Addresses, tokens, hosts and framing that are not what they should be, and what a page elsewhere
+//! makes a browser send.
 
 use super::caller::{
     Attack, CODING, Caller, FOREIGN, GARBAGE, LARGE, LONG, MANY, METHOD, NOWHERE, REFUSED, TOKEN, UNAUTHORIZED, attack,
@@ -92,7 +93,7 @@ pub fn tokens(caller: &Caller) -> Vec<Attack> {
     attacks
 }
 
-/// What is no HTTP, or too much of it.
+/// Heads that are no HTTP, or too much of it.
 pub fn framing(caller: &Caller) -> Vec<Attack> {
     let open = format!("Host: localhost\r\nConnection: close\r\n{}", caller.bearer);
     let get = |headers: &str| format!("GET /v1/jobs HTTP/1.1\r\n{open}{headers}\r\n\r\n");
@@ -144,7 +145,8 @@ pub fn framing(caller: &Caller) -> Vec<Attack> {
     .collect()
 }
 
-/// Two requests in one: whichever length counts, the second one, a job as it should be, is not answered.
+/// Two requests in one: whichever length counts, the second one, a job as it should be, is not
+/// answered.
 fn smuggled(caller: &Caller, post: impl Fn(&str, &[u8]) -> Vec<u8>) -> [Attack; 3] {
     let behind = |start: &[u8]| [start, &caller.json(caller.job(""))].concat();
     let (length, coding) = ("Content-Length: 5", "Transfer-Encoding: chunked");
@@ -173,7 +175,7 @@ pub fn hosts(caller: &Caller) -> Vec<Attack> {
     attacks
 }
 
-/// What a page elsewhere can make a browser send, to a service that asks for no token.
+/// Requests that a page elsewhere can make a browser send, to a service that asks for no token.
 pub fn pages(caller: &Caller) -> Vec<Attack> {
     let (job, parts) = (caller.job("").into_bytes(), whole(&upload(latent())));
     let sent: [(&str, &str, &[u8]); 5] = [

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an answer may take.
+/// The time that an answer may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Stands for a status: the service hung up without an answer.
@@ -39,7 +39,7 @@ pub fn request(line: impl AsRef<[u8]>, headers: impl AsRef<[u8]>, body: impl AsR
     [line, own.as_bytes(), headers, b"\r\n", body].concat()
 }
 
-/// Sends bytes and reads until the service hangs up; nothing where it has said nothing by then.
+/// Sends bytes and reads until the service hangs up; nothing if it has said nothing by then.
 pub fn exchange(address: SocketAddr, bytes: &[u8]) -> Option<Answer> {
     let begun = Instant::now();
     let mut stream = TcpStream::connect(address).unwrap();
@@ -59,7 +59,8 @@ pub fn exchange(address: SocketAddr, bytes: &[u8]) -> Option<Answer> {
     (!received.is_empty()).then(|| Answer::read(&received))
 }
 
-/// Sends a beginning, then a byte now and then; after an empty beginning, nothing. Whether the service answered or hung up in time.
+/// Sends a beginning, then a byte now and then; after an empty beginning, nothing. Whether the
+/// service answered or hung up in time.
 pub fn drip(address: SocketAddr, start: &[u8], time: Duration) -> bool {
     let begun = Instant::now();
     let mut stream = TcpStream::connect(address).unwrap();
@@ -72,7 +73,7 @@ pub fn drip(address: SocketAddr, start: &[u8], time: Duration) -> bool {
     !is_open
 }
 
-/// Whether there is nothing wrong and the call is made again: its time is over, or the machine stood still within it
+/// True if a failed call is made again: its time is over, or the machine stood still within it
 /// (calls with a time-out are not restarted by themselves then, `signal(7)`).
 pub fn is_waiting(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)

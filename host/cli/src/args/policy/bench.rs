@@ -1,4 +1,4 @@
-//! What `tilewright policy bench` is told.
+//! `tilewright policy bench`, declared.
 
 use clap::Args;
 
@@ -17,7 +17,7 @@ pub struct BenchPolicy {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// What it may use.
+    /// Grants of the policy.
     #[command(flatten)]
     pub grants: super::PolicyGrants,
 }

@@ -1,4 +1,4 @@
-//! What `tilewright policy check` is told.
+//! `tilewright policy check`, declared.
 
 use clap::Args;
 
@@ -27,7 +27,7 @@ pub struct Check {
     /// Print JSON: the verdict with every finding
     #[arg(long)]
     pub json: bool,
-    /// What it may use.
+    /// Grants of the policy.
     #[command(flatten)]
     pub grants: super::PolicyGrants,
 }

@@ -1,4 +1,4 @@
-//! What `tilewright policy diff` is told.
+//! `tilewright policy diff`, declared.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,8 @@ pub struct Diff {
     /// Another, or the same with other settings
     #[arg(value_name = "B")]
     pub b: String,
-    /// Compare on the requests of these records, as --record and 'history export' write them, instead of the golden set
+    /// Compare on the requests of these records, as --record and 'history export' write them,
+    /// instead of the golden set
     #[arg(long, value_name = "FILE.jsonl")]
     pub records: Option<PathBuf>,
     /// A setting of A, repeatable
@@ -30,7 +31,7 @@ pub struct Diff {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// What it may use.
+    /// Grants of the policies.
     #[command(flatten)]
     pub grants: super::PolicyGrants,
 }

@@ -1,16 +1,18 @@
-//! What a user grants policies beyond the usual.
+//! Grants: rights of policies beyond the usual ones.
 
 use clap::{Args, ValueEnum};
 use tilewright_plan::bytes;
 use tilewright_policy::{Limits, Wasi};
 
-/// What a policy may use beyond what every policy may. The same for every command that loads one.
+/// Grants of a policy beyond every policy's limits. The same for every command that loads one.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct PolicyGrants {
-    /// Give a policy that imports WASI an inert one: no files, environment or network, a clock that stands still, seeded randomness
+    /// Give a policy that imports WASI an inert one: no files, environment or network, a clock that
+    /// stands still, seeded randomness
     #[arg(long, value_enum, value_name = "inert", hide_possible_values = true)]
     pub wasi: Option<WasiArgument>,
-    /// The memory that a policy may use; one that brings a language's runtime, as from Python or JavaScript, needs more [default: 16MiB]
+    /// The memory that a policy may use; one that brings a language's runtime, as from Python or
+    /// JavaScript, needs more [default: 16MiB]
     #[arg(long, value_name = "SIZE", value_parser = policy_memory)]
     pub policy_memory: Option<usize>,
 }
@@ -28,13 +30,13 @@ impl PolicyGrants {
         Limits::default().granting(self.wasi(), self.policy_memory)
     }
 
-    /// What is granted of WASI.
+    /// The part of WASI that is granted.
     pub fn wasi(self) -> Wasi {
         self.wasi.map_or(Wasi::None, |WasiArgument::Inert| Wasi::Inert)
     }
 }
 
-/// What a memory of 32-bit WebAssembly can be: a page to 4 GiB.
+/// The size of a memory of 32-bit WebAssembly: a page to 4 GiB.
 fn policy_memory(text: &str) -> Result<usize, String> {
     match bytes::parse(text).map_err(|error| error.to_string())? {
         bytes @ 0x1_0000..=0x1_0000_0000 => Ok(bytes as usize),

@@ -44,7 +44,7 @@ pub fn of(report: &Simulation) -> Page {
                 x: Axis::linear("requests"),
                 y: Axis::linear("time, s"),
                 series: lines(report, |row| {
-                    // Where memory matters most, time is no measure.
+                    // For the leanest plan, time is no measure.
                     let best = row.best.as_ref().filter(|_| row.objective != Objective::Leanest)?;
                     Some((row.elapsed_ms? + row.lost_ms - best.elapsed_ms) / 1e3)
                 }),
@@ -62,7 +62,7 @@ pub fn of(report: &Simulation) -> Page {
     }
 }
 
-/// A sum that grows request by request, per policy; what is not known adds nothing.
+/// A sum that grows request by request, per policy; unknown values add nothing.
 fn lines(report: &Simulation, value: impl Fn(&RequestRow) -> Option<f64>) -> Vec<Series> {
     let line = |policy: &PolicyRow| {
         let mut sum = 0.0;

@@ -1,0 +1,18 @@
+//! The data of each page. The service fills it in, with the types of its own API as far as they go.
+//! Any text in it may come from strangers and is escaped on the page. Times are the service's
+//! clock; relative ones count back from [`PageFrame::now`].
+
+mod charts;
+mod jobs;
+mod pages;
+mod policies;
+mod routes;
+
+pub use charts::{Charts, LatencySamples, TimeSeries};
+pub use jobs::JobView;
+pub use pages::{
+    ComparedPlan, DecisionTrace, DumpFile, Health, JobPage, JobQuery, JobsPage, LoginPage, Notice, OverviewPage,
+    PageFrame, PolicyPage, ProblemPage, RouteChoice, Tone,
+};
+pub use policies::{PolicyView, Reading, WatchdogView};
+pub use routes::{CanaryView, DeviceView, RouteView, ShadowView, Standing};

@@ -1,0 +1,27 @@
+//! Devices at work.
+
+use serde::Serialize;
+use tilewright_plan::Device;
+use utoipa::ToSchema;
+
+/// A device at work.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct DeviceBody {
+    /// The device's name in the configuration.
+    pub name: String,
+    /// The device's properties, as policies are told.
+    #[schema(value_type = Object)]
+    pub facts: Device,
+    /// The most that a job may hold, weights aside.
+    pub memory_limit_bytes: u64,
+    /// Handed out at the last look, weights included.
+    pub in_use_bytes: u64,
+    /// Kept for the next allocations.
+    pub pooled_bytes: u64,
+    /// Jobs that wait.
+    pub queued: usize,
+    /// The most that may.
+    pub queue: u32,
+    /// True if a job is at work.
+    pub running: bool,
+}

@@ -1,0 +1,224 @@
+//! A job: its request, its state and its results.
+
+use serde::{Deserialize, Serialize};
+use tilewright_plan::Objective;
+use utoipa::ToSchema;
+
+/// A request for a decode.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JobRequest {
+    /// The model, by its name in the configuration.
+    #[schema(max_length = 64)]
+    pub model: String,
+    /// A latent's file on the server, absolute, below one of the configured roots; left out if the
+    /// latent is uploaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 4096)]
+    pub latent_path: Option<String>,
+    /// The device, by its name in the configuration; otherwise the one with the least waiting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 64)]
+    pub device: Option<String>,
+    /// The owner or kind of work: tags take turns, and routes can ask for them. Printable ASCII.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 64, pattern = "^[!-~]+$")]
+    pub tag: Option<String>,
+    /// The format of the output; if left out, png for pictures and mp4 for clips.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<OutputFormat>,
+    /// The objective; the route's if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<ObjectiveName>)]
+    pub objective: Option<Objective>,
+    /// The most to hold at once, in bytes, weights aside; no more than the route's or the device's.
+    /// A limit below the leanest plan for the latent is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub memory_limit_bytes: Option<u64>,
+    /// The latent carries the model's scaling, as diffusers saves it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub scaled: bool,
+    /// The tensor to decode, if the file holds several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 256)]
+    pub tensor: Option<String>,
+    /// Seconds from being accepted within which the job has to end; the server's limit if left out.
+    /// More than that limit, `deadline` in its configuration and 3600 by default, is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub deadline_s: Option<u64>,
+    /// Frames per second of a clip, as 24, 23.976 or 30000/1001; the model's own if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 32)]
+    pub fps: Option<String>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// The objective of a plan.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+#[allow(dead_code, reason = "the description of tilewright_plan::Objective, which knows nothing of OpenAPI")]
+pub enum ObjectiveName {
+    /// The shortest time within the memory limit.
+    Fastest,
+    /// Memory is worth some time.
+    Balanced,
+    /// The least memory.
+    Leanest,
+}
+
+/// The format of a decode's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OutputFormat {
+    /// Portable network graphics, with the decision record among its texts.
+    Png,
+    /// JPEG of quality 95.
+    Jpg,
+    /// Lossless WebP; animated for clips.
+    Webp,
+    /// The raw output, f32, as tensor `sample`.
+    Safetensors,
+    /// H.264.
+    Mp4,
+    /// VP9.
+    Webm,
+    /// H.264.
+    Mkv,
+    /// 256 colours a frame.
+    Gif,
+}
+
+impl OutputFormat {
+    /// Each with its ending and its media type.
+    const ALL: [(Self, &'static str, &'static str); 8] = [
+        (Self::Png, "png", "image/png"),
+        (Self::Jpg, "jpg", "image/jpeg"),
+        (Self::Webp, "webp", "image/webp"),
+        (Self::Safetensors, "safetensors", "application/octet-stream"),
+        (Self::Mp4, "mp4", "video/mp4"),
+        (Self::Webm, "webm", "video/webm"),
+        (Self::Mkv, "mkv", "video/x-matroska"),
+        (Self::Gif, "gif", "image/gif"),
+    ];
+
+    /// A file's ending.
+    pub fn ending(self) -> &'static str {
+        Self::ALL.iter().find(|(format, ..)| *format == self).map_or("bin", |(_, ending, _)| ending)
+    }
+
+    /// A media type.
+    pub fn content_type(self) -> &'static str {
+        Self::ALL.iter().find(|(format, ..)| *format == self).map_or("application/octet-stream", |(.., media)| media)
+    }
+}
+
+/// The state of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = State)]
+pub enum JobState {
+    /// Accepted, waiting for its device.
+    Queued,
+    /// At work.
+    Running,
+    /// Ended well: the result is there.
+    Done,
+    /// Ended without a result.
+    Failed,
+    /// Ended because a caller asked for that.
+    Cancelled,
+    /// Ended because its deadline passed.
+    Expired,
+}
+
+impl JobState {
+    /// Each state with its name.
+    pub const ALL: [(Self, &'static str); 6] = [
+        (Self::Queued, "queued"),
+        (Self::Running, "running"),
+        (Self::Done, "done"),
+        (Self::Failed, "failed"),
+        (Self::Cancelled, "cancelled"),
+        (Self::Expired, "expired"),
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(state, _)| *state == self).map_or("", |(_, name)| name)
+    }
+
+    /// True if nothing more happens to the job.
+    pub fn is_end(self) -> bool {
+        !matches!(self, Self::Queued | Self::Running)
+    }
+}
+
+/// A file that a job has written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JobResult {
+    /// The sample's place in the batch, from 0.
+    pub sample: u32,
+    /// The file's size.
+    pub bytes: u64,
+    /// The file's media type.
+    pub content_type: String,
+}
+
+/// A job, as callers see it. Times are RFC 3339 in UTC.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Job {
+    /// The id; ids sort by the time of acceptance.
+    pub id: String,
+    /// The job's state.
+    pub state: JobState,
+    /// The model's name.
+    pub model: String,
+    /// The device's name.
+    pub device: String,
+    /// The tag of the request.
+    pub tag: Option<String>,
+    /// The route that took it.
+    pub route: String,
+    /// The policy that decides for it.
+    pub policy: String,
+    /// The policy's revision, in force when the job was accepted.
+    pub revision: u64,
+    /// The module that the revision is made from.
+    pub digest: String,
+    /// True if the policy decides on trial.
+    pub canary: bool,
+    /// The format of the output.
+    pub format: OutputFormat,
+    /// Pictures or clips in the batch.
+    pub batch: u32,
+    /// Frames of each.
+    pub frames: u32,
+    /// Height in pixels.
+    pub height: u32,
+    /// Width in pixels.
+    pub width: u32,
+    /// The time of acceptance.
+    pub created: String,
+    /// The time when work on it last began.
+    pub started: Option<String>,
+    /// The time of its end.
+    pub finished: Option<String>,
+    /// Jobs before it on its device, while it waits.
+    pub position: Option<u32>,
+    /// The share that is done, 0 to 1, while it runs. It starts again with each attempt and never
+    /// goes back within one.
+    pub progress: Option<f64>,
+    /// The attempt that `progress` belongs to, counted from 1 since `started`, while it runs; null
+    /// before the first.
+    pub attempt: Option<u32>,
+    /// The reason that there is no result, in a line.
+    pub error: Option<String>,
+    /// The files written; empty again when they are no longer kept.
+    pub results: Vec<JobResult>,
+}

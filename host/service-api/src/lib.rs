@@ -1,0 +1,16 @@
+//! The JSON types of the service's HTTP interface. The service answers with them and describes them
+//! in OpenAPI; the dashboard shows them. Plain data: no server, no database, no libtorch.
+
+#![forbid(unsafe_code)]
+
+mod device;
+mod event;
+mod grid;
+mod job;
+mod policy;
+
+pub use device::DeviceBody;
+pub use event::EventBody;
+pub use grid::{GridUnit, PlanGrid};
+pub use job::{Job, JobRequest, JobResult, JobState, ObjectiveName, OutputFormat};
+pub use policy::{PolicyBody, RefusedBody, RevisionBody};

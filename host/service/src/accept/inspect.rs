@@ -1,0 +1,157 @@
+//! The inspection of a latent before its job is accepted: size and format of the output, and the
+//! least memory for it.
+
+use std::path::Path;
+
+use tilewright_decode::{Model, Size};
+use tilewright_engine::{ClipJob, DecodeJob, Error, Machine};
+use tilewright_media::{Kind, Output};
+use tilewright_models::Latent;
+use tilewright_plan::Objective;
+use tilewright_service_api::{JobRequest, OutputFormat};
+
+use super::{Refusal, internal, invalid, not_written, rate, shape};
+use crate::{error::one_line, models::OpenModel};
+
+/// Advice for the command line in the errors of libraries that it shares, and the same for the API.
+const ADVICE: [(&str, &str); 8] = [
+    ("'tilewright encode' makes a latent of it; a VAE is a .safetensors file", "send a latent"),
+    ("policies come after --policy; 'tilewright policy inspect' looks into them", "modules go to /v1/modules"),
+    ("'tilewright history' reads the history", "send a latent"),
+    (": the latent comes first, the VAE after --vae", ": send the latent"),
+    ("choose the latent with --tensor", "name one of them in tensor"),
+    ("leave --scaled out", "leave scaled out"),
+    ("give its family, or its scaling factor", "the server's configuration can name its family, or its scaling-factor"),
+    (", a folder or .safetensors", " or .safetensors"),
+];
+
+/// The result of an inspection.
+pub struct Inspection {
+    /// The size of the output.
+    pub size: Size,
+    pub format: OutputFormat,
+    /// The most that the leanest plan holds at once, weights aside.
+    pub least_bytes: u64,
+}
+
+/// Reads the latent of a request; `folder` is one that can be written.
+///
+/// # Errors
+/// It can't be decoded as it is asked for.
+pub fn inspect_upload(
+    model: &OpenModel,
+    machine: &Machine,
+    request: &JobRequest,
+    path: &Path,
+    folder: &Path,
+) -> Result<Inspection, Refusal> {
+    let refused = |error: &dyn std::error::Error| invalid(describe_error(error, path));
+    let latent = Latent::read(path, request.tensor.as_deref()).map_err(|error| refused(&error))?;
+    model.model.check(&latent).map_err(|error| refused(&error))?;
+    if request.scaled {
+        // The path of the model's file on the server stays on the server.
+        model.model.can_unscale(&latent, Path::new(&model.name)).map_err(|error| refused(&error))?;
+    }
+    let size = model.model.size(&latent);
+    let is_clip = size.frames > 1;
+    let format = request.format.unwrap_or(if is_clip { OutputFormat::Mp4 } else { OutputFormat::Png });
+    rate(request.fps.as_deref(), &model.model.facts().family).map_err(Refusal::Invalid)?;
+    let kind = if matches!(model.model, Model::Clip(_)) { Kind::Clip } else { Kind::Picture };
+    check_format(format, kind, size.frames)?;
+    // A name in a folder that can be written. Only its ending matters.
+    let probe = folder.join(format!("result.{}", format.ending()));
+    let checked = Output::new(&probe, kind).and_then(|output| output.check(&shape(&size)));
+    checked.map_err(|error| match error {
+        tilewright_media::Error::Folder { cause, .. } => not_written(&cause),
+        error => invalid(format!(
+            "format: {}",
+            replace_advice(&one_line(&error).replace(&format!("{}: ", probe.display()), ""))
+        )),
+    })?;
+    Ok(Inspection { size, format, least_bytes: least_bytes(&model.model, machine, &latent)? })
+}
+
+/// An error of a latent's file, in a line for callers. The file's path on the server is left out.
+fn describe_error(error: &dyn std::error::Error, path: &Path) -> String {
+    let path = path.display().to_string();
+    replace_advice(&one_line(error).replace(&format!("{path}: "), "latent: ").replace(&path, "latent"))
+}
+
+fn replace_advice(line: &str) -> String {
+    ADVICE.iter().fold(line.to_owned(), |line, (theirs, ours)| line.replace(theirs, ours))
+}
+
+/// Refuses a format that can't hold the output, by the formats' names in requests.
+fn check_format(format: OutputFormat, kind: Kind, frames: u32) -> Result<(), Refusal> {
+    use OutputFormat::{Gif, Jpg, Mkv, Mp4, Png, Webm};
+    match (kind, format) {
+        (Kind::Picture, Mp4 | Webm | Mkv | Gif) => {
+            Err(invalid("format: a picture can't be written as video: expected png, jpg, webp or safetensors"))
+        }
+        (Kind::Clip, Png | Jpg) if frames > 1 => Err(invalid(format!(
+            "format: {} holds one frame, and the clip has {frames}: expected mp4, webm, mkv, gif, webp or safetensors",
+            format.ending()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The most that the leanest plan for a latent holds at once, weights aside.
+fn least_bytes(model: &Model, machine: &Machine, latent: &Latent) -> Result<u64, Refusal> {
+    // Nothing fits in no bytes at all: the error says what the least is.
+    let refused = match model {
+        Model::Picture(vae) => {
+            let pictures = latent.pictures().map_err(internal)?;
+            DecodeJob::new(machine, vae, &pictures, 0, Objective::Leanest).err()
+        }
+        Model::Clip(vae) => ClipJob::new(machine, vae, &latent.values, 0, Objective::Leanest).err(),
+    };
+    match refused {
+        Some(Error::DoesNotFit { least, .. }) => Ok(least),
+        Some(error) => Err(internal(error)),
+        None => Ok(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_latent_is_refused_without_options_of_the_command_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("upload");
+        let tensor = |start: u64| format!(r#"{{"dtype":"F32","shape":[1],"data_offsets":[{start},{}]}}"#, start + 4);
+        let header = format!(r#"{{"a":{},"b":{}}}"#, tensor(0), tensor(4));
+        let two = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0; 8]].concat();
+        for (bytes, words) in [
+            (&b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"[..], "a PNG picture, not a safetensors file: send a latent"),
+            (b"\0asm\x01\0\0\0", "modules go to /v1/modules"),
+            (b"SQLite format 3\0", "send a latent"),
+            (&two, "2 tensors in it: name one of them in tensor: a, b"),
+        ] {
+            std::fs::write(&path, bytes).unwrap();
+            let line = describe_error(&Latent::read(&path, None).err().unwrap(), &path);
+            assert!(line.starts_with("latent: ") && line.contains(words), "{line}");
+            assert!(!line.contains("tilewright") && !line.contains("--"), "{line}");
+        }
+    }
+
+    #[test]
+    fn formats_are_called_what_requests_call_them() {
+        use OutputFormat::{Gif, Mp4, Png, Webp};
+        for (format, kind, frames, words) in [
+            (Gif, Kind::Picture, 1, Some("a picture can't be written as video: expected png, jpg,")),
+            (Png, Kind::Clip, 17, Some("png holds one frame, and the clip has 17: expected mp4,")),
+            (Png, Kind::Clip, 1, None),
+            (Mp4, Kind::Clip, 17, None),
+            (Webp, Kind::Picture, 1, None),
+        ] {
+            match (check_format(format, kind, frames), words) {
+                (Ok(()), None) => {}
+                (Err(Refusal::Invalid(line)), Some(words)) => assert!(line.contains(words), "{line}"),
+                (found, _) => panic!("{format:?}: {found:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Traces of the last jobs, beyond their records: the plans that the policy considered, the lines
+//! that it logged, and the plan of the incumbent.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Mutex, PoisonError},
+    time::SystemTime,
+};
+
+use tilewright_plan::{Candidate, LogLine, Record};
+
+/// The most jobs with a trace.
+const KEPT: usize = 200;
+
+/// The most decision times of a revision.
+const TIMES: usize = 512;
+
+/// The most decodes with a time.
+const DECODES: usize = 400;
+
+/// The most revisions with decision times.
+const REVISIONS: usize = 12;
+
+/// The trace of a job's decision, beyond its record.
+#[derive(Clone, Debug, Default)]
+pub struct JobTrace {
+    /// The plans that the policy asked the price of.
+    pub candidates: Vec<Candidate>,
+    /// The lines that it logged.
+    pub log: Vec<LogLine>,
+    /// The revision and record of the incumbent for the same job, and the PSNR between the two
+    /// outputs in dB, if a canary was compared.
+    pub incumbent: Option<(u64, Box<Record>, f64)>,
+}
+
+/// Traces of the last jobs, and decision times of the last revisions.
+#[derive(Debug, Default)]
+pub struct JobTraces(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    traces: HashMap<String, JobTrace>,
+    order: VecDeque<String>,
+    times: VecDeque<((String, u64), VecDeque<f64>)>,
+    decodes: VecDeque<(String, SystemTime, f64)>,
+}
+
+impl JobTraces {
+    /// Keeps the trace of a job.
+    pub fn insert(&self, id: &str, trace: JobTrace) {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.order.push_back(id.to_owned());
+        inner.traces.insert(id.to_owned(), trace);
+        if inner.order.len() > KEPT
+            && let Some(oldest) = inner.order.pop_front()
+        {
+            inner.traces.remove(&oldest);
+        }
+    }
+
+    /// The trace of a job, if it is kept.
+    pub fn get(&self, id: &str) -> Option<JobTrace> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).traces.get(id).cloned()
+    }
+
+    /// Keeps the time of a decision, in seconds.
+    pub fn record_decision_time(&self, policy: &str, revision: u64, seconds: f64) {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = inner.times.iter().position(|((known, number), _)| known == policy && *number == revision);
+        let times = match place {
+            Some(place) => inner.times.get_mut(place),
+            None => {
+                if inner.times.len() >= REVISIONS {
+                    inner.times.pop_front();
+                }
+                inner.times.push_back(((policy.to_owned(), revision), VecDeque::new()));
+                inner.times.back_mut()
+            }
+        };
+        if let Some((_, times)) = times {
+            times.push_back(seconds);
+            if times.len() > TIMES {
+                times.pop_front();
+            }
+        }
+    }
+
+    /// Keeps the time of a decode, in seconds.
+    pub fn record_decode_time(&self, route: &str, seconds: f64) {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.decodes.push_back((route.to_owned(), SystemTime::now(), seconds));
+        if inner.decodes.len() > DECODES {
+            inner.decodes.pop_front();
+        }
+    }
+
+    /// Times of decodes, oldest first: route, time of the end, seconds.
+    pub fn decode_times(&self) -> Vec<(String, SystemTime, f64)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).decodes.iter().cloned().collect()
+    }
+
+    /// Times of decisions in seconds, per policy and revision, the oldest revision first.
+    pub fn decision_times(&self) -> Vec<((String, u64), Vec<f64>)> {
+        let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.times.iter().map(|(of, times)| (of.clone(), times.iter().copied().collect())).collect()
+    }
+}

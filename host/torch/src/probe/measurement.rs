@@ -1,0 +1,363 @@
+//! The course of a measurement: the trials, their number, and when to stop. It knows the time only
+//! from its [`Bench`], and looks at the clock between pieces of work that are known to be small.
+
+use std::time::Duration;
+
+use tilewright_plan::{Dtype, Layout};
+
+use super::{Measured, Rate, Scratch, Speed, TRIED};
+use crate::Result;
+
+/// A type this many times slower than f32 is not tried on more: some processors emulate f16 a
+/// thousand times slower.
+const HOPELESS: f64 = 8.0;
+
+/// The longest first run, in seconds, that is repeated even if it was too slow: it prepares what
+/// later ones use.
+const TRIVIAL: f64 = 0.05;
+
+/// Runs that are counted, after one that warms up, if there is time.
+const RUNS: usize = 3;
+
+/// Runs of a large trial that there has to be time for: one that warms up and one that counts.
+const LEAST_RUNS: f64 = 2.0;
+
+/// One piece of work.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Trial {
+    /// A 3×3 convolution of as many channels in as out.
+    Convolution { dtype: Dtype, layout: Layout, channels: i64, side: i64 },
+    /// The same by Winograd's filtering, with norm and activation.
+    Winograd { channels: i64, side: i64 },
+    /// The middle attention.
+    Attention { dtype: Dtype, tokens: i64 },
+    /// An elementwise operation on more values than caches hold.
+    Elementwise,
+}
+
+impl Trial {
+    /// Floating-point operations, a multiply-add counted as two; 0 if memory is what is measured.
+    pub fn operations(&self) -> f64 {
+        match *self {
+            Trial::Convolution { channels, side, .. } => (18 * channels * channels * side * side) as f64,
+            Trial::Winograd { channels, side } => (8 * channels * channels * side * side) as f64,
+            Trial::Attention { tokens, .. } => (4 * tokens * tokens * super::ATTENTION_WIDTH) as f64,
+            Trial::Elementwise => 0.0,
+        }
+    }
+}
+
+/// A device, and the clock that it is measured by.
+pub(super) trait Bench {
+    /// Time since the measurement began.
+    fn now(&self) -> Duration;
+    /// Does a piece of work once; its preparation is not counted, but takes time.
+    fn run(&mut self, trial: Trial) -> Result<Duration>;
+    /// The memory that a convolution holds besides its input and output.
+    fn scratch(&mut self, dtype: Dtype, layout: Layout, channels: i64, side: i64) -> Result<Scratch>;
+    /// True if Winograd's filtering is used.
+    fn has_winograd(&self) -> bool;
+    /// Bytes that [`Trial::Elementwise`] reads and writes.
+    fn elementwise_bytes(&self) -> f64;
+}
+
+/// Channels of a trial and the sides that it may have, the one that counts first: the others are
+/// for lack of time.
+pub(super) type TrialSizes = (i64, &'static [i64]);
+
+/// The sizes of trials on a kind of device.
+pub(super) struct Sizes {
+    /// Convolutions in the order that they are tried. The last two are those that count.
+    pub convolutions: [TrialSizes; 4],
+    pub winograd: [TrialSizes; 2],
+    /// Tokens of the attention, the number that counts first.
+    pub tokens: &'static [i64],
+    /// Channels and side of the convolution whose memory is measured, of one for slow devices, and
+    /// of one for types that are too slow for either.
+    pub scratch: [(i64, i64); 3],
+    /// As [`Scratch::small`], in f32.
+    pub small: u64,
+}
+
+/// Shares out the remaining time: time that one step leaves is there for the next.
+struct TimeBudget {
+    ends: Duration,
+    weights: f64,
+}
+
+impl TimeBudget {
+    /// The time by which a step of this weight has to be over.
+    fn deadline(&mut self, now: Duration, weight: f64) -> Duration {
+        let share = (weight / self.weights.max(weight)).min(1.0);
+        self.weights -= weight;
+        now + self.ends.saturating_sub(now).mul_f64(share)
+    }
+}
+
+/// Weights of the steps: f32's are larger, since everything else is compared with it.
+const CONVOLUTION_F32: f64 = 6.0;
+const WINOGRAD: f64 = 4.0;
+const ATTENTION_F32: f64 = 2.0;
+const ELEMENTWISE: f64 = 1.0;
+const CONVOLUTION: f64 = 2.0;
+const ATTENTION: f64 = 1.0;
+
+/// A measurement under way.
+pub(super) struct Measurement<'a, B> {
+    pub bench: &'a mut B,
+    pub sizes: &'a Sizes,
+    /// True if f32, which all else is compared with, was tried on smaller sizes or less often than
+    /// it should be.
+    hurried: bool,
+}
+
+/// Convolutions of one type and memory order; `reached` has the seconds per pixel and tap of each
+/// rung.
+struct ConvolutionRuns {
+    dtype: Dtype,
+    layout: Layout,
+    reached: Vec<f64>,
+    flops_per_second: f64,
+    /// True if it is too slow to be worth more time.
+    hopeless: bool,
+    scratch: Scratch,
+}
+
+impl<'a, B: Bench> Measurement<'a, B> {
+    pub fn new(bench: &'a mut B, sizes: &'a Sizes) -> Self {
+        Self { bench, sizes, hurried: false }
+    }
+
+    /// Measures everything within about the time given.
+    pub fn run(mut self, most: Duration) -> Result<Measured> {
+        let layouts = [Layout::ChannelsFirst, Layout::ChannelsLast];
+        let others = (TRIED.len() - 1) as f64 * (2.0 * CONVOLUTION + ATTENTION);
+        let weights = 2.0 * CONVOLUTION_F32 + WINOGRAD + ATTENTION_F32 + ELEMENTWISE + others;
+        let mut budget = TimeBudget { ends: self.bench.now() + most, weights };
+
+        let mut single = Vec::new();
+        for layout in layouts {
+            let until = budget.deadline(self.bench.now(), CONVOLUTION_F32);
+            single.push(self.run_convolutions(Dtype::F32, layout, &[], until)?);
+        }
+        let fastest = single.iter().map(|climb| climb.flops_per_second).fold(0.0, f64::max);
+        let until = budget.deadline(self.bench.now(), WINOGRAD);
+        let winograd = if self.bench.has_winograd() { Some(self.winograd(fastest, until)?) } else { None };
+        let until = budget.deadline(self.bench.now(), ATTENTION_F32);
+        let attention = self.attention(Dtype::F32, fastest, until)?;
+        let until = budget.deadline(self.bench.now(), ELEMENTWISE);
+        let (elapsed, _) = self.least(Trial::Elementwise, f64::INFINITY, until)?;
+        let bytes_per_second = self.bench.elementwise_bytes() / elapsed;
+
+        let mut speeds = Vec::new();
+        for climb in &single {
+            let winograd = winograd.filter(|_| climb.layout == Layout::ChannelsLast);
+            speeds.push(self.speed(climb, None, winograd, attention));
+        }
+        for dtype in TRIED.into_iter().filter(|dtype| *dtype != Dtype::F32) {
+            let mut climbs = Vec::new();
+            for layout in layouts {
+                let until = budget.deadline(self.bench.now(), CONVOLUTION);
+                match self.run_convolutions(dtype, layout, &single, until) {
+                    Ok(climb) => climbs.push(climb),
+                    Err(error) => tracing::debug!(%dtype, %error, "the device can't run this type"),
+                }
+            }
+            let until = budget.deadline(self.bench.now(), ATTENTION);
+            let fastest_of = climbs.iter().map(|climb| climb.flops_per_second).fold(0.0, f64::max);
+            let attention = match climbs.iter().all(|climb| climb.hopeless) {
+                true => fastest_of,
+                false => self.attention_or(dtype, fastest_of, attention * fastest_of / fastest, until),
+            };
+            for climb in &climbs {
+                let single = single.iter().find(|single| single.layout == climb.layout);
+                speeds.push(self.speed(climb, single, None, attention));
+            }
+        }
+        Ok(Measured { speeds, bytes_per_second, hurried: self.hurried })
+    }
+
+    /// The least time of a trial in seconds, and true if the run that warms up is the only one. Up
+    /// to [`RUNS`] more follow while there is time; a trial that takes longer than `patience`
+    /// seconds is not run again.
+    fn least(&mut self, trial: Trial, patience: f64, until: Duration) -> Result<(f64, bool)> {
+        let warm = self.bench.run(trial)?;
+        let mut least = warm;
+        let mut runs = 0;
+        let is_worth_it = |least: Duration, runs: usize| {
+            let seconds = least.as_secs_f64();
+            seconds <= patience || (runs == 0 && seconds <= TRIVIAL)
+        };
+        while runs < RUNS && is_worth_it(least, runs) && self.bench.now() + least <= until {
+            let elapsed = self.bench.run(trial)?;
+            least = if runs == 0 { elapsed } else { least.min(elapsed) };
+            runs += 1;
+        }
+        Ok((least.as_secs_f64().max(1e-9), runs == 0))
+    }
+
+    /// The largest trial that there is time for at a rate, and true if it is the one that counts.
+    /// If there is time for none: the smallest if it `must` be, else none.
+    fn choose_affordable(&self, trials: &[Trial], rate: f64, until: Duration, must: bool) -> Option<(Trial, bool)> {
+        let left = until.saturating_sub(self.bench.now()).as_secs_f64();
+        let place = trials.iter().position(|trial| LEAST_RUNS * trial.operations() / rate <= left);
+        let place = place.or_else(|| must.then(|| trials.len() - 1))?;
+        Some((trials[place], place == 0))
+    }
+
+    /// Convolutions of a type and memory order, from small to large, as long as they are worth the
+    /// time.
+    fn run_convolutions(
+        &mut self,
+        dtype: Dtype,
+        layout: Layout,
+        single: &[ConvolutionRuns],
+        until: Duration,
+    ) -> Result<ConvolutionRuns> {
+        let is_single = dtype == Dtype::F32;
+        let mut climb = ConvolutionRuns {
+            dtype,
+            layout,
+            reached: Vec::new(),
+            flops_per_second: f64::INFINITY,
+            hopeless: false,
+            scratch: Scratch::default(),
+        };
+        let rungs = &self.sizes.convolutions;
+        for (number, (channels, sides)) in rungs.iter().enumerate() {
+            let is_last = number + 1 == rungs.len();
+            if is_last {
+                climb.scratch = self.scratch(&climb, is_single, until)?;
+            }
+            let convolution = |side: &i64| Trial::Convolution { dtype, layout, channels: *channels, side: *side };
+            let trials: Vec<Trial> = sides.iter().map(convolution).collect();
+            // The last rung may have all the time that is left.
+            let now = self.bench.now();
+            let until_here = now + until.saturating_sub(now).mul_f64(if is_last { 1.0 } else { 0.4 });
+            let affordable = self.choose_affordable(&trials, climb.flops_per_second, until_here, is_single);
+            let Some((trial @ Trial::Convolution { side, .. }, is_full)) = affordable else { break };
+            let taps = (9 * side * side) as f64;
+            let others = single.iter().filter_map(|single| single.reached.get(number).copied()).reduce(f64::min);
+            let patience = others.map_or(f64::INFINITY, |other| HOPELESS * other * taps);
+            let (seconds, once) = self.least(trial, patience, until_here)?;
+            climb.flops_per_second = trial.operations() / seconds;
+            climb.reached.push(seconds / taps);
+            // On a busy machine the smallest trials mostly wait for their threads: a larger one may
+            // say otherwise, if it doesn't take long.
+            climb.hopeless = seconds > patience;
+            if climb.hopeless && number + 2 >= rungs.len() {
+                break;
+            }
+            self.hurried |= is_single && (!is_full || once);
+        }
+        if climb.reached.len() < rungs.len() {
+            climb.scratch = self.scratch(&climb, false, Duration::ZERO)?;
+        }
+        Ok(climb)
+    }
+
+    /// The memory that a convolution holds: of the largest that there is time for, or at least of
+    /// the middle one if it `must` be known.
+    fn scratch(&mut self, climb: &ConvolutionRuns, must: bool, until: Duration) -> Result<Scratch> {
+        let [large, middle, small] = self.sizes.scratch;
+        let left = until.saturating_sub(self.bench.now()).as_secs_f64();
+        let fits = |(channels, side): (i64, i64)| {
+            let operations = 3.0 * (18 * channels * channels * side * side) as f64;
+            operations / climb.flops_per_second <= 0.5 * left
+        };
+        let (channels, side) = match [large, middle].into_iter().find(|size| fits(*size)) {
+            Some(size) => size,
+            None if must => middle,
+            None => small,
+        };
+        let mut scratch = self.bench.scratch(climb.dtype, climb.layout, channels, side)?;
+        if climb.dtype == Dtype::F32 {
+            scratch.small = self.sizes.small;
+        }
+        Ok(scratch)
+    }
+
+    /// The speed that a climb comes to. If it ended early, it is f32's, slowed down as at the
+    /// largest size that both reached.
+    fn speed(
+        &self,
+        climb: &ConvolutionRuns,
+        single: Option<&ConvolutionRuns>,
+        winograd: Option<Rate>,
+        attention: f64,
+    ) -> Speed {
+        let by_single = |single: &ConvolutionRuns| -> Option<(Rate, f64)> {
+            // Small convolutions take as long in any type: they say nothing about large ones.
+            let last = climb.reached.len().checked_sub(1).filter(|last| *last >= 2 && !climb.hopeless)?;
+            let slower = climb.reached[last] / single.reached.get(last)?;
+            Some((self.through(single)?.slower(slower), single.flops_per_second / slower))
+        };
+        let own = (Rate { per_product: 2.0 / climb.flops_per_second, per_value: 0.0 }, climb.flops_per_second);
+        let measured = self.through(climb).map(|rate| (rate, climb.flops_per_second));
+        let (plain, flops_per_second) = measured.or_else(|| single.and_then(by_single)).unwrap_or(own);
+        Speed {
+            dtype: climb.dtype,
+            layout: climb.layout,
+            flops_per_second,
+            plain,
+            winograd,
+            attention_flops_per_second: attention,
+            scratch: climb.scratch,
+        }
+    }
+
+    /// A rate through the last two rungs, if both were reached.
+    fn through(&self, climb: &ConvolutionRuns) -> Option<Rate> {
+        let [.., (fewer, _), (more, _)] = self.sizes.convolutions;
+        match climb.reached[..] {
+            [_, _, one, other] => Some(Rate::through([(fewer as f64, one), (more as f64, other)])),
+            _ => None,
+        }
+    }
+
+    fn winograd(&mut self, rate: f64, until: Duration) -> Result<Rate> {
+        let mut points = [(0.0, 0.0); 2];
+        for (number, (channels, sides)) in self.sizes.winograd.iter().enumerate() {
+            let trials: Vec<Trial> =
+                sides.iter().map(|side| Trial::Winograd { channels: *channels, side: *side }).collect();
+            let now = self.bench.now();
+            let until = now + until.saturating_sub(now).mul_f64(if number == 0 { 0.5 } else { 1.0 });
+            let Some((trial, is_full)) = self.choose_affordable(&trials, rate, until, true) else { break };
+            let (seconds, once) = self.least(trial, f64::INFINITY, until)?;
+            self.hurried |= !is_full || once;
+            let Trial::Winograd { side, .. } = trial else { break };
+            points[number] = (*channels as f64, seconds / (4 * side * side) as f64);
+        }
+        Ok(Rate::through(points))
+    }
+
+    /// The middle attention's operations per second.
+    fn attention(&mut self, dtype: Dtype, rate: f64, until: Duration) -> Result<f64> {
+        let trials: Vec<Trial> =
+            self.sizes.tokens.iter().map(|tokens| Trial::Attention { dtype, tokens: *tokens }).collect();
+        let (trial, is_full) =
+            self.choose_affordable(&trials, rate, until, true).unwrap_or((trials[trials.len() - 1], false));
+        let (seconds, once) = self.least(trial, f64::INFINITY, until)?;
+        self.hurried |= dtype == Dtype::F32 && (!is_full || once);
+        Ok(trial.operations() / seconds)
+    }
+
+    /// The attention's speed if there is time; `likely` if there is none, or if this type's
+    /// attention can't be run.
+    fn attention_or(&mut self, dtype: Dtype, rate: f64, likely: f64, until: Duration) -> f64 {
+        let least = self.sizes.tokens.last().map(|tokens| Trial::Attention { dtype, tokens: *tokens });
+        let has_time = self.choose_affordable(least.as_slice(), rate, until, false).is_some();
+        let measured = has_time.then(|| self.attention(dtype, rate, until));
+        match measured {
+            Some(Ok(measured)) => measured,
+            Some(Err(error)) => {
+                tracing::debug!(%dtype, %error, "the device can't run this type's attention");
+                likely
+            }
+            None => likely,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+//! Devices that are made up, with a clock of their own.
+
+use super::*;
+use crate::probe::CPU;
+
+/// A device whose runs take what its speeds say, and the wait for threads.
+struct FakeDevice {
+    clock: Duration,
+    runs: Vec<Trial>,
+    /// Operations per second of a convolution by type; none if it can't be run.
+    speed: fn(Dtype) -> Option<f64>,
+    /// The factor by which everything takes longer, by the number of runs so far.
+    busy: fn(usize) -> f64,
+}
+
+/// Seconds that a run takes beside its operations.
+const WAITING: f64 = 20e-6;
+
+impl FakeDevice {
+    fn new(speed: fn(Dtype) -> Option<f64>, busy: fn(usize) -> f64) -> Self {
+        Self { clock: Duration::ZERO, runs: Vec::new(), speed, busy }
+    }
+
+    fn pass(&mut self, seconds: f64) -> Duration {
+        let elapsed = Duration::from_secs_f64(seconds * (self.busy)(self.runs.len()));
+        self.clock += elapsed;
+        elapsed
+    }
+
+    fn run_measurement(&mut self, seconds: f64) -> Result<Measured> {
+        Measurement::new(self, &CPU).run(Duration::from_secs_f64(seconds))
+    }
+
+    fn of(&self, wanted: Dtype) -> Vec<Trial> {
+        let is_wanted = |trial: &&Trial| matches!(trial, Trial::Convolution { dtype, .. } if *dtype == wanted);
+        self.runs.iter().filter(is_wanted).copied().collect()
+    }
+}
+
+impl Bench for FakeDevice {
+    fn now(&self) -> Duration {
+        self.clock
+    }
+
+    fn run(&mut self, trial: Trial) -> Result<Duration> {
+        self.runs.push(trial);
+        let dtype = match trial {
+            Trial::Convolution { dtype, .. } | Trial::Attention { dtype, .. } => dtype,
+            Trial::Winograd { .. } | Trial::Elementwise => Dtype::F32,
+        };
+        let speed = (self.speed)(dtype).ok_or_else(|| crate::Error::Torch("not implemented".into()))?;
+        let seconds = if trial == Trial::Elementwise { 0.02 } else { trial.operations() / speed };
+        Ok(self.pass(seconds + WAITING))
+    }
+
+    fn scratch(&mut self, dtype: Dtype, layout: Layout, channels: i64, side: i64) -> Result<Scratch> {
+        let trial = Trial::Convolution { dtype, layout, channels, side };
+        let speed = (self.speed)(dtype).unwrap_or(1.0);
+        self.pass(3.0 * trial.operations() / speed);
+        Ok(Scratch { inputs: channels as f64, ..Scratch::default() })
+    }
+
+    fn has_winograd(&self) -> bool {
+        true
+    }
+
+    fn elementwise_bytes(&self) -> f64 {
+        1e8
+    }
+}
+
+/// Two AVX-512 cores, on which f16 is very slow.
+fn two_cores(dtype: Dtype) -> Option<f64> {
+    Some(match dtype {
+        Dtype::F32 => 200e9,
+        Dtype::Bf16 => 350e9,
+        _ => 4e9,
+    })
+}
+
+fn quiet(_: usize) -> f64 {
+    1.0
+}
+
+#[test]
+fn a_quiet_machine_is_measured_right_and_in_time() {
+    let mut made = FakeDevice::new(two_cores, quiet);
+    let measured = made.run_measurement(2.6).unwrap();
+    assert!(made.clock < Duration::from_secs(3), "{:?}", made.clock);
+    assert!(!measured.hurried);
+    for speed in &measured.speeds {
+        let truth = two_cores(speed.dtype).unwrap();
+        let off = speed.flops_per_second / truth;
+        assert!((0.5..=1.02).contains(&off), "{} {}: {off}", speed.dtype, speed.layout);
+        if speed.dtype != Dtype::F16 {
+            assert!(off > 0.97, "{}: {off}", speed.dtype);
+            assert!((speed.plain.of(512.0, 512.0) * truth / (2.0 * 512.0 * 512.0) - 1.0).abs() < 0.05);
+            assert_eq!(speed.scratch.inputs, 512.0, "of a convolution of a decoder's size");
+        }
+    }
+    assert_eq!(measured.fast_dtypes(), [Dtype::Bf16, Dtype::F32]);
+}
+
+#[test]
+fn a_hopeless_type_is_cut_off_early() {
+    let mut made = FakeDevice::new(two_cores, quiet);
+    made.run_measurement(2.6).unwrap();
+    let spent: f64 = made.of(Dtype::F16).iter().map(|trial| trial.operations() / 4e9).sum();
+    assert!(spent < 0.3, "{spent} s in f16: {:?}", made.of(Dtype::F16));
+    assert!(made.of(Dtype::F16).iter().all(|trial| matches!(trial, Trial::Convolution { channels: ..=128, .. })));
+}
+
+#[test]
+fn no_machine_is_measured_for_long() {
+    let slow = |dtype| two_cores(dtype).map(|speed| speed / 40.0);
+    let emulated = |dtype| Some(if dtype == Dtype::F32 { 200e9 } else { 0.05e9 });
+    let by_turns: fn(usize) -> f64 = |runs| [1.0, 9.0, 2.0, 5.0][runs % 4];
+    for (what, speed, busy) in [
+        ("busy", two_cores as fn(Dtype) -> Option<f64>, (|_| 6.0) as fn(usize) -> f64),
+        ("busy by turns", two_cores, by_turns),
+        ("slow", slow, quiet),
+        ("emulated", emulated, quiet),
+    ] {
+        let mut made = FakeDevice::new(speed, busy);
+        let measured = made.run_measurement(2.6).unwrap();
+        assert!(made.clock < Duration::from_millis(3300), "{what}: {:?}", made.clock);
+        let single = measured.best(Dtype::F32).unwrap();
+        let others = [Dtype::Bf16, Dtype::F16].map(|dtype| measured.best(dtype).unwrap() / single);
+        let truth = [Dtype::Bf16, Dtype::F16].map(|dtype| speed(dtype).unwrap() / speed(Dtype::F32).unwrap());
+        // A slow type is never taken for a fast one under any disturbance; the reverse may happen,
+        // which costs time and not precision.
+        for (found, truth) in others.iter().zip(truth) {
+            assert!(*found < 0.5 || truth > 0.5, "{what}: {found} instead of {truth}");
+            assert!(*found > 0.5 || truth < 0.5 || what == "busy by turns", "{what}: {found} instead of {truth}");
+        }
+        if what == "busy" || what == "slow" {
+            assert!(measured.hurried, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_type_that_cannot_be_run_is_missing_and_f32_has_to_be_there() {
+    let measured =
+        FakeDevice::new(|dtype| two_cores(dtype).filter(|_| dtype != Dtype::Bf16), quiet).run_measurement(2.6).unwrap();
+    assert!(measured.best(Dtype::Bf16).is_none() && measured.best(Dtype::F16).is_some());
+    assert!(FakeDevice::new(|_| None, quiet).run_measurement(2.6).is_err());
+}
+
+#[test]
+fn a_type_that_runs_out_of_time_goes_by_f32s_speed() {
+    // Six times slower, which is too long for the largest convolutions.
+    let speed: fn(Dtype) -> Option<f64> = |dtype| Some(if dtype == Dtype::F32 { 60e9 } else { 10e9 });
+    let measured = FakeDevice::new(speed, quiet).run_measurement(1.5).unwrap();
+    for found in measured.speeds.iter().filter(|found| found.dtype != Dtype::F32) {
+        let off = found.flops_per_second / 10e9;
+        assert!((0.7..1.4).contains(&off), "{}: {off}", found.dtype);
+    }
+}

@@ -1,0 +1,104 @@
+//! The rules for comments, checked over the sources of the crates that keep to them.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Words that no comment begins with: the noun comes first.
+const BEGINNINGS: [&str; 8] = ["What", "Who", "Whoever", "Whose", "Where", "Whether", "How", "Once"];
+
+/// The columns of the longest comment line, indentation included.
+const COLUMNS: usize = 100;
+
+/// Crates whose comments keep to the rules, each with the paths in it that do not yet.
+const CRATES: [(&str, &[&str]); 13] = [
+    ("bench", &["src/subject.rs", "src/sweep"]),
+    ("cli", &["src/decode/", "src/encode/"]),
+    ("config", &["src/conditions.rs"]),
+    ("files", &[]),
+    ("history", &["src/trials.rs"]),
+    ("kit", &["src/measure", "src/replay", "src/simulate", "templates/"]),
+    ("media", &[]),
+    ("outputs", &[]),
+    ("registry", &[]),
+    ("rollout", &["src/decider.rs"]),
+    ("signing", &[]),
+    ("torch", &[]),
+    ("xtask", &[]),
+];
+
+/// The marker of a comment line, and its text; none for a line of code.
+fn comment(line: &str) -> Option<(&'static str, &str)> {
+    let line = line.trim_start();
+    ["//!", "///", "//"].into_iter().find_map(|marker| Some((marker, line.strip_prefix(marker)?.trim())))
+}
+
+/// The faults of a file's comments, a line each: number and reason.
+fn find_faults(text: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut before: Option<(&str, &str)> = None;
+    for (number, line) in (1..).zip(text.lines()) {
+        let found = comment(line);
+        if let Some((marker, words)) = found {
+            let goes_on = before.is_some_and(|(other, words)| other == marker && !words.is_empty());
+            let first = words.split(|letter: char| !letter.is_alphabetic()).next().unwrap_or_default();
+            if !goes_on && BEGINNINGS.contains(&first) {
+                faults.push(format!("{number}: begins with '{first}': begin with the noun"));
+            }
+            let columns = line.chars().count();
+            if columns > COLUMNS {
+                faults.push(format!("{number}: has {columns} columns: wrap at {COLUMNS}"));
+            }
+        }
+        before = found;
+    }
+    faults
+}
+
+/// Every source file below a folder, except those whose path in the crate begins with an exception.
+fn list_sources(folder: &Path, root: &Path, except: &[&str], sources: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let inside = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+        if path.is_dir() {
+            list_sources(&path, root, except, sources);
+        } else if inside.ends_with(".rs") && !except.iter().any(|prefix| inside.starts_with(prefix)) {
+            sources.push(path);
+        }
+    }
+}
+
+#[test]
+fn comments_begin_with_the_noun_and_fit_into_100_columns() {
+    let host = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut faults = Vec::new();
+    for (name, except) in CRATES {
+        let root = host.join(name);
+        for exception in except {
+            let (folder, prefix) = exception.rsplit_once('/').unwrap();
+            let mut entries = fs::read_dir(root.join(folder)).unwrap();
+            let is_there = entries.any(|entry| entry.unwrap().file_name().to_str().unwrap().starts_with(prefix));
+            assert!(is_there, "{name}/{exception} is gone: remove it from the table");
+        }
+        let mut sources = Vec::new();
+        list_sources(&root, &root, except, &mut sources);
+        assert!(!sources.is_empty(), "{name} has no sources: correct the table");
+        sources.sort();
+        for path in sources {
+            let found = find_faults(&fs::read_to_string(&path).unwrap());
+            faults.extend(found.iter().map(|fault| format!("{}:{fault}", path.display())));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn a_paragraph_is_judged_by_its_first_word() {
+    let text =
+        "//! Whether it is so.\n//! What follows goes on.\n//!\n//! Once more.\nlet a = 1; // Where\n/// However.\n";
+    let lines: Vec<_> = find_faults(text).iter().map(|fault| fault.split(':').next().unwrap().to_owned()).collect();
+    assert_eq!(lines, ["1", "4"]);
+    assert_eq!(find_faults(&format!("    // {}", "é".repeat(94))).len(), 1);
+    assert!(find_faults(&format!("    // {}", "é".repeat(93))).is_empty());
+}
