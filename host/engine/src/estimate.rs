@@ -20,7 +20,7 @@ pub(crate) struct Estimator {
     metered: Arc<Metered>,
 }
 
-/// What goes into a network and what comes out, in values per pixel of the picture.
+/// The input and the output of a network, in values per pixel of the picture.
 #[derive(Clone, Copy, Debug)]
 struct Values {
     input: f64,
@@ -32,7 +32,7 @@ struct Values {
 }
 
 impl Estimator {
-    /// Works out the prices of decodes in every precision and memory order that the device was measured in.
+    /// Prices decodes in every precision and memory order that the device was measured in.
     pub fn new(config: &Config, request: &Request, measured: &Measured) -> Self {
         let scale = f64::from(config.spatial_scale());
         let latent = config.latent_channels as f64 / (scale * scale);
@@ -105,10 +105,11 @@ impl PlanCost for Estimator {
         if ragged > 0 {
             seconds += pass(ragged)?.seconds;
         }
-        // What comes out is looked through for NaN, and gathered with its weights where it is a tile.
+        // The output is looked through for NaN, and gathered with its weights if it is a tile.
         let gathering = if whole { 4.0 } else { 28.0 };
         seconds += gathering * self.values.output * f64::from(tiles) * pixels / self.bytes_per_second;
-        // A pass of all samples at once hands its output on; every other one gathers into a tensor of its own.
+        // A pass of all samples at once hands its output on; every other one gathers into a tensor
+        // of its own.
         let gathered = if whole && tiles == batch { 0.0 } else { 4.0 * self.values.output * kept };
         // Crops of the input are copies.
         let crops = if whole { 0.0 } else { 4.0 * self.values.input * at_once };

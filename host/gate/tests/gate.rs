@@ -120,9 +120,15 @@ fn of(verdict: &Verdict, problem: Problem) -> Vec<&Finding> {
     verdict.findings.iter().filter(|finding| finding.problem == problem).collect()
 }
 
-/// The verdict has findings of this problem, all of this severity and step; they are given back.
+/// The verdict has findings of this problem, all of this severity and step; they are given back. A few bad choices on
+/// drawn requests are excused, and so notes.
 fn found(verdict: &Verdict, problem: Problem, severity: Severity, step: Step) -> Vec<Finding> {
-    let findings: Vec<Finding> = of(verdict, problem).into_iter().cloned().collect();
+    let is_excused = |finding: &&Finding| {
+        finding.severity == Severity::Note && finding.request.as_deref().is_some_and(golden::is_drawn)
+    };
+    let findings =
+        of(verdict, problem).into_iter().filter(|finding| severity == Severity::Note || !is_excused(finding));
+    let findings: Vec<Finding> = findings.cloned().collect();
     assert!(!findings.is_empty(), "no {problem:?}: {verdict:#?}");
     for finding in &findings {
         assert_eq!((finding.severity, finding.step), (severity, step), "{finding:?}");
@@ -193,7 +199,7 @@ fn instances_that_are_slow_to_begin_are_cut_short_as_well() {
     let started = std::time::Instant::now();
     let verdict = check(Guest { configure: slow, ..HEALTHY });
     let told = found(&verdict, Problem::CutShort, Severity::Error, Step::Golden);
-    assert!(told[0].found.starts_with("more than 1.24 s of processor time for "), "{told:?}");
+    assert!(told[0].found.starts_with("more than 1.26 s of processor time for "), "{told:?}");
     assert!(verdict.golden.tried < verdict.golden.requests && !verdict.passes(), "{verdict:#?}");
     assert!(started.elapsed().as_secs() < 60);
 }

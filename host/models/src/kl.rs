@@ -1,12 +1,14 @@
-//! The KL autoencoders of Stable Diffusion 1 to 3, SDXL and Flux: convolutions, group norms, one attention in the middle.
+//! The KL autoencoders of Stable Diffusion 1 to 3, SDXL and Flux: convolutions, group norms, one
+//! attention in the middle.
 //!
-//! The network follows diffusers' `AutoencoderKL` (models/autoencoders/vae.py, `Decoder` and `Encoder`), whose names it uses.
+//! The network follows diffusers' `AutoencoderKL` (models/autoencoders/vae.py, `Decoder` and
+//! `Encoder`), whose names it uses. It is written once: `decoder.rs` and `encoder.rs` run on
+//! libtorch, and `metered.rs` runs the same layers on a meter.
 
 mod bands;
 mod config;
 mod decoder;
 mod encoder;
-pub(crate) mod layers;
 mod metered;
 mod network;
 mod progress;

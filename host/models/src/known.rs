@@ -32,7 +32,8 @@ impl<'a, T: Table> Known<'a, T> {
         first.is_some_and(|(name, _)| name.strip_prefix(start).is_some_and(|rest| rest.starts_with('.')))
     }
 
-    /// The file's names of the tensors in a part of the network that diffusers' names begin so in, those that the network has no place for included.
+    /// The file's names of the tensors in a part of the network, in which diffusers' names begin so;
+    /// those that the network has no place for are among them.
     pub fn part(&self, starts: &[&str]) -> impl Iterator<Item = &'a str> {
         let starts: Vec<String> = starts
             .iter()
@@ -48,7 +49,8 @@ impl<'a, T: Table> Known<'a, T> {
         self.file.names().filter(within)
     }
 
-    /// The file's names in a part of the network that no tensor that is needed has; where `needed` isn't known, those that the table lacks.
+    /// The file's names in a part of the network that no tensor that is needed has. If `needed` isn't
+    /// known, those that the table lacks.
     pub fn left_over(&self, starts: &[&str], needed: Option<&[Needed]>) -> Vec<String> {
         let mut left: Vec<String> = self.part(starts).map(str::to_owned).collect();
         left.retain(|name| match self.table.canonical(&name[self.prefix.len()..]) {
@@ -58,12 +60,13 @@ impl<'a, T: Table> Known<'a, T> {
         left
     }
 
-    /// How many numbers in a row, from 0, stand between `start` and the rest of some name.
+    /// The count of numbers in a row, from 0, that stand between `start` and the rest of some name.
     pub fn count(&self, start: &str) -> usize {
         (0..).take_while(|number| self.has(&format!("{start}.{number}"))).count()
     }
 
-    /// The extent that most of these tensors have along the given axis, so that one misshapen tensor is the one that is blamed.
+    /// The extent that most of these tensors have along the given axis, so that one misshapen tensor
+    /// is the one that is blamed.
     pub fn extent<N: AsRef<str>>(&self, candidates: impl IntoIterator<Item = (N, usize)>) -> Option<usize> {
         let mut votes: Vec<(usize, usize)> = Vec::new();
         for (name, axis) in candidates {
@@ -98,7 +101,8 @@ impl<'a, T: Table> Known<'a, T> {
         Ok((name, found))
     }
 
-    /// Checks that every tensor that is needed is there, in its shape and in a type that can be computed from.
+    /// Checks that every tensor that is needed is there, in its shape and in a type that can be
+    /// computed from.
     ///
     /// # Errors
     /// As [`Self::locate`], and [`Error::Stored`].
@@ -120,7 +124,7 @@ impl<'a, T: Table> Known<'a, T> {
         names.filter(unreadable).map(|name| (*name).to_owned()).collect()
     }
 
-    /// What is wrong with the tensors that are needed, a line each.
+    /// The faults of the tensors that are needed, a line each.
     pub fn problems(&self, needed: &[Needed]) -> Vec<String> {
         needed.iter().filter_map(|needed| self.locate(needed).err()).map(|error| error.to_string()).collect()
     }

@@ -12,7 +12,7 @@ pub trait Table {
     fn original(&self, canonical: &str) -> Option<String>;
 }
 
-/// How a rule's block number is written in the file.
+/// The way that a rule's block number is written in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Index {
     /// As in diffusers.
@@ -25,7 +25,7 @@ enum Index {
 /// it. A name that no rule changes is the same in both.
 struct Rule(&'static str, &'static str, Index);
 
-/// What the tensors are called in a file.
+/// The names of the tensors in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
     /// diffusers' own names, the attention's old ones included.
@@ -61,7 +61,8 @@ const LDM: &[Rule] = &[
     Rule("norm_out", "conv_norm_out", Same),
 ];
 
-/// More blocks or layers than any network has; a file that says more is refused before anything is sized by it.
+/// More blocks or layers than any network has; a file that says more is refused before anything is
+/// sized by it.
 const MOST_INDEX: usize = 64;
 
 /// A KL autoencoder's names: the layout, and the number of up blocks that LDM counts from.

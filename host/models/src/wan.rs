@@ -1,7 +1,9 @@
-//! The causal video autoencoders of WAN 2.1 and 2.2, and of Qwen-Image, which has the former's shape: convolutions over space and the
-//! two frames before, norms per pixel, one attention per frame in the middle.
+//! The causal video autoencoders of WAN 2.1 and 2.2, and of Qwen-Image, which has the former's
+//! shape: convolutions over space and the two frames before, norms per pixel, one attention per
+//! frame in the middle.
 //!
-//! The networks follow diffusers' `AutoencoderKLWan` (models/autoencoders/autoencoder_kl_wan.py), whose names they use.
+//! The networks follow diffusers' `AutoencoderKLWan` (models/autoencoders/autoencoder_kl_wan.py),
+//! whose names they use.
 
 mod clip;
 mod config;

@@ -1,4 +1,4 @@
-//! What a clip's decode is said to hold against what it holds.
+//! The estimate of a clip's causal state against the state itself.
 
 use std::path::Path;
 

@@ -36,17 +36,17 @@ impl Laps {
         Self { next, end, step, turn: 0, settled: SETTLED, has_edge: false, times }
     }
 
+    /// The same laps, of which only the first few differ from those that follow.
+    #[must_use]
+    pub fn alike_after(mut self, settled: u32) -> Self {
+        self.settled = settled;
+        self
+    }
+
     /// Laps over rows of a picture: all but the first and the last are alike.
     #[must_use]
     pub fn over_rows(mut self) -> Self {
         (self.settled, self.has_edge) = (1, true);
-        self
-    }
-
-    /// The same laps, of which only the first few differ from those that follow.
-    #[must_use]
-    pub fn alike_after(mut self, before: u32) -> Self {
-        self.settled = before;
         self
     }
 }

@@ -1,11 +1,14 @@
-//! Ways to divide a clip in time: chunks that are worth pricing, and which of them is preferred where prices are alike.
+//! Ways to divide a clip in time: chunks that are worth pricing, and which of them is preferred
+//! where prices are alike.
 //!
-//! Every chunk gives the whole clip's output, so only time and memory tell them apart. A latent frame's output frames are the natural
-//! chunk: frames leave as soon as they can. Longer ones have to gain time, shorter ones memory.
+//! Every chunk gives the whole clip's output, so only time and memory tell them apart. A latent
+//! frame's output frames are the natural chunk: frames leave as soon as they can. Longer ones have
+//! to gain time, shorter ones memory.
 
 use tilewright_sdk::{Backend, Request, Time};
 
-/// Chunks of less than a latent frame, in output frames: the leanest, since fewer run through the largest layers at once.
+/// Chunks of less than a latent frame, in output frames: the leanest, since fewer run through the
+/// largest layers at once.
 const SHORT: [u32; 2] = [1, 2];
 
 /// Chunks of more, in latent frames.
@@ -44,7 +47,8 @@ pub fn natural(request: &Request) -> Time {
     Time::Carried(latent_frame(request))
 }
 
-/// What is preferred where prices are alike, least first: the natural chunk, shorter ones, longer ones, all frames together.
+/// The order of preference if prices are alike, least first: the natural chunk, shorter ones,
+/// longer ones, all frames together.
 pub fn preference(request: &Request, time: Time) -> u32 {
     match time {
         Time::Carried(frames) if frames <= latent_frame(request) => latent_frame(request) - frames,
@@ -57,7 +61,8 @@ fn latent_frame(request: &Request) -> u32 {
     request.temporal_scale.max(1)
 }
 
-/// The longest chunk up to `most` that divides what follows the first frame evenly where a ragged last chunk costs a kernel search.
+/// The longest chunk up to `most` that divides what follows the first frame evenly where a ragged
+/// last chunk costs a kernel search.
 fn even(request: &Request, most: u32) -> u32 {
     let latent_frame = latent_frame(request);
     let mut frames = most;
@@ -69,7 +74,8 @@ fn even(request: &Request, most: u32) -> u32 {
     frames
 }
 
-/// What the host makes of a chunk, so that it is known again: whole latent frames, a power of two of less, or the clip.
+/// A chunk as the host would make it, so that it is known again: whole latent frames, a power of
+/// two of less, or the clip.
 fn legal(request: &Request, frames: u32) -> u32 {
     let latent_frame = latent_frame(request);
     if frames >= request.frames {

@@ -1,18 +1,20 @@
-//! Corrections to the host's estimates from earlier measurements: the ratio of the two, separated into the machine's
-//! part and the plan's.
+//! Corrections to the host's estimates from earlier measurements: the ratio of the two, separated
+//! into the machine's part and the plan's.
 //!
-//! **Time.** The quickest of a plan's runs counts: a run takes longer for many reasons that are not the plan's (other
-//! programs, heat, a kernel search), and shorter for none. The part that all plans have in common is the machine's
-//! factor, and it holds for every plan that was never measured. Only the rest is a plan's own, and it takes three slow
-//! runs without a quicker one for a plan to be slower than the machine is. A plan that was not measured takes the ratio
-//! of the nearest one (in pixels worked on at once) of the same manner, precision and memory order; if there is none,
-//! of the nearest of another manner, whole and bands standing in for each other first: a device that is slow at whole
-//! pictures is slow at parts too.
+//! **Time.** The quickest of a plan's runs counts: a run takes longer for many reasons that are not
+//! the plan's (other programs, heat, a kernel search), and shorter for none. The part that all
+//! plans have in common is the machine's factor, and it holds for every plan that was never
+//! measured. Only the rest is a plan's own, and it takes three slow runs without a quicker one for
+//! a plan to be slower than the machine is. A plan that was not measured takes the ratio of the
+//! nearest one (in pixels worked on at once) of the same manner, precision and memory order; if
+//! there is none, of the nearest of another manner, whole and bands standing in for each other
+//! first: a device that is slow at whole pictures is slow at parts too.
 //!
-//! **Memory** is the most that was measured for the same manner, precision and memory order, and for no other: bands
-//! and tiles, and a clip in chunks or in one, hold different things.
+//! **Memory** is the most that was measured for the same manner, precision and memory order, and
+//! for no other: bands and tiles, and a clip in chunks or in one, hold different things.
 //!
-//! A trial carries no size of its own: the host gives what it would have been at the size of the request.
+//! A trial carries no size of its own: the host gives what it would have been at the size of the
+//! request.
 
 use tilewright_sdk::{Attempt, Failure, Kind, Layout, Plan, Precision, Request, Time, host};
 
@@ -24,7 +26,8 @@ const TRIALS: u32 = 32;
 /// The most plans among them to ask the price of.
 const TRIED_PLANS: usize = 6;
 
-/// How far a measurement moves an estimate. Beyond it something else was measured too: another program's work, a kernel search.
+/// The range of factors that a measurement may move an estimate by. Beyond it something else was
+/// measured too: another program's work, a kernel search.
 const TRUSTED: (f64, f64) = (0.5, 4.0);
 
 /// The number of newest runs of a plan from which the quickest is taken.
@@ -65,7 +68,8 @@ impl Ratio {
     }
 }
 
-/// What is measured together: how the picture is divided, and whether a clip's state is carried from chunk to chunk.
+/// A group that is measured together: how the picture is divided, and whether a clip's state is
+/// carried from chunk to chunk.
 pub type Manner = (Kind, bool);
 
 /// The manner of a plan.
@@ -91,15 +95,16 @@ impl Seen {
     }
 }
 
-/// The factor common to all plans: the lower median of the ratios of plans that ran often enough to show it, else the
-/// least ratio of all; 1 if nothing was measured.
+/// The factor common to all plans: the lower median of the ratios of plans that ran often enough to
+/// show it, else the least ratio of all; 1 if nothing was measured.
 fn machine(seen: &[Seen]) -> f64 {
     let mut times: Vec<f64> = Vec::with_capacity(seen.len());
     let mut least = f64::INFINITY;
     for ratio in seen.iter().map(|seen| &seen.ratio) {
         match ratio.time() {
             Some(time) if ratio.runs >= SHOWN => {
-                // Inserted in order: there are only a few, and sorting would be a tenth of the module's size.
+                // Inserted in order: there are only a few, and sorting would be a tenth of the
+                // module's size.
                 let place = times.iter().position(|other| time < *other).unwrap_or(times.len());
                 times.insert(place, time);
             }
@@ -115,12 +120,12 @@ fn machine(seen: &[Seen]) -> f64 {
     }
 }
 
-/// What to multiply an estimate by.
+/// The factors for an estimate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Correction {
     pub time: f64,
     pub memory: f64,
-    /// Whether the memory of such plans was ever measured.
+    /// True if the memory of such plans was ever measured.
     pub is_measured: bool,
 }
 
@@ -133,14 +138,15 @@ pub struct Corrections {
 }
 
 impl Corrections {
-    /// Asks the host for what was measured and what it would have expected, and adds what the policy has learnt itself.
+    /// Asks the host for what was measured and what it would have expected, and adds what the
+    /// policy has learnt itself.
     pub fn new(request: &Request, learnt: &Learnt) -> Self {
         let extents = extents(request);
         let trials = host::trials(TRIALS);
         let mut seen: Vec<Seen> = Vec::new();
         let mut prices: Vec<(f64, f64)> = Vec::new();
-        // The newest first, so that they are the ones that are priced; then the oldest first, so that
-        // the newest weigh most.
+        // The newest first, so that they are the ones that are priced; then the oldest first, so
+        // that the newest weigh most.
         let mut plans: Vec<Plan> = Vec::new();
         for trial in &trials {
             if plans.len() < TRIED_PLANS && !plans.iter().any(|plan| plan.is_like(&trial.plan)) {
@@ -183,7 +189,8 @@ impl Corrections {
         }
     }
 
-    /// The factors for the estimate of a plan; for time, the machine's factor if no such plan was measured.
+    /// The factors for the estimate of a plan; for time, the machine's factor if no such plan was
+    /// measured.
     pub fn of(&self, plan: &Plan) -> Correction {
         self.of_manner(manner(plan), plan.precision, plan.layout, pixels(plan, self.extents))
     }
@@ -225,7 +232,8 @@ impl Corrections {
         Correction { time, memory: if is_measured { memory } else { 1.0 }, is_measured }
     }
 
-    /// Whether this very plan was carried out to its end, so that every kernel that it needs was found.
+    /// True if this very plan was carried out to its end, so that every kernel that it needs was
+    /// found.
     pub fn has_run(&self, plan: &Plan) -> bool {
         self.seen.iter().any(|seen| seen.ratio.runs > 0 && seen.plan.is_like(plan))
     }

@@ -1,14 +1,17 @@
 //! Ways to divide a picture: band heights and tiles that are worth pricing.
 //!
-//! Tiles divide the picture up evenly. The host moves the last tile of a row inward, so that all have one shape; a tile that is chosen
-//! without regard to the picture then computes much of it twice. So as many tiles as a wanted side asks for are made as small as they can
-//! be, in steps of 64 pixels: few distinct shapes over many picture sizes, which counts where each new shape costs a kernel search.
+//! Tiles divide the picture up evenly. The host moves the last tile of a row inward, so that all
+//! have one shape; a tile that is chosen without regard to the picture then computes much of it
+//! twice. So as many tiles as a wanted side asks for are made as small as they can be, in steps of
+//! 64 pixels: few distinct shapes over many picture sizes, which counts where each new shape costs
+//! a kernel search.
 
 use tilewright_sdk::{Request, Tile};
 
 use crate::Wishes;
 
-/// Heights of exact bands to consider, in pixels. Memory and time depend little on them, so a handful is enough.
+/// Heights of exact bands to consider, in pixels. Memory and time depend little on them, so a
+/// handful is enough.
 const BANDS: [u32; 4] = [64, 128, 256, 512];
 
 /// Sides of tiles to consider, in pixels, and the steps that they are made smaller in.
@@ -57,7 +60,8 @@ fn fitted(request: &Request, wishes: &Wishes, sides: impl Iterator<Item = u32>, 
             }
             let shared = overlap(side);
             let count = (extent - side).div_ceil(side - shared) + 1;
-            // The least side with which that many tiles reach over the extent: count · side − (count − 1) · overlap.
+            // The least side with which that many tiles reach over the extent: count · side −
+            // (count − 1) · overlap.
             let reaching = match wishes.overlap {
                 None => extent.saturating_mul(8).div_ceil(7 * count + 1),
                 Some(_) => (extent + (count - 1) * shared).div_ceil(count),

@@ -1,14 +1,16 @@
-//! The lanes of the search: precisions and memory orders, and which of them are worth looking at in every size. What is worse than another
-//! one in time and in memory whole, is so in bands and tiles too, so one price per lane saves a dozen.
+//! The lanes of the search: precisions and memory orders, and which of them are worth looking at in
+//! every size. What is worse than another one in time and in memory whole, is so in bands and tiles
+//! too, so one price per lane saves a dozen.
 
 use tilewright_sdk::{Backend, Cost, Dtype, Kind, Layout, Plan, Precision, Time};
 
 use crate::search::{Search, with_margin};
 
-/// Where f16 overflows as a type of its own: the KL autoencoders' activations go beyond 65504.
+/// Families in which f16 overflows as a type of its own: the KL autoencoders' activations go beyond
+/// 65504.
 const KL_FAMILIES: [&str; 4] = ["sd", "sdxl", "sd3", "flux"];
 
-/// What counts on top of a price where narrow types round.
+/// The factors on a price for the rounding of narrow types.
 const MIXED: f64 = 1.02;
 const UNIFORM_HALF: f64 = 1.05;
 
@@ -20,11 +22,12 @@ const MOST: usize = 3;
 pub struct Lane {
     pub precision: Precision,
     pub layout: Layout,
-    /// How the frames of a clip are divided in the price.
+    /// The division of a clip's frames in the price.
     pub time: Time,
     /// As the host prices it.
     pub cost: Cost,
-    /// Per kind of space: corrected time with what rounding counts, peak with the same, and peak as held against the limit.
+    /// Per kind of space: corrected time with what rounding counts, peak with the same, and peak as
+    /// held against the limit.
     corrected: [[f64; 3]; 3],
 }
 
@@ -39,7 +42,7 @@ impl Lane {
         Self { time: Time::Whole, ..*self }
     }
 
-    /// Whether nothing speaks for the other one.
+    /// True if nothing speaks for the other one.
     fn beats(&self, other: &Lane) -> bool {
         self.corrected.as_flattened().iter().zip(other.corrected.as_flattened()).all(|(own, others)| own <= others)
     }
@@ -53,7 +56,7 @@ impl Lane {
     }
 }
 
-/// What rounding counts on top of a price.
+/// The factor on a price for rounding.
 pub fn rounding(precision: Precision) -> f64 {
     match precision {
         Precision::Uniform(Dtype::F32) | Precision::Mixed(Dtype::F32) => 1.0,
@@ -63,10 +66,11 @@ pub fn rounding(precision: Precision) -> f64 {
 }
 
 impl Search<'_> {
-    /// The precisions of the first round, or of the second, which is only looked at where the first has nothing that fits.
+    /// The precisions of the first round, or of the second, which is only looked at where the first
+    /// has nothing that fits.
     ///
-    /// The first is f32 and what gains time over it; the second is the other narrow types. On a CPU those gain little, so all of them
-    /// wait: accuracy first.
+    /// The first is f32 and what gains time over it; the second is the other narrow types. On a CPU
+    /// those gain little, so all of them wait: accuracy first.
     pub(crate) fn precisions(&self, is_first: bool) -> Vec<Precision> {
         let mut precisions = Vec::with_capacity(5);
         let is_cpu = self.request.device.backend == Backend::Cpu;
@@ -101,8 +105,8 @@ impl Search<'_> {
         }
     }
 
-    /// Prices the whole picture in every precision and memory order, and keeps the lanes that something speaks for: at most the two
-    /// quickest and the leanest.
+    /// Prices the whole picture in every precision and memory order, and keeps the lanes that
+    /// something speaks for: at most the two quickest and the leanest.
     pub(crate) fn lanes(&mut self, is_first: bool) -> Vec<Lane> {
         let mut plans: Vec<Plan> = Vec::with_capacity(10);
         for precision in self.precisions(is_first) {

@@ -1,5 +1,6 @@
-//! The ratios that the policy has learnt from outcomes, so that a long-lived host gets better answers even without a
-//! history. They only change when an outcome is told: a decision leaves nothing behind.
+//! The ratios that the policy has learnt from outcomes, so that a long-lived host gets better
+//! answers even without a history. They only change when an outcome is told: a decision leaves
+//! nothing behind.
 
 use tilewright_sdk::{Outcome, Plan, Request, host};
 
@@ -15,8 +16,8 @@ pub struct Learnt {
 }
 
 impl Learnt {
-    /// Adds an outcome. While the host tells it, it prices the carried-out plan as decided; the outcome of a plan that
-    /// was not decided on is ignored, since its expected cost is not known.
+    /// Adds an outcome. While the host tells it, it prices the carried-out plan as decided; the
+    /// outcome of a plan that was not decided on is ignored, since its expected cost is not known.
     pub fn note(&mut self, request: &Request, plan: &Plan, outcome: &Outcome) {
         let Ok(expected) = host::estimate_one(plan) else { return };
         let place = place(request);
@@ -41,14 +42,15 @@ impl Learnt {
         self.entries.push((place, Seen { plan, pixels, ratio }));
     }
 
-    /// What was learnt of this model on this device.
+    /// The ratios of this model on this device.
     pub fn about(&self, request: &Request) -> impl Iterator<Item = &Seen> {
         let place = if self.entries.is_empty() { 0 } else { place(request) };
         self.entries.iter().filter(move |(known, _)| *known == place).map(|(_, seen)| seen)
     }
 }
 
-/// The model and the device in 64 bits: FNV-1a over what tells them apart, number by number and text by text.
+/// The model and the device in 64 bits: FNV-1a over what tells them apart, number by number and
+/// text by text.
 fn place(request: &Request) -> u64 {
     let (model, device) = (&request.model, &request.device);
     let numbers = [

@@ -1,30 +1,40 @@
-//! The default policy: prices the picture whole, in exact bands and in blended tiles, over precisions, memory orders and batches, asks
-//! the host for the price of each, corrects the prices by what was measured before, and takes the best that fits the memory limit.
+//! The default policy: prices the picture whole, in exact bands and in blended tiles, over
+//! precisions, memory orders and batches, asks the host for the price of each, corrects the prices
+//! by what was measured before, and takes the best that fits the memory limit.
 //!
-//! **Clips** whose causal state is carried are priced in chunks of one frame up to four latent frames, and as a whole, with the whole
-//! picture and with bands. Where prices are within 2 %, the chunk of one latent frame wins, then shorter ones, then longer ones, then all
-//! frames together: frames leave early. Tiles run over the whole clip, so that only one tile's state is held; they are the last resort. Where the
-//! state of tiles that wait can be kept in host memory at about the same price, they run chunk by chunk.
+//! **Clips** whose causal state is carried are priced in chunks of one frame up to four latent
+//! frames, and as a whole, with the whole picture and with bands. Where prices are within 2 %, the
+//! chunk of one latent frame wins, then shorter ones, then longer ones, then all frames together:
+//! frames leave early. Tiles run over the whole clip, so that only one tile's state is held; they
+//! are the last resort. Where the state of tiles that wait can be kept in host memory at about the
+//! same price, they run chunk by chunk.
 //!
-//! **What fits.** The corrected peak, and 3 % on top as long as no plan of its kind was measured, is within the limit.
+//! **What fits.** The corrected peak, and 3 % on top as long as no plan of its kind was measured,
+//! is within the limit.
 //!
-//! **What is best** depends on the objective, with t the time and m the peak: `fastest` takes the least t; `balanced` the least
-//! t · (1 + m / limit / 2); `leanest` the least m among the plans that take no longer than four times the quickest. Bands give the whole
-//! picture's output, so their price stands; blended tiles don't quite, and narrow types round, so their t counts a few percent more
-//! (types also their m). Where prices are alike, or memory within 2 % under `leanest`, the better picture wins: whole, then exact, then
-//! blended. Narrow types that gain no time, as on a CPU, only count where nothing else fits, and tiles under 256 pixels last of all. On
-//! ROCm every convolution shape beyond a plan's first counts a second for its kernel search, unless that plan has run before.
+//! **What is best** depends on the objective, with t the time and m the peak: `fastest` takes the
+//! least t; `balanced` the least t · (1 + m / limit / 2); `leanest` the least m among the plans
+//! that take no longer than four times the quickest. Bands give the whole picture's output, so
+//! their price stands; blended tiles don't quite, and narrow types round, so their t counts a few
+//! percent more (types also their m). Where prices are alike, or memory within 2 % under `leanest`,
+//! the better picture wins: whole, then exact, then blended. Narrow types that gain no time, as on
+//! a CPU, only count where nothing else fits, and tiles under 256 pixels last of all. On ROCm every
+//! convolution shape beyond a plan's first counts a second for its kernel search, unless that plan
+//! has run before.
 //!
-//! **Learning.** Measured over estimated, per model and device: from the host's trials, and from the outcomes that the
-//! policy was told, so that a long-lived host gets better answers without a history too. The part that all plans have
-//! in common is the machine's, and counts for every plan; the rest is a kind's (of space and of time, precision and
-//! memory order), after three runs have shown it. So a machine that was busy for a run changes no decision. A decision
-//! changes no later one.
+//! **Learning.** Measured over estimated, per model and device: from the host's trials, and from
+//! the outcomes that the policy was told, so that a long-lived host gets better answers without a
+//! history too. The part that all plans have in common is the machine's, and counts for every plan;
+//! the rest is a kind's (of space and of time, precision and memory order), after three runs have
+//! shown it. So a machine that was busy for a run changes no decision. A decision changes no later
+//! one.
 //!
-//! **After a failure.** Where memory ran out, the next plan is expected to need at most 70 % of what the failed one was expected to,
-//! exact before blended; where there is no such plan, the leanest that is smaller at all; after three such failures the leanest of all.
-//! Where values were not finite, a wider type in the same space, else in whatever space fits. What was tried is never answered again. A
-//! clip gets a shorter chunk first; where it is under way, it goes on as its state allows: no tiles, no narrower type, no other order.
+//! **After a failure.** Where memory ran out, the next plan is expected to need at most 70 % of
+//! what the failed one was expected to, exact before blended; where there is no such plan, the
+//! leanest that is smaller at all; after three such failures the leanest of all. Where values were
+//! not finite, a wider type in the same space, else in whatever space fits. What was tried is never
+//! answered again. A clip gets a shorter chunk first; where it is under way, it goes on as its
+//! state allows: no tiles, no narrower type, no other order.
 //!
 //! A decision asks for at most 64 estimates.
 
@@ -41,7 +51,7 @@ use tilewright_sdk::{Attempt, Description, Dtype, Failure, Outcome, Plan, Policy
 use learnt::Learnt;
 use search::Search;
 
-/// What the user may narrow the search to.
+/// The user's bounds on the search.
 #[derive(Clone, Copy, Debug)]
 struct Wishes {
     precision: Option<Precision>,
@@ -133,7 +143,7 @@ impl Policy for Adaptive {
 
 tilewright_sdk::export!(Adaptive);
 
-/// How much a precision keeps, for comparing: more is safer.
+/// The rank of a precision by how much it keeps: more is safer.
 fn width(precision: Precision) -> u32 {
     match precision {
         Precision::Uniform(Dtype::F32) | Precision::Mixed(Dtype::F32) => 4,

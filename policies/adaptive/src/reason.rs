@@ -23,7 +23,7 @@ pub fn of(search: &Search<'_>, best: &Priced, fitting: usize, is_leanest: bool) 
     words
 }
 
-/// How a plan divides the picture, and the clip.
+/// The plan's division of the picture and the clip, in words.
 pub fn shape(plan: &Plan) -> String {
     let mut words = match plan.space {
         Space::Whole => "whole".into(),

@@ -18,30 +18,33 @@ use crate::{
 /// Estimates that a decision may ask for.
 const MOST_ESTIMATES: u32 = 64;
 
-/// How far over its estimate a peak may come where none of the kind was measured.
+/// The factor by which a peak may exceed its estimate if none of the kind was measured.
 const MARGIN: f64 = 1.03;
 
 /// Batches to try on the best plan with one tile at a time.
 const BATCHES: [u32; 4] = [2, 4, 8, 16];
 
-/// What counts on top of a price where the picture comes out a little different from the whole one.
+/// The factor on a price if the picture comes out a little different from the whole one.
 const BLENDED: f64 = 1.05;
 
-/// What a kernel search for one more shape takes on ROCm, in nanoseconds: towards the lower end of what is reported (from under a second
-/// to minutes), since a search is paid once and a slow plan every time.
+/// The time of a kernel search for one more shape on ROCm, in nanoseconds: towards the lower end of
+/// what is reported (from under a second to minutes), since a search is paid once and a slow plan
+/// every time.
 const KERNEL_SEARCH: f64 = 1e9;
 
 /// Under `leanest`, how much longer than the quickest plan a plan may take.
 const LEANEST_TIME: f64 = 4.0;
 
-/// Within these factors two plans count alike and the better picture wins: of memory under `leanest`, of the price otherwise.
+/// Within these factors two plans count alike and the better picture wins: of memory under
+/// `leanest`, of the price otherwise.
 const ALIKE_MEMORY: f64 = 1.02;
 const ALIKE_PRICE: f64 = 1.001;
 
 /// The same for clips, where the chunk that frames leave soonest with wins.
 const ALIKE_CLIP: f64 = 1.02;
 
-/// Of the memory that a failed plan was expected to need, what the next one may be expected to need.
+/// Of the memory that a failed plan was expected to need, what the next one may be expected to
+/// need.
 const SHRINK: f64 = 0.7;
 
 /// After this many failures for memory, what is left is the leanest plan of all.
@@ -56,7 +59,7 @@ pub struct Priced {
     pub peak: f64,
 }
 
-/// What became of a price that was asked for.
+/// The result of asking for a price.
 enum Answer {
     Fits(Priced),
     /// Larger plans of its kind need not be priced.
@@ -65,14 +68,14 @@ enum Answer {
     Passed,
 }
 
-/// What recovery asks of the next plan.
+/// The conditions that failures put on the next plan.
 #[derive(Debug, Default)]
 struct Bounds {
     /// Only precisions wider than this one.
     wider_than: Option<Precision>,
     /// The most that may be expected.
     ceiling: Option<f64>,
-    /// What the leanest plan that failed for memory was expected to need.
+    /// The need that was expected of the leanest plan that failed for memory.
     failed: Option<f64>,
     /// The space and precision of the last plan that failed for memory.
     last: Option<(Space, Precision)>,
@@ -88,7 +91,7 @@ pub struct Search<'a> {
     pub(crate) wholes: Vec<Lane>,
     /// The plan of a clip that is under way, whose state goes on.
     pub(crate) begun: Option<&'a Plan>,
-    /// How the frames are divided where lanes are compared.
+    /// The division of frames that lanes are compared in.
     pub(crate) anchor: Time,
     tried: &'a [Attempt],
     bounds: Bounds,
@@ -136,7 +139,7 @@ impl<'a> Search<'a> {
         search.bounds.leanest = peaks.len() >= PATIENCE;
         if let Some((attempt, ..)) = peaks.last() {
             search.bounds.last = Some((attempt.plan.space, attempt.plan.precision));
-            // What was wished for did not fit.
+            // The chunk that was wished for did not fit.
             search.wishes.chunk = 0;
         }
         for (attempt, expected, _) in peaks {
@@ -189,18 +192,17 @@ impl<'a> Search<'a> {
     /// The last plan's space in the best of the wider types, where one of those fits.
     pub fn keeping(&mut self, last: &Plan) -> Option<Priced> {
         for is_first in [true, false] {
-            let mut fitting = Vec::new();
+            let mut plans = Vec::new();
             for precision in self.precisions(is_first) {
                 for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
                     if self.begun.is_some_and(|begun| begun.layout != layout) {
                         continue;
                     }
-                    let plan = Plan { precision, layout, reason: String::new(), ..*last };
-                    if let Answer::Fits(priced) = self.price(plan) {
-                        fitting.push(priced);
-                    }
+                    plans.push(Plan { precision, layout, reason: String::new(), ..*last });
                 }
             }
+            let mut fitting = Vec::new();
+            self.price_all(plans, &mut fitting);
             if let Some(best) = self.pick(&fitting).cloned() {
                 return Some(self.explained(best, fitting.len()));
             }
@@ -208,7 +210,8 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// Whether a recovery may use a type: where it has to widen it, and where it may not narrow it.
+    /// True if a type may be used: after values overflowed it has to be wider, and under way no
+    /// narrower.
     pub(crate) fn allows(&self, precision: Precision) -> bool {
         self.bounds.wider_than.is_none_or(|failed| width(precision) > width(failed))
             && self.begun.is_none_or(|begun| width(precision) >= width(begun.precision))
@@ -235,11 +238,8 @@ impl<'a> Search<'a> {
         if let Answer::Fits(whole) = self.judged(lane.plan(), lane.cost) {
             fitting.push(whole);
         }
-        for height in bands {
-            if let Answer::Fits(bands) = self.price(lane.plan().exact(self.request, *height)) {
-                fitting.push(bands);
-            }
-        }
+        let bands = bands.iter().map(|height| lane.plan().exact(self.request, *height)).collect();
+        self.price_all(bands, fitting);
         self.ascend(lane, tiles, fitting);
     }
 
@@ -254,6 +254,18 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// Adds those of the plans that fit, priced by one question.
+    fn price_all(&mut self, mut plans: Vec<Plan>, fitting: &mut Vec<Priced>) {
+        let costs = self.estimates(&mut plans);
+        for (plan, cost) in plans.into_iter().zip(costs) {
+            if let Ok(cost) = cost
+                && let Answer::Fits(priced) = self.judged(plan, cost)
+            {
+                fitting.push(priced);
+            }
+        }
+    }
+
     fn price(&mut self, plan: Plan) -> Answer {
         match self.estimate(&plan) {
             Some(cost) => self.judged(plan, cost),
@@ -261,7 +273,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether a plan may be answered, with its corrected price.
+    /// The judgement on a plan with its corrected price.
     fn judged(&mut self, plan: Plan, cost: Cost) -> Answer {
         let correction = self.corrections.of(&plan);
         let searches = match self.request.device.backend {
@@ -310,7 +322,7 @@ impl<'a> Search<'a> {
         alike.min_by(|a, b| before(a).cmp(&before(b)).then(then(a).total_cmp(&then(b))))
     }
 
-    /// What counts, least first.
+    /// The objective's score: the least is best.
     fn score(&self, priced: &Priced) -> f64 {
         let blended = if priced.plan.kind() == Kind::Blended { BLENDED } else { 1.0 };
         let dearer = blended * rounding(priced.plan.precision);
@@ -327,10 +339,11 @@ impl<'a> Search<'a> {
     fn batched(&mut self, mut best: Priced, fitting: usize) -> Priced {
         let work = self.work(&best.plan);
         let single = Plan { reason: String::new(), ..best.plan };
-        for batch in BATCHES.into_iter().filter(|batch| *batch <= work) {
-            if let Answer::Fits(priced) = self.price(Plan { batch, reason: String::new(), ..single })
-                && self.score(&priced) < self.score(&best)
-            {
+        let batches = BATCHES.into_iter().filter(|batch| *batch <= work);
+        let mut larger = Vec::new();
+        self.price_all(batches.map(|batch| Plan { batch, reason: String::new(), ..single }).collect(), &mut larger);
+        for priced in larger {
+            if self.score(&priced) < self.score(&best) {
                 best = priced;
             }
         }
@@ -342,7 +355,7 @@ impl<'a> Search<'a> {
         best
     }
 
-    /// How many samples or tiles there are to run together.
+    /// The number of samples or tiles that there are to run together.
     fn work(&self, plan: &Plan) -> u32 {
         let tile = match plan.kind() {
             Kind::Blended => plan.tile(),
@@ -368,7 +381,7 @@ pub fn with_margin(peak: f64, correction: &Correction) -> f64 {
     if correction.is_measured { peak } else { peak * MARGIN }
 }
 
-/// Whether the output is that of the whole picture.
+/// True if the output is that of the whole picture.
 fn is_exact(priced: &Priced) -> bool {
     priced.plan.kind() != Kind::Blended
 }

@@ -40,7 +40,7 @@ fn each_objective_takes_what_it_promises() {
     assert_eq!((plan.kind(), plan.layout, plan.precision), (Kind::Whole, Layout::ChannelsLast, f32().precision));
     // With 1.2 times what whole needs, bands cost 3 % more time and a third as much memory.
     assert_eq!(decide(&cpu(1.2, Objective::Balanced), vec![]).kind(), Kind::Exact);
-    // Where memory is no matter, time decides.
+    // If memory is no matter, time decides.
     assert_eq!(decide(&cpu(100.0, Objective::Balanced), vec![]).kind(), Kind::Whole);
     // The least memory is that of tiles, as small as they may be; the bound on time holds.
     let case = cpu(100.0, Objective::Leanest);
@@ -167,8 +167,8 @@ fn another_precision_is_as_slow_as_the_machine() {
     // If nothing else was measured, it is the machine that is slow.
     let half = both(Plan::whole(Precision::Uniform(Dtype::Bf16))).map(|plan| case.trial(&plan, 4.0, 1.0));
     assert!(decide(&case, half.to_vec()).is_like(&before));
-    // Beside a plan that is not slow, it is the plan; another kind of space stands in for the time, so that bands don't
-    // look quicker for lack of a measurement.
+    // Beside a plan that is not slow, it is the plan; another kind of space stands in for the time,
+    // so that bands don't look quicker for lack of a measurement.
     let mixed = both(Plan::whole(Precision::Mixed(Dtype::Bf16))).map(|plan| case.trial(&plan, 1.0, 1.0));
     let after = decide(&case, [half, mixed].concat());
     assert_eq!((after.kind(), after.precision), (Kind::Whole, Precision::Mixed(Dtype::Bf16)));
@@ -198,7 +198,8 @@ fn outcomes_are_learnt_without_a_history() {
     policy.learn(&request, &first, &over);
     case.install(vec![]);
     assert!(policy.decide(&request, &[]).unwrap().is_like(&first));
-    // Told that its own needs twice as much, it does not answer it again; nor on another size of the same model and device.
+    // Told that its own needs twice as much, it does not answer it again; nor on another size of
+    // the same model and device.
     policy.learn(&request, &first, &over);
     let second = policy.decide(&request, &[]).unwrap();
     assert_eq!((second.kind(), second.layout), (Kind::Whole, Layout::ChannelsFirst));
@@ -312,7 +313,8 @@ fn a_measured_peak_corrects_its_kind() {
     let case = Case { exact: false, ..cpu(1.5, Objective::Fastest) };
     case.install(vec![]);
     let request = case.request();
-    // Tiles were expected to need a fifth of what is there and took three times the limit: four times their price is trusted.
+    // Tiles were expected to need a fifth of what is there and took three times the limit: four
+    // times their price is trusted.
     let plan = last(Plan { space: Space::Blended(Tile::square(512, 64)), ..f32() });
     let attempts = [Attempt { plan: plan.clone(), failure: Failure::OverLimit(3 * request.memory.limit_bytes) }];
     let next = adaptive().decide(&request, &attempts).unwrap();
@@ -335,7 +337,7 @@ fn values_that_overflow_get_a_wider_type_in_the_same_space() {
         }
         assert!(adaptive().decide(&request, &attempts).unwrap_err().contains("f32"));
     }
-    // Where the wider type doesn't fit in that space, another space is found.
+    // If the wider type doesn't fit in that space, another space is found.
     let case = Case { limit: 0.8, ..case };
     case.install(vec![]);
     let plan = Plan::whole(Precision::Mixed(Dtype::Bf16));

@@ -40,7 +40,8 @@ struct Formula {
 const DECODE: Formula = Formula { kl: 2178, wan_few_frames: 2200, wan: 7000, wan_2_2: 8000 };
 const ENCODE: Formula = Formula { kl: 1767, wan_few_frames: 1500, wan: 6000, wan_2_2: 3300 };
 
-/// The most latent frames of a decode, or frames of an encode, that WAN 2.1's lower figure holds for.
+/// The most latent frames of a decode, or frames of an encode, that WAN 2.1's lower figure holds
+/// for.
 const FEW_FRAMES: u32 = 4;
 
 /// The tiles after memory ran out: of a decode 64 latent pixels with an overlap of 16, of an encode
@@ -133,8 +134,8 @@ fn recover(request: &Request, last: &Attempt) -> Result<Plan, String> {
                 (false, Direction::Decode) => FALLBACK,
                 (false, Direction::Encode) => FALLBACK_ENCODE,
             };
-            // A picture that one tile covers would run as it did. A clip under way in one piece goes
-            // on in bands of the tile's height, so that its width gives no smaller parts.
+            // A picture that one tile covers would run as it did. A clip under way in one piece
+            // goes on in bands of the tile's height, so that its width gives no smaller parts.
             let untiled = if request.under_way.is_some() { request.height } else { request.longest() };
             let side = last.plan.tile().map_or(untiled, |tile| tile.height.min(tile.width));
             if side <= fallback.height {
@@ -152,7 +153,8 @@ fn recover(request: &Request, last: &Attempt) -> Result<Plan, String> {
     }
 }
 
-/// The first of `working_dtypes` that the device is good at: bf16, f16 for WAN only, else f32, as always on a CPU.
+/// The first of `working_dtypes` that the device is good at: bf16, f16 for WAN only, else f32, as
+/// always on a CPU.
 fn precision(request: &Request) -> Precision {
     let narrow: &[Dtype] = match request.model.family.starts_with("wan") {
         true => &[Dtype::Bf16, Dtype::F16],

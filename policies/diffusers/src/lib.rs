@@ -1,11 +1,11 @@
-//! diffusers' rules with tiling on: tiles at the model's sample size with a quarter overlap, linearly
-//! blended.
+//! diffusers' rules with tiling on: tiles at the model's sample size with a quarter overlap,
+//! linearly blended.
 //!
 //! Sources: diffusers' `AutoencoderKL` (`tile_sample_min_size = config.sample_size`,
-//! `tile_overlap_factor = 0.25`; `_encode` and `_decode` tile pictures that are larger than one tile)
-//! and `AutoencoderKLWan` (`_encode` and `_decode` tile pictures larger than 256 with a stride of
-//! 192; a decode runs one latent frame per call and an encode one frame, then four per call, with
-//! the causal cache carried). Both directions go by the same sizes in pixels.
+//! `tile_overlap_factor = 0.25`; `_encode` and `_decode` tile pictures that are larger than one
+//! tile) and `AutoencoderKLWan` (`_encode` and `_decode` tile pictures larger than 256 with a
+//! stride of 192; a decode runs one latent frame per call and an encode one frame, then four per
+//! call, with the causal cache carried). Both directions go by the same sizes in pixels.
 
 use tilewright_sdk::{
     Attempt, Backend, Description, Dtype, Failure, Plan, Policy, Precision, Request, Settings, Space, Tile, Time,

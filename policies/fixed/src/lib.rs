@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(time(&[("time", "carried".into()), ("chunk", 1.into())]), Time::Carried(1));
         let blended = [("time", "blended".into()), ("chunk", 8.into()), ("time-overlap", 3.into())];
         assert_eq!(time(&blended), Time::Blended(Overlapped { frames: 8, overlap: 3 }));
-        // What is carried shares nothing, so its overlap can't be wrong.
+        // A carried chunk shares nothing, so its overlap can't be wrong.
         assert_eq!(time(&[("time", "carried".into()), ("time-overlap", 99.into())]), Time::Carried(16));
     }
 

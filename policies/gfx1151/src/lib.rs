@@ -1,11 +1,11 @@
 //! The published settings for Strix Halo (gfx1151), and its neighbours' tile limits: f32 for small
 //! pictures, mixed for medium, bf16 for large; tiles of 768 to 1024 with an overlap of 96; 512 and
-//! no batching for quantized models; video in chunks of 4 to 16 frames, fewer for large pictures and
-//! when memory is short; nothing above 80 % of memory.
+//! no batching for quantized models; video in chunks of 4 to 16 frames, fewer for large pictures
+//! and when memory is short; nothing above 80 % of memory.
 //!
 //! The published overlap of 2 to 8 frames only serves models without a causal cache. Chunks that
-//! carry it give the whole clip's output, and blending would bring the clip out of step (1393 frames
-//! instead of 1201, as one of its users found).
+//! carry it give the whole clip's output, and blending would bring the clip out of step (1393
+//! frames instead of 1201, as one of its users found).
 //!
 //! After a failure for memory a clip gets shorter chunks, then exact bands, then smaller tiles; one
 //! that is under way no tiles.
@@ -115,7 +115,8 @@ impl Gfx1151 {
         request.memory.limit_bytes.min((request.device.total_bytes as f64 * self.share) as u64)
     }
 
-    /// The plan with the largest of the published tiles that fits, with the longest of the published chunks, in one batch if need be.
+    /// The plan with the largest of the published tiles that fits, with the longest of the
+    /// published chunks, in one batch if need be.
     fn largest(&self, request: &Request, precision: Precision, limit: u64, tried: &[Attempt]) -> Option<Plan> {
         let quantized = request.model.quantized;
         let side = match self.tile {
@@ -137,7 +138,8 @@ impl Gfx1151 {
         };
         let plans = sides().flat_map(|side| times.iter().map(move |time| divided(side, *time)));
         let plans = plans.flat_map(|plan| batches.iter().map(move |batch| Plan { batch: *batch, ..plan.clone() }));
-        // Tiles that run over the whole clip hold one tile's state: for where the whole picture's takes too much.
+        // Tiles that run over the whole clip hold one tile's state: for where the whole picture's
+        // takes too much.
         let is_clip = request.offers_carried();
         let over_all =
             sides().filter(|side| is_clip && *side < request.longest()).map(|side| divided(side, Time::Whole));
@@ -158,7 +160,8 @@ fn first(mut plans: impl Iterator<Item = Plan>, limit: u64, tried: &[Attempt]) -
     })
 }
 
-/// A carried clip's plans with fewer frames at once than the one that failed, then in bands, most memory first; none for anything else.
+/// A carried clip's plans with fewer frames at once than the one that failed, then in bands, most
+/// memory first; none for anything else.
 fn leaner(request: &Request, failed: &Plan) -> Vec<Plan> {
     let Time::Carried(frames) = failed.time else { return Vec::new() };
     let chunk = |frames: &u32| Plan { time: Time::Carried(*frames), ..failed.clone() };
@@ -188,7 +191,8 @@ fn precision(request: &Request) -> Precision {
     }
 }
 
-/// 16 frames at once for small pictures, 8 for medium and 4 for large ones, and fewer where those take too much.
+/// 16 frames at once for small pictures, 8 for medium and 4 for large ones, and fewer where those
+/// take too much.
 fn times(request: &Request) -> Vec<Time> {
     let pixels = u64::from(request.height) * u64::from(request.width);
     let longest = usize::from(pixels > SMALL) + usize::from(pixels > MEDIUM);

@@ -4,8 +4,9 @@ use tilewright_sdk::{Capabilities, Cost, Device, Direction, Memory, Model, Objec
 
 use super::*;
 
-/// 4 KiB per pixel and frame at once in f32, half of it in bf16, and 2 KiB of state per pixel of a clip's picture, or of its tile where
-/// tiles run over the whole clip; bands hold a tenth of the picture beside themselves.
+/// 4 KiB per pixel and frame at once in f32, half of it in bf16, and 2 KiB of state per pixel of a
+/// clip's picture, or of its tile where tiles run over the whole clip; bands hold a tenth of the
+/// picture beside themselves.
 fn price(request: &Request, plan: &Plan) -> Cost {
     let picture = u64::from(request.height) * u64::from(request.width);
     let tile = plan

@@ -1,6 +1,7 @@
-//! The module's memory. What the host passes in, two dozen strings and lists per call, is laid down one after the other in a fixed
-//! space and forgotten as a whole when the call is over; what the policy itself allocates goes to the standard library's allocator and
-//! may stay as long as it likes. A string so costs a few instructions, where allocating and freeing it takes hundreds.
+//! The module's memory. What the host passes in, two dozen strings and lists per call, is laid down
+//! one after the other in a fixed space and forgotten as a whole when the call is over; what the
+//! policy itself allocates goes to the standard library's allocator and may stay as long as it
+//! likes. A string so costs a few instructions, where allocating and freeing it takes hundreds.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System, handle_alloc_error},
@@ -8,7 +9,8 @@ use std::{
     ptr::null_mut,
 };
 
-/// Bytes that arguments may take; what goes beyond is allocated as usual. A request with a dozen hints takes about one thousand.
+/// Bytes that arguments may take; what goes beyond is allocated as usual. A request with a dozen
+/// hints takes about one thousand.
 const SPACE: usize = 16 << 10;
 
 #[global_allocator]
@@ -26,13 +28,16 @@ struct Space(UnsafeCell<[u8; SPACE]>);
 struct Arena {
     space: Space,
     used: Cell<usize>,
-    /// No code of the policy runs: what is allocated are arguments for the next call or the answer to the last one.
+    /// No code of the policy runs: what is allocated are arguments for the next call or the answer
+    /// to the last one.
     arrives: Cell<bool>,
-    /// All arguments found room. Every field begins as zero, so that the space takes none in the file.
+    /// All arguments found room. Every field begins as zero, so that the space takes none in the
+    /// file.
     is_whole: Cell<bool>,
 }
 
-// SAFETY: a module has one thread; this file is only compiled for WebAssembly without threads, see `lib.rs`.
+// SAFETY: a module has one thread; this file is only compiled for WebAssembly without threads, see
+// `lib.rs`.
 unsafe impl Sync for Arena {}
 
 impl Arena {
@@ -53,8 +58,9 @@ impl Arena {
     }
 }
 
-// SAFETY: what `take` gives is within the space, aligned, and given once until `call` forgets it, which it does when nothing points there
-// any more: see there. Everything else is the standard library's allocator, and a pointer's address says whose it is.
+// SAFETY: what `take` gives is within the space, aligned, and given once until `call` forgets it,
+// which it does when nothing points there any more: see there. Everything else is the standard
+// library's allocator, and a pointer's address says whose it is.
 unsafe impl GlobalAlloc for Arena {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -66,7 +72,8 @@ unsafe impl GlobalAlloc for Arena {
     #[inline]
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         if !self.holds(pointer) {
-            // SAFETY: not of the space, so it is of the only other allocator; the layout is the caller's promise.
+            // SAFETY: not of the space, so it is of the only other allocator; the layout is the
+            // caller's promise.
             unsafe { System.dealloc(pointer, layout) }
         }
     }
@@ -76,8 +83,9 @@ unsafe impl GlobalAlloc for Arena {
             // SAFETY: as in `dealloc`.
             return unsafe { System.realloc(pointer, layout, size) };
         }
-        // SAFETY: the caller promises that the size, rounded up to the alignment, does not overflow; both ends are valid for as many
-        // bytes as are copied, and the new one was free until now.
+        // SAFETY: the caller promises that the size, rounded up to the alignment, does not
+        // overflow; both ends are valid for as many bytes as are copied, and the new one was free
+        // until now.
         unsafe {
             let moved = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
             if !moved.is_null() {
@@ -88,10 +96,12 @@ unsafe impl GlobalAlloc for Arena {
     }
 }
 
-/// The host's way to memory. Stands in for the one that wit-bindgen brings, which comes to the same by a longer way.
+/// The host's way to memory. Stands in for the one that wit-bindgen brings, which comes to the same
+/// by a longer way.
 ///
 /// # Safety
-/// As the canonical ABI has it: `old` was given by this function for `old_size` bytes, and `align` is a power of two.
+/// As the canonical ABI has it: `old` was given by this function for `old_size` bytes, and `align`
+/// is a power of two.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cabi_realloc(old: *mut u8, old_size: usize, align: usize, size: usize) -> *mut u8 {
     if old_size == 0 && size == 0 {
@@ -111,8 +121,8 @@ unsafe extern "C" fn cabi_realloc(old: *mut u8, old_size: usize, align: usize, s
     }
 }
 
-/// Runs the policy's part of an exported call and then forgets the call's arguments, all of them: a policy only ever borrows them, and the
-/// answer to the call before was read when this one began.
+/// Runs the policy's part of an exported call and then forgets the call's arguments, all of them: a
+/// policy only ever borrows them, and the answer to the call before was read when this one began.
 pub fn call<A, R>(arguments: A, answer: impl FnOnce(&A) -> R) -> R {
     ARENA.arrives.set(false);
     // Before the policy allocates, which is never of the space.

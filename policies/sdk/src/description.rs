@@ -1,4 +1,4 @@
-//! What a policy says of itself, and the settings that it is given.
+//! A policy's description of itself, and the settings that it is given.
 
 use crate::{Stage, bindings::exports::tilewright::policy::lifecycle};
 

@@ -1,4 +1,5 @@
-//! The expansion of [`export!`](crate::export): the way from the contract's functions to the trait's.
+//! The expansion of [`export!`](crate::export): the way from the contract's functions to the
+//! trait's.
 
 use std::cell::RefCell;
 
@@ -55,7 +56,8 @@ fn with<P: Policy, R>(slot: &Slot<P>, ask: impl FnOnce(&mut P) -> R) -> Result<R
     slot.borrow_mut().as_mut().map(ask).ok_or_else(|| "not configured".into())
 }
 
-/// Makes a type that implements [`Policy`](crate::Policy) the module's policy. Natively it does nothing.
+/// Makes a type that implements [`Policy`](crate::Policy) the module's policy. Natively it does
+/// nothing.
 #[macro_export]
 macro_rules! export {
     ($policy:ty) => {

@@ -1,9 +1,9 @@
-//! What a policy may ask while it decides.
+//! The questions that a policy may ask while it decides.
 
 use crate::{Cost, Level, Plan, Trial};
 
-/// What the host expects each plan to cost for the request at hand, in the order of the list. There
-/// is a request at hand during [`decide`](crate::Policy::decide) only.
+/// The costs that the host expects of plans for the request at hand, in the order of the list.
+/// There is a request at hand during [`decide`](crate::Policy::decide) only.
 ///
 /// One question for several plans takes less time than a question for each.
 ///
@@ -24,7 +24,7 @@ pub fn estimate_one(plan: &Plan) -> Result<Cost, String> {
     estimate(std::slice::from_ref(plan)).pop().unwrap_or_else(|| Err("the host gave no price".into()))
 }
 
-/// What was measured on this device for this model at about this size, newest first, at most
+/// The measurements on this device for this model at about this size, newest first, at most
 /// `most`.
 pub fn trials(most: u32) -> Vec<Trial> {
     #[cfg(target_family = "wasm")]
@@ -51,16 +51,16 @@ mod stub {
 
     use crate::{Cost, Level, Plan, Trial};
 
-    /// What a stub answers to a question for a price.
+    /// A stub's answer to a question for a price.
     pub type Estimate = Box<dyn FnMut(&Plan) -> Result<Cost, String>>;
 
-    /// What stands in for the host in unit tests.
+    /// A stand-in for the host in unit tests.
     pub struct Stub {
         /// Answers [`super::estimate`], plan by plan.
         pub estimate: Estimate,
         /// Answers [`super::trials`].
         pub trials: Vec<Trial>,
-        /// What was logged.
+        /// The lines that were logged.
         pub log: Vec<(Level, String)>,
     }
 

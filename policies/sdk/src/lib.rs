@@ -1,7 +1,10 @@
-//! Write a Tilewright policy: implement [`Policy`], [`export!`] it, build for `wasm32-unknown-unknown`.
+//! Write a Tilewright policy: implement [`Policy`], [`export!`] it, build for
+//! `wasm32-unknown-unknown`.
 //!
 //! ```
-//! use tilewright_sdk::{Attempt, Description, Dtype, Plan, Policy, Precision, Request, Settings, Tile};
+//! use tilewright_sdk::{
+//!     Attempt, Description, Dtype, Plan, Policy, Precision, Request, Settings, Tile,
+//! };
 //!
 //! /// Tiles pictures that are wider than the user likes.
 //! struct Wide {

@@ -15,8 +15,8 @@ pub enum Kind {
 }
 
 impl Plan {
-    /// The whole picture and all frames at once: batch 1, channels-first, nothing offloaded or copied
-    /// ahead, and the pool keeps its memory for the next job. A start to change from.
+    /// The whole picture and all frames at once: batch 1, channels-first, nothing offloaded or
+    /// copied ahead, and the pool keeps its memory for the next job. A start to change from.
     pub const fn whole(precision: Precision) -> Self {
         Self {
             space: Space::Whole,
@@ -71,9 +71,10 @@ impl Plan {
         }
     }
 
-    /// True if the host takes the plan for one that has failed. If values were not finite, that is any plan of the same
-    /// type. If memory ran out, it is a plan of the same parts, as many together, in the same type and chunks, with the
-    /// same offload: memory order, release, overlap and prefetch make no difference.
+    /// True if the host takes the plan for one that has failed. If values were not finite, that is
+    /// any plan of the same type. If memory ran out, it is a plan of the same parts, as many
+    /// together, in the same type and chunks, with the same offload: memory order, release, overlap
+    /// and prefetch make no difference.
     pub fn repeats(&self, attempt: &Attempt) -> bool {
         let tried = &attempt.plan;
         if self.precision != tried.precision {
@@ -92,9 +93,9 @@ impl Plan {
         }
     }
 
-    /// True if both divide the work alike, in the same batch, types and memory order. Of exact bands
-    /// only the height counts: the host gives them the picture's width and no overlap. Reason,
-    /// release, offload and prefetch make no difference.
+    /// True if both divide the work alike, in the same batch, types and memory order. Of exact
+    /// bands only the height counts: the host gives them the picture's width and no overlap.
+    /// Reason, release, offload and prefetch make no difference.
     pub fn is_like(&self, other: &Plan) -> bool {
         let same_space = match (self.space, other.space) {
             (Space::Exact(one), Space::Exact(other)) => one.height == other.height,
@@ -173,8 +174,8 @@ impl Request {
         self.device.fast_dtypes.contains(&dtype) && self.offers(dtype)
     }
 
-    /// True if this is a clip that the host can run in chunks that carry the causal cache: the whole
-    /// clip's output, in less memory.
+    /// True if this is a clip that the host can run in chunks that carry the causal cache: the
+    /// whole clip's output, in less memory.
     pub fn offers_carried(&self) -> bool {
         self.frames > 1 && self.capabilities.carried
     }
@@ -264,7 +265,7 @@ mod tests {
         assert_eq!(plan.clone().exact(&request, 512).kind(), Kind::Whole);
         assert_eq!(plan.clone().blended(&request, Tile::square(512, 64)).kind(), Kind::Blended);
         assert_eq!(plan.clone().blended(&request, Tile::square(768, 64)).kind(), Kind::Whole);
-        // What the host makes of the width does not tell bands apart; their height does.
+        // The width that the host gives bands does not tell them apart; their height does.
         let clamped = Plan { space: Space::Exact(Tile { height: 128, width: 640, overlap: 8 }), ..plan.clone() };
         assert!(bands.is_like(&clamped) && !bands.is_like(&plan.exact(&request, 64)));
     }

@@ -1,4 +1,4 @@
-//! What a plan would cost for a clip.
+//! The cost of a plan for a clip.
 
 use std::time::Duration;
 
@@ -28,10 +28,11 @@ pub(crate) struct ClipEstimator {
     prices: Prices<ClipCosts>,
 }
 
-/// How a plan's chunks come about.
+/// The division of a clip into a plan's chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rounds {
-    /// Latent frames after which frames leave; all of them where tiles are decoded one after the other over the whole clip.
+    /// Latent frames after which frames leave; all of them where tiles are decoded one after the
+    /// other over the whole clip.
     pub latent_frames: u32,
     /// Latent frames that are pushed at once.
     pub pushed: u32,
@@ -41,7 +42,8 @@ pub(super) struct Rounds {
 
 impl Rounds {
     pub fn of(plan: &Plan, temporal: u32, all: u32) -> Self {
-        // The host's choice where the plan leaves it: one latent frame at a time, as diffusers does.
+        // The host's choice where the plan leaves it: one latent frame at a time, as diffusers
+        // does.
         let frames = match plan.time {
             Time::Whole => temporal,
             Time::Carried { frames } | Time::Blended { frames, .. } => frames,

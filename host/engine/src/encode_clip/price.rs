@@ -1,4 +1,4 @@
-//! What a plan would cost for the encode of a clip.
+//! The cost of a plan for the encode of a clip.
 
 use std::time::Duration;
 
@@ -26,7 +26,8 @@ pub(crate) struct ClipEncodeEstimator {
     prices: Prices<EncodeCosts>,
 }
 
-/// Frames after the first that are asked for at once: a multiple of the temporal scale, which is the host's choice where the plan leaves it.
+/// Frames after the first that are asked for at once: a multiple of the temporal scale, which is
+/// the host's choice where the plan leaves it.
 pub(super) fn chunk(plan: &Plan, temporal: u32, frames: u32) -> u32 {
     let wanted = match plan.time {
         Time::Whole => temporal,
@@ -84,7 +85,8 @@ impl PlanCost for ClipEncodeEstimator {
             frames => f64::from(chunk(plan, self.temporal, frames)),
         };
         let at_once = chunk.min(f64::from(self.temporal));
-        // The frames wait in host memory; those of a tile are cut out, and on a GPU those of the whole are copied.
+        // The frames wait in host memory; those of a tile are cut out, and on a GPU those of the
+        // whole are copied.
         let waiting = if self.on_cpu { 4.0 * self.image_channels * chunk * kept } else { 0.0 };
         let cut = if self.on_cpu && tiles == 1 { 0.0 } else { 4.0 * self.image_channels * at_once * tile };
         // Latents: of this chunk, and on a CPU those of the clip before and after they are joined.

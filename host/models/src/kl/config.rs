@@ -15,7 +15,7 @@ use crate::{
 
 pub use encoder::{DownBlock, EncoderConfig};
 
-/// What diffusers' names of the decoder's tensors begin with.
+/// The beginnings of diffusers' names of the decoder's tensors.
 const DECODER: [&str; 2] = ["decoder.", "post_quant_conv."];
 
 /// Groups of every published KL autoencoder's norms; only config.json can say otherwise.
@@ -64,7 +64,7 @@ pub struct Config {
     pub sample_size: Option<u32>,
 }
 
-/// What is taken from diffusers' config.json; the rest is read off the tensors.
+/// The values taken from diffusers' config.json; the rest is read off the tensors.
 #[derive(Default, Deserialize)]
 struct ConfigFile {
     norm_num_groups: Option<usize>,
@@ -78,8 +78,8 @@ impl Config {
     /// Reads the architecture, and config.json beside the file where the layout is diffusers'.
     ///
     /// # Errors
-    /// A tensor that the architecture is read from is missing or has the wrong rank; the norm groups don't divide the channels;
-    /// config.json is broken or asks for what is not supported.
+    /// A tensor that the architecture is read from is missing or has the wrong rank; the norm groups
+    /// don't divide the channels; config.json is broken or asks for what is not supported.
     pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
         let names = names(file, identity)?;
         let middle = [
@@ -92,7 +92,7 @@ impl Config {
             names.extent(middle).ok_or_else(|| names.missing("decoder.conv_in.weight", &[512, 4, 3, 3]))?;
         let latent = [("decoder.conv_in.weight", 1), ("post_quant_conv.weight", 0), ("post_quant_conv.bias", 0)];
         let post_quant = names.has("post_quant_conv");
-        // Where nothing tells: what the published networks with and without the 1×1 convolution have.
+        // If nothing tells: as in the published networks with and without the 1×1 convolution.
         let latent_channels = names.extent(latent).unwrap_or(if post_quant { 4 } else { 16 });
         let mut up_blocks = Vec::new();
         for block in 0..names.table.blocks {
@@ -152,7 +152,7 @@ impl Config {
         1 << self.up_blocks.iter().filter(|block| block.upsamples).count().min(16)
     }
 
-    /// What policies are told of the model.
+    /// The model as policies are told of it.
     pub fn model(&self, file: &Checkpoint, identity: &Identity) -> Model {
         let names = Self::decoder_names(file, identity);
         Model {
@@ -188,7 +188,8 @@ impl Config {
     /// Checks, before anything is decided or loaded, that the weights can be loaded.
     ///
     /// # Errors
-    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as FP8.
+    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as
+    /// FP8.
     pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
         self.weights(file, identity)?.check()
     }
@@ -204,7 +205,7 @@ impl Config {
     }
 }
 
-/// Whether layers of these widths can be, or why not: those of normed layers, and of others.
+/// Checks the widths of normed layers and of others, or says why there can't be such layers.
 fn sound(normed: Vec<usize>, others: [usize; 2], groups: usize) -> std::result::Result<(), String> {
     if let Some(width) = normed.iter().chain(&others).find(|width| **width == 0 || **width > MOST_CHANNELS) {
         return Err(format!("a layer of {width} channels is nonsense"));
@@ -217,7 +218,8 @@ fn sound(normed: Vec<usize>, others: [usize; 2], groups: usize) -> std::result::
     Ok(())
 }
 
-/// Reads config.json beside a file of diffusers' layout; nothing where there is none or it is of another class.
+/// Reads config.json beside a file of diffusers' layout; nothing if there is none or it is of
+/// another class.
 fn config_file(file: &Checkpoint, identity: &Identity) -> Result<ConfigFile> {
     let Some((path, config)) = config_json::read::<ConfigFile>(file, identity, &["AutoencoderKL"])? else {
         return Ok(ConfigFile::default());
@@ -241,7 +243,7 @@ pub(super) type Weights<'a> = known::Weights<'a, Kl>;
 /// A file's tensors by diffusers' names.
 ///
 /// # Errors
-/// Where the file is no KL autoencoder.
+/// The file is no KL autoencoder.
 pub(super) fn names<'a>(file: &'a Checkpoint, identity: &'a Identity) -> Result<Names<'a>> {
     let Some(naming) = identity.naming else {
         let reason = match identity.kind {

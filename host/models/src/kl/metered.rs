@@ -25,7 +25,7 @@ const REMEMBERED: usize = 4096;
 /// More values than any memory holds. A pass with larger tensors is not counted layer by layer.
 const MOST_VALUES: f64 = (1_u64 << 48) as f64;
 
-/// What is decoded or encoded at once, in the pixels of the picture.
+/// The pictures or tiles that are decoded or encoded at once, in pixels of the picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Extent {
     /// Samples or tiles.

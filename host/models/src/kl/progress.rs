@@ -1,4 +1,4 @@
-//! How far a pass through a network has come.
+//! The progress of a pass through a network.
 
 use crate::Result;
 
@@ -23,7 +23,8 @@ pub(super) struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    /// The layers' shares of the work, in the order that they run; `step` hears what is done of all.
+    /// The layers' shares of the work, in the order that they run; `step` hears the share that is
+    /// done.
     pub fn new(shares: &'a [f64], step: &'a mut dyn FnMut(f64) -> Result<()>) -> Self {
         Self { shares, layer: 0, done: 0.0, step }
     }

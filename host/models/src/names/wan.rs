@@ -1,11 +1,13 @@
-//! WAN's names. The original code numbers residual layers and upsamplers alike, in 2.1 through the whole network (`upsamples.{0…14}`), in
-//! 2.2 through each block; diffusers' encoder of 2.1 kept that. Both become diffusers' names with block and layer apart.
+//! WAN's names. The original code numbers residual layers and upsamplers alike, in 2.1 through the
+//! whole network (`upsamples.{0…14}`), in 2.2 through each block; diffusers' encoder of 2.1 kept
+//! that. Both become diffusers' names with block and layer apart.
 //!
-//! After diffusers' `convert_wan_vae_to_diffusers` (loaders/single_file_utils.py) and scripts/convert_wan_to_diffusers.py.
+//! After diffusers' `convert_wan_vae_to_diffusers` (loaders/single_file_utils.py) and
+//! scripts/convert_wan_to_diffusers.py.
 
 use super::{MOST_INDEX, Table, captures};
 
-/// Whether norms or convolutions have a parameter of this name.
+/// The parameters of norms and of convolutions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Parameters {
     /// `gamma`.
@@ -31,8 +33,9 @@ const RESAMPLE: &[Part] = &[("resample.1", "resample.1", Conv), ("time_conv", "t
 const CONV: &[Part] = &[("", "", Conv)];
 const NORM: &[Part] = &[("", "", Norm)];
 
-/// How a row's numbers in the file, `{i}` and `{j}`, become diffusers' block and layer. With n residual layers in a block, its layers have the
-/// numbers 0…n−1 in it, and n stands for what resizes at its end.
+/// The way from a row's numbers in the file, `{i}` and `{j}`, to diffusers' block and layer. With n
+/// residual layers in a block, its layers have the numbers 0…n−1 in it, and n stands for what
+/// resizes at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Index {
     /// They are the same.
@@ -80,7 +83,8 @@ enum Of {
     Wan22,
 }
 
-/// One row: the file's name of a layer, diffusers' name, how its numbers translate, its parts, the network.
+/// One row: the file's name of a layer, diffusers' name, how its numbers translate, its parts, the
+/// network.
 struct Row(&'static str, &'static str, Index, &'static [Part], Of);
 
 use Index::{FlatEnd, FlatLayer, NestedEnd, NestedLayer, Same};
@@ -150,7 +154,7 @@ impl Parameters {
     }
 }
 
-/// What the tensors of a WAN autoencoder are called in a file.
+/// The names of a WAN autoencoder's tensors in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Naming {
     /// The names are the original code's, not diffusers'.
@@ -164,7 +168,7 @@ pub struct Naming {
 }
 
 impl Naming {
-    /// How these names, without the file's prefix, are to be read.
+    /// The naming that these names follow; they lack the file's prefix.
     pub fn of<'a>(original: bool, names: impl Iterator<Item = &'a str>) -> Self {
         let names: Vec<&str> = names.collect();
         let stems = || names.iter().filter_map(|name| name.rsplit_once('.')).map(|(stem, _)| stem);
@@ -186,7 +190,7 @@ impl Naming {
         Self { up_layers: first(false), down_layers: first(true), ..naming }
     }
 
-    /// Whether the network is WAN 2.2's.
+    /// True if the network is WAN 2.2's.
     pub fn nested(&self) -> bool {
         self.nested
     }

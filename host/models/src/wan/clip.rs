@@ -1,7 +1,9 @@
-//! A clip on its way through the network. Latent frames are pushed in, frames come out; between pushes only the causal state is held.
+//! A clip on its way through the network. Latent frames are pushed in, frames come out; between
+//! pushes only the causal state is held.
 //!
-//! Few frames go all the way through the layers before the next ones follow, as few as the caller asks for: what is held besides the
-//! state depends on that number and not on the clip. What is not through when memory is out stays where it was, and goes on from there.
+//! Few frames go all the way through the layers before the next ones follow, as few as the caller
+//! asks for: what is held besides the state depends on that number and not on the clip. What is not
+//! through when memory is out stays where it was, and goes on from there.
 
 use tch::Tensor;
 use tilewright_nn::CausalOps;
@@ -14,10 +16,11 @@ use super::{
 };
 use crate::{ComputeFormat, Result};
 
-/// How a clip is spread over time and memory. Nothing of it changes the result.
+/// The spread of a clip over time and memory. Nothing of it changes the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spread {
-    /// Output frames that run through the last layers at once; earlier layers take as many as these are made of, one at least.
+    /// Output frames that run through the last layers at once; earlier layers take as many as these
+    /// are made of, one at least.
     pub frames: u32,
     /// Output rows of a band, where libtorch's convolutions take their input in bands.
     pub band: Option<u32>,
@@ -47,7 +50,7 @@ pub(super) struct Piece<T> {
     pub frames: T,
     /// Within a residual layer: what is hidden, beside what it will be added to.
     pub hidden: Option<T>,
-    /// How far the layer came.
+    /// The point that the layer came to.
     pub done: i64,
     /// The layer's convolution is done, its shortcut not yet.
     pub convolved: bool,
@@ -86,7 +89,8 @@ impl<T> Piece<T> {
 #[derive(Debug)]
 pub struct Clip<T> {
     pasts: Vec<Past<T>>,
-    /// For each layer the first frame that is needed of its input, and the first that is needed of the output; empty where all are.
+    /// For each layer the first frame that is needed of its input, and the first that is needed of
+    /// the output; empty where all are.
     needed: Vec<i64>,
     /// Latent frames that were pushed, or skipped at the beginning.
     pushed: i64,
@@ -95,7 +99,7 @@ pub struct Clip<T> {
     work: Work,
 }
 
-/// How much work the latents pushed last are.
+/// The work that the latents pushed last are.
 #[derive(Debug, Default)]
 struct Work {
     /// Latent pixels of a frame.
@@ -117,8 +121,9 @@ impl<T> Clip<T> {
         Self::default()
     }
 
-    /// A clip of which output frames before `frame` are there already: they are not computed again but for what later ones depend on, which is a matter of some
-    /// latent frames, and few of the last layers'. The latents are pushed from [`Self::pushed`] on.
+    /// A clip of which output frames before `frame` are there already: they are not computed again
+    /// but for what later ones depend on, which is a matter of some latent frames, and few of the
+    /// last layers'. The latents are pushed from [`Self::pushed`] on.
     pub fn from_frame(config: &Config, frame: u32) -> Self {
         // An architecture that no network can be built of has no decoder that this clip could be
         // pushed to.
@@ -159,11 +164,12 @@ impl Clip<Tensor> {
     /// Brings the state of a settled clip to another type, memory order or device.
     ///
     /// # Errors
-    /// Where memory is out.
+    /// Memory is out.
     pub fn convert(&mut self, format: &ComputeFormat, device: tch::Device) -> Result<()> {
         for past in &mut self.pasts {
             for frame in &mut past.frames {
-                // The pasts of convolutions are in their type; where norms have another, that is as good for those of doublings.
+                // The pasts of convolutions are in their type; where norms have another, that is as
+                // good for those of doublings.
                 let moved = frame.f_to_device(device)?.f_to_kind(format.convolution)?;
                 *frame = tilewright_torch::to_layout(&moved, format.layout)?;
             }

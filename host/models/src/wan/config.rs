@@ -3,7 +3,7 @@
 use serde::Serialize;
 use tilewright_plan::{Dtype, Model};
 
-use super::{statistics, weights::Weights};
+use super::{statistics, weights};
 use crate::{
     Checkpoint, Error, Family, FileLayout, Identity, Kind, Result, Scaling, identify::most_common, known::Known,
     names::wan::Naming,
@@ -15,7 +15,7 @@ pub(super) const MOST_CHANNELS: usize = 1 << 13;
 /// Most output pixels, or frames, per latent pixel or frame.
 const MOST_SCALE: u32 = 1 << 8;
 
-/// How an up block ends where it is not the last.
+/// The end of an up block that is not the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Upsample {
     /// Channels of its output.
@@ -24,7 +24,8 @@ pub struct Upsample {
     pub temporal: bool,
 }
 
-/// One up block: so many residual layers, then twice the height and width, and perhaps twice the frames.
+/// One up block: so many residual layers, then twice the height and width, and perhaps twice the
+/// frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UpBlock {
     /// Channels of its input.
@@ -33,9 +34,10 @@ pub struct UpBlock {
     pub channels: usize,
     /// Residual layers.
     pub layers: usize,
-    /// How it ends.
+    /// Its end.
     pub upsample: Option<Upsample>,
-    /// The block's input, its channels repeated and laid out in space and time, is added to its output (WAN 2.2).
+    /// The block's input, its channels repeated and laid out in space and time, is added to its
+    /// output (WAN 2.2).
     pub duplicated: bool,
 }
 
@@ -56,16 +58,18 @@ pub struct Config {
     pub patch: usize,
     /// Channels of the picture.
     pub image_channels: usize,
-    /// Per latent channel, undone by `z · std + mean`; none where the file is of another width than the published.
+    /// Per latent channel, undone by `z · std + mean`; none where the file is of another width than
+    /// the published.
     pub latents_mean: Option<Vec<f64>>,
     /// See [`Self::latents_mean`].
     pub latents_std: Option<Vec<f64>>,
 }
 
-/// What diffusers' names of the decoder's tensors begin with.
-const DECODER: [&str; 2] = ["decoder.", "post_quant_conv."];
+/// The beginnings of diffusers' names of the decoder's tensors.
+pub(super) const DECODER: [&str; 2] = ["decoder.", "post_quant_conv."];
 
-/// A picture's channels as they leave the network: their number, the patch's side, the picture's own.
+/// A picture's channels as they leave the network: their number, the patch's side, the picture's
+/// own.
 const PATCHES: [(usize, usize, usize); 3] = [(3, 1, 3), (4, 1, 4), (12, 2, 3)];
 
 /// The patch's side and the picture's channels of so many channels of the network.
@@ -76,7 +80,7 @@ pub(super) fn patch(channels: usize) -> Option<(usize, usize)> {
 /// A file's tensors by diffusers' names.
 ///
 /// # Errors
-/// Where the file is no video autoencoder.
+/// The file is no video autoencoder.
 pub(super) fn known<'a>(file: &'a Checkpoint, identity: &'a Identity) -> Result<Known<'a, Naming>> {
     if identity.kind != Kind::VideoAutoencoder {
         return Err(Error::Unknown { path: file.path().to_owned(), reason: "no video autoencoder".into() });
@@ -87,7 +91,7 @@ pub(super) fn known<'a>(file: &'a Checkpoint, identity: &'a Identity) -> Result<
     Ok(Known::new(file, prefix, naming))
 }
 
-/// Where a tensor's name and an axis tell an extent.
+/// A tensor's name and the axis that tells an extent.
 pub(super) fn at(name: &str, axis: usize) -> (String, usize) {
     (name.to_owned(), axis)
 }
@@ -101,10 +105,12 @@ pub(super) fn resnet_channels(name: &str) -> Vec<(String, usize)> {
 }
 
 impl Config {
-    /// Reads the architecture, and the latents' mean and deviation from config.json beside the file where the layout is diffusers'.
+    /// Reads the architecture, and the latents' mean and deviation from config.json beside the file
+    /// where the layout is diffusers'.
     ///
     /// # Errors
-    /// A tensor that the architecture is read from is missing or misshapen; widths are nonsense; config.json is broken.
+    /// A tensor that the architecture is read from is missing or misshapen; widths are nonsense;
+    /// config.json is broken.
     pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
         let known = known(file, identity)?;
         let missing = |name: &str, shape: &[usize]| known.missing(name, shape);
@@ -190,7 +196,7 @@ impl Config {
         })
     }
 
-    /// What is wrong with the architecture.
+    /// The fault of the architecture, if it has one.
     fn check(&self) -> std::result::Result<(), String> {
         let blocks = self.up_blocks.iter();
         let widths = blocks.flat_map(|block| [Some(block.channels), block.upsample.map(|upsample| upsample.channels)]);
@@ -213,7 +219,7 @@ impl Config {
         Ok(())
     }
 
-    /// What policies are told of the model.
+    /// The model as policies are told of it.
     pub fn model(&self, file: &Checkpoint, identity: &Identity) -> Model {
         let names = Self::decoder_names(file, identity);
         Model {
@@ -232,8 +238,8 @@ impl Config {
         names.unwrap_or_default()
     }
 
-    /// Tensors in the decoder's part of the file that the network has no place for; where the architecture can't be read, those that no
-    /// network has.
+    /// Tensors in the decoder's part of the file that the network has no place for; where the
+    /// architecture can't be read, those that no network has.
     pub fn left_over(file: &Checkpoint, identity: &Identity) -> Vec<String> {
         let Ok(known) = known(file, identity) else { return Vec::new() };
         let needed = Self::read(file, identity).ok().map(|config| config.needed());
@@ -243,9 +249,10 @@ impl Config {
     /// Checks, before anything is decided or loaded, that the weights can be loaded.
     ///
     /// # Errors
-    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as FP8.
+    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as
+    /// FP8.
     pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
-        Weights::new(file, identity, self, tch::Device::Cpu)?.all_present()
+        weights::of_decoder(file, identity, self)?.check()
     }
 
     /// Tensors that the decoder needs and whose type can't be computed from.
@@ -253,7 +260,7 @@ impl Config {
         known(file, identity).map(|known| known.uncomputable(&self.needed())).unwrap_or_default()
     }
 
-    /// What keeps the decoder from being loaded, a line each.
+    /// The reasons why the decoder can't be loaded, a line each.
     pub fn problems(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
         let Ok(known) = known(file, identity) else { return Vec::new() };
         known.problems(&self.needed())
@@ -270,7 +277,7 @@ impl Config {
         1 << self.up_blocks.iter().filter(temporal).count().min(16)
     }
 
-    /// How latents saved by diffusers are brought into the autoencoder's own space, where that is known.
+    /// The way from latents saved by diffusers into the autoencoder's own space, if it is known.
     pub fn scaling(&self) -> Option<Scaling> {
         let (mean, std) = (self.latents_mean.clone()?, self.latents_std.clone()?);
         Some(Scaling::PerChannel { mean, std })

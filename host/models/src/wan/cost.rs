@@ -35,10 +35,10 @@ pub struct Extent {
     pub tiled: Option<Tiled>,
 }
 
-/// How tiles become frames.
+/// The way in which tiles become frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tiled {
-    /// How many there are; those that are not at work hold their state.
+    /// Their number; those that are not at work hold their state.
     pub tiles: u32,
     /// Their states wait in host memory.
     pub parked: bool,
@@ -50,7 +50,7 @@ pub struct Tiled {
     pub round: u32,
 }
 
-/// What a decode costs.
+/// The cost of a decode or an encode.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ClipCost {
     /// The most bytes held at once, the causal state and frames that are on their way out included.

@@ -3,7 +3,7 @@
 use tch::{Device, Tensor};
 use tilewright_nn::{Ops, Scope, Torch};
 
-use super::{Config, Spread, clip::Clip, network::Network, weights::Weights};
+use super::{Config, Spread, clip::Clip, network::Network, weights};
 use crate::{Checkpoint, ComputeFormat, Identity, Result};
 
 /// A WAN autoencoder's decoder, loaded for one type and memory order on one device.
@@ -18,8 +18,8 @@ impl Decoder {
     /// Loads the weights, each copied once from the mapped file.
     ///
     /// # Errors
-    /// A tensor that is missing, misshapen, left over or of a type that can't be read, by name; libtorch's failures, out of memory
-    /// included.
+    /// A tensor that is missing, misshapen, left over or of a type that can't be read, by name;
+    /// libtorch's failures, out of memory included.
     pub fn load(
         file: &Checkpoint,
         identity: &Identity,
@@ -27,10 +27,10 @@ impl Decoder {
         format: ComputeFormat,
         device: Device,
     ) -> Result<Self> {
-        let weights = Weights::new(file, identity, config, device)?;
-        weights.all_present()?;
+        let weights = weights::of_decoder(file, identity, config)?;
+        weights.check()?;
         let ops = Torch::new(format, device, Some(config.middle_channels as i64));
-        let network = Network::build(config, &Scope::new(&weights, &ops))?;
+        let network = Network::build(config, &Scope::new(&weights.on(device), &ops))?;
         Ok(Self { config: config.clone(), ops, network })
     }
 
@@ -44,13 +44,16 @@ impl Decoder {
         &self.config
     }
 
-    /// Decodes the next latent frames of a clip, [1, C, T, h, w] in the autoencoder's own space, or, without any, what an earlier push left under way.
-    /// `emit` is called with frames [T, C, H, W] in −1…1, f32, on the device, in their order; `step` with the share of this push that is done. The clip's
-    /// first latent frame gives one frame, each later one [`super::Config::temporal_scale`] of them.
+    /// Decodes the next latent frames of a clip, [1, C, T, h, w] in the autoencoder's own space,
+    /// or, without any, what an earlier push left under way. `emit` is called with frames [T, C, H,
+    /// W] in −1…1, f32, on the device, in their order; `step` with the share of this push that is
+    /// done. The clip's first latent frame gives one frame, each later one
+    /// [`super::Config::temporal_scale`] of them.
     ///
     /// # Errors
-    /// libtorch's failures, out of memory included, and what `step` and `emit` return. Whatever was not through is still in the clip: call again
-    /// without latents to go on, perhaps with another spread.
+    /// libtorch's failures, out of memory included, and what `step` and `emit` return. Whatever was
+    /// not through is still in the clip: call again without latents to go on, perhaps with another
+    /// spread.
     pub fn push(
         &self,
         clip: &mut Clip<Tensor>,

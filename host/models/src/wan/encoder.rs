@@ -6,7 +6,7 @@ use tilewright_nn::{CausalOps, Ops, Scope, Torch};
 use super::{
     EncoderConfig, EncoderState,
     encoder_layers::{Attention, Average, Causal, Conv, Downsample, Norm, Past, Resnet, patches},
-    weights::Weights,
+    weights,
 };
 use crate::{Checkpoint, ComputeFormat, Error, Identity, Result};
 
@@ -160,8 +160,8 @@ impl Encoder {
     /// Loads the weights, each copied once from the mapped file.
     ///
     /// # Errors
-    /// A tensor that is missing, misshapen, left over or of a type that can't be read, by name; libtorch's failures, out of memory
-    /// included.
+    /// A tensor that is missing, misshapen, left over or of a type that can't be read, by name;
+    /// libtorch's failures, out of memory included.
     pub fn load(
         file: &Checkpoint,
         identity: &Identity,
@@ -169,10 +169,10 @@ impl Encoder {
         format: ComputeFormat,
         device: Device,
     ) -> Result<Self> {
-        let weights = Weights::of_encoder(file, identity, config, device)?;
-        weights.all_present()?;
+        let weights = weights::of_encoder(file, identity, config)?;
+        weights.check()?;
         let ops = Torch::new(format, device, Some(config.middle_channels() as i64));
-        let network = EncoderNetwork::build(config, &Scope::new(&weights, &ops))?;
+        let network = EncoderNetwork::build(config, &Scope::new(&weights.on(device), &ops))?;
         Ok(Self { config: config.clone(), ops, network })
     }
 
@@ -191,14 +191,18 @@ impl Encoder {
         EncoderState::default()
     }
 
-    /// Encodes the next frames of a clip, [1, C, T, H, W] in −1…1, to the means of latent frames [1, z, t, h, w], f32, in the autoencoder's own space.
-    /// The first frame of the clip comes alone and gives one; each later push is of a multiple of [`EncoderConfig::temporal_scale`] frames and
-    /// gives one for so many. However a clip is divided into pushes, the network sees as many frames at once and gives the same.
+    /// Encodes the next frames of a clip, [1, C, T, H, W] in −1…1, to the means of latent frames
+    /// [1, z, t, h, w], f32, in the autoencoder's own space. The first frame of the clip comes
+    /// alone and gives one; each later push is of a multiple of [`EncoderConfig::temporal_scale`]
+    /// frames and gives one for so many. However a clip is divided into pushes, the network sees as
+    /// many frames at once and gives the same.
     ///
-    /// `step` is called with the share of the push that is done; an error from it ends the encode. After an error the state is spent.
+    /// `step` is called with the share of the push that is done; an error from it ends the encode.
+    /// After an error the state is spent.
     ///
     /// # Errors
-    /// [`Error::Clip`] where the frames don't fit, libtorch's failures, out of memory included, and what `step` returns.
+    /// [`Error::Clip`] where the frames don't fit, libtorch's failures, out of memory included, and
+    /// what `step` returns.
     pub fn push(
         &self,
         state: &mut EncoderState,

@@ -5,18 +5,19 @@ use tilewright_plan::{Dtype, Model};
 
 use super::{
     config::{MOST_CHANNELS, at, known, patch, resnet_channels},
-    weights::Weights,
+    weights,
 };
 use crate::{Checkpoint, Error, Family, Identity, Result, identify::most_common, known::Known, names::wan::Naming};
 
-/// How a down block ends where it is not the last: half the height and width.
+/// The end of a down block that is not the last: half the height and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Downsample {
     /// Halves the frames too: all but the first frame of a clip become one for two.
     pub temporal: bool,
 }
 
-/// One down block: so many residual layers, then half the height and width, and perhaps half the frames.
+/// One down block: so many residual layers, then half the height and width, and perhaps half the
+/// frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DownBlock {
     /// Channels of its input.
@@ -25,14 +26,14 @@ pub struct DownBlock {
     pub channels: usize,
     /// Residual layers.
     pub layers: usize,
-    /// How it ends.
+    /// Its end.
     pub downsample: Option<Downsample>,
     /// The block's input, averaged over neighbours and channels, is added to its output (WAN 2.2).
     pub averaged: bool,
 }
 
-/// What diffusers' names of the encoder's tensors begin with.
-const ENCODER: [&str; 2] = ["encoder.", "quant_conv."];
+/// The beginnings of diffusers' names of the encoder's tensors.
+pub(super) const ENCODER: [&str; 2] = ["encoder.", "quant_conv."];
 
 /// An encoder's architecture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -52,7 +53,7 @@ pub struct EncoderConfig {
 }
 
 impl EncoderConfig {
-    /// Whether the file has tensors of an encoder.
+    /// True if the file has tensors of an encoder.
     pub fn there(file: &Checkpoint, identity: &Identity) -> bool {
         known(file, identity).is_ok_and(|known| known.has("encoder"))
     }
@@ -60,7 +61,8 @@ impl EncoderConfig {
     /// Reads the architecture.
     ///
     /// # Errors
-    /// [`Error::Unknown`] where the file has no encoder; a tensor that the architecture is read from is missing or misshapen; widths are nonsense.
+    /// [`Error::Unknown`] where the file has no encoder; a tensor that the architecture is read
+    /// from is missing or misshapen; widths are nonsense.
     pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
         let known = known(file, identity)?;
         let refused = |reason| Error::Unknown { path: file.path().to_owned(), reason };
@@ -118,7 +120,7 @@ impl EncoderConfig {
         Ok(DownBlock { into, channels, layers, downsample, averaged: known.table.nested() })
     }
 
-    /// What is wrong with the architecture.
+    /// The fault of the architecture, if it has one.
     fn check(&self, moments: usize) -> std::result::Result<(), String> {
         let widths = self.down_blocks.iter().map(|block| block.channels).chain([self.first_channels, moments / 2]);
         if let Some(width) = widths.into_iter().find(|width| *width == 0 || *width > MOST_CHANNELS) {
@@ -143,8 +145,8 @@ impl EncoderConfig {
         }
     }
 
-    /// Tensors in the encoder's part of the file that the network has no place for; where the architecture can't be read, those that no
-    /// network has.
+    /// Tensors in the encoder's part of the file that the network has no place for; where the
+    /// architecture can't be read, those that no network has.
     pub fn left_over(file: &Checkpoint, identity: &Identity) -> Vec<String> {
         let Ok(known) = known(file, identity) else { return Vec::new() };
         let needed = Self::read(file, identity).ok().map(|config| config.needed());
@@ -154,12 +156,13 @@ impl EncoderConfig {
     /// Checks, before anything is decided or loaded, that the weights can be loaded.
     ///
     /// # Errors
-    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as FP8.
+    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as
+    /// FP8.
     pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
-        Weights::of_encoder(file, identity, self, tch::Device::Cpu)?.all_present()
+        weights::of_encoder(file, identity, self)?.check()
     }
 
-    /// What keeps the encoder from being loaded, a line each.
+    /// The reasons why the encoder can't be loaded, a line each.
     pub fn problems(&self, file: &Checkpoint, identity: &Identity) -> Vec<String> {
         let Ok(known) = known(file, identity) else { return Vec::new() };
         known.problems(&self.needed())
@@ -168,7 +171,8 @@ impl EncoderConfig {
     /// Checks that frames of this size can be encoded.
     ///
     /// # Errors
-    /// [`Error::Clip`] where they are smaller than a latent pixel, or don't divide into whole ones where the network needs that.
+    /// [`Error::Clip`] where they are smaller than a latent pixel, or don't divide into whole ones
+    /// where the network needs that.
     pub fn check_size(&self, height: i64, width: i64) -> Result<()> {
         let scale = i64::from(self.spatial_scale());
         let refused = |what: &str| {
@@ -185,7 +189,8 @@ impl EncoderConfig {
         Ok(())
     }
 
-    /// The share that each layer has in the work, as the encoder counts layers: by multiplications, the attention aside.
+    /// The share that each layer has in the work, as the encoder counts layers: by multiplications,
+    /// the attention aside.
     pub(super) fn layer_shares(&self) -> Vec<f64> {
         let conv = |into: usize, out: usize| (27 * into * out) as f64;
         let mut shares = vec![conv(self.in_channels, self.first_channels)];
@@ -207,7 +212,7 @@ impl EncoderConfig {
         shares.iter().map(|share| share / sum).collect()
     }
 
-    /// What policies are told of the model.
+    /// The model as policies are told of it.
     pub fn model(&self, family: Family, file: &Checkpoint, identity: &Identity) -> Model {
         let part = |known: Known<'_, Naming>| known.part(&ENCODER).map(str::to_owned).collect();
         let names: Vec<String> = known(file, identity).map(part).unwrap_or_default();

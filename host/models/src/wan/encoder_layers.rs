@@ -33,7 +33,7 @@ impl<T> Past<T> {
         self.layer = 0;
     }
 
-    /// What the layer at hand remembers and these frames, one after the other, and how many it
+    /// The frames that the layer at hand remembers and these, one after the other, and how many it
     /// remembered; it will remember the last `most`.
     fn joined<O: CausalOps<Tensor = T>>(&mut self, ops: &O, frames: T, most: i64) -> Result<(T, i64)> {
         if self.frames.len() <= self.layer {

@@ -1,4 +1,5 @@
-//! Where an encode stands in its clip: what the layers remember of the frames before. It can be kept, and laid out anew for other parts of the frames.
+//! The place of an encode in its clip: the frames before that the layers remember. It can be kept,
+//! and laid out anew for other parts of the frames.
 
 use tch::{Device, Kind, Tensor};
 use tilewright_plan::Layout;
@@ -7,10 +8,11 @@ use tilewright_torch::to_layout;
 use super::encoder_layers::Past;
 use crate::Result;
 
-/// A part of a clip's frames in pixels: rows and columns, first and count. All are multiples of the encoder's scale.
+/// A part of a clip's frames in pixels: rows and columns, first and count. All are multiples of the
+/// encoder's scale.
 pub type Place = [(i64, i64); 2];
 
-/// Where an encode stands in its clip.
+/// The place of an encode in its clip.
 #[derive(Debug, Default)]
 pub struct EncoderState {
     pub(super) past: Past<Tensor>,
@@ -23,14 +25,15 @@ pub struct EncoderState {
 pub struct Part<'a> {
     /// Of the frames at `place`.
     pub state: &'a EncoderState,
-    /// What was encoded.
+    /// The part that was encoded.
     pub place: Place,
-    /// What of it is taken; the parts' shares cover the frames.
+    /// The share of it that is taken; the parts' shares cover the frames.
     pub share: Place,
 }
 
 impl EncoderState {
-    /// The same state, to go back to. It shares its tensors, which are replaced and never written to: it holds memory only once the encode has gone on.
+    /// The same state, to go back to. It shares its tensors, which are replaced and never written
+    /// to: it holds memory only once the encode has gone on.
     pub fn snapshot(&self) -> Self {
         Self { past: self.past.snapshot(Tensor::shallow_clone), size: self.size }
     }
@@ -41,11 +44,11 @@ impl EncoderState {
         self.past.frames.iter().flatten().map(of).sum()
     }
 
-    /// Brings it to another device. An encode on another device, in another type or memory order goes on from any state; only that it is there costs
-    /// memory in between.
+    /// Brings it to another device. An encode on another device, in another type or memory order
+    /// goes on from any state; only that it is there costs memory in between.
     ///
     /// # Errors
-    /// Where memory is out.
+    /// Memory is out.
     pub fn move_to(&mut self, device: Device) -> Result<()> {
         for frames in self.past.frames.iter_mut().flatten() {
             *frames = frames.f_to_device(device)?;
@@ -53,10 +56,11 @@ impl EncoderState {
         Ok(())
     }
 
-    /// The states of other parts of the same frames. All parts have to have seen the same frames of the clip.
+    /// The states of other parts of the same frames. All parts have to have seen the same frames of
+    /// the clip.
     ///
     /// # Errors
-    /// Where memory is out; the parts stay as they are.
+    /// Memory is out; the parts stay as they are.
     pub fn relaid(parts: &[Part<'_>], places: &[Place]) -> Result<Vec<Self>> {
         let state = |place: &Place| -> Result<Self> {
             let mut state = Self::default();
@@ -69,7 +73,7 @@ impl EncoderState {
     /// Takes a part's share in, as far as it lies in `place`, which this is the state of.
     ///
     /// # Errors
-    /// Where memory is out.
+    /// Memory is out.
     pub fn absorb(&mut self, part: &Part<'_>, place: &Place) -> Result<()> {
         let overlap = |axis: usize| {
             let (share, wanted) = (part.share[axis], place[axis]);
@@ -89,7 +93,8 @@ impl EncoderState {
             let scaled = [(height, size[0]), (width, size[1])];
             let at = |axis: usize, pixels: i64| pixels * scaled[axis].0 / scaled[axis].1;
             let taken = match whole.take() {
-                // After a change of plans some may be in another type: what is wider than it was does no harm.
+                // After a change of plans some may be in another type: what is wider than it was
+                // does no harm.
                 Some(taken) if taken.kind() != from.kind() => taken.f_to_kind(Kind::Float)?,
                 Some(taken) => taken,
                 None => {

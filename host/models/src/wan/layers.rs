@@ -13,8 +13,8 @@ use crate::Result;
 /// Frames before that a causal layer looks at.
 const BEFORE: usize = TAPS - 1;
 
-/// What a causal layer keeps of the frames before: its own input, [1, C, H, W] each, oldest first;
-/// or what these add to the next frame and to the one after it.
+/// The memory that a causal layer keeps of the frames before: its own input, [1, C, H, W] each,
+/// oldest first; or what these add to the next frame and to the one after it.
 #[derive(Debug)]
 pub(super) struct Past<T> {
     pub frames: Vec<T>,
@@ -325,8 +325,7 @@ impl<O: CausalOps> Causal<O> {
         let output = ops.narrow(work.output, 0, lap.start, count)?;
         let begun = (*work.done - lap.start * height).max(0);
         let band = work.band.unwrap_or(height).clamp(1, height.max(1));
-        // The first band has no rows above it.
-        for rows in ops.laps(begun..height, band).alike_after(1) {
+        for rows in ops.laps(begun..height, band).over_rows() {
             let part = Self::rows(ops, &window, weight, bias, count, rows.clone(), height)?;
             let part = ops.converted(part, format.rest)?;
             work.write(ops, &ops.narrow(&output, 2, rows.start, rows.end - rows.start)?, &part)?;
@@ -367,7 +366,7 @@ impl<O: CausalOps> Causal<O> {
     }
 }
 
-/// What a causal convolution is asked for.
+/// The task of a causal convolution.
 pub(super) struct Work<'a, T> {
     pub frames: &'a T,
     /// Of the same frames, with the convolution's channels.
@@ -376,7 +375,7 @@ pub(super) struct Work<'a, T> {
     pub add: bool,
     /// Rows that are convolved at once by libtorch.
     pub band: Option<i64>,
-    /// How far it came: frames, or rows of frames if libtorch convolves.
+    /// The point that it came to: frames, or rows of frames if libtorch convolves.
     pub done: &'a mut i64,
 }
 

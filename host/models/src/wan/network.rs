@@ -172,7 +172,8 @@ mod tests {
 
     #[test]
     fn a_decode_of_one_frame_is_as_much_work_as_was_counted() {
-        // 14.94 TFLOP for 5 latent frames of 40×40, counted by hooks on diffusers' network, which pads three taps on the first frame too.
+        // 14.94 TFLOP for 5 latent frames of 40×40, counted by hooks on diffusers' network, which
+        // pads three taps on the first frame too.
         let config = published();
         let network = listed(&config).unwrap();
         let frames = |step: &Placed<_>| f64::from(step.frames) * 4.0 + 1.0;

@@ -1,11 +1,12 @@
-//! The mean and deviation of each latent channel, by which a model's latents differ from the autoencoder's: published, or written beside
-//! the file.
+//! The mean and deviation of each latent channel, by which a model's latents differ from the
+//! autoencoder's: published, or written beside the file.
 
 use serde::Deserialize;
 
 use crate::{Checkpoint, Error, Identity, Result, config_json};
 
-/// diffusers' `AutoencoderKLWan` and `AutoencoderKLQwenImage` (models/autoencoders): WAN 2.1's and Qwen-Image's.
+/// diffusers' `AutoencoderKLWan` and `AutoencoderKLQwenImage` (models/autoencoders): WAN 2.1's and
+/// Qwen-Image's.
 const MEAN_16: [f64; 16] = [
     -0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508, //
     0.4134, -0.0715, 0.5517, -0.3632, -0.1922, -0.9497, 0.2503, -0.2921,
@@ -39,17 +40,18 @@ pub(crate) const PUBLISHED: [(&[f64], &[f64]); 2] = [(&MEAN_16, &STD_16), (&MEAN
 /// The classes of diffusers whose config.json is read.
 const CLASSES: [&str; 2] = ["AutoencoderKLWan", "AutoencoderKLQwenImage"];
 
-/// What is taken from diffusers' config.json; the rest is read off the tensors.
+/// The part that is taken of diffusers' config.json; the rest is read off the tensors.
 #[derive(Deserialize)]
 struct ConfigFile {
     latents_mean: Option<Vec<f64>>,
     latents_std: Option<Vec<f64>>,
 }
 
-/// Mean and deviation of so many latent channels: those of config.json beside a file of diffusers' layout, else the published ones, else none.
+/// Mean and deviation of so many latent channels: those of config.json beside a file of diffusers'
+/// layout, else the published ones, else none.
 ///
 /// # Errors
-/// Where config.json is broken, or its values are nonsense.
+/// The file config.json is broken, or its values are nonsense.
 pub(super) fn read(file: &Checkpoint, identity: &Identity, channels: usize) -> Result<Option<(Vec<f64>, Vec<f64>)>> {
     let written = config_file(file, identity, channels)?;
     let published = || PUBLISHED.iter().find(|(mean, _)| mean.len() == channels);

@@ -1,77 +1,44 @@
 //! The networks' weights by diffusers' names, from a file of any layout.
 
-use tch::{Device, Kind, Tensor};
-use tilewright_nn::{ComputeFormat, Costs, Listing, Meter, Scope, Source, Torch};
+use tch::Kind;
+use tilewright_nn::{ComputeFormat, Costs, Listing, Meter, Scope};
 use tilewright_plan::Layout;
 
-use super::{Config, EncoderConfig, config::known, encoder::EncoderNetwork, network::Network};
+use super::{
+    Config, EncoderConfig,
+    config::{DECODER, known},
+    encoder::EncoderNetwork,
+    encoder_config::ENCODER,
+    network::Network,
+};
 use crate::{
-    Checkpoint, Error, Identity, Result,
-    known::{Known, Needed},
+    Checkpoint, Identity, Result,
+    known::{Needed, Weights},
     names::wan::Naming,
 };
 
-/// A network's part of a file, and what the network needs of it.
-#[derive(Debug)]
-pub(super) struct Weights<'a> {
-    known: Known<'a, Naming>,
-    needed: Vec<Needed>,
-    left_over: Vec<String>,
-    device: Device,
-    /// What an error calls it.
-    network: &'static str,
+/// The decoder's part of a file.
+///
+/// # Errors
+/// The file is no video autoencoder.
+pub(super) fn of_decoder<'a>(
+    file: &'a Checkpoint,
+    identity: &'a Identity,
+    config: &Config,
+) -> Result<Weights<'a, Naming>> {
+    Ok(Weights::new(known(file, identity)?, config.needed(), &DECODER, "decoder"))
 }
 
-impl<'a> Weights<'a> {
-    /// The decoder's, for a device.
-    ///
-    /// # Errors
-    /// The file is no video autoencoder.
-    pub fn new(file: &'a Checkpoint, identity: &'a Identity, config: &Config, device: Device) -> Result<Self> {
-        let left_over = Config::left_over(file, identity);
-        Ok(Self { known: known(file, identity)?, needed: config.needed(), left_over, device, network: "decoder" })
-    }
-
-    /// The encoder's, for a device.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
-    pub fn of_encoder(
-        file: &'a Checkpoint,
-        identity: &'a Identity,
-        config: &EncoderConfig,
-        device: Device,
-    ) -> Result<Self> {
-        let left_over = EncoderConfig::left_over(file, identity);
-        Ok(Self { known: known(file, identity)?, needed: config.needed(), left_over, device, network: "encoder" })
-    }
-
-    /// Compares all shapes and types, before any weight is copied.
-    ///
-    /// # Errors
-    /// A tensor that is missing, misshapen, left over or of a type that can't be computed from, by the file's own name.
-    pub fn all_present(&self) -> Result<()> {
-        Error::refuse_left_over(self.known.file.path(), self.network, &self.left_over)?;
-        self.known.all_loadable(&self.needed)
-    }
-
-    fn load(&self, name: &str, shape: &[i64], kind: Kind) -> Result<Tensor> {
-        let Some(needed) = self.needed.iter().find(|needed| needed.name == name) else {
-            let shape: Vec<usize> = shape.iter().map(|&extent| extent as usize).collect();
-            return Err(self.known.missing(name, &shape));
-        };
-        let (name, found) = self.known.locate(needed)?;
-        Ok(self.known.file.load(name, found, kind, self.device)?.f_reshape(shape)?)
-    }
-}
-
-impl Source<Torch> for Weights<'_> {
-    fn weight(&self, name: &str, shapes: &[&[i64]], kind: Kind) -> tilewright_nn::Result<Tensor> {
-        self.load(name, shapes.first().copied().unwrap_or_default(), kind).map_err(|error| match error {
-            Error::Torch(error) => error.into(),
-            other => tilewright_nn::Error::Weight { name: name.to_owned(), detail: other.to_string() },
-        })
-    }
+/// The encoder's part of a file.
+///
+/// # Errors
+/// As [`of_decoder`].
+pub(super) fn of_encoder<'a>(
+    file: &'a Checkpoint,
+    identity: &'a Identity,
+    config: &EncoderConfig,
+) -> Result<Weights<'a, Naming>> {
+    Ok(Weights::new(known(file, identity)?, config.needed(), &ENCODER, "encoder"))
 }
 
 /// Builds a network on the meter; gives it with the tensors that it asks for.

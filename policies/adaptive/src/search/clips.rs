@@ -1,4 +1,5 @@
-//! The search for a clip whose causal state is carried. Chunks and bands give the whole clip's output; tiles come last.
+//! The search for a clip whose causal state is carried. Chunks and bands give the whole clip's
+//! output; tiles come last.
 
 use tilewright_sdk::{Kind, Plan, Space, Tile, Time};
 
@@ -9,7 +10,8 @@ use crate::{Wishes, chunks, divide, lanes::Lane};
 const CLIP_TILE: u32 = 512;
 
 impl Search<'_> {
-    /// The best plan of a clip that fits and was not tried before: chunks with the whole picture or with bands; tiles that run over the whole clip only where none of them fits.
+    /// The best plan of a clip that fits and was not tried before: chunks with the whole picture or
+    /// with bands; tiles that run over the whole clip only where none of them fits.
     pub(super) fn best_clip(&mut self) -> Option<Priced> {
         let begun = self.begun;
         let mut times = chunks::times(self.request, self.wishes.chunk, begun.map(|begun| begun.time));
@@ -75,7 +77,8 @@ impl Search<'_> {
         }
     }
 
-    /// The best of the clip's tiles, or the same in chunks with the state of those that wait in host memory: frames leave before the end.
+    /// The best of the clip's tiles, or the same in chunks with the state of those that wait in
+    /// host memory: frames leave before the end.
     fn streamed(&mut self, best: Priced) -> Priced {
         let is_free = self.begun.is_none() && !self.bounds.leanest;
         let is_offered = is_free && self.request.capabilities.offload;
@@ -90,7 +93,8 @@ impl Search<'_> {
         best
     }
 
-    /// Every space with chunks from the shortest up, as far as they fit; bands with every so many chunks.
+    /// Every space with chunks from the shortest up, as far as they fit; bands with every so many
+    /// chunks.
     fn enumerate_clip(
         &mut self,
         lane: &Lane,

@@ -37,7 +37,8 @@ fn frames_leave_early_where_that_costs_nothing() {
 
 #[test]
 fn objectives_weigh_chunks_too() {
-    // All chunks take the same time: the leanest runs a frame at a time in bands, the others what is natural, or what is leaner.
+    // All chunks take the same time: the leanest runs a frame at a time in bands, the others what
+    // is natural, or what is leaner.
     let plan = |objective| decide(&Case { per_chunk: 0.0, ..cpu(1.2, objective) }, vec![]);
     assert_eq!(divided(&plan(Objective::Fastest)), (Kind::Whole, carried(4)));
     assert_eq!(plan(Objective::Leanest).time, carried(1));
@@ -121,7 +122,7 @@ fn what_chunks_take_is_learnt_apart() {
     let whole = both(super::f32()).map(|plan| case.trial(&plan, 1.0, 1.0));
     assert_eq!(decide(&case, chunks.to_vec()).time, carried(4), "what chunks are slow at, the whole is slow at too");
     assert_eq!(decide(&case, [chunks, whole].concat()).time, Time::Whole);
-    // What the whole held says nothing of chunks.
+    // The whole's memory says nothing of chunks.
     let case = Case { per_chunk: 0.0, ..cpu(1.3, Objective::Fastest) };
     let over = both(super::f32()).map(|plan| case.trial(&plan, 1.0, 4.0)).to_vec();
     assert_eq!(divided(&decide(&case, over)), (Kind::Whole, carried(4)));
@@ -141,7 +142,7 @@ fn chunks_of_one_decision_are_learnt_as_they_come() {
     }
     let second = policy.decide(&request, &[]).unwrap();
     assert!(!second.is_like(&first));
-    // What encoding takes is another matter.
+    // An encode is another matter.
     let mut encode = request;
     encode.direction = Direction::Encode;
     assert!(policy.decide(&encode, &[]).unwrap().is_like(&first));

@@ -1,10 +1,12 @@
-//! Machines that are busy now and then: the effect of one slow run on the next decision, and of a thousand runs.
+//! Machines that are busy now and then: the effect of one slow run on the next decision, and of a
+//! thousand runs.
 
 use tilewright_sdk::{Backend, Dtype, Objective, Outcome, Plan, Policy, Trial};
 
 use super::{adaptive, last, prices::Case, prices::f32};
 
-/// The newest trials that the host gives of one plan; of those before, it gives the 16th, the 32nd and so on.
+/// The newest trials that the host gives of one plan; of those before, it gives the 16th, the 32nd
+/// and so on.
 const NEWEST: usize = 8;
 
 /// The same numbers in every run: splitmix64.
@@ -97,8 +99,8 @@ fn one_run_on_a_machine_four_times_slower_changes_nothing() {
     }
 }
 
-/// The time of a thousand runs over that of the best plan in the same runs. The machine takes 1.3 times every price;
-/// `busy` is the share of runs in which it takes up to four times as much.
+/// The time of a thousand runs over that of the best plan in the same runs. The machine takes 1.3
+/// times every price; `busy` is the share of runs in which it takes up to four times as much.
 fn regret(case: &Case, busy: f64, mut history: History, learns: bool) -> f64 {
     let request = case.request();
     case.install(vec![]);

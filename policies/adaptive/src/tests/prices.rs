@@ -1,5 +1,5 @@
-//! A device whose prices are known: what each plan takes by the pixels that it holds at once, and a stub host that answers them and
-//! counts the questions.
+//! A device whose prices are known: what each plan takes by the pixels that it holds at once, and a
+//! stub host that answers them and counts the questions.
 
 use std::{cell::Cell, rc::Rc};
 
@@ -20,11 +20,11 @@ const STATE: f64 = 2000.0;
 /// Output frames per latent frame.
 const LATENT_FRAME: u32 = 4;
 
-/// What exact bands take of whole's memory at most and at least, and on top of its time.
+/// The share of whole's memory that exact bands take at most and at least, and on top of its time.
 const EXACT_MEMORY: (f64, f64) = (0.60, 0.35);
 const EXACT_TIME: f64 = 1.03;
 
-/// What is asked for and how the device is, with everything that a test changes.
+/// The request and the device, with everything that a test changes.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub backend: Backend,
@@ -35,9 +35,10 @@ pub struct Case {
     pub frames: u32,
     /// The plan that the clip is under way with, its first frames delivered.
     pub begun: Option<Plan>,
-    /// The state of tiles that wait can be kept in host memory, for so much more time; none where it can't.
+    /// The state of tiles that wait can be kept in host memory, for so much more time; none where
+    /// it can't.
     pub offload: Option<f64>,
-    /// What each chunk takes on top, as a share of a frame's time.
+    /// The time that each chunk takes on top, as a share of a frame's time.
     pub per_chunk: f64,
     /// As a share of what whole needs in f32, channels first; of a clip a latent frame at a time.
     pub limit: f64,
@@ -128,8 +129,9 @@ impl Case {
         }
     }
 
-    /// 100 ns per pixel in f32; bf16 and f16 take half of time and memory, mixed three quarters of the memory. Channels-last takes 15 %
-    /// less time and 10 % more memory on a CPU, and a fifth more time elsewhere.
+    /// 100 ns per pixel in f32; bf16 and f16 take half of time and memory, mixed three quarters of
+    /// the memory. Channels-last takes 15 % less time and 10 % more memory on a CPU, and a fifth
+    /// more time elsewhere.
     pub fn price(&self, plan: &Plan) -> Cost {
         let picture = f64::from(self.height) * f64::from(self.width);
         let is_cpu = self.backend == Backend::Cpu;
@@ -162,7 +164,8 @@ impl Case {
             _ => (picture, picture, 1, 0.0),
         };
         let jobs = tiles * self.batch;
-        // A clip's tiles run over all frames, a latent frame at a time, and hold no state but their own.
+        // A clip's tiles run over all frames, a latent frame at a time, and hold no state but their
+        // own.
         let (at_once, chunk, held_state) = match (plan.time, plan.kind()) {
             _ if self.frames == 1 => (1, 1, 0.0),
             (Time::Carried(frames), Kind::Blended) if plan.offload => (frames.min(self.frames), frames, held),
@@ -198,7 +201,7 @@ impl Case {
         count
     }
 
-    /// What was measured where it was so many times what is expected.
+    /// An outcome of so many times the expected time and memory.
     pub fn outcome(&self, plan: &Plan, time: f64, memory: f64) -> Outcome {
         let cost = self.price(plan);
         let times = |number: u64, factor: f64| (number as f64 * factor) as u64;

@@ -1,4 +1,4 @@
-//! What holds for every request, price and history.
+//! Properties of every request, price and history.
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use tilewright_sdk::{
@@ -66,7 +66,8 @@ fn any_history() -> impl Strategy<Value = Vec<(Plan, f64, f64)>> {
     vec((any_plan(), 0.1..8.0f64, 0.3..5.0f64), 0..20)
 }
 
-/// The least that a plan holds: whole, the smallest band or tile, in every type that the policy may use.
+/// The least that a plan holds: whole, the smallest band or tile, in every type that the policy may
+/// use.
 fn least(case: &Case) -> u64 {
     let is_kl = case.family == "flux";
     let mut least = u64::MAX;
@@ -91,7 +92,8 @@ fn least(case: &Case) -> u64 {
     least
 }
 
-/// What was measured over what was expected of plans of this kind, at most; the margin where nothing was.
+/// The most that was measured over what was expected of plans of this kind; the margin if
+/// nothing was.
 fn memory_factor(plan: &Plan, measured: &[(Plan, f64, f64)]) -> f64 {
     let alike = measured.iter().filter(|(known, ..)| {
         let is_carried = |plan: &Plan| matches!(plan.time, Time::Carried(_));
@@ -173,7 +175,8 @@ proptest! {
             prop_assert!(attempts.len() <= 3, "the fourth attempt failed too: {attempts:?}");
             count.set(0);
             let next = policy.decide(&request, &attempts);
-            // The only plan left may be a failed one in the other memory order, which the host takes for the same.
+            // The only plan left may be a failed one in the other memory order, which the host
+            // takes for the same.
             prop_assert!(next.is_ok() || real < 1.3 * least as f64, "{next:?} with room");
             let Ok(next) = next else { return Ok(()) };
             plan = next;

@@ -21,15 +21,15 @@ pub struct Tiles {
 }
 
 impl Policy for Tiles {
-    // Shown by `tilewright policy inspect`. A setting's default says its type: flag, integer, number
-    // or text. `.stages(&[Stage::Decode])` would leave encodes to the host.
+    // Shown by `tilewright policy inspect`. A setting's default says its type: flag, integer,
+    // number or text. `.stages(&[Stage::Decode])` would leave encodes to the host.
     fn describe() -> Description {
         Description::new("{{name}}", env!("CARGO_PKG_VERSION"), "Whole if it fits, tiles if it doesn't.")
             .setting("tile", "The side of a tile in pixels, if tiles are needed: 256 to 4096.", 512)
     }
 
-    // Every declared setting comes along. An error keeps the policy from being put to work: name the
-    // setting, say what is allowed.
+    // Every declared setting comes along. An error keeps the policy from being put to work: name
+    // the setting, say what is allowed.
     fn configure(settings: &Settings) -> Result<Self, String> {
         Ok(Self { side: settings.count("tile", 256, 4096)? })
     }
@@ -64,8 +64,8 @@ impl Policy for Tiles {
         }
     }
 
-    // Called with what was measured. `host::trials` gives the same later, so that most policies need
-    // nothing here.
+    // Called with what was measured. `host::trials` gives the same later, so that most policies
+    // need nothing here.
     fn learn(&mut self, _request: &Request, _plan: &Plan, _outcome: &Outcome) {}
 }
 
@@ -98,7 +98,8 @@ impl Tiles {
         }
     }
 
-    /// The next smaller tile than this many pixels: the user's side, or a half of it, a quarter, and so on.
+    /// The next smaller tile than this many pixels: the user's side, or a half of it, a quarter,
+    /// and so on.
     fn smaller(&self, than: u32) -> Option<u32> {
         successors(Some(self.side), |side| Some(side / 2)).find(|side| *side < than).filter(|side| *side >= LEAST)
     }

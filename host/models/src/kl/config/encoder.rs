@@ -6,7 +6,7 @@ use tilewright_plan::{Dtype, Model};
 use super::{USUAL_GROUPS, Weights, config_file, names, sound};
 use crate::{Checkpoint, Error, Family, Identity, Result, identify::most_common, kl::metered};
 
-/// What diffusers' names of the encoder's tensors begin with.
+/// The beginnings of diffusers' names of the encoder's tensors.
 const ENCODER: [&str; 2] = ["encoder.", "quant_conv."];
 
 /// One down block: so many residual layers, then half the size where it is not the last.
@@ -47,8 +47,9 @@ impl EncoderConfig {
     /// Reads the architecture, and config.json beside the file where the layout is diffusers'.
     ///
     /// # Errors
-    /// [`Error::Unknown`] where the file has no encoder; a tensor that the architecture is read from is missing or has the wrong rank; the norm
-    /// groups don't divide the channels; config.json is broken or asks for what is not supported.
+    /// [`Error::Unknown`] if the file has no encoder; a tensor that the architecture is read from is
+    /// missing or has the wrong rank; the norm groups don't divide the channels; config.json is broken
+    /// or asks for what is not supported.
     pub fn read(file: &Checkpoint, identity: &Identity) -> Result<Self> {
         let refused = |reason: String| Error::Unknown { path: file.path().to_owned(), reason };
         let names = names(file, identity)?;
@@ -109,7 +110,7 @@ impl EncoderConfig {
         1 << self.down_blocks.iter().filter(|block| block.downsamples).count().min(16)
     }
 
-    /// What policies are told of the model.
+    /// The model as policies are told of it.
     pub fn model(&self, family: Family, file: &Checkpoint, identity: &Identity) -> Model {
         let names = Self::names(file, identity);
         Model {
@@ -145,7 +146,8 @@ impl EncoderConfig {
     /// Checks, before anything is decided or loaded, that the weights can be loaded.
     ///
     /// # Errors
-    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as FP8.
+    /// A tensor is missing, misshapen, left over, or of a type that can't be computed from, such as
+    /// FP8.
     pub fn check_weights(&self, file: &Checkpoint, identity: &Identity) -> Result<()> {
         self.weights(file, identity)?.check()
     }
