@@ -1,10 +1,10 @@
 //! Runs in turn: each round runs every policy once, and the next round starts with the next policy,
 //! so that drift of the machine falls on all alike.
 
-use std::{error::Error as StdError, fmt};
+use std::{error::Error as StdError, fmt, ops::ControlFlow};
 
 use tch::Tensor;
-use tilewright_engine::{Observer, Unfinished};
+use tilewright_engine::{Cancelled, Observer, Unfinished};
 use tilewright_plan::{Plan, Planner, Record};
 
 use crate::{
@@ -159,8 +159,8 @@ impl Runner<'_> {
 pub(crate) struct Ear<'a>(pub &'a mut dyn Watch);
 
 impl Observer for Ear<'_> {
-    fn progress(&mut self, _share: f64) -> bool {
-        self.0.goes_on()
+    fn progress(&mut self, _share: f64) -> ControlFlow<Cancelled> {
+        Cancelled::unless(self.0.goes_on())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 
 use tch::Tensor;
-use tilewright_engine::{ClipJob, Job, Machine, Observer, Sink, Unfinished, Vae, VideoVae};
+use tilewright_engine::{ClipJob, DecodeJob, Machine, Observer, Sink, Unfinished, Vae, VideoVae};
 use tilewright_plan::{Cost, Objective, Plan, Planner, Record, Request};
 
 /// Latents in the autoencoder's own space, f32, and the weights that they are decoded with.
@@ -25,7 +25,7 @@ impl<'a> Subject<'a> {
     ) -> std::result::Result<Box<dyn Decode + 'a>, String> {
         let made: tilewright_engine::Result<Box<dyn Decode + 'a>> = match self {
             Subject::Pictures(vae, latents) => {
-                Job::new(machine, vae, latents, memory_limit, objective).map(|job| Box::new(job) as _)
+                DecodeJob::new(machine, vae, latents, memory_limit, objective).map(|job| Box::new(job) as _)
             }
             Subject::Clips(vae, latents) => {
                 ClipJob::new(machine, vae, latents, memory_limit, objective).map(|job| Box::new(job) as _)
@@ -57,7 +57,7 @@ pub(crate) trait Decode {
     ) -> std::result::Result<Decoded, Unfinished>;
 }
 
-impl Decode for Job<'_> {
+impl Decode for DecodeJob<'_> {
     fn request(&self) -> &Request {
         self.request()
     }
@@ -73,7 +73,7 @@ impl Decode for Job<'_> {
         keeps: bool,
     ) -> std::result::Result<Decoded, Unfinished> {
         let finished = self.run(planner, observer)?;
-        Ok(Decoded { record: finished.record, pictures: keeps.then_some(finished.pictures) })
+        Ok(Decoded { record: finished.record, pictures: keeps.then_some(finished.output) })
     }
 }
 

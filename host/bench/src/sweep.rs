@@ -8,7 +8,7 @@ mod rows;
 use std::{fmt, str::FromStr};
 
 use tch::{Device as Place, Tensor};
-use tilewright_engine::{Job, Machine, Unfinished, Vae};
+use tilewright_engine::{DecodeJob, Machine, Unfinished, Vae};
 use tilewright_plan::{Objective, Plan, bytes, words::counted};
 
 use crate::{
@@ -138,7 +138,7 @@ impl Sweep<'_> {
         watch: &mut dyn Watch,
         report: &mut SweepReport,
     ) -> std::result::Result<(), Stop> {
-        let job = Job::new(self.machine, self.vae, latents, self.ample(), Objective::Fastest)?;
+        let job = DecodeJob::new(self.machine, self.vae, latents, self.ample(), Objective::Fastest)?;
         report.requests.push(SweptRequest {
             request: job.request().clone(),
             stage: job.stage(),
@@ -156,7 +156,7 @@ impl Sweep<'_> {
     /// Measures plans in turns.
     fn measure(
         &self,
-        job: &Job<'_>,
+        job: &DecodeJob<'_>,
         plans: &[Plan],
         planners: &Planners<'_>,
         watch: &mut dyn Watch,
@@ -225,7 +225,7 @@ impl Sweep<'_> {
     fn choose(
         &self,
         latents: &Tensor,
-        ample: &Job<'_>,
+        ample: &DecodeJob<'_>,
         rows: &mut Vec<PlanRow>,
         planners: &Planners<'_>,
         watch: &mut dyn Watch,
@@ -285,7 +285,7 @@ impl Sweep<'_> {
         planners: &Planners<'_>,
         watch: &mut dyn Watch,
     ) -> std::result::Result<Option<Plan>, Stop> {
-        let made = Job::new(self.machine, self.vae, latents, case.memory_limit, case.objective);
+        let made = DecodeJob::new(self.machine, self.vae, latents, case.memory_limit, case.objective);
         let planner = planners(&self.policy).map_err(|error| error.to_string());
         let (job, mut planner) = match made.map_err(|error| error.to_string()).and_then(|job| Ok((job, planner?))) {
             Ok(made) => made,
@@ -316,7 +316,7 @@ impl Sweep<'_> {
         &self,
         case: &mut CaseRow,
         plan: &Plan,
-        ample: &Job<'_>,
+        ample: &DecodeJob<'_>,
         rows: &mut Vec<PlanRow>,
         planners: &Planners<'_>,
         watch: &mut dyn Watch,

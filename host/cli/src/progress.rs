@@ -1,10 +1,13 @@
 //! Progress of a decode: a bar with the time left on a terminal, plain lines otherwise. All on
 //! standard error.
 
-use std::time::{Duration, Instant};
+use std::{
+    ops::ControlFlow,
+    time::{Duration, Instant},
+};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tilewright_engine::Observer;
+use tilewright_engine::{Cancelled, Observer};
 use tilewright_plan::{Cost, Decision, FailedAttempt, Time, terminal::one_line};
 
 use crate::{
@@ -154,7 +157,7 @@ impl Observer for Progress {
         self.say(&format!("note: {} {} failed: {}", attempt.plan.space, attempt.plan.precision, attempt.failure));
     }
 
-    fn progress(&mut self, share: f64) -> bool {
+    fn progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
         let now = Instant::now();
         let left = self.pace.left(share, now);
         match &self.bar {
@@ -169,7 +172,7 @@ impl Observer for Progress {
             }
             None => {}
         }
-        !signals::is_received()
+        Cancelled::unless(!signals::is_received())
     }
 }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use maud::{Markup, html};
-use tilewright_plan::{FailedAttempt, LogLevel, Record};
+use tilewright_plan::{Capabilities, FailedAttempt, LogLevel, Record};
 use tilewright_service_api::Job;
 
 use crate::candidates::candidates;
@@ -59,12 +59,30 @@ fn request(record: &Record) -> Markup {
                 @if device.unified { ", shared with the host" }
             }
             dt { "Memory limit" } dd { (size(request.memory_limit)) }
+            @if let Some(of) = &record.capabilities {
+                dt { "Capabilities" }
+                dd { ul.plain { @for (name, value) in capabilities(of) { li { code { (name) "=" (value) } } } } }
+            }
             @if !request.hints.is_empty() {
                 dt { "Hints" }
                 dd { ul.plain { @for hint in &request.hints { li { code { (hint.name) "=" (hint.value) } } } } }
             }
         }
     }
+}
+
+/// Names and values, in the order of the record.
+fn capabilities(of: &Capabilities) -> [(&'static str, String); 8] {
+    [
+        ("dtypes", of.dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(",")),
+        ("tile_unit", of.tile_unit.to_string()),
+        ("tile_least", of.tile_least.to_string()),
+        ("batch_most", of.batch_most.to_string()),
+        ("exact", of.exact.to_string()),
+        ("carried", of.carried.to_string()),
+        ("offload", of.offload.to_string()),
+        ("prefetch_most", of.prefetch_most.to_string()),
+    ]
 }
 
 fn route_choice(trace: &DecisionTrace) -> Markup {

@@ -1,23 +1,13 @@
 //! One decode of clips from the request to the record. Frames leave as they are decoded; nothing that left is decoded again.
 
+mod decoding;
 mod price;
-mod walk;
-
-use std::sync::Arc;
 
 use tch::{Device, Tensor};
-use tilewright_plan::{
-    Candidate, Capabilities, Cost, CostModel, LEAST_TILE, MOST_AHEAD, Objective, Plan, Planner, Record, Request, Stage,
-};
+use tilewright_plan::{Capabilities, LEAST_TILE, MOST_AHEAD, Objective, Planner, Request, Stage};
 
-use crate::{
-    Machine, Observer, Result, Unfinished, VideoVae,
-    attempts::{Attempts, Succeeded},
-    estimate::trial,
-};
-
-pub use price::ClipEstimator;
-use walk::Walk;
+use self::{decoding::ClipDecoding, price::ClipEstimator};
+use crate::{Finished, Job, Machine, Observer, Result, Unfinished, VideoVae, run::run};
 
 /// Takes frames as they are decoded.
 pub trait Sink {
@@ -33,31 +23,21 @@ pub trait Sink {
     ) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>>;
 }
 
-/// A decode that delivered every frame.
+/// The input of a decode.
 #[derive(Debug)]
-pub struct FinishedClip {
-    /// The decision and what was measured.
-    pub record: Record,
-    /// The plans that the policy asked the price of for the last decision.
-    pub candidates: Vec<Candidate>,
+pub struct ClipLatents<'a> {
+    vae: &'a VideoVae,
+    latents: &'a Tensor,
 }
 
 /// A request for a decode of one or several clips of one size on one device.
-#[derive(Debug)]
-pub struct ClipJob<'a> {
-    machine: &'a Machine,
-    vae: &'a VideoVae,
-    latents: &'a Tensor,
-    request: Request,
-    capabilities: Capabilities,
-    estimator: Arc<ClipEstimator>,
-}
+pub type ClipJob<'a> = Job<'a, ClipLatents<'a>>;
 
 impl<'a> ClipJob<'a> {
     /// A decode of latents [N, C, T, h, w] in the autoencoder's own space, within a limit in bytes, weights aside.
     ///
     /// # Errors
-    /// [`crate::Error::DoesNotFit`] where not even the leanest plan fits.
+    /// [`crate::Error::DoesNotFit`] if not even the leanest plan fits.
     pub fn new(
         machine: &'a Machine,
         vae: &'a VideoVae,
@@ -78,9 +58,9 @@ impl<'a> ClipJob<'a> {
             hints: Vec::new(),
         };
         let on_cpu = machine.device == Device::Cpu;
-        let estimator = ClipEstimator::new(&vae.config, &request, latent_frames as u32, &machine.measured, on_cpu);
+        let prices = ClipEstimator::new(&vae.config, &request, latent_frames as u32, &machine.measured, on_cpu);
         let capabilities = Capabilities {
-            dtypes: estimator.dtypes(),
+            dtypes: prices.dtypes(),
             tile_unit: scale,
             tile_least: scale * LEAST_TILE,
             batch_most: 1,
@@ -89,50 +69,7 @@ impl<'a> ClipJob<'a> {
             offload: !on_cpu,
             prefetch_most: if on_cpu { 0 } else { MOST_AHEAD },
         };
-        let job = Self { machine, vae, latents, request, capabilities, estimator: Arc::new(estimator) };
-        job.attempts().check()?;
-        Ok(job)
-    }
-
-    fn attempts(&self) -> Attempts<'_> {
-        let Self { machine, request, capabilities, estimator, .. } = self;
-        Attempts { machine, stage: self.stage(), request, capabilities, costs: estimator.clone() }
-    }
-
-    /// Tells policies what was measured before, as [`crate::Job::with_history`] does.
-    #[must_use]
-    pub fn with_history(mut self, records: &[Record]) -> Self {
-        let trials = records.iter().filter_map(|record| trial(self.estimator.as_ref(), record)).collect();
-        Arc::make_mut(&mut self.estimator).trials = trials;
-        self
-    }
-
-    /// The kind of work.
-    pub const fn stage(&self) -> Stage {
-        Stage::Decode
-    }
-
-    /// What is asked for, as policies see it.
-    pub fn request(&self) -> &Request {
-        &self.request
-    }
-
-    /// What can be carried out.
-    pub fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
-    /// The price of a plan for this job.
-    ///
-    /// # Errors
-    /// One line, where it can't be carried out.
-    pub fn estimate(&self, plan: &Plan) -> std::result::Result<Cost, String> {
-        self.estimator.estimate_one(plan)
-    }
-
-    /// Decides without decoding anything.
-    pub fn decide(&self, planner: &mut dyn Planner) -> (Record, Vec<Candidate>) {
-        self.attempts().decide(planner)
+        Self::checked(machine, Stage::Decode, request, capabilities, prices, ClipLatents { vae, latents })
     }
 
     /// Decides and decodes; asks again after each of two failures and then takes the host's own plan, at most six
@@ -140,17 +77,16 @@ impl<'a> ClipJob<'a> {
     /// each sample has already: they are neither computed nor delivered again.
     ///
     /// # Errors
-    /// An error that no other plan avoids, or [`crate::Error::Exhausted`]; with the record as far as it goes. What was delivered until then is right.
+    /// An error that no other plan avoids, or [`crate::Error::Exhausted`]; with the record as far as it goes. The frames
+    /// that were delivered until then are right.
     pub fn run(
         &self,
         planner: &mut dyn Planner,
         observer: &mut dyn Observer,
         sink: &mut dyn Sink,
         done: &[u32],
-    ) -> std::result::Result<FinishedClip, Unfinished> {
+    ) -> std::result::Result<Finished<()>, Unfinished> {
         let _no_grad = tch::no_grad_guard();
-        let mut walk = Walk::new(self, sink, done);
-        let Succeeded { record, candidates, .. } = self.attempts().run(planner, observer, &mut walk)?;
-        Ok(FinishedClip { record, candidates })
+        run(self, &mut ClipDecoding::new(self, sink, done), planner, observer)
     }
 }

@@ -2,25 +2,15 @@
 //! grow with the clip, but for its latents.
 
 mod division;
+mod encoding;
 mod price;
-mod walk;
-
-use std::sync::Arc;
 
 use tch::{Device, Tensor};
 use tilewright_models::wan::EncoderConfig;
-use tilewright_plan::{
-    Candidate, Capabilities, Cost, CostModel, LEAST_TILE, Objective, Plan, Planner, Record, Request, Stage,
-};
+use tilewright_plan::{Capabilities, LEAST_TILE, Objective, Planner, Request, Stage};
 
-use crate::{
-    Machine, Observer, Result, Unfinished, VideoVae,
-    attempts::{Attempts, Succeeded},
-    estimate::trial,
-};
-
-pub use price::ClipEncodeEstimator;
-use walk::Walk;
+use self::{encoding::ClipEncoding, price::ClipEncodeEstimator};
+use crate::{Finished, Job, Machine, Observer, Result, Unfinished, VideoVae, run::run};
 
 /// The extents of what is encoded: one clip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,35 +27,30 @@ pub struct ClipExtents {
 /// the encode.
 pub type Frames<'a> = dyn FnMut(u32) -> std::result::Result<Tensor, Box<dyn std::error::Error + Send + Sync>> + 'a;
 
-/// An encode that ended in a clip's latent.
+/// The latent of a clip.
 #[derive(Debug)]
 pub struct EncodedClip {
     /// [1, C, t, h, w], the means in the autoencoder's own space, f32, in host memory.
     pub latents: Tensor,
-    /// Frames that they were made of: fewer than asked for where the clip ended before.
+    /// Frames that they were made of: fewer than asked for if the clip ended before.
     pub frames: u32,
-    /// The decision and what was measured.
-    pub record: Record,
-    /// The plans that the policy asked the price of for the last decision.
-    pub candidates: Vec<Candidate>,
+}
+
+/// The network of an encode; its frames come while it runs.
+#[derive(Debug)]
+pub struct ClipSource<'a> {
+    vae: &'a VideoVae,
+    config: EncoderConfig,
 }
 
 /// A request for one encode of a clip on one device.
-#[derive(Debug)]
-pub struct ClipEncodeJob<'a> {
-    machine: &'a Machine,
-    vae: &'a VideoVae,
-    config: EncoderConfig,
-    request: Request,
-    capabilities: Capabilities,
-    estimator: Arc<ClipEncodeEstimator>,
-}
+pub type ClipEncodeJob<'a> = Job<'a, ClipSource<'a>>;
 
 impl<'a> ClipEncodeJob<'a> {
     /// An encode of a clip of these extents, within a limit in bytes, weights aside.
     ///
     /// # Errors
-    /// The file has no encoder, or the extents are no multiples of its scales; [`crate::Error::DoesNotFit`] where not even the leanest plan fits.
+    /// The file has no encoder, or the extents are no multiples of its scales; [`crate::Error::DoesNotFit`] if not even the leanest plan fits.
     pub fn new(
         machine: &'a Machine,
         vae: &'a VideoVae,
@@ -85,9 +70,9 @@ impl<'a> ClipEncodeJob<'a> {
         }
         let request = Request { model, batch: 1, frames, height, width, memory_limit, objective, hints: Vec::new() };
         let on_cpu = machine.device == Device::Cpu;
-        let estimator = ClipEncodeEstimator::new(&config, &request, &machine.measured, on_cpu);
+        let prices = ClipEncodeEstimator::new(&config, &request, &machine.measured, on_cpu);
         let capabilities = Capabilities {
-            dtypes: estimator.dtypes(),
+            dtypes: prices.dtypes(),
             tile_unit: scale,
             tile_least: scale * LEAST_TILE,
             batch_most: 1,
@@ -96,50 +81,7 @@ impl<'a> ClipEncodeJob<'a> {
             offload: !on_cpu,
             prefetch_most: 0,
         };
-        let job = Self { machine, vae, config, request, capabilities, estimator: Arc::new(estimator) };
-        job.attempts().check()?;
-        Ok(job)
-    }
-
-    fn attempts(&self) -> Attempts<'_> {
-        let Self { machine, request, capabilities, estimator, .. } = self;
-        Attempts { machine, stage: self.stage(), request, capabilities, costs: estimator.clone() }
-    }
-
-    /// Tells policies what was measured before, as [`crate::Job::with_history`] does.
-    #[must_use]
-    pub fn with_history(mut self, records: &[Record]) -> Self {
-        let trials = records.iter().filter_map(|record| trial(self.estimator.as_ref(), record)).collect();
-        Arc::make_mut(&mut self.estimator).trials = trials;
-        self
-    }
-
-    /// The kind of work.
-    pub const fn stage(&self) -> Stage {
-        Stage::Encode
-    }
-
-    /// What is asked for, as policies see it.
-    pub fn request(&self) -> &Request {
-        &self.request
-    }
-
-    /// What can be carried out.
-    pub fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
-    /// The price of a plan for this job.
-    ///
-    /// # Errors
-    /// One line, where it can't be carried out.
-    pub fn estimate(&self, plan: &Plan) -> std::result::Result<Cost, String> {
-        self.estimator.estimate_one(plan)
-    }
-
-    /// Decides without encoding anything.
-    pub fn decide(&self, planner: &mut dyn Planner) -> (Record, Vec<Candidate>) {
-        self.attempts().decide(planner)
+        Self::checked(machine, Stage::Encode, request, capabilities, prices, ClipSource { vae, config })
     }
 
     /// Decides and encodes; asks again after each of two failures and then takes the host's own plan, at most six
@@ -153,10 +95,8 @@ impl<'a> ClipEncodeJob<'a> {
         planner: &mut dyn Planner,
         observer: &mut dyn Observer,
         frames: &mut Frames<'_>,
-    ) -> std::result::Result<EncodedClip, Unfinished> {
+    ) -> std::result::Result<Finished<EncodedClip>, Unfinished> {
         let _no_grad = tch::no_grad_guard();
-        let mut walk = Walk::new(self, frames);
-        let Succeeded { output: latents, record, candidates } = self.attempts().run(planner, observer, &mut walk)?;
-        Ok(EncodedClip { latents, frames: walk.encoded(), record, candidates })
+        run(self, &mut ClipEncoding::new(self, frames), planner, observer)
     }
 }

@@ -63,7 +63,8 @@ impl Error {
     pub fn is_of_the_plan(&self) -> bool {
         match self {
             Error::Torch(tilewright_torch::Error::Device { .. }) => false,
-            Error::Model(tilewright_models::Error::Torch(_)) | Error::Torch(_) => true,
+            Error::Model(tilewright_models::Error::Torch(_) | tilewright_models::Error::Cancelled)
+            | Error::Torch(_) => true,
             // The record tells how far it came; the history leaves it out.
             Error::Exhausted { .. } | Error::Interrupted => true,
             Error::Model(_) | Error::DoesNotFit { .. } | Error::Sink(_) | Error::Source(_) => false,
@@ -75,7 +76,8 @@ impl Error {
         match self {
             // A device that is not there was asked for.
             Error::Torch(tilewright_torch::Error::Device { .. }) => true,
-            Error::Model(tilewright_models::Error::Torch(_)) | Error::Torch(_) => false,
+            Error::Model(tilewright_models::Error::Torch(_) | tilewright_models::Error::Cancelled)
+            | Error::Torch(_) => false,
             Error::Model(_) | Error::DoesNotFit { .. } | Error::Source(_) => true,
             Error::Exhausted { .. } | Error::Sink(_) | Error::Interrupted => false,
         }

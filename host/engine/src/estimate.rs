@@ -4,22 +4,20 @@
 use std::{sync::Arc, time::Duration};
 
 use tilewright_models::kl::{Config, EncoderConfig, Extent, Metered};
-use tilewright_plan::{Cost, CostModel, Dtype, Outcome, Plan, Record, Request, Space, Time, Trial};
+use tilewright_plan::{Cost, Dtype, Plan, Request, Space, Time};
 use tilewright_torch::probe::Measured;
 
-use crate::grid::Axis;
+use crate::{costs::PlanCost, grid::Axis};
 
 /// Prices plans for one request on one device.
 #[derive(Clone, Debug)]
-pub struct Estimator {
+pub(crate) struct Estimator {
     batch: u32,
     height: u32,
     width: u32,
     values: Values,
     bytes_per_second: f64,
     metered: Arc<Metered>,
-    /// Newest first.
-    pub(crate) trials: Vec<Trial>,
 }
 
 /// The input and the output of a network, in values per pixel of the picture.
@@ -58,7 +56,6 @@ impl Estimator {
             values,
             bytes_per_second: measured.bytes_per_second,
             metered: Arc::new(metered),
-            trials: Vec::new(),
         }
     }
 
@@ -70,28 +67,8 @@ impl Estimator {
     }
 }
 
-/// The trial that a record of earlier work makes likely for its plan and the request at hand: the
-/// price now, times measured over estimated then.
-pub(crate) fn trial(costs: &dyn CostModel, record: &Record) -> Option<Trial> {
-    let (then, outcome) = (record.estimate.as_ref()?, record.outcome?);
-    let now = costs.estimate_one(&record.plan).ok()?;
-    let ratio = |measured: f64, estimated: f64| (estimated > 0.0).then(|| measured / estimated);
-    let time = ratio(outcome.elapsed.as_secs_f64(), then.elapsed.as_secs_f64())?;
-    let memory = ratio(outcome.peak_bytes as f64, then.peak_bytes as f64)?;
-    let outcome = Outcome {
-        elapsed: Duration::try_from_secs_f64(now.elapsed.as_secs_f64() * time).ok()?,
-        peak_bytes: (now.peak_bytes as f64 * memory) as u64,
-        ..outcome
-    };
-    Some(Trial { plan: record.plan.clone(), outcome })
-}
-
-impl CostModel for Estimator {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
-    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
+impl PlanCost for Estimator {
+    fn cost(&self, plan: &Plan) -> Result<Cost, String> {
         if plan.time != Time::Whole {
             return Err("a picture has one frame: time can't be divided".into());
         }
@@ -144,9 +121,5 @@ impl CostModel for Estimator {
             shapes: 1 + u32::from(ragged > 0),
             rework: f64::from(tiles) * pixels / kept,
         })
-    }
-
-    fn trials(&self, most: u32) -> Vec<Trial> {
-        self.trials.iter().take(most as usize).cloned().collect()
     }
 }

@@ -1,60 +1,51 @@
-//! One decode from the request to the record.
+//! A request for one piece of work on one device: all that there is before a plan is carried out.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
-use tch::Tensor;
-use tilewright_models::ComputeFormat;
 use tilewright_plan::{
-    Candidate, Capabilities, Cost, CostModel, Decision, FailedAttempt, Hint, LEAST_TILE, MOST_BATCH, Objective,
-    Outcome, Plan, Planner, Record, Request, Stage,
+    Candidate, Capabilities, Cost, CostModel, Decision, Dtype, FailedAttempt, Failure, Layout, Outcome, Plan, Planner,
+    Precision, Question, Record, Release, Request, Space, Stage, Tile, Time,
 };
 
 use crate::{
-    Error, Estimator, Machine, Result, Vae,
-    attempts::{Attempts, Single, Succeeded, Turn},
-    estimate::trial,
-    run::{Run, Stopped},
+    Error, Machine, Result,
+    costs::{Costs, PlanCost},
 };
 
-/// Hears how a job goes on.
-pub trait Observer {
-    /// A plan is about to be carried out.
-    fn decided(&mut self, _decision: &Decision) {}
-    /// The expected cost of the plan that was decided; not called if it can't be estimated.
-    fn expected(&mut self, _cost: &Cost) {}
-    /// Weights are about to be loaded, or taken from where they are loaded already.
-    fn loading(&mut self) {}
-    /// Weights are there: the work whose cost was expected begins.
-    fn loaded(&mut self) {}
-    /// A plan failed; the next one follows.
-    fn failed(&mut self, _attempt: &FailedAttempt) {}
-    /// The share of the plan that is done, from 0 to 1. False ends the job as interrupted.
-    fn progress(&mut self, _share: f64) -> bool {
-        true
-    }
-    /// Asked between the chunks of a clip. True asks the planner again, which then knows what is under way ([`Capabilities::running`]): another one may have taken over.
-    fn renew(&mut self) -> bool {
-        false
-    }
+/// The share by which a peak may lie above its estimate: what is called enough has to be enough.
+const ESTIMATE_MARGIN: f64 = 1.05;
+
+/// A request for one piece of work on one device. `I` is its input: a network and what goes into it.
+#[derive(Debug)]
+pub struct Job<'a, I> {
+    pub(crate) machine: &'a Machine,
+    pub(crate) stage: Stage,
+    pub(crate) request: Request,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) costs: Arc<Costs>,
+    pub(crate) input: I,
 }
 
-/// A decode that ended in a picture.
+/// A job that ended with its result.
 #[derive(Debug)]
-pub struct Finished {
-    /// [N, 3, H, W] in about −1…1, unclamped, f32, in host memory.
-    pub pictures: Tensor,
+pub struct Finished<T> {
+    /// The result.
+    pub output: T,
     /// The decision and what was measured.
     pub record: Record,
     /// The plans that the policy asked the price of for the last decision.
     pub candidates: Vec<Candidate>,
 }
 
-/// A decode that did not.
+/// A job that ended without one.
 #[derive(Debug)]
 pub struct Unfinished {
-    /// Why.
+    /// The reason.
     pub error: Error,
-    /// How far it came; none where nothing was decided.
+    /// The record as far as the job came; none if nothing was decided.
     pub record: Option<Box<Record>>,
 }
 
@@ -64,134 +55,175 @@ impl<E: Into<Error>> From<E> for Unfinished {
     }
 }
 
-/// A request for one decode on one device.
-#[derive(Debug)]
-pub struct Job<'a> {
-    machine: &'a Machine,
-    vae: &'a Vae,
-    latents: &'a Tensor,
-    request: Request,
-    capabilities: Capabilities,
-    estimator: Arc<Estimator>,
-}
-
-impl<'a> Job<'a> {
-    /// A decode of latents [N, C, h, w] in the autoencoder's own space, within a limit in bytes, weights aside.
+impl<'a, I> Job<'a, I> {
+    /// A job whose request fits.
     ///
     /// # Errors
-    /// [`Error::DoesNotFit`] where not even the leanest plan fits.
-    pub fn new(
+    /// [`Error::DoesNotFit`] if not even the leanest plan fits.
+    pub(crate) fn checked(
         machine: &'a Machine,
-        vae: &'a Vae,
-        latents: &'a Tensor,
-        memory_limit: u64,
-        objective: Objective,
+        stage: Stage,
+        request: Request,
+        capabilities: Capabilities,
+        prices: impl PlanCost + 'static,
+        input: I,
     ) -> Result<Self> {
-        let (batch, _, height, width) = latents.size4()?;
-        let scale = vae.config.spatial_scale();
-        let mut request = Request {
-            model: vae.model.clone(),
-            batch: batch as u32,
-            frames: 1,
-            height: height as u32 * scale,
-            width: width as u32 * scale,
-            memory_limit,
-            objective,
-            hints: Vec::new(),
-        };
-        let estimator = Arc::new(Estimator::new(&vae.config, &request, &machine.measured));
-        let capabilities = Capabilities {
-            dtypes: estimator.dtypes(),
-            tile_unit: scale,
-            tile_least: scale * LEAST_TILE,
-            batch_most: MOST_BATCH,
-            exact: true,
-            carried: false,
-            offload: false,
-            prefetch_most: 0,
-        };
-        let trained = vae.config.sample_size.map(|size| Hint { name: "sample-size".into(), value: size.to_string() });
-        request.hints.extend(trained);
-        let job = Self { machine, vae, latents, request, capabilities, estimator };
-        job.attempts().check()?;
+        let costs = Arc::new(Costs::new(prices));
+        let job = Self { machine, stage, request, capabilities, costs, input };
+        job.check()?;
         Ok(job)
     }
 
-    fn attempts(&self) -> Attempts<'_> {
-        let Self { machine, request, capabilities, estimator, .. } = self;
-        Attempts { machine, stage: self.stage(), request, capabilities, costs: estimator.clone() }
-    }
-
-    /// Tells policies what was measured before on this device for this model, newest first. What was measured at another size is told as
-    /// what it makes likely at this one: the estimate for now, times measured over estimated then.
+    /// Tells policies what was measured before on this device for this model, newest first. A measurement at another size
+    /// is told as what it makes likely at this one: the estimate for now, times measured over estimated then.
     #[must_use]
     pub fn with_history(mut self, records: &[Record]) -> Self {
-        let trials = records.iter().filter_map(|record| trial(self.estimator.as_ref(), record)).collect();
-        Arc::make_mut(&mut self.estimator).trials = trials;
+        self.costs = Arc::new(self.costs.with_history(records));
         self
     }
 
     /// The kind of work.
     pub const fn stage(&self) -> Stage {
-        Stage::Decode
+        self.stage
     }
 
-    /// What is asked for, as policies see it.
-    pub fn request(&self) -> &Request {
+    /// The work itself, as policies see it.
+    pub const fn request(&self) -> &Request {
         &self.request
     }
 
-    /// What can be carried out.
-    pub fn capabilities(&self) -> &Capabilities {
+    /// The plans that can be carried out.
+    pub const fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
     /// The price of a plan for this job.
     ///
     /// # Errors
-    /// One line, where it can't be carried out.
+    /// One line, if it can't be carried out.
     pub fn estimate(&self, plan: &Plan) -> std::result::Result<Cost, String> {
-        self.estimator.estimate_one(plan)
+        self.costs.estimate_one(plan)
     }
 
-    /// Decides without decoding anything.
+    /// Decides without carrying anything out.
     pub fn decide(&self, planner: &mut dyn Planner) -> (Record, Vec<Candidate>) {
-        self.attempts().decide(planner)
+        let decision = planner.decide(&self.question(), self.costs.clone());
+        let candidates = decision.candidates.clone();
+        (self.record(planner, &decision, Vec::new(), None), candidates)
     }
 
-    /// Decides and decodes; asks again after each of two failures and then takes the host's own plan, at most six
-    /// attempts in all.
-    ///
-    /// # Errors
-    /// An error that no other plan avoids, or [`Error::Exhausted`]; with the record as far as it goes.
-    pub fn run(
-        &self,
-        planner: &mut dyn Planner,
-        observer: &mut dyn Observer,
-    ) -> std::result::Result<Finished, Unfinished> {
-        let _no_grad = tch::no_grad_guard();
-        let latents = self.latents.f_to_device(self.machine.device)?;
-        let mut work = Single(|plan: &Plan, turn: &mut Turn<'_>| self.attempt(&latents, plan, turn));
-        let done = self.attempts().run(planner, observer, &mut work)?;
-        let Succeeded { output: pictures, record, candidates } = done;
-        Ok(Finished { pictures, record, candidates })
+    /// The question before anything was carried out.
+    pub(crate) fn question(&self) -> Question<'_> {
+        Question::new(self.stage, &self.request, &self.machine.facts, &self.capabilities)
     }
 
-    /// Carries one plan out; loads the weights where they are not yet in the plan's types and order.
-    fn attempt(
+    /// Refuses a request that not even the leanest plan fits in.
+    fn check(&self) -> Result<()> {
+        let (plan, least) = self.leanest();
+        if least.peak_bytes > self.request.memory_limit {
+            let tile = plan.space.tile().map_or(self.request.height.max(self.request.width), |tile| tile.height);
+            let what = if self.request.frames > 1 { "clip" } else { "picture" };
+            return Err(Error::DoesNotFit { what, limit: self.request.memory_limit, least: least.peak_bytes, tile });
+        }
+        Ok(())
+    }
+
+    /// The plan that holds least, and its price.
+    fn leanest(&self) -> (Plan, Cost) {
+        let Request { height, width, frames, .. } = self.request;
+        let side = self.capabilities.tile_least.min(height.max(width));
+        let plan = |precision, layout, (space, time)| Plan {
+            space,
+            time,
+            batch: 1,
+            precision,
+            layout,
+            release: Release::EachStep,
+            offload: false,
+            prefetch: 0,
+            reason: String::new(),
+        };
+        // A picture no larger than a tile is leaner whole: nothing is gathered. So is a long clip that leaves as it is decoded.
+        let mut ways = vec![
+            (Space::Blended(Tile { height: side, width: side, overlap: 0 }), Time::Whole),
+            (Space::Whole, Time::Whole),
+        ];
+        if frames > 1 && self.capabilities.carried {
+            let bands = Space::Exact(Tile { height: side, width, overlap: 0 });
+            ways.extend([Space::Whole, bands].map(|space| (space, Time::Carried { frames: 1 })));
+        }
+        let mut least = (
+            plan(Precision::Uniform(Dtype::F32), Layout::ChannelsFirst, ways[0]),
+            Cost { peak_bytes: u64::MAX, elapsed: Duration::ZERO, tiles: 0, shapes: 0, rework: 1.0 },
+        );
+        for dtype in &self.capabilities.dtypes {
+            for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
+                for way in &ways {
+                    let plan = plan(Precision::Uniform(*dtype), layout, *way);
+                    match self.costs.estimate_one(&plan) {
+                        Ok(cost) if cost.peak_bytes < least.1.peak_bytes => least = (plan, cost),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        least.1.peak_bytes = (least.1.peak_bytes as f64 * ESTIMATE_MARGIN) as u64;
+        least
+    }
+
+    /// The way out after the last attempt has failed.
+    pub(crate) fn advice(&self, last: Failure, hopeless: bool) -> String {
+        match last {
+            Failure::NonFinite { .. } if hopeless => "in f32 too: the weights or the input are damaged".into(),
+            Failure::NonFinite { .. } => "try --policy fixed --set precision=f32".into(),
+            Failure::OutOfMemory { .. } | Failure::OverLimit { .. } => {
+                let (plan, least) = self.leanest();
+                let kind = if let Space::Exact(_) = plan.space { "exact" } else { "blended" };
+                let mut space = match plan.space.tile() {
+                    Some(tile) => format!("space={kind} --set tile={} --set overlap={}", tile.height, tile.overlap),
+                    None => "space=whole".into(),
+                };
+                if let Time::Carried { frames } = plan.time {
+                    space.push_str(&format!(" --set time=carried --set chunk={frames}"));
+                }
+                format!(
+                    "raise --memory-limit, or try --policy fixed --set {space} --set precision={} --set layout={} (about {})",
+                    plan.precision,
+                    plan.layout,
+                    tilewright_plan::bytes::display(least.peak_bytes)
+                )
+            }
+        }
+    }
+
+    /// The record of a decision and what it led to.
+    pub(crate) fn record(
         &self,
-        latents: &Tensor,
-        plan: &Plan,
-        turn: &mut Turn<'_>,
-    ) -> std::result::Result<(Tensor, Outcome), Stopped> {
-        let device = self.machine.device;
-        let format = ComputeFormat::new(plan.precision, plan.layout)?;
-        turn.observer.loading();
-        let (decoder, loaded_in) = self.vae.decoder(format, device)?;
-        turn.observer.loaded();
-        *turn.load += loaded_in;
-        let observer = &mut *turn.observer;
-        let run = || Run { network: &*decoder, input: latents, plan, device, observer }.carry_out();
-        self.attempts().measured_tensor(run)
+        planner: &dyn Planner,
+        decision: &Decision,
+        attempts: Vec<FailedAttempt>,
+        outcome: Option<Outcome>,
+    ) -> Record {
+        Record {
+            tilewright: env!("CARGO_PKG_VERSION").into(),
+            time: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+            stage: Some(self.stage),
+            request: self.request.clone(),
+            capabilities: Some(self.capabilities.clone()),
+            device: self.machine.facts.clone(),
+            policy: planner.identity().clone(),
+            answer: decision.answer.clone(),
+            plan: decision.plan.clone(),
+            adjusted: decision.adjusted.clone(),
+            fallback: decision.fallback.clone(),
+            decision: decision.elapsed,
+            fuel: decision.fuel,
+            estimate: self.costs.estimate_one(&decision.plan).ok(),
+            expected: tilewright_plan::expected(&*self.costs, &decision.plan),
+            attempts,
+            outcome,
+            resumed_frames: 0,
+            exchange: None,
+        }
     }
 }

@@ -1,30 +1,36 @@
-//! Carries plans out. A [`Job`] is one decode, an [`EncodeJob`] one encode, of clips a [`ClipJob`] and a [`ClipEncodeJob`]: it asks a planner how, runs the tiles, checks every result for NaN and infinity,
-//! asks again after a failure, measures, and writes the record.
+//! Carries plans out. A [`DecodeJob`] is one decode, an [`EncodeJob`] one encode, of clips a [`ClipJob`] and a
+//! [`ClipEncodeJob`]. Each asks a planner, runs the tiles, checks every result for NaN and infinity, asks again after a
+//! failure, measures, and writes the record: one loop for all, in `run`.
 
 #![forbid(unsafe_code)]
 
-mod attempts;
 mod clip;
-mod encode;
+mod costs;
 mod encode_clip;
 mod error;
 mod estimate;
 mod grid;
 mod job;
 mod machine;
+mod observer;
+mod picture;
 mod run;
+mod task;
+mod tiles;
 mod vae;
 mod video;
 mod weights;
 
-pub use clip::{ClipEstimator, ClipJob, FinishedClip, Sink};
-pub use encode::{EncodeJob, Encoded};
-pub use encode_clip::{ClipEncodeEstimator, ClipEncodeJob, ClipExtents, EncodedClip, Frames};
+pub use clip::{ClipJob, ClipLatents, Sink};
+pub use encode_clip::{ClipEncodeJob, ClipExtents, ClipSource, EncodedClip, Frames};
 pub use error::{Error, Result};
-pub use estimate::Estimator;
 pub use grid::{Axis, Grid};
-pub use job::{Finished, Job, Observer, Unfinished};
+pub use job::{Finished, Job, Unfinished};
 pub use machine::{Announcer, Found, Machine, Probe, announce_probe};
+pub use observer::{Cancelled, Next, Observer};
+pub use picture::{DecodeJob, EncodeJob, Latents, Pictures};
 pub use vae::{Overrides, Vae};
 pub use video::VideoVae;
 pub use weights::{Budget, Lease, Part, Usage, WeightKey, WeightStore};
+
+use estimate::Estimator;

@@ -1,215 +1,141 @@
-//! Carries one plan out: whole samples or tiles in batches, every result checked.
+//! The way from a request to a result that all work takes: ask a planner, carry its plan out, measure, ask again after a
+//! failure, write the record.
 
-use tch::{Device, Kind, Tensor};
-use tilewright_models::kl::{Decoder, Encoder};
-use tilewright_plan::{Failure, Plan, Release, Space, Tile};
-use tilewright_torch::{memory, non_finite, probe};
+use std::time::Duration;
 
-use crate::{Error, Grid, Result, job::Observer};
+use tilewright_plan::{Attempt, CostModel, Decision, Dtype, FailedAttempt, Failure, Outcome, Planner};
+use tilewright_torch::Error::Torch;
 
-/// Why a plan did not end in a picture: a failure that another plan may avoid, an error that none can, or the wish to be asked again.
-pub(crate) enum Stopped {
-    Failed(Failure),
-    Broken(Error),
-    Renewed,
+use crate::{
+    Error, Finished, Job, Observer, Unfinished,
+    task::{AttemptContext, AttemptError, Task},
+};
+
+/// The most plans of the planner that are tried. A policy gives advice, so the attempts after them are the host's own.
+const ASKED: usize = 3;
+
+/// The most plans that are tried without and with a fallback of the host's own: its next plans mend what its first one
+/// shows.
+const MOST_ATTEMPTS: usize = 4;
+const MOST_WITH_OWN: usize = 6;
+
+/// True if the library that computes failed, rather than a file, a sink or the user.
+fn is_torch(error: &Error) -> bool {
+    matches!(error, Error::Torch(Torch(_)) | Error::Model(tilewright_models::Error::Torch(Torch(_))))
 }
 
-impl<E: Into<Error>> From<E> for Stopped {
-    fn from(error: E) -> Self {
-        match error.into() {
-            Error::Torch(tilewright_torch::Error::OutOfMemory { bytes })
-            | Error::Model(tilewright_models::Error::Torch(tilewright_torch::Error::OutOfMemory { bytes })) => {
-                Stopped::Failed(Failure::OutOfMemory { bytes })
-            }
-            other => Stopped::Broken(other),
+fn one_line(error: &Error) -> String {
+    error.to_string().lines().next().unwrap_or_default().chars().take(300).collect()
+}
+
+/// Decides and carries out; asks again after each failure. The fourth to sixth attempts are the host's own plans.
+pub(crate) fn run<I, T: Task>(
+    job: &Job<'_, I>,
+    task: &mut T,
+    planner: &mut dyn Planner,
+    observer: &mut dyn Observer,
+) -> Result<Finished<T::Output>, Unfinished> {
+    let mut decision = planner.decide(&job.question(), job.costs.clone());
+    let mut attempts: Vec<Attempt> = Vec::new();
+    let mut failed: Vec<FailedAttempt> = Vec::new();
+    let mut load = Duration::ZERO;
+    let mut has_broken = false;
+    loop {
+        observer.decided(&decision);
+        if let Ok(cost) = job.costs.estimate_one(&decision.plan) {
+            observer.expected(&cost);
         }
-    }
-}
-
-/// A network that a plan can be carried out with, as tiles see it.
-pub(crate) trait Network {
-    /// [N, C, H, W] to the same in f32, each axis scaled alike; in bands of so many pixels of the request where the network can.
-    fn forward(
-        &self,
-        input: &Tensor,
-        band: Option<u32>,
-        step: &mut dyn FnMut(f64) -> tilewright_models::Result<()>,
-    ) -> tilewright_models::Result<Tensor>;
-
-    /// Channels of its output.
-    fn out(&self) -> i64;
-
-    /// Pixels of the request along a side per pixel of its input, and per pixel of its output.
-    fn scales(&self) -> (u32, u32);
-}
-
-impl Network for Decoder {
-    fn forward(
-        &self,
-        input: &Tensor,
-        band: Option<u32>,
-        step: &mut dyn FnMut(f64) -> tilewright_models::Result<()>,
-    ) -> tilewright_models::Result<Tensor> {
-        self.forward(input, band, step)
-    }
-
-    fn out(&self) -> i64 {
-        self.config().image_channels as i64
-    }
-
-    fn scales(&self) -> (u32, u32) {
-        (self.config().spatial_scale(), 1)
-    }
-}
-
-impl Network for Encoder {
-    /// Bands are not offered.
-    fn forward(
-        &self,
-        input: &Tensor,
-        _: Option<u32>,
-        step: &mut dyn FnMut(f64) -> tilewright_models::Result<()>,
-    ) -> tilewright_models::Result<Tensor> {
-        self.forward(input, step)
-    }
-
-    fn out(&self) -> i64 {
-        self.config().latent_channels as i64
-    }
-
-    fn scales(&self) -> (u32, u32) {
-        (1, self.config().spatial_scale())
-    }
-}
-
-/// A plan being carried out on an input [N, C, h, w] that is on the device.
-pub(crate) struct Run<'a> {
-    pub network: &'a dyn Network,
-    pub input: &'a Tensor,
-    pub plan: &'a Plan,
-    pub device: Device,
-    pub observer: &'a mut dyn Observer,
-}
-
-impl Run<'_> {
-    /// Runs to [N, C, H, W] in f32 on the device.
-    pub fn carry_out(&mut self) -> std::result::Result<Tensor, Stopped> {
-        let output = match self.plan.space {
-            Space::Blended(tile) => self.tiles(tile),
-            Space::Exact(tile) => self.samples(Some(tile.height)),
-            Space::Whole => self.samples(None),
+        let mut learn = |outcome: &Outcome| {
+            planner.learn(&job.question(), &decision.plan, outcome);
         };
-        probe::synchronize(self.device);
-        if output.is_err() || self.plan.release != Release::Keep {
-            // What failed or is released at the end must not stay in the way of what comes next.
-            memory::trim(self.device)?;
-        }
-        output
-    }
-
-    fn samples(&mut self, band: Option<u32>) -> std::result::Result<Tensor, Stopped> {
-        let (samples, batch) = (self.input.size()[0], i64::from(self.plan.batch.max(1)));
-        if batch >= samples {
-            return self.forward(self.input, band, 0.0, 1.0);
-        }
-        let mut output: Option<Tensor> = None;
-        for start in (0..samples).step_by(batch as usize) {
-            let count = batch.min(samples - start);
-            let share = |done: i64| done as f64 / samples as f64;
-            let part =
-                self.forward(&self.input.f_narrow(0, start, count)?, band, share(start), share(start + count))?;
-            let (_, channels, height, width) = part.size4()?;
-            let whole = match &mut output {
-                Some(whole) => whole,
-                None => output.insert(Tensor::f_empty([samples, channels, height, width], (Kind::Float, self.device))?),
-            };
-            whole.f_narrow(0, start, count)?.f_copy_(&part)?;
-            drop(part);
-            self.step()?;
-        }
-        output.ok_or_else(|| Stopped::Broken(tilewright_torch::Error::Torch("no samples".into()).into()))
-    }
-
-    fn tiles(&mut self, tile: Tile) -> std::result::Result<Tensor, Stopped> {
-        let (samples, _, height, width) = self.input.size4()?;
-        // The grid counts output pixels.
-        let (into, out) = self.network.scales();
-        let scaled = |extent: i64| extent as u32 * into / out;
-        let tile = Tile { height: tile.height / out, width: tile.width / out, overlap: tile.overlap / out };
-        let grid = Grid::new(scaled(height), scaled(width), tile);
-        let (pixels, input) = (|extent: u32| i64::from(extent), |extent: u32| i64::from(extent * out / into));
-        let shape = [samples, self.network.out(), pixels(grid.rows.extent), pixels(grid.columns.extent)];
-        let output = Tensor::f_zeros(shape, (Kind::Float, self.device))?;
-        let weights = |axis: &crate::Axis, shape: [i64; 4]| -> Result<Vec<Tensor>> {
-            let tensor =
-                |weights: &Vec<f32>| Ok(Tensor::f_from_slice(weights)?.f_to_device(self.device)?.f_view(shape)?);
-            axis.weights().iter().map(tensor).collect()
+        let mut context = AttemptContext { observer, load: &mut load, learn: &mut learn };
+        let failure = match task.attempt(&decision.plan, &mut context) {
+            Ok((output, outcome)) => {
+                let outcome = Outcome { attempts: attempts.len() as u32 + 1, load, ..outcome };
+                planner.learn(&job.question(), &decision.plan, &outcome);
+                let record = job.record(planner, &decision, failed, Some(outcome));
+                return Ok(Finished { output, record, candidates: decision.candidates });
+            }
+            Err(AttemptError::Failed(failure)) => failure,
+            // The plan alone may be at fault, and another one need not fail: a policy's is not the last word.
+            Err(AttemptError::Broken(error)) if is_torch(&error) && decision.answer.is_some() && !has_broken => {
+                has_broken = true;
+                tracing::warn!(%error, space = %decision.plan.space, precision = %decision.plan.precision, "the plan can't be carried out");
+                let Some(own) = replace(job, task, planner, &decision, &attempts, &error) else {
+                    let record = job.record(planner, &decision, failed, None);
+                    return Err(Unfinished { error, record: Some(Box::new(record)) });
+                };
+                decision = own;
+                continue;
+            }
+            Err(AttemptError::Broken(error)) => {
+                // A record without an outcome says that the plan failed.
+                let record = error.is_of_the_plan().then(|| job.record(planner, &decision, failed, None));
+                return Err(Unfinished { error, record: record.map(Box::new) });
+            }
+            Err(AttemptError::Cancelled) => {
+                // The record tells how far it came; the history leaves it out.
+                let record = job.record(planner, &decision, failed, None);
+                return Err(Unfinished { error: Error::Interrupted, record: Some(Box::new(record)) });
+            }
+            // The host's own plan is the last resort: no policy changes it.
+            Err(AttemptError::AskAgain) if attempts.len() >= ASKED => continue,
+            Err(AttemptError::AskAgain) => {
+                // A policy that takes over knows nothing of another's failures, so its question has none.
+                let under_way = task.under_way();
+                decision = planner.decide(&job.question().going_on(under_way.as_ref()), job.costs.clone());
+                continue;
+            }
         };
-        let row_weights = weights(&grid.rows, [1, 1, -1, 1])?;
-        let column_weights = weights(&grid.columns, [1, 1, 1, -1])?;
-        let places: Vec<(i64, usize, usize)> =
-            (0..samples).flat_map(|sample| grid.tiles().map(move |(row, column)| (sample, row, column))).collect();
-        let all = places.len() as f64;
-        for (index, batch) in places.chunks(self.plan.batch.max(1) as usize).enumerate() {
-            let crops = batch.iter().map(|(sample, row, column)| -> Result<Tensor> {
-                Ok(self
-                    .input
-                    .f_narrow(0, *sample, 1)?
-                    .f_narrow(2, input(grid.rows.starts[*row]), input(grid.rows.tile))?
-                    .f_narrow(3, input(grid.columns.starts[*column]), input(grid.columns.tile))?)
-            });
-            let crops = Tensor::f_cat(&crops.collect::<Result<Vec<_>>>()?, 0)?;
-            let done = (index * self.plan.batch.max(1) as usize) as f64;
-            let decoded = self.forward(&crops, None, done / all, (done + batch.len() as f64) / all)?;
-            drop(crops);
-            for (place, (sample, row, column)) in batch.iter().enumerate() {
-                let weighted = decoded
-                    .f_narrow(0, place as i64, 1)?
-                    .f_mul(&row_weights[*row])?
-                    .f_mul_(&column_weights[*column])?;
-                let _ = output
-                    .f_narrow(0, *sample, 1)?
-                    .f_narrow(2, pixels(grid.rows.starts[*row]), pixels(grid.rows.tile))?
-                    .f_narrow(3, pixels(grid.columns.starts[*column]), pixels(grid.columns.tile))?
-                    .f_add_(&weighted)?;
-            }
-            drop(decoded);
-            self.step()?;
-        }
-        Ok(output)
+        tracing::info!(%failure, space = %decision.plan.space, precision = %decision.plan.precision, "the attempt failed");
+        attempts.push(Attempt { plan: decision.plan.clone(), failure });
+        let attempt = FailedAttempt::new(decision.clone(), failure);
+        observer.failed(&attempt);
+        failed.push(attempt);
+        // No other tiles mend what is not finite even in f32.
+        let hopeless = matches!(failure, Failure::NonFinite { .. }) && decision.plan.precision.dtype() == Dtype::F32;
+        let next = if hopeless { None } else { decide_again(job, task, planner, &attempts) };
+        let Some(next) = next else {
+            let advice = job.advice(failure, hopeless);
+            let error = Error::Exhausted { attempts: attempts.len(), last: failure, advice };
+            let record = job.record(planner, &decision, failed, None);
+            return Err(Unfinished { error, record: Some(Box::new(record)) });
+        };
+        decision = next;
     }
+}
 
-    /// Runs a batch and checks it; progress goes from `from` to `to`.
-    fn forward(
-        &mut self,
-        input: &Tensor,
-        band: Option<u32>,
-        from: f64,
-        to: f64,
-    ) -> std::result::Result<Tensor, Stopped> {
-        let observer = &mut *self.observer;
-        let mut interrupted = false;
-        let output = self.network.forward(input, band, &mut |share| {
-            if observer.progress(from + share * (to - from)) {
-                return Ok(());
-            }
-            interrupted = true;
-            Err(tilewright_torch::Error::Torch("interrupted".into()).into())
-        });
-        if interrupted {
-            return Err(Stopped::Broken(Error::Interrupted));
-        }
-        let output = output?;
-        match non_finite(&output)? {
-            0 => Ok(output),
-            values => Err(Stopped::Failed(Failure::NonFinite { values })),
-        }
+/// The decision to try after these attempts; none if it is time to give up.
+fn decide_again<I, T: Task>(
+    job: &Job<'_, I>,
+    task: &T,
+    planner: &mut dyn Planner,
+    attempts: &[Attempt],
+) -> Option<Decision> {
+    let under_way = task.under_way();
+    let question = job.question().going_on(under_way.as_ref()).after(attempts);
+    let mut own = None;
+    if (ASKED..MOST_WITH_OWN).contains(&attempts.len()) {
+        own = planner.fallback(&question, &*job.costs);
     }
+    let asks = own.is_none() && attempts.len() < MOST_ATTEMPTS;
+    own.or_else(|| asks.then(|| planner.decide(&question, job.costs.clone())))
+}
 
-    fn step(&self) -> Result<()> {
-        if self.plan.release == Release::EachStep {
-            memory::trim(self.device)?;
-        }
-        Ok(())
+/// The host's own plan in the place of a policy's that libtorch refused; none if it is the same.
+fn replace<I, T: Task>(
+    job: &Job<'_, I>,
+    task: &T,
+    planner: &mut dyn Planner,
+    refused: &Decision,
+    attempts: &[Attempt],
+    error: &Error,
+) -> Option<Decision> {
+    let under_way = task.under_way();
+    let question = job.question().going_on(under_way.as_ref()).after(attempts);
+    let mut own = planner.fallback(&question, &*job.costs).filter(|own| own.plan != refused.plan)?;
+    if let Some(fallback) = &mut own.fallback {
+        fallback.detail = format!("the policy's plan can't be carried out: {}", one_line(error));
     }
+    Some(own)
 }

@@ -3,7 +3,7 @@
 mod scripted;
 
 use scripted::{Quiet, Scripted, cases, fixtures, largest, machine, plan, reference, stored_latent, vae};
-use tilewright_engine::{Grid, Job};
+use tilewright_engine::{DecodeJob, Grid};
 use tilewright_plan::{Dtype, Layout, Objective, Precision, Space, Tile};
 
 #[test]
@@ -16,7 +16,7 @@ fn blended_decodes_agree_with_numpy_in_batches_and_both_memory_orders() {
         let latents = stored_latent(&case);
         let expected = reference(&case);
         let tolerance = 1e-4 * largest(&expected).max(1.0);
-        let job = Job::new(machine(), &vae, &latents, 1 << 30, Objective::Fastest).unwrap();
+        let job = DecodeJob::new(machine(), &vae, &latents, 1 << 30, Objective::Fastest).unwrap();
         let number = |value: &serde_json::Value| value.as_u64().unwrap() as u32;
         let tile = Tile {
             height: number(&case["tile"][0]),
@@ -35,12 +35,12 @@ fn blended_decodes_agree_with_numpy_in_batches_and_both_memory_orders() {
             for batch in 1..=3 {
                 let plan = plan(Space::Blended(tile), batch, Precision::Uniform(Dtype::F32), layout);
                 let finished = job.run(&mut Scripted::new([plan]), &mut Quiet).unwrap();
-                assert_eq!(finished.pictures.size(), expected.size(), "{name}");
-                let difference = largest(&(&finished.pictures - &expected));
+                assert_eq!(finished.output.size(), expected.size(), "{name}");
+                let difference = largest(&(&finished.output - &expected));
                 assert!(difference <= tolerance, "{name} {layout}, {batch} at once: {difference} > {tolerance}");
                 // Kernels may sum in another order for another batch.
-                let first = first.get_or_insert_with(|| finished.pictures.copy());
-                let apart = largest(&(&finished.pictures - &*first));
+                let first = first.get_or_insert_with(|| finished.output.copy());
+                let apart = largest(&(&finished.output - &*first));
                 assert!(apart <= tolerance / 10.0, "{name} {layout}, {batch} at once: {apart} from one at once");
                 let cost = finished.record.estimate.unwrap();
                 assert_eq!(u64::from(cost.tiles), (grid.len() as u64) * latents.size()[0] as u64, "{name}");

@@ -2,11 +2,11 @@
 
 mod scripted;
 
-use std::path::PathBuf;
+use std::{ops::ControlFlow, path::PathBuf};
 
 use scripted::{Quiet, Scripted, alone, fixtures, is_spared, largest, machine, plan, square};
 use tch::{Kind, Tensor};
-use tilewright_engine::{ClipJob, Error, Observer, Sink, VideoVae};
+use tilewright_engine::{Cancelled, ClipJob, Error, Next, Observer, Sink, VideoVae};
 use tilewright_plan::{Dtype, FailedAttempt, Failure, Layout, Objective, Plan, Precision, Space, Tile, Time};
 
 const F32: Precision = Precision::Uniform(Dtype::F32);
@@ -250,10 +250,10 @@ fn an_interrupted_clip_has_delivered_what_was_done() {
     let latents = latents([1, 16, 6, 8, 8]);
     struct Impatient(u32);
     impl Observer for Impatient {
-        fn progress(&mut self, share: f64) -> bool {
+        fn progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
             assert!((0.0..=1.0).contains(&share));
             self.0 += 1;
-            self.0 < 150
+            Cancelled::unless(self.0 < 150)
         }
     }
     let job = ClipJob::new(machine(), &vae, &latents, 1 << 34, Objective::Balanced).unwrap();
@@ -342,10 +342,10 @@ fn peaks_of_clips_are_estimated_before_they_are_measured() {
 struct Renewing(u32);
 
 impl Observer for Renewing {
-    fn renew(&mut self) -> bool {
+    fn between_chunks(&mut self) -> Next {
         let left = self.0.checked_sub(1);
         self.0 = left.unwrap_or(0);
-        left.is_some()
+        left.map_or(Next::GoOn, |_| Next::AskAgain)
     }
 }
 

@@ -2,9 +2,11 @@
 
 mod scripted;
 
+use std::ops::ControlFlow;
+
 use scripted::{Quiet, Scripted, alone, cases, fixtures, flux, is_spared, largest, machine, plan, single, square, vae};
 use tch::{Kind, Tensor};
-use tilewright_engine::{EncodeJob, Error, Grid, Job, Observer, Vae};
+use tilewright_engine::{Cancelled, DecodeJob, EncodeJob, Error, Grid, Observer, Vae};
 use tilewright_models::Checkpoint;
 use tilewright_plan::{Dtype, Failure, Layout, Objective, Plan, Precision, Space, Stage, Tile};
 use tilewright_torch::memory;
@@ -25,7 +27,7 @@ fn job<'a>(vae: &'a Vae, pictures: &'a Tensor, limit: u64) -> EncodeJob<'a> {
 }
 
 fn encoded(job: &EncodeJob<'_>, plan: Plan) -> Tensor {
-    job.run(&mut Scripted::new([plan]), &mut Quiet).unwrap().latents
+    job.run(&mut Scripted::new([plan]), &mut Quiet).unwrap().output
 }
 
 fn in_use() -> u64 {
@@ -105,8 +107,8 @@ fn blended_encodes_are_their_tiles_faded_into_each_other() {
             for batch in 1..=3 {
                 let plan = plan(Space::Blended(tile), batch, Precision::Uniform(Dtype::F32), layout);
                 let finished = job.run(&mut Scripted::new([plan]), &mut Quiet).unwrap();
-                assert_eq!(finished.latents.size(), expected.size());
-                let difference = largest(&(&finished.latents - &expected));
+                assert_eq!(finished.output.size(), expected.size());
+                let difference = largest(&(&finished.output - &expected));
                 assert!(difference <= tolerance, "{tile:?} {layout}, {batch} at once: {difference} > {tolerance}");
                 assert_eq!(u64::from(finished.record.estimate.unwrap().tiles), tiles);
             }
@@ -151,8 +153,8 @@ fn what_is_encoded_can_be_decoded_again() {
     for space in [Space::Whole, square(128, 32)] {
         let latents = encoded(&job, single(space));
         assert_eq!(latents.size(), [1, 16, 32, 24]);
-        let decode = Job::new(machine(), &vae, &latents, 1 << 32, Objective::Balanced).unwrap();
-        let back = decode.run(&mut Scripted::new([single(Space::Whole)]), &mut Quiet).unwrap().pictures;
+        let decode = DecodeJob::new(machine(), &vae, &latents, 1 << 32, Objective::Balanced).unwrap();
+        let back = decode.run(&mut Scripted::new([single(Space::Whole)]), &mut Quiet).unwrap().output;
         let error = f64::try_from((back - &pictures).square().mean(Kind::Float)).unwrap();
         let decibels = 10.0 * (4.0 / error).log10();
         println!("{space}: {decibels:.1} dB");
@@ -183,7 +185,7 @@ fn what_does_not_fit_whole_is_encoded_in_tiles_at_a_third_of_it() {
     assert!(outcome.peak_bytes > 0 && outcome.peak_bytes <= limit, "{} > {limit}", outcome.peak_bytes);
     assert_eq!((outcome.attempts, &record.plan), (2, &tiled));
     assert_eq!(planner.learned, [(tiled, outcome)]);
-    assert_eq!(finished.latents.size(), [1, 16, 40, 40]);
+    assert_eq!(finished.output.size(), [1, 16, 40, 40]);
     drop(finished);
     vae.release();
     assert_eq!(in_use(), before, "everything was given back");
@@ -213,7 +215,7 @@ fn what_is_not_finite_is_not_a_latent() {
         .unwrap();
     assert_eq!(finished.record.attempts[0].plan, half);
     assert!(matches!(finished.record.attempts[0].failure, Failure::NonFinite { values } if values > 0));
-    assert_eq!(tilewright_torch::non_finite(&finished.latents).unwrap(), 0);
+    assert_eq!(tilewright_torch::non_finite(&finished.output).unwrap(), 0);
 }
 
 #[test]
@@ -221,9 +223,9 @@ fn an_interrupted_encode_leaves_nothing_behind() {
     let _alone = alone();
     struct Stops(u32);
     impl Observer for Stops {
-        fn progress(&mut self, _: f64) -> bool {
+        fn progress(&mut self, _: f64) -> ControlFlow<Cancelled> {
             self.0 = self.0.saturating_sub(1);
-            self.0 > 0
+            Cancelled::unless(self.0 > 0)
         }
     }
     let vae = bundled();
@@ -256,7 +258,7 @@ fn requests_say_which_stage_they_are_for() {
     assert!(record.outcome.is_none());
 
     let latents = Tensor::zeros([1, 16, 8, 8], (Kind::Float, tch::Device::Cpu));
-    let decode = Job::new(machine(), &vae, &latents, 1 << 30, Objective::Balanced).unwrap();
+    let decode = DecodeJob::new(machine(), &vae, &latents, 1 << 30, Objective::Balanced).unwrap();
     assert_eq!(
         (decode.stage(), record.stage, record.capabilities.as_ref()),
         (Stage::Decode, Some(Stage::Encode), Some(encode.capabilities()))

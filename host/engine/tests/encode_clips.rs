@@ -3,12 +3,14 @@
 
 mod scripted;
 
-use std::path::Path;
+use std::{ops::ControlFlow, path::Path};
 
 use scripted::{Quiet, Scripted, alone, fixtures, is_spared, largest, machine, plan, square};
 use serde_json::Value;
 use tch::{Kind, Tensor};
-use tilewright_engine::{ClipEncodeJob, ClipExtents, EncodedClip, Error, Observer, Unfinished, VideoVae};
+use tilewright_engine::{
+    Cancelled, ClipEncodeJob, ClipExtents, EncodedClip, Error, Finished, Observer, Unfinished, VideoVae,
+};
 use tilewright_models::Checkpoint;
 use tilewright_plan::{Dtype, FailedAttempt, Failure, Layout, Objective, Plan, Precision, Space, Stage, Tile, Time};
 use tilewright_torch::memory;
@@ -61,7 +63,7 @@ fn run(
     clip: &Tensor,
     plans: impl IntoIterator<Item = Plan>,
     observer: &mut dyn Observer,
-) -> (Result<EncodedClip, Unfinished>, Vec<u32>) {
+) -> (Result<Finished<EncodedClip>, Unfinished>, Vec<u32>) {
     let (mut next, mut asked) = (0, Vec::new());
     let encoded = job.run(&mut Scripted::new(plans), observer, &mut |count| {
         asked.push(count);
@@ -74,7 +76,7 @@ fn run(
 }
 
 fn encoded(vae: &VideoVae, clip: &Tensor, plan: Plan) -> Tensor {
-    run(&job(vae, clip, 1 << 34), clip, [plan], &mut Quiet).0.unwrap().latents
+    run(&job(vae, clip, 1 << 34), clip, [plan], &mut Quiet).0.unwrap().output.latents
 }
 
 #[test]
@@ -109,10 +111,10 @@ fn encodes_agree_with_diffusers_in_chunks_of_any_size() {
                 let plan = Plan { layout, ..through(Space::Whole, time) };
                 let (done, asked) = run(&job(&vae, &clip, 1 << 34), &clip, [plan], &mut Quiet);
                 let done = done.unwrap();
-                assert_eq!(done.latents.size(), expected.size(), "{}", case["name"]);
-                assert_eq!((i64::from(done.frames), asked[0]), (frames, 1));
+                assert_eq!(done.output.latents.size(), expected.size(), "{}", case["name"]);
+                assert_eq!((i64::from(done.output.frames), asked[0]), (frames, 1));
                 assert_eq!(i64::from(asked.iter().sum::<u32>()), frames);
-                let difference = largest(&(done.latents - &expected));
+                let difference = largest(&(done.output.latents - &expected));
                 let tolerance = 1e-4 * largest(&expected).max(1.0);
                 assert!(difference <= tolerance, "{} {layout} {time:?}: {difference}", case["name"]);
             }
@@ -174,11 +176,11 @@ fn memory_that_runs_out_costs_no_frame() {
     assert_eq!(asked.iter().sum::<u32>(), 17, "nothing is asked for twice: {asked:?}");
     let outcome = done.record.outcome.unwrap();
     assert!(outcome.attempts == 2 && outcome.peak_bytes <= limit, "{} > {limit}", outcome.peak_bytes);
-    assert_eq!(done.latents.size(), whole.size());
+    assert_eq!(done.output.latents.size(), whole.size());
     // The first frame is what whole makes of it; later ones are near.
     let first = |latents: &Tensor| latents.narrow(2, 0, 1);
-    assert!(largest(&(first(&done.latents) - first(&whole))) <= 1e-5);
-    let noise = f64::try_from((&done.latents - &whole).square().mean(Kind::Double)).unwrap().sqrt();
+    assert!(largest(&(first(&done.output.latents) - first(&whole))) <= 1e-5);
+    let noise = f64::try_from((&done.output.latents - &whole).square().mean(Kind::Double)).unwrap().sqrt();
     let power = f64::try_from(whole.square().mean(Kind::Double)).unwrap().sqrt();
     assert!(noise < 0.3 * power, "{noise} of {power}");
     drop(done);
@@ -214,11 +216,11 @@ fn what_is_not_finite_is_redone_in_a_wider_type_from_there_on() {
         let done = done.unwrap_or_else(|unfinished| panic!("{what}: {}", unfinished.error));
         assert!(matches!(hears.0[..], [Failure::NonFinite { values }] if values > 0), "{what}: {:?}", hears.0);
         assert_eq!(asked.iter().sum::<u32>(), 13, "{what}");
-        assert_eq!(done.latents.size(), wide.size());
-        assert_eq!(tilewright_torch::non_finite(&done.latents).unwrap(), 0);
+        assert_eq!(done.output.latents.size(), wide.size());
+        assert_eq!(tilewright_torch::non_finite(&done.output.latents).unwrap(), 0);
         // Away from tiles' edges and from what is beyond f16 it is what f32 makes of the whole, to f16's precision.
         let inner = |latents: &Tensor| latents.narrow(3, 2, 4).narrow(4, 0, 3);
-        let apart = inner(&(&done.latents - &wide)).abs().max();
+        let apart = inner(&(&done.output.latents - &wide)).abs().max();
         let most = largest(&inner(&wide));
         let within = if what.starts_with("whole") { 0.02 } else { 0.4 };
         assert!(f64::try_from(apart).unwrap() < within * most, "{what}");
@@ -236,7 +238,7 @@ fn a_new_division_goes_on_from_the_old_ones_past() {
     let narrow = Plan { precision: Precision::Mixed(Dtype::F16), ..through(Space::Whole, carried(4)) };
     let tiles = through(square(64, 16), carried(4));
     let (done, _) = run(&job(&vae, &hot, 1 << 34), &hot, [narrow, tiles.clone()], &mut Quiet);
-    let found = done.unwrap().latents;
+    let found = done.unwrap().output.latents;
     let whole = encoded(&vae, &hot, through(Space::Whole, carried(4)));
     let afresh = encoded(&vae, &hot, tiles);
     // Right after the change the past is the whole's: nearer to it than tiles are that never saw beyond their edges.
@@ -271,9 +273,9 @@ fn clips_that_end_early_or_can_t_be_read() {
     let (promised, there) = (clip(17, 64, 64), clip(11, 64, 64));
     let (done, asked) = run(&job(&vae, &promised, 1 << 34), &there, [through(Space::Whole, carried(4))], &mut Quiet);
     let done = done.unwrap();
-    assert_eq!((done.frames, asked), (9, vec![1, 4, 4, 4]));
+    assert_eq!((done.output.frames, asked), (9, vec![1, 4, 4, 4]));
     let expected = encoded(&vae, &there.narrow(0, 0, 9), through(Space::Whole, carried(4)));
-    assert!(largest(&(done.latents - expected)) <= 1e-6);
+    assert!(largest(&(done.output.latents - expected)) <= 1e-6);
     let ends = |source: &mut dyn FnMut(u32) -> Result<Tensor, Box<dyn std::error::Error + Send + Sync>>| {
         let mut planner = Scripted::new([through(Space::Whole, Time::Whole)]);
         let unfinished = job(&vae, &promised, 1 << 34).run(&mut planner, &mut Quiet, &mut |count| source(count));
@@ -286,10 +288,10 @@ fn clips_that_end_early_or_can_t_be_read() {
     assert!(ends(&mut |_| Ok(promised.narrow(0, 0, 1).narrow(3, 0, 56))).contains("[1, 3, 64, 56]"));
     struct Stops(u32);
     impl Observer for Stops {
-        fn progress(&mut self, share: f64) -> bool {
+        fn progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
             assert!((0.0..=1.0).contains(&share));
             self.0 = self.0.saturating_sub(1);
-            self.0 > 0
+            Cancelled::unless(self.0 > 0)
         }
     }
     let job = job(&vae, &promised, 1 << 34);

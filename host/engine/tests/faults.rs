@@ -2,13 +2,13 @@
 
 mod scripted;
 
-use std::path::Path;
+use std::{ops::ControlFlow, path::Path};
 
 use scripted::{
     Quiet, Scripted, alone, cases, fixtures, flux, largest, latent, machine, plan, reference, single, square,
     stored_latent, vae,
 };
-use tilewright_engine::{Error, Job, Observer, Vae};
+use tilewright_engine::{Cancelled, DecodeJob, Error, Observer, Vae};
 use tilewright_models::Checkpoint;
 use tilewright_plan::{Dtype, Failure, FallbackReason, Layout, Objective, Plan, Precision, Space};
 use tilewright_torch::memory;
@@ -22,13 +22,13 @@ fn what_does_not_fit_is_recorded_and_tiles_that_fit_succeed() {
     let _alone = alone();
     let vae = flux();
     let latents = latent([1, 16, 40, 40]);
-    let generous = Job::new(machine(), &vae, &latents, 1 << 32, Objective::Balanced).unwrap();
+    let generous = DecodeJob::new(machine(), &vae, &latents, 1 << 32, Objective::Balanced).unwrap();
     let (whole, tiled) = (single(Space::Whole), single(square(96, 16)));
     let peak = |plan: &Plan| generous.estimate(plan).unwrap().peak_bytes;
     let limit = (peak(&whole) + peak(&tiled)) / 2;
     assert!(peak(&tiled) < limit / 2, "the tiles are much leaner");
 
-    let job = Job::new(machine(), &vae, &latents, limit, Objective::Balanced).unwrap();
+    let job = DecodeJob::new(machine(), &vae, &latents, limit, Objective::Balanced).unwrap();
     let before = in_use();
     let mut planner = Scripted::new([whole.clone(), tiled.clone()]);
     let mut failures = Vec::new();
@@ -61,9 +61,9 @@ fn four_failures_are_the_end() {
     let _alone = alone();
     let vae = flux();
     let latents = latent([1, 16, 24, 24]);
-    let generous = Job::new(machine(), &vae, &latents, 1 << 32, Objective::Balanced).unwrap();
+    let generous = DecodeJob::new(machine(), &vae, &latents, 1 << 32, Objective::Balanced).unwrap();
     let limit = generous.estimate(&single(Space::Whole)).unwrap().peak_bytes / 2;
-    let job = Job::new(machine(), &vae, &latents, limit, Objective::Balanced).unwrap();
+    let job = DecodeJob::new(machine(), &vae, &latents, limit, Objective::Balanced).unwrap();
     let before = in_use();
     let mut planner = Scripted::new([single(Space::Whole)]);
     let unfinished = job.run(&mut planner, &mut Quiet).unwrap_err();
@@ -89,11 +89,11 @@ fn the_last_attempts_are_the_host_s_own() {
     let _alone = alone();
     let vae = flux();
     let latents = latent([1, 16, 40, 40]);
-    let generous = Job::new(machine(), &vae, &latents, 1 << 32, Objective::Balanced).unwrap();
+    let generous = DecodeJob::new(machine(), &vae, &latents, 1 << 32, Objective::Balanced).unwrap();
     let (whole, tiled) = (single(Space::Whole), single(square(96, 16)));
     let peak = |plan: &Plan| generous.estimate(plan).unwrap().peak_bytes;
     let limit = (peak(&whole) + peak(&tiled)) / 2;
-    let job = Job::new(machine(), &vae, &latents, limit, Objective::Balanced).unwrap();
+    let job = DecodeJob::new(machine(), &vae, &latents, limit, Objective::Balanced).unwrap();
     let run = |own: &[&Plan]| {
         let mut planner = Scripted::new([whole.clone()]);
         planner.own = own.iter().map(|plan| (*plan).clone()).collect();
@@ -124,15 +124,15 @@ fn a_limit_that_nothing_fits_in_says_the_least_that_does() {
     let _alone = alone();
     let vae = flux();
     for latents in [latent([1, 16, 24, 24]), latent([2, 16, 9, 30]), latent([1, 16, 5, 6])] {
-        let refused = Job::new(machine(), &vae, &latents, 1 << 16, Objective::Leanest).unwrap_err();
+        let refused = DecodeJob::new(machine(), &vae, &latents, 1 << 16, Objective::Leanest).unwrap_err();
         assert!(refused.is_input());
         let message = refused.to_string();
         let Error::DoesNotFit { limit, least, tile, .. } = refused else { panic!("{message}") };
         assert_eq!(limit, 1 << 16);
         assert!(message.contains("64.0 KiB") && message.contains(&format!("tiles of {tile} pixels")), "{message}");
-        assert!(Job::new(machine(), &vae, &latents, least - 1, Objective::Leanest).is_err());
+        assert!(DecodeJob::new(machine(), &vae, &latents, least - 1, Objective::Leanest).is_err());
 
-        let job = Job::new(machine(), &vae, &latents, least, Objective::Leanest).unwrap();
+        let job = DecodeJob::new(machine(), &vae, &latents, least, Objective::Leanest).unwrap();
         let candidates = job.capabilities().dtypes.iter().flat_map(|dtype| {
             [Layout::ChannelsFirst, Layout::ChannelsLast].into_iter().flat_map(|layout| {
                 [Space::Whole, square(tile, 0)].map(|space| plan(space, 1, Precision::Uniform(*dtype), layout))
@@ -169,7 +169,7 @@ fn what_overflows_in_half_precision_is_decoded_again_in_f32() {
     // Past f16's range, and far within f32's.
     let vae = damaged(folder.path(), "decoder.up.0.block.0.conv1.bias", 1e6);
     let latents = latent([1, 16, 5, 6]);
-    let job = Job::new(machine(), &vae, &latents, 1 << 30, Objective::Balanced).unwrap();
+    let job = DecodeJob::new(machine(), &vae, &latents, 1 << 30, Objective::Balanced).unwrap();
     let before = in_use();
     let half = plan(Space::Whole, 1, Precision::Uniform(Dtype::F16), Layout::ChannelsFirst);
     let mut planner = Scripted::new([half.clone(), single(Space::Whole)]);
@@ -179,7 +179,7 @@ fn what_overflows_in_half_precision_is_decoded_again_in_f32() {
     assert!(matches!(attempt.failure, Failure::NonFinite { values } if values > 0 && values <= 3 * 40 * 48));
     assert_eq!(planner.recovered[0][0].failure, attempt.failure);
     assert_eq!(finished.record.outcome.unwrap().attempts, 2);
-    assert_eq!(tilewright_torch::non_finite(&finished.pictures).unwrap(), 0);
+    assert_eq!(tilewright_torch::non_finite(&finished.output).unwrap(), 0);
     drop(finished);
 
     // Half precision to the end: the advice names the way out.
@@ -197,7 +197,7 @@ fn what_is_not_finite_in_f32_is_not_tried_again() {
     let folder = tempfile::tempdir().unwrap();
     let vae = damaged(folder.path(), "decoder.conv_out.bias", f32::NAN);
     let latents = latent([1, 16, 5, 6]);
-    let job = Job::new(machine(), &vae, &latents, 1 << 30, Objective::Balanced).unwrap();
+    let job = DecodeJob::new(machine(), &vae, &latents, 1 << 30, Objective::Balanced).unwrap();
     for space in [Space::Whole, square(32, 8)] {
         let mut planner = Scripted::new([single(space)]);
         let unfinished = job.run(&mut planner, &mut Quiet).unwrap_err();
@@ -220,16 +220,16 @@ fn an_interrupted_job_leaves_nothing_behind() {
         last: f64,
     }
     impl Observer for Stops {
-        fn progress(&mut self, share: f64) -> bool {
+        fn progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
             assert!(share > self.last && share <= 1.0 + 1e-9, "progress goes forward");
             self.last = share;
             self.after = self.after.saturating_sub(1);
-            self.after > 0
+            Cancelled::unless(self.after > 0)
         }
     }
     let case = cases("blends").into_iter().find(|case| case["name"] == "blend-flux").unwrap();
     let (vae, latents) = (flux(), stored_latent(&case));
-    let job = Job::new(machine(), &vae, &latents, 1 << 30, Objective::Balanced).unwrap();
+    let job = DecodeJob::new(machine(), &vae, &latents, 1 << 30, Objective::Balanced).unwrap();
     let before = in_use();
     for space in [Space::Whole, square(48, 8)] {
         for after in [1, 3, 30] {
@@ -249,7 +249,7 @@ fn an_interrupted_job_leaves_nothing_behind() {
     let finished = job.run(&mut Scripted::new([single(square(48, 8))]), &mut stops).unwrap();
     assert!((stops.last - 1.0).abs() < 1e-6, "progress ends at 1, not {}", stops.last);
     let expected = reference(&case);
-    assert!(largest(&(&finished.pictures - &expected)) <= 1e-4 * largest(&expected).max(1.0));
+    assert!(largest(&(&finished.output - &expected)) <= 1e-4 * largest(&expected).max(1.0));
     drop((finished, expected));
     vae.release();
     assert_eq!(in_use(), before);

@@ -100,6 +100,9 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// A callback ended the network's run: the caller knows why.
+    #[error("interrupted")]
+    Cancelled,
     /// libtorch failed, out of memory included.
     #[error(transparent)]
     Torch(#[from] tilewright_torch::Error),

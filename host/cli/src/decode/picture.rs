@@ -1,7 +1,7 @@
 //! Pictures.
 
 use tilewright_decode::{RECORD_KEYWORD, frames, texts, unscale};
-use tilewright_engine::{Job, Overrides, Vae};
+use tilewright_engine::{DecodeJob, Overrides, Vae};
 use tilewright_media::{Format, Kind, Options, Output, Pixels, Shape};
 use tilewright_plan::Recorder;
 
@@ -66,7 +66,7 @@ impl Work for Pictures<'_> {
         };
         plan.check(&output, &shape)?;
         let (machine, history) = workplace.ready()?;
-        let job = Job::new(machine, vae, &latents, limit(arguments, machine), arguments.objective.into())?;
+        let job = DecodeJob::new(machine, vae, &latents, limit(arguments, machine), arguments.objective.into())?;
         let before = history.before(job.stage(), job.request());
         let job = job.with_history(&before);
         if arguments.dry_run {
@@ -94,7 +94,7 @@ impl Work for Pictures<'_> {
         let mut texts = texts(&latent);
         texts.push((RECORD_KEYWORD.into(), serde_json::to_string(&finished.record).map_err(Failure::work)?));
         output.notes(&texts).iter().for_each(|note| tell!("note: {note}"));
-        let pictures = frames(&finished.pictures)?;
+        let pictures = frames(&finished.output)?;
         let mut files = output.write(&pictures, &texts)?;
         plan.keep_names(&output, &shape);
         if let (Some(drawing), Some(picture)) = (drawing, pictures.first()) {

@@ -87,14 +87,14 @@ impl Work for Clips<'_> {
         progress.finish();
         source.say_notes();
         let encoded = encoded.map_err(|stopped| unfinished(arguments, plan.shown, history, planner, stopped))?;
-        if encoded.frames < frames {
-            tell!("note: the clip ended early: {} of {frames} frames were encoded", encoded.frames);
+        if encoded.output.frames < frames {
+            tell!("note: the clip ended early: {} of {frames} frames were encoded", encoded.output.frames);
         } else {
             history.keep(&encoded.record);
         }
         let latents = match scaling {
-            Some(scaling) => scaling.apply(&encoded.latents)?,
-            None => encoded.latents,
+            Some(scaling) => scaling.apply(&encoded.output.latents)?,
+            None => encoded.output.latents,
         };
         let path = output.write(&latents, &texts(input), &encoded.record)?;
         plan.keep_name(&path);

@@ -71,8 +71,8 @@ impl Work for Pictures<'_> {
         let encoded = encoded.map_err(|stopped| unfinished(arguments, plan.shown, history, planner, stopped))?;
         history.keep(&encoded.record);
         let latents = match scaling {
-            Some(scaling) => scaling.apply(&encoded.latents)?,
-            None => encoded.latents,
+            Some(scaling) => scaling.apply(&encoded.output)?,
+            None => encoded.output,
         };
         let path = output.write(&latents, &texts(input), &encoded.record)?;
         plan.keep_name(&path);

@@ -3,14 +3,17 @@
 use std::time::Duration;
 
 use tilewright_models::wan::{ClipCosts, Config, Extent, Tiled};
-use tilewright_plan::{Cost, CostModel, Dtype, Layout, Plan, Precision, Request, Space, Time, Trial};
+use tilewright_plan::{Cost, Dtype, Plan, Request, Space, Time};
 use tilewright_torch::probe::Measured;
 
-use crate::grid::Axis;
+use crate::{
+    costs::{PlanCost, Prices},
+    grid::Axis,
+};
 
 /// Prices plans for one clip on one device.
 #[derive(Clone, Debug)]
-pub struct ClipEstimator {
+pub(crate) struct ClipEstimator {
     batch: u32,
     latent_frames: u32,
     frames: u32,
@@ -22,17 +25,7 @@ pub struct ClipEstimator {
     image_channels: f64,
     on_cpu: bool,
     bytes_per_second: f64,
-    prices: Vec<Price>,
-    /// Newest first.
-    pub(crate) trials: Vec<Trial>,
-}
-
-/// The price of a precision in a memory order.
-#[derive(Clone, Debug)]
-struct Price {
-    precision: Precision,
-    layout: Layout,
-    costs: ClipCosts,
+    prices: Prices<ClipCosts>,
 }
 
 /// The division of a clip into a plan's chunks.
@@ -65,13 +58,7 @@ impl Rounds {
 impl ClipEstimator {
     /// Works out the prices of every precision and memory order that the device was measured in.
     pub fn new(config: &Config, request: &Request, latent_frames: u32, measured: &Measured, on_cpu: bool) -> Self {
-        let mut prices = Vec::new();
-        for speed in &measured.speeds {
-            for precision in [Precision::Uniform(speed.dtype), Precision::Mixed(speed.dtype)] {
-                let costs = config.costs(precision, speed.layout, measured, on_cpu);
-                prices.extend(costs.map(|costs| Price { precision, layout: speed.layout, costs }));
-            }
-        }
+        let prices = Prices::new(measured, |precision, layout| config.costs(precision, layout, measured, on_cpu));
         Self {
             batch: request.batch,
             latent_frames,
@@ -85,29 +72,21 @@ impl ClipEstimator {
             image_channels: config.image_channels as f64,
             bytes_per_second: measured.bytes_per_second,
             prices,
-            trials: Vec::new(),
         }
     }
 
     /// The types that convolutions can run in.
     pub fn dtypes(&self) -> Vec<Dtype> {
-        let mut dtypes: Vec<Dtype> = self.prices.iter().map(|price| price.precision.dtype()).collect();
-        dtypes.dedup();
-        dtypes
+        self.prices.dtypes()
     }
 }
 
-impl CostModel for ClipEstimator {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
-    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
+impl PlanCost for ClipEstimator {
+    fn cost(&self, plan: &Plan) -> Result<Cost, String> {
         if let Time::Blended { .. } = plan.time {
             return Err("this model carries its causal state: chunks decoded alone would only lose it".into());
         }
-        let price = self.prices.iter().find(|price| price.precision == plan.precision && price.layout == plan.layout);
-        let price = price.ok_or_else(|| format!("{} {} can't be run on this device", plan.precision, plan.layout))?;
+        let price = self.prices.of(plan)?;
         let rounds = Rounds::of(plan, self.temporal, self.latent_frames);
         let mut extent = Extent {
             latent_frames: self.latent_frames,
@@ -155,9 +134,5 @@ impl CostModel for ClipEstimator {
             shapes: 1 + u32::from(self.latent_frames > 1) + u32::from(ragged),
             rework: pixels / kept,
         })
-    }
-
-    fn trials(&self, most: u32) -> Vec<Trial> {
-        self.trials.iter().take(most as usize).cloned().collect()
     }
 }

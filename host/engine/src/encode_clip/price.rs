@@ -3,14 +3,17 @@
 use std::time::Duration;
 
 use tilewright_models::wan::{EncodeCosts, EncoderConfig, EncoderExtent};
-use tilewright_plan::{Cost, CostModel, Dtype, Layout, Plan, Precision, Request, Space, Time, Trial};
+use tilewright_plan::{Cost, Dtype, Plan, Request, Space, Time};
 use tilewright_torch::probe::Measured;
 
-use crate::grid::Axis;
+use crate::{
+    costs::{PlanCost, Prices},
+    grid::Axis,
+};
 
 /// Prices plans for one clip on one device.
 #[derive(Clone, Debug)]
-pub struct ClipEncodeEstimator {
+pub(crate) struct ClipEncodeEstimator {
     frames: u32,
     height: u32,
     width: u32,
@@ -20,17 +23,7 @@ pub struct ClipEncodeEstimator {
     latent_channels: f64,
     bytes_per_second: f64,
     on_cpu: bool,
-    prices: Vec<Price>,
-    /// Newest first.
-    pub(crate) trials: Vec<Trial>,
-}
-
-/// The price of a precision in a memory order.
-#[derive(Clone, Debug)]
-struct Price {
-    precision: Precision,
-    layout: Layout,
-    costs: EncodeCosts,
+    prices: Prices<EncodeCosts>,
 }
 
 /// Frames after the first that are asked for at once: a multiple of the temporal scale, which is
@@ -47,13 +40,7 @@ pub(super) fn chunk(plan: &Plan, temporal: u32, frames: u32) -> u32 {
 impl ClipEncodeEstimator {
     /// Works out the prices of every precision and memory order that the device was measured in.
     pub fn new(config: &EncoderConfig, request: &Request, measured: &Measured, on_cpu: bool) -> Self {
-        let mut prices = Vec::new();
-        for speed in &measured.speeds {
-            for precision in [Precision::Uniform(speed.dtype), Precision::Mixed(speed.dtype)] {
-                let costs = config.costs(precision, speed.layout, measured, on_cpu);
-                prices.extend(costs.map(|costs| Price { precision, layout: speed.layout, costs }));
-            }
-        }
+        let prices = Prices::new(measured, |precision, layout| config.costs(precision, layout, measured, on_cpu));
         Self {
             frames: request.frames,
             height: request.height,
@@ -65,32 +52,24 @@ impl ClipEncodeEstimator {
             bytes_per_second: measured.bytes_per_second,
             on_cpu,
             prices,
-            trials: Vec::new(),
         }
     }
 
     /// The types that convolutions can run in.
     pub fn dtypes(&self) -> Vec<Dtype> {
-        let mut dtypes: Vec<Dtype> = self.prices.iter().map(|price| price.precision.dtype()).collect();
-        dtypes.dedup();
-        dtypes
+        self.prices.dtypes()
     }
 }
 
-impl CostModel for ClipEncodeEstimator {
-    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
-        plans.iter().map(|plan| self.estimate_one(plan)).collect()
-    }
-
-    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
+impl PlanCost for ClipEncodeEstimator {
+    fn cost(&self, plan: &Plan) -> Result<Cost, String> {
         if let Time::Blended { .. } = plan.time {
             return Err("this model carries its causal state: chunks encoded alone would only lose it".into());
         }
         if let Space::Exact(_) = plan.space {
             return Err("exact tiles can only be decoded, not encoded".into());
         }
-        let price = self.prices.iter().find(|price| price.precision == plan.precision && price.layout == plan.layout);
-        let price = price.ok_or_else(|| format!("{} {} can't be run on this device", plan.precision, plan.layout))?;
+        let price = self.prices.of(plan)?;
         let mut extent = EncoderExtent { frames: self.frames, height: self.height, width: self.width };
         let mut tiles = 1;
         if let Space::Blended(tile) = plan.space {
@@ -130,9 +109,5 @@ impl CostModel for ClipEncodeEstimator {
             shapes: 1 + u32::from(self.frames > 1),
             rework: pixels / kept,
         })
-    }
-
-    fn trials(&self, most: u32) -> Vec<Trial> {
-        self.trials.iter().take(most as usize).cloned().collect()
     }
 }

@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tilewright_plan::{
-    Attempt, Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Fallback, FallbackReason, Hint, Layout,
+    Attempt, Backend, Capabilities, Cost, CostModel, Decision, Device, Dtype, Fallback, FallbackReason, Layout,
     LearnReport, Model, Objective, Outcome, Plan, Planner, PolicyIdentity, PoolStatistics, Precision, Question, Record,
     Recorder, Release, Request, Space, Stage, Tile, Time, Trial, UnderWay, exchange::Exchange,
 };
@@ -121,7 +121,7 @@ fn request() -> Request {
         width: 1024,
         memory_limit: 1 << 30,
         objective: Objective::Balanced,
-        hints: vec![Hint { name: "stage".into(), value: "decode".into() }],
+        hints: Vec::new(),
     }
 }
 
@@ -380,6 +380,54 @@ fn no_number_in_a_record_ends_the_program() {
             replayed += usize::from(report.totals.calls == 3);
         }
         assert!(replayed > 50, "{name}: {replayed}");
+    }
+}
+
+/// A record as programs wrote it before it had fields for stage, capabilities and delivered frames: all of them were
+/// hints of the request, and outcomes had no offer.
+fn as_written_before(record: &Record) -> Record {
+    let mut record = serde_json::to_value(record).unwrap();
+    for call in record["exchange"]["calls"].as_array_mut().unwrap() {
+        call.as_object_mut().unwrap().remove("stage");
+        let question = call["question"].as_object_mut().unwrap();
+        let done = question.get_mut("offer").and_then(|offer| offer.as_object_mut()?.remove("frames_done"));
+        if question["kind"] == "learn" {
+            question.remove("offer");
+        }
+        let offered = [
+            ("offer.dtypes", "f32"),
+            ("offer.tile-unit", "8"),
+            ("offer.tile-least", "64"),
+            ("offer.batch-most", "1"),
+            ("offer.exact", "true"),
+            ("offer.carried", "false"),
+            ("offer.offload", "false"),
+            ("offer.prefetch-most", "0"),
+            ("stage", "decode"),
+        ];
+        let hint = |name: &str, value: &str| serde_json::json!({"name": name, "value": value});
+        let mut hints: Vec<_> = offered.map(|(name, value)| hint(name, value)).to_vec();
+        hints.extend(done.map(|done| hint("clip.done", &done.to_string())));
+        call["request"]["hints"] = hints.into();
+    }
+    serde_json::from_value(record).unwrap()
+}
+
+#[test]
+fn guests_of_contract_0_1_are_told_the_same_from_old_and_new_records() {
+    let host = tilewright_policy::PolicyHost::new(tilewright_policy::Limits::default(), &CacheDir::Off).unwrap();
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../policy/tests/corpus/0.1.0/");
+    for name in ["rust-gfx1151.wasm", "rust-comfyui.wasm"] {
+        let policy = host.load(name, &std::fs::read(format!("{corpus}{name}")).unwrap()).unwrap();
+        let new = recorded_of(Box::new(policy.configure(&[]).unwrap()));
+        let old = as_written_before(&new);
+        for record in [new, old] {
+            let mut makes = |_: &PolicyIdentity| {
+                policy.configure(&[]).map(|policy| Box::new(policy) as Box<dyn Planner>).map_err(|e| e.to_string())
+            };
+            let report = again(&sessions(&[record]).unwrap(), &mut makes).unwrap();
+            assert_eq!((report.totals.calls, report.totals.equal), (3, 3), "{name}: {:?}", report.calls);
+        }
     }
 }
 

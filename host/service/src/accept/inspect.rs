@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use tilewright_decode::{Model, Size};
-use tilewright_engine::{ClipJob, Error, Job, Machine};
+use tilewright_engine::{ClipJob, DecodeJob, Error, Machine};
 use tilewright_media::{Kind, Output};
 use tilewright_models::Latent;
 use tilewright_plan::Objective;
@@ -102,7 +102,7 @@ fn least_bytes(model: &Model, machine: &Machine, latent: &Latent) -> Result<u64,
     let refused = match model {
         Model::Picture(vae) => {
             let pictures = latent.pictures().map_err(internal)?;
-            Job::new(machine, vae, &pictures, 0, Objective::Leanest).err()
+            DecodeJob::new(machine, vae, &pictures, 0, Objective::Leanest).err()
         }
         Model::Clip(vae) => ClipJob::new(machine, vae, &latent.values, 0, Objective::Leanest).err(),
     };

@@ -4,7 +4,7 @@ use std::{fs, io, path::PathBuf};
 
 use tch::Tensor;
 use tilewright_decode::{Model, RECORD_KEYWORD, frame, frames, texts};
-use tilewright_engine::{ClipJob, Finished, Job, Sink, Unfinished};
+use tilewright_engine::{ClipJob, DecodeJob, Finished, Sink, Unfinished};
 use tilewright_media::{ClipWriter, Kind, Output};
 use tilewright_models::Latent;
 use tilewright_plan::{Objective, Record};
@@ -72,7 +72,7 @@ pub fn execute(
                 Ok(pictures) => pictures,
                 Err(error) => return failure(one_line(&error)),
             };
-            match Job::new(&worker.device.machine, vae, &pictures, limit, objective) {
+            match DecodeJob::new(&worker.device.machine, vae, &pictures, limit, objective) {
                 Ok(job) => {
                     let before = history.before(job.stage(), job.request());
                     execution.decode_picture(&job.with_history(&before), decider, observer)
@@ -141,10 +141,10 @@ impl Execution<'_> {
         }
     }
 
-    fn decode_picture(&self, job: &Job<'_>, decider: &mut Decider, observer: &mut JobObserver<'_>) -> JobOutcome {
+    fn decode_picture(&self, job: &DecodeJob<'_>, decider: &mut Decider, observer: &mut JobObserver<'_>) -> JobOutcome {
         observer.request = Some(job.request().clone());
         let finished = tracing::info_span!("decode").in_scope(|| job.run(decider, observer));
-        let Finished { pictures, record, .. } = match finished {
+        let Finished { output: pictures, record, .. } = match finished {
             Ok(finished) => finished,
             Err(unfinished) => return self.describe_unfinished(unfinished, observer),
         };

@@ -1,11 +1,14 @@
 //! The observers of a job at work: one reports to followers and metrics, one only stops.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU8, AtomicU64, Ordering},
+use std::{
+    ops::ControlFlow,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, AtomicU64, Ordering},
+    },
 };
 
-use tilewright_engine::Observer;
+use tilewright_engine::{Cancelled, Next, Observer};
 use tilewright_plan::{Candidate, Decision, FailedAttempt, LogLine, Request};
 use tilewright_rollout::Assignment;
 
@@ -129,18 +132,18 @@ impl Observer for JobObserver<'_> {
         self.server.jobs.live.notify_change();
     }
 
-    fn progress(&mut self, share: f64) -> bool {
+    fn progress(&mut self, share: f64) -> ControlFlow<Cancelled> {
         if self.handle.update_progress(share) {
             self.device.refresh_memory();
             self.server.jobs.live.notify_change();
         }
-        self.stop.goes_on()
+        Cancelled::unless(self.stop.goes_on())
     }
 
-    fn renew(&mut self) -> bool {
+    fn between_chunks(&mut self) -> Next {
         // Frames that were delivered stay, so the next decision begins no other attempt.
         self.goes_on = (self.successor)();
-        self.goes_on
+        if self.goes_on { Next::AskAgain } else { Next::GoOn }
     }
 }
 
@@ -148,7 +151,7 @@ impl Observer for JobObserver<'_> {
 pub struct CancelOnly<'a>(pub &'a StopSignal);
 
 impl Observer for CancelOnly<'_> {
-    fn progress(&mut self, _: f64) -> bool {
-        self.0.goes_on()
+    fn progress(&mut self, _: f64) -> ControlFlow<Cancelled> {
+        Cancelled::unless(self.0.goes_on())
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tch::{Kind, Tensor};
 use tilewright_decode::Model;
-use tilewright_engine::{ClipJob, Job, Sink};
+use tilewright_engine::{ClipJob, DecodeJob, Sink};
 use tilewright_plan::Record;
 use tilewright_rollout::{Assignment, Revision, UntrackedPlanner};
 
@@ -65,11 +65,11 @@ fn decode_as(
     match &model.model {
         Model::Picture(vae) => {
             let pictures = latent.pictures().map_err(|error| one_line(&error))?;
-            let job =
-                Job::new(&worker.device.machine, vae, &pictures, limit, objective).map_err(|error| one_line(&error))?;
+            let job = DecodeJob::new(&worker.device.machine, vae, &pictures, limit, objective)
+                .map_err(|error| one_line(&error))?;
             let finished =
                 job.run(&mut planner, &mut CancelOnly(stop)).map_err(|unfinished| one_line(&unfinished.error))?;
-            Ok((finished.record, finished.pictures))
+            Ok((finished.record, finished.output))
         }
         Model::Clip(vae) => {
             let job = ClipJob::new(&worker.device.machine, vae, &latent.values, limit, objective)

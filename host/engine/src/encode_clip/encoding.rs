@@ -10,16 +10,15 @@ use tilewright_models::{
 use tilewright_plan::{Failure, Outcome, Plan, Release};
 use tilewright_torch::{memory, non_finite, probe};
 
-use super::{ClipEncodeJob, Frames, division::Division, price::chunk};
+use super::{ClipEncodeJob, EncodedClip, Frames, division::Division, price::chunk};
 use crate::{
     Error, Result,
-    attempts::{Turn, Work},
-    run::Stopped,
+    task::{AttemptContext, AttemptError, Task, check_peak, likely, load, measure, settle},
     weights::Lease,
 };
 
 /// An encode on its way.
-pub(super) struct Walk<'a> {
+pub(super) struct ClipEncoding<'a> {
     job: &'a ClipEncodeJob<'a>,
     source: &'a mut Frames<'a>,
     /// Of every chunk that is done, [1, C, t, h, w], in host memory.
@@ -56,7 +55,7 @@ struct Chunk {
     gathered: Option<Tensor>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> ClipEncoding<'a> {
     pub fn new(job: &'a ClipEncodeJob<'a>, source: &'a mut Frames<'a>) -> Self {
         let (height, width) = (job.request.height, job.request.width);
         Self {
@@ -65,7 +64,7 @@ impl<'a> Walk<'a> {
             latents: Vec::new(),
             encoded: 0,
             ended: false,
-            division: Division::new(&tilewright_plan::Space::Whole, height, width, job.config.spatial_scale()),
+            division: Division::new(&tilewright_plan::Space::Whole, height, width, job.input.config.spatial_scale()),
             states: vec![EncoderState::default()],
             chunk: None,
             encoder: None,
@@ -76,21 +75,16 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Frames that were encoded.
-    pub fn encoded(&self) -> u32 {
-        self.encoded
-    }
-
     /// The division that a plan asks for.
     fn wanted(&self, plan: &Plan) -> Division {
         let request = &self.job.request;
-        Division::new(&plan.space, request.height, request.width, self.job.config.spatial_scale())
+        Division::new(&plan.space, request.height, request.width, self.job.input.config.spatial_scale())
     }
 
     /// Asks for the next frames. None where there are no more.
-    fn pull(&mut self, plan: &Plan) -> std::result::Result<Option<Chunk>, Stopped> {
+    fn pull(&mut self, plan: &Plan) -> std::result::Result<Option<Chunk>, AttemptError> {
         let request = &self.job.request;
-        let temporal = self.job.config.temporal_scale();
+        let temporal = self.job.input.config.temporal_scale();
         let count = match self.encoded {
             0 => 1,
             encoded => chunk(plan, temporal, request.frames).min(request.frames - encoded),
@@ -101,10 +95,11 @@ impl<'a> Walk<'a> {
         let start = Instant::now();
         let frames = (self.source)(count);
         self.aside += start.elapsed();
-        let broken = |error| Stopped::Broken(Error::Source(error));
+        let broken = |error| AttemptError::Broken(Error::Source(error));
         let frames = frames.map_err(broken)?;
         let size = frames.size();
-        let expected = [self.job.config.image_channels as i64, i64::from(request.height), i64::from(request.width)];
+        let expected =
+            [self.job.input.config.image_channels as i64, i64::from(request.height), i64::from(request.width)];
         if size.len() != 4 || size[1..] != expected || size[0] > i64::from(count) {
             let reason = format!("frames of shape {size:?}: at most {count} of {expected:?} expected");
             return Err(broken(reason.into()));
@@ -120,7 +115,7 @@ impl<'a> Walk<'a> {
         Ok((whole > 0).then_some(kept))
     }
 
-    fn chunks(&mut self, plan: &Plan, turn: &mut Turn<'_>) -> std::result::Result<Tensor, Stopped> {
+    fn chunks(&mut self, plan: &Plan, context: &mut AttemptContext<'_>) -> std::result::Result<Tensor, AttemptError> {
         let wanted = self.wanted(plan);
         loop {
             // What is under way is ended in the division that it was begun in.
@@ -134,7 +129,7 @@ impl<'a> Walk<'a> {
             }
             let Some(mut chunk) = self.chunk.take() else { break };
             let (start, aside) = (Instant::now(), self.aside);
-            let outcome = self.tiles(&mut chunk, plan, &wanted, turn);
+            let outcome = self.tiles(&mut chunk, plan, &wanted, context);
             let (frames, gathered) = (chunk.frames.size()[0] as u32, chunk.gathered.take());
             if outcome.is_err() {
                 chunk.gathered = gathered;
@@ -146,7 +141,7 @@ impl<'a> Walk<'a> {
             self.latents.extend(gathered.map(|latents| latents.f_to_device(Device::Cpu)).transpose()?);
             self.encoded += frames;
             self.chunks += 1;
-            self.ended_chunk(frames, start.elapsed().saturating_sub(self.aside - aside), plan, turn)?;
+            self.ended_chunk(frames, start.elapsed().saturating_sub(self.aside - aside), plan, context)?;
         }
         Ok(Tensor::f_cat(&self.latents, 2)?)
     }
@@ -157,8 +152,8 @@ impl<'a> Walk<'a> {
         frames: u32,
         spent: Duration,
         plan: &Plan,
-        turn: &mut Turn<'_>,
-    ) -> std::result::Result<(), Stopped> {
+        context: &mut AttemptContext<'_>,
+    ) -> std::result::Result<(), AttemptError> {
         let (device, request) = (self.job.machine.device, &self.job.request);
         if plan.release == Release::EachStep {
             memory::trim(device)?;
@@ -168,14 +163,10 @@ impl<'a> Walk<'a> {
         // What the first frame costs says little of the others; the last chunk is in the outcome of the whole.
         if self.chunks > 1 && !last {
             let share = f64::from(frames) / f64::from(request.frames);
-            let elapsed = Duration::try_from_secs_f64(spent.as_secs_f64() / share).unwrap_or(Duration::MAX);
-            let outcome =
-                Outcome { elapsed, load: Duration::ZERO, peak_bytes: peak, attempts: 1, pool: Default::default() };
-            (turn.learn)(&outcome);
+            (context.learn)(&likely(spent, share, peak));
         }
-        // A CPU's limit is a cap; on a GPU it can only be looked at afterwards.
-        if device != Device::Cpu && peak > request.memory_limit && !last {
-            return Err(Stopped::Failed(Failure::OverLimit { bytes: peak }));
+        if !last {
+            check_peak(device, peak, request.memory_limit)?;
         }
         Ok(())
     }
@@ -186,8 +177,8 @@ impl<'a> Walk<'a> {
         chunk: &mut Chunk,
         plan: &Plan,
         wanted: &Division,
-        turn: &mut Turn<'_>,
-    ) -> std::result::Result<(), Stopped> {
+        context: &mut AttemptContext<'_>,
+    ) -> std::result::Result<(), AttemptError> {
         let device = self.job.machine.device;
         let places = self.division.places();
         // A chunk that another plan failed at is ended in pieces no larger than this plan's tiles, if these are smaller.
@@ -197,7 +188,7 @@ impl<'a> Walk<'a> {
             if parks {
                 self.states[chunk.tile].move_to(device)?;
             }
-            self.tile(chunk, place, pieces.as_ref(), places.len(), turn)?;
+            self.tile(chunk, place, pieces.as_ref(), places.len(), context)?;
             if parks {
                 self.states[chunk.tile].move_to(Device::Cpu)?;
             }
@@ -216,29 +207,23 @@ impl<'a> Walk<'a> {
         place: &Place,
         pieces: Option<&tilewright_plan::Space>,
         tiles: usize,
-        turn: &mut Turn<'_>,
-    ) -> std::result::Result<(), Stopped> {
+        context: &mut AttemptContext<'_>,
+    ) -> std::result::Result<(), AttemptError> {
         let (job, device) = (self.job, self.job.machine.device);
         let count = chunk.frames.size()[0];
         let [(top, rows), (left, columns)] = *place;
-        let pieces = pieces.map(|space| Division::new(space, rows as u32, columns as u32, job.config.spatial_scale()));
+        let pieces =
+            pieces.map(|space| Division::new(space, rows as u32, columns as u32, job.input.config.spatial_scale()));
         let all = f64::from(job.request.frames);
         while chunk.done < count {
-            let at_once = i64::from(job.config.temporal_scale()).min(count - chunk.done);
+            let at_once = i64::from(job.input.config.temporal_scale()).min(count - chunk.done);
             let part = chunk.frames.f_narrow(0, chunk.done, at_once)?;
             let part = part.f_narrow(2, top, rows)?.f_narrow(3, left, columns)?;
             let part = part.f_to_device(device)?.f_contiguous()?.f_transpose(0, 1)?.f_unsqueeze(0)?;
             let through = (chunk.tile as i64 * count + chunk.done) as f64;
             let before = f64::from(self.encoded) + through / tiles as f64;
-            let mut interrupted = false;
-            let observer = &mut *turn.observer;
-            let mut step = |share: f64| {
-                if observer.progress(((before + share * at_once as f64 / tiles as f64) / all).min(1.0)) {
-                    return Ok(());
-                }
-                interrupted = true;
-                Err(tilewright_torch::Error::Torch("interrupted".into()).into())
-            };
+            let mut step =
+                |share: f64| context.progress(((before + share * at_once as f64 / tiles as f64) / all).min(1.0));
             let Some(encoder) = &self.encoder else {
                 return Err(tilewright_torch::Error::Torch("no encoder is loaded".into()).into());
             };
@@ -250,14 +235,11 @@ impl<'a> Walk<'a> {
                     encoder.push(&mut state, &part, &mut step).map_err(Error::from).map(|latents| (state, latents))
                 }
             };
-            if interrupted {
-                return Err(Stopped::Broken(Error::Interrupted));
-            }
             // Until here the tile's state is the one from before.
             let (state, latents) = pushed?;
             match non_finite(&latents)? {
                 0 => {}
-                values => return Err(Stopped::Failed(Failure::NonFinite { values })),
+                values => return Err(AttemptError::Failed(Failure::NonFinite { values })),
             }
             self.states[chunk.tile] = state;
             chunk.latents.push(latents);
@@ -272,7 +254,8 @@ impl<'a> Walk<'a> {
             // The old weights go first: both at once may not fit.
             self.encoder = None;
             let start = Instant::now();
-            let (encoder, took) = self.job.vae.encoder(&self.job.config, format, self.job.machine.device)?;
+            let (encoder, took) =
+                self.job.input.vae.encoder(&self.job.input.config, format, self.job.machine.device)?;
             self.encoder = Some(encoder);
             *load += took;
             self.aside += start.elapsed();
@@ -322,33 +305,29 @@ fn in_pieces(
     Ok((after, gathered.unwrap_or_default()))
 }
 
-impl Work for Walk<'_> {
-    type Output = Tensor;
+impl Task for ClipEncoding<'_> {
+    type Output = EncodedClip;
 
-    fn carry_out(&mut self, plan: &Plan, turn: &mut Turn<'_>) -> std::result::Result<(Tensor, Outcome), Stopped> {
+    fn attempt(
+        &mut self,
+        plan: &Plan,
+        context: &mut AttemptContext<'_>,
+    ) -> std::result::Result<(EncodedClip, Outcome), AttemptError> {
         let device = self.job.machine.device;
-        turn.observer.loading();
-        self.load(ComputeFormat::new(plan.precision, plan.layout)?, turn.load)?;
-        turn.observer.loaded();
+        let format = ComputeFormat::new(plan.precision, plan.layout)?;
+        load(context, |load| self.load(format, load))?;
         // What an earlier attempt left in the clip counts as this one's.
         let held = self.bytes();
         self.base = memory::of(device)?.in_use.saturating_sub(held);
         let aside = self.aside;
         let start = Instant::now();
-        let outcome = self.job.attempts().measured(held, || {
-            let outcome = self.chunks(plan, turn);
-            probe::synchronize(device);
-            if outcome.is_err() || plan.release != Release::Keep {
-                // What failed or is released at the end must not stay in the way of what comes next.
-                memory::trim(device)?;
-            }
-            outcome
-        });
+        let limit = self.job.request.memory_limit;
+        let outcome = measure(device, limit, held, || settle(device, plan, self.chunks(plan, context)));
         self.elapsed += start.elapsed().saturating_sub(self.aside - aside);
         if outcome.is_ok() {
             self.encoder = None;
         }
         let (latents, outcome) = outcome?;
-        Ok((latents, Outcome { elapsed: self.elapsed, ..outcome }))
+        Ok((EncodedClip { latents, frames: self.encoded }, Outcome { elapsed: self.elapsed, ..outcome }))
     }
 }

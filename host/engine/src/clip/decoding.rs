@@ -16,19 +16,18 @@ use tilewright_torch::{memory, non_finite, probe};
 use super::{ClipJob, Sink, price::Rounds};
 use crate::{
     Error, Grid, Result,
-    attempts::{Turn, Work},
-    run::Stopped,
+    task::{AttemptContext, AttemptError, Task, check_peak, likely, load, measure, settle},
     weights::Lease,
 };
 
 /// A decode on its way.
-pub(super) struct Walk<'a> {
+pub(super) struct ClipDecoding<'a> {
     job: &'a ClipJob<'a>,
     sink: &'a mut dyn Sink,
     /// Frames that each sample has delivered.
     delivered: Vec<u32>,
     /// The sample at work, as far as it came.
-    live: Option<Live>,
+    live: Option<SampleState>,
     decoders: Vec<Lease<Decoder>>,
     /// Time spent decoding, failed attempts included: nothing of them that was delivered is done again.
     elapsed: Duration,
@@ -41,7 +40,7 @@ pub(super) struct Walk<'a> {
 }
 
 /// The state of one sample under one division of the area.
-struct Live {
+struct SampleState {
     sample: usize,
     plan: Plan,
     format: ComputeFormat,
@@ -85,7 +84,7 @@ struct Round {
     left: u32,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> ClipDecoding<'a> {
     pub fn new(job: &'a ClipJob<'a>, sink: &'a mut dyn Sink, done: &[u32]) -> Self {
         let samples = job.request.batch as usize;
         let delivered = (0..samples).map(|sample| done.get(sample).copied().unwrap_or(0)).collect();
@@ -94,14 +93,14 @@ impl<'a> Walk<'a> {
     }
 
     fn latent_frames(&self) -> i64 {
-        self.job.latents.size()[2]
+        self.job.input.latents.size()[2]
     }
 
     /// The plan's decoder, loaded where none is in its types.
     fn load(&mut self, format: ComputeFormat, load: &mut Duration) -> Result<()> {
         if self.decoders.iter().all(|decoder| decoder.format() != format) {
             let start = Instant::now();
-            let (decoder, took) = self.job.vae.decoder(format, self.job.machine.device)?;
+            let (decoder, took) = self.job.input.vae.decoder(format, self.job.machine.device)?;
             self.decoders.push(decoder);
             *load += took;
             self.aside += start.elapsed();
@@ -124,7 +123,7 @@ impl<'a> Walk<'a> {
             if let Some(tile) = live.failed().filter(|_| self.not_finite) {
                 let done = self.delivered[sample];
                 let tile = &mut live.tiles[tile];
-                (tile.clip, tile.format) = (Clip::from_frame(&self.job.vae.config, done), Some(format));
+                (tile.clip, tile.format) = (Clip::from_frame(&self.job.input.vae.config, done), Some(format));
                 if let Some(round) = &mut live.round {
                     round.frames.clear();
                     round.left = 0;
@@ -135,11 +134,16 @@ impl<'a> Walk<'a> {
             }
         }
         self.live = None;
-        self.live = Some(Live::new(self.job, sample, self.delivered[sample], plan, format)?);
+        self.live = Some(SampleState::new(self.job, sample, self.delivered[sample], plan, format)?);
         Ok(())
     }
 
-    fn samples(&mut self, plan: &Plan, format: ComputeFormat, turn: &mut Turn<'_>) -> std::result::Result<(), Stopped> {
+    fn samples(
+        &mut self,
+        plan: &Plan,
+        format: ComputeFormat,
+        context: &mut AttemptContext<'_>,
+    ) -> std::result::Result<(), AttemptError> {
         let all = self.job.request.frames;
         for sample in 0..self.delivered.len() {
             if self.delivered[sample] >= all {
@@ -148,10 +152,10 @@ impl<'a> Walk<'a> {
             self.prepare(sample, plan, format)?;
             while self.delivered[sample] < all {
                 let is_between = self.live.as_ref().is_some_and(|live| live.rounds > 1 && live.round.is_none());
-                if is_between && turn.observer.renew() {
-                    return Err(Stopped::Renewed);
+                if is_between {
+                    context.between_chunks()?;
                 }
-                self.round(sample, turn)?;
+                self.round(sample, context)?;
             }
             self.live = None;
         }
@@ -159,11 +163,11 @@ impl<'a> Walk<'a> {
     }
 
     /// One round: the next latent frames through every tile, and the frames that come of them delivered.
-    fn round(&mut self, sample: usize, turn: &mut Turn<'_>) -> std::result::Result<(), Stopped> {
+    fn round(&mut self, sample: usize, context: &mut AttemptContext<'_>) -> std::result::Result<(), AttemptError> {
         let (device, latent_frames) = (self.job.machine.device, self.latent_frames());
         let (start, aside) = (Instant::now(), self.aside);
         let Some(mut live) = self.live.take() else { return Ok(()) };
-        let outcome = self.tiles(&mut live, sample, latent_frames, turn);
+        let outcome = self.tiles(&mut live, sample, latent_frames, context);
         let until = live.round.as_ref().map_or(0, |round| round.until);
         let (rounds, plan) = (live.rounds, live.plan.clone());
         let ended = outcome.is_ok();
@@ -180,30 +184,27 @@ impl<'a> Walk<'a> {
         // What the first frame costs says little of the others; the last round is in the outcome of the whole.
         if rounds > 0 && until < latent_frames {
             let spent = start.elapsed().saturating_sub(self.aside - aside);
-            let pushed =
-                f64::from(Rounds::of(&plan, self.job.vae.config.temporal_scale(), latent_frames as u32).latent_frames);
+            let pushed = f64::from(
+                Rounds::of(&plan, self.job.input.vae.config.temporal_scale(), latent_frames as u32).latent_frames,
+            );
             let clips = self.delivered.len() as f64;
             let share = pushed / latent_frames as f64 / clips;
-            let elapsed = Duration::try_from_secs_f64(spent.as_secs_f64() / share).unwrap_or(Duration::MAX);
-            let outcome =
-                Outcome { elapsed, load: Duration::ZERO, peak_bytes: peak, attempts: 1, pool: Default::default() };
-            (turn.learn)(&outcome);
+            (context.learn)(&likely(spent, share, peak));
         }
-        // A CPU's limit is a cap; on a GPU it can only be looked at afterwards.
-        if device != Device::Cpu && peak > self.job.request.memory_limit && until < latent_frames {
-            return Err(Stopped::Failed(Failure::OverLimit { bytes: peak }));
+        if until < latent_frames {
+            check_peak(device, peak, self.job.request.memory_limit)?;
         }
         Ok(())
     }
 
     fn tiles(
         &mut self,
-        live: &mut Live,
+        live: &mut SampleState,
         sample: usize,
         latent_frames: i64,
-        turn: &mut Turn<'_>,
-    ) -> std::result::Result<(), Stopped> {
-        let config = &self.job.vae.config;
+        context: &mut AttemptContext<'_>,
+    ) -> std::result::Result<(), AttemptError> {
+        let config = &self.job.input.vae.config;
         let rounds = Rounds::of(&live.plan, config.temporal_scale(), latent_frames as u32);
         if live.round.is_none() {
             let pushed = live.tiles.iter().map(|tile| i64::from(tile.clip.pushed())).min().unwrap_or(0);
@@ -215,7 +216,7 @@ impl<'a> Walk<'a> {
             if round.tile == count {
                 break;
             }
-            self.tile(live, sample, &rounds, turn)?;
+            self.tile(live, sample, &rounds, context)?;
             if let Some(round) = &mut live.round {
                 round.tile += 1;
             }
@@ -229,27 +230,27 @@ impl<'a> Walk<'a> {
     /// The round's latent frames through one tile.
     fn tile(
         &mut self,
-        live: &mut Live,
+        live: &mut SampleState,
         sample: usize,
         rounds: &Rounds,
-        turn: &mut Turn<'_>,
-    ) -> std::result::Result<(), Stopped> {
+        context: &mut AttemptContext<'_>,
+    ) -> std::result::Result<(), AttemptError> {
         let (device, all) = (self.job.machine.device, self.latent_frames());
-        let Live { tiles, round: Some(round), ahead, grid, plan, format, .. } = live else { return Ok(()) };
+        let SampleState { tiles, round: Some(round), ahead, grid, plan, format, .. } = live else { return Ok(()) };
         let index = round.tile;
         let count = tiles.len();
         let tile = &mut tiles[index];
         let wanted = tile.format.unwrap_or(*format);
         let decoders = std::mem::take(&mut self.decoders);
         let decoder = decoders.iter().find(|decoder| decoder.format() == wanted);
-        let outcome = (|| -> std::result::Result<(), Stopped> {
+        let outcome = (|| -> std::result::Result<(), AttemptError> {
             let decoder = decoder.ok_or_else(|| tilewright_torch::Error::Torch("a decoder is not loaded".into()))?;
             let parks = plan.offload && device != Device::Cpu && count > 1;
             if parks {
                 tile.clip.convert(&wanted, device)?;
             }
             let band = if let Space::Exact(tile) = plan.space { Some(tile.height) } else { None };
-            let height = tile.place[0].1 as u32 * self.job.vae.config.spatial_scale();
+            let height = tile.place[0].1 as u32 * self.job.input.vae.config.spatial_scale();
             let spread = Spread { frames: rounds.frames, band, height };
             loop {
                 let pushed = i64::from(tile.clip.pushed());
@@ -269,7 +270,7 @@ impl<'a> Walk<'a> {
                     round,
                     (sample, index, count),
                     grid.is_some(),
-                    turn,
+                    context,
                 )?;
             }
             if i64::from(tile.clip.pushed()) >= all {
@@ -296,25 +297,19 @@ impl<'a> Walk<'a> {
         round: &mut Round,
         (sample, index, count): (usize, usize, usize),
         gathers: bool,
-        turn: &mut Turn<'_>,
-    ) -> std::result::Result<(), Stopped> {
+        context: &mut AttemptContext<'_>,
+    ) -> std::result::Result<(), AttemptError> {
         let all = f64::from(self.job.request.frames) * self.delivered.len() as f64;
         let before = self.delivered.iter().map(|frames| f64::from(*frames)).sum::<f64>();
-        let temporal = f64::from(self.job.vae.config.temporal_scale());
+        let temporal = f64::from(self.job.input.vae.config.temporal_scale());
         let latent_frames = latents.map_or(1.0, |latents| latents.size()[2] as f64);
         let part = latent_frames * temporal / all;
-        let mut interrupted = false;
-        let mut refused: Option<Stopped> = None;
+        let mut refused: Option<AttemptError> = None;
         let mut last = 0_u32;
-        let observer = &mut *turn.observer;
         let mut step = |share: f64| {
             let tiles = (index as f64 + share) / count as f64;
             // Frames of this push that have left are in `before` next time.
-            if observer.progress(((before / all) + part * tiles).min(1.0)) {
-                return Ok(());
-            }
-            interrupted = true;
-            Err(tilewright_torch::Error::Torch("interrupted".into()).into())
+            context.progress(((before / all) + part * tiles).min(1.0))
         };
         let mut emit = |frames: Tensor| {
             let outcome = match non_finite(&frames) {
@@ -327,18 +322,15 @@ impl<'a> Walk<'a> {
                     round.left += last;
                     self.deliver(sample, &frames)
                 }
-                Ok(values) => Err(Stopped::Failed(Failure::NonFinite { values })),
+                Ok(values) => Err(AttemptError::Failed(Failure::NonFinite { values })),
                 Err(error) => Err(error.into()),
             };
             outcome.map_err(|stopped| {
                 refused = Some(stopped);
-                tilewright_torch::Error::Torch("frames were refused".into()).into()
+                tilewright_models::Error::Cancelled
             })
         };
         let outcome = decoder.push(clip, latents, spread, &mut step, &mut emit);
-        if interrupted {
-            return Err(Stopped::Broken(Error::Interrupted));
-        }
         if let Some(stopped) = refused {
             return Err(stopped);
         }
@@ -360,7 +352,7 @@ impl<'a> Walk<'a> {
         let mut reached = ahead.back().map_or(first, |(start, part)| start + part.size()[2]);
         while reached < all && ahead.len() <= prefetch as usize {
             let part =
-                self.job.latents.f_narrow(0, sample as i64, 1)?.f_narrow(2, reached, count.min(all - reached))?;
+                self.job.input.latents.f_narrow(0, sample as i64, 1)?.f_narrow(2, reached, count.min(all - reached))?;
             ahead.push_back((reached, part.f_to_device(self.job.machine.device)?));
             reached += count;
         }
@@ -368,7 +360,7 @@ impl<'a> Walk<'a> {
         let part = match found {
             Some((start, part)) => part.f_narrow(2, first - start, count)?,
             None => {
-                let part = self.job.latents.f_narrow(0, sample as i64, 1)?.f_narrow(2, first, count)?;
+                let part = self.job.input.latents.f_narrow(0, sample as i64, 1)?.f_narrow(2, first, count)?;
                 part.f_to_device(self.job.machine.device)?
             }
         };
@@ -376,7 +368,7 @@ impl<'a> Walk<'a> {
         Ok(part.f_narrow(3, top, rows)?.f_narrow(4, left, columns)?)
     }
 
-    fn deliver(&mut self, sample: usize, frames: &Tensor) -> std::result::Result<(), Stopped> {
+    fn deliver(&mut self, sample: usize, frames: &Tensor) -> std::result::Result<(), AttemptError> {
         probe::synchronize(self.job.machine.device);
         let start = Instant::now();
         let frames = frames.f_to_device(Device::Cpu)?.f_contiguous()?;
@@ -385,37 +377,32 @@ impl<'a> Walk<'a> {
         }
         let outcome = self.sink.frames(sample as u32, self.delivered[sample], &frames);
         self.aside += start.elapsed();
-        outcome.map_err(|error| Stopped::Broken(Error::Sink(error)))?;
+        outcome.map_err(|error| AttemptError::Broken(Error::Sink(error)))?;
         self.delivered[sample] += frames.size()[0] as u32;
         Ok(())
     }
 }
 
-impl Work for Walk<'_> {
+impl Task for ClipDecoding<'_> {
     type Output = ();
 
-    fn carry_out(&mut self, plan: &Plan, turn: &mut Turn<'_>) -> std::result::Result<((), Outcome), Stopped> {
+    fn attempt(
+        &mut self,
+        plan: &Plan,
+        context: &mut AttemptContext<'_>,
+    ) -> std::result::Result<((), Outcome), AttemptError> {
         let device = self.job.machine.device;
         let format = ComputeFormat::new(plan.precision, plan.layout)?;
-        turn.observer.loading();
-        self.load(format, turn.load)?;
-        turn.observer.loaded();
+        load(context, |load| self.load(format, load))?;
         // What an earlier attempt left in the clip counts as this one's.
-        let held = self.live.as_ref().map_or(0, Live::bytes);
+        let held = self.live.as_ref().map_or(0, SampleState::bytes);
         self.base = memory::of(device)?.in_use.saturating_sub(held);
         let aside = self.aside;
         let start = Instant::now();
-        let outcome = self.job.attempts().measured(held, || {
-            let outcome = self.samples(plan, format, turn);
-            probe::synchronize(device);
-            if outcome.is_err() || plan.release != Release::Keep {
-                // What failed or is released at the end must not stay in the way of what comes next.
-                memory::trim(device)?;
-            }
-            outcome
-        });
+        let limit = self.job.request.memory_limit;
+        let outcome = measure(device, limit, held, || settle(device, plan, self.samples(plan, format, context)));
         self.elapsed += start.elapsed().saturating_sub(self.aside - aside);
-        self.not_finite = matches!(outcome, Err(Stopped::Failed(Failure::NonFinite { .. })));
+        self.not_finite = matches!(outcome, Err(AttemptError::Failed(Failure::NonFinite { .. })));
         if outcome.is_ok() {
             self.decoders.clear();
         }
@@ -430,11 +417,11 @@ impl Work for Walk<'_> {
     }
 }
 
-impl Live {
+impl SampleState {
     fn new(job: &ClipJob<'_>, sample: usize, done: u32, plan: &Plan, format: ComputeFormat) -> Result<Self> {
-        let scale = job.vae.config.spatial_scale();
-        let (_, _, _, height, width) = job.latents.size5()?;
-        let clip = || Clip::from_frame(&job.vae.config, done);
+        let scale = job.input.vae.config.spatial_scale();
+        let (_, _, _, height, width) = job.input.latents.size5()?;
+        let clip = || Clip::from_frame(&job.input.vae.config, done);
         let (tiles, grid) = match plan.space {
             Space::Whole | Space::Exact(_) => {
                 (vec![Tile { clip: clip(), format: None, place: [(0, height), (0, width)] }], None)
@@ -498,7 +485,7 @@ impl Faded {
         let gathered = match round.gathered.take() {
             Some(gathered) => gathered,
             None => {
-                let shape = [count, job.vae.config.image_channels as i64, height, width];
+                let shape = [count, job.input.vae.config.image_channels as i64, height, width];
                 Tensor::f_zeros(shape, (Kind::Float, job.machine.device))?
             }
         };

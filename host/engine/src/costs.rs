@@ -1,0 +1,106 @@
+//! Prices of plans for one job: a formula for its network, and what was measured before.
+
+use std::{fmt::Debug, sync::Arc, time::Duration};
+
+use tilewright_plan::{Cost, CostModel, Dtype, Layout, Outcome, Plan, Precision, Record, Trial};
+use tilewright_torch::probe::Measured;
+
+/// The price of a plan for one job.
+pub(crate) trait PlanCost: Debug + Send + Sync {
+    /// The price of one plan.
+    ///
+    /// # Errors
+    /// One line, for the policy, if the plan can't be carried out.
+    fn cost(&self, plan: &Plan) -> Result<Cost, String>;
+}
+
+/// The cost model of a job.
+#[derive(Clone, Debug)]
+pub(crate) struct Costs {
+    prices: Arc<dyn PlanCost>,
+    /// Newest first.
+    trials: Vec<Trial>,
+}
+
+impl Costs {
+    pub fn new(prices: impl PlanCost + 'static) -> Self {
+        Self { prices: Arc::new(prices), trials: Vec::new() }
+    }
+
+    /// The same prices with what these records, newest first, make likely for this job.
+    pub fn with_history(&self, records: &[Record]) -> Self {
+        let trials = records.iter().filter_map(|record| self.trial(record)).collect();
+        Self { prices: self.prices.clone(), trials }
+    }
+
+    /// The outcome of earlier work at this job's size: the price for now, times measured over estimated then.
+    fn trial(&self, record: &Record) -> Option<Trial> {
+        let (then, outcome) = (record.estimate.as_ref()?, record.outcome?);
+        let now = self.prices.cost(&record.plan).ok()?;
+        let ratio = |measured: f64, estimated: f64| (estimated > 0.0).then(|| measured / estimated);
+        let time = ratio(outcome.elapsed.as_secs_f64(), then.elapsed.as_secs_f64())?;
+        let memory = ratio(outcome.peak_bytes as f64, then.peak_bytes as f64)?;
+        let outcome = Outcome {
+            elapsed: Duration::try_from_secs_f64(now.elapsed.as_secs_f64() * time).ok()?,
+            peak_bytes: (now.peak_bytes as f64 * memory) as u64,
+            ..outcome
+        };
+        Some(Trial { plan: record.plan.clone(), outcome })
+    }
+}
+
+impl CostModel for Costs {
+    fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
+        plans.iter().map(|plan| self.prices.cost(plan)).collect()
+    }
+
+    fn estimate_one(&self, plan: &Plan) -> Result<Cost, String> {
+        self.prices.cost(plan)
+    }
+
+    fn trials(&self, most: u32) -> Vec<Trial> {
+        self.trials.iter().take(most as usize).cloned().collect()
+    }
+}
+
+/// The costs of a network in a precision and a memory order.
+#[derive(Clone, Debug)]
+pub(crate) struct Price<F> {
+    pub precision: Precision,
+    pub layout: Layout,
+    pub costs: F,
+}
+
+/// Costs of a network in every precision and memory order that the device was measured in.
+#[derive(Clone, Debug)]
+pub(crate) struct Prices<F>(Vec<Price<F>>);
+
+impl<F> Prices<F> {
+    /// Works the costs out; `costs` gives none of a format that can't be run.
+    pub fn new(measured: &Measured, costs: impl Fn(Precision, Layout) -> Option<F>) -> Self {
+        let mut prices = Vec::new();
+        for speed in &measured.speeds {
+            for precision in [Precision::Uniform(speed.dtype), Precision::Mixed(speed.dtype)] {
+                let costs = costs(precision, speed.layout);
+                prices.extend(costs.map(|costs| Price { precision, layout: speed.layout, costs }));
+            }
+        }
+        Self(prices)
+    }
+
+    /// The costs of a plan's format.
+    ///
+    /// # Errors
+    /// One line, for the policy, if the format can't be run.
+    pub fn of(&self, plan: &Plan) -> Result<&Price<F>, String> {
+        let price = self.0.iter().find(|price| price.precision == plan.precision && price.layout == plan.layout);
+        price.ok_or_else(|| format!("{} {} can't be run on this device", plan.precision, plan.layout))
+    }
+
+    /// The types that convolutions can run in.
+    pub fn dtypes(&self) -> Vec<Dtype> {
+        let mut dtypes: Vec<Dtype> = self.0.iter().map(|price| price.precision.dtype()).collect();
+        dtypes.dedup();
+        dtypes
+    }
+}

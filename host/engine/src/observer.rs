@@ -1,0 +1,48 @@
+//! The listener to a job, and the words that it answers with.
+
+use std::ops::ControlFlow;
+
+use tilewright_plan::{Cost, Decision, FailedAttempt};
+
+/// The wish that a job ends, from the user or the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cancelled;
+
+impl Cancelled {
+    /// The answer to progress: the work goes on, or it is cancelled.
+    pub const fn unless(goes_on: bool) -> ControlFlow<Self> {
+        if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(Self) }
+    }
+}
+
+/// The way on from a chunk of a clip to the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// With the same plan.
+    GoOn,
+    /// With the planner's answer to another question, which tells what is under way: another planner may have taken
+    /// over.
+    AskAgain,
+}
+
+/// A listener to a job.
+pub trait Observer {
+    /// A plan is about to be carried out.
+    fn decided(&mut self, _decision: &Decision) {}
+    /// The expected cost of the plan that was decided; not called if it can't be estimated.
+    fn expected(&mut self, _cost: &Cost) {}
+    /// Weights are about to be loaded, or taken from the last job's.
+    fn loading(&mut self) {}
+    /// Weights are there: the work whose cost was expected begins.
+    fn loaded(&mut self) {}
+    /// A plan failed; the next one follows.
+    fn failed(&mut self, _attempt: &FailedAttempt) {}
+    /// The share of the plan that is done, from 0 to 1. [`Cancelled`] ends the job.
+    fn progress(&mut self, _share: f64) -> ControlFlow<Cancelled> {
+        ControlFlow::Continue(())
+    }
+    /// A chunk of a clip is done, and another one follows.
+    fn between_chunks(&mut self) -> Next {
+        Next::GoOn
+    }
+}

@@ -1,0 +1,205 @@
+//! Pictures: decodes of latents and encodes of pictures, whole, in bands or in blended tiles. Each tile is run alone and
+//! faded into its neighbours.
+
+use std::time::Duration;
+
+use tch::Tensor;
+use tilewright_models::{
+    ComputeFormat,
+    kl::{Decoder, Encoder, EncoderConfig},
+};
+use tilewright_plan::{Capabilities, Hint, LEAST_TILE, MOST_BATCH, Objective, Outcome, Plan, Planner, Request, Stage};
+
+use crate::{
+    Estimator, Finished, Job, Machine, Observer, Result, Unfinished, Vae,
+    run::run,
+    task::{AttemptContext, AttemptError, Task, load, measure},
+    tiles::{Network, Pass},
+    weights::Lease,
+};
+
+/// A request for one decode of pictures on one device. The output is [N, 3, H, W] in about −1…1, unclamped, f32, in host
+/// memory.
+pub type DecodeJob<'a> = Job<'a, Latents<'a>>;
+
+/// A request for one encode of pictures on one device. Its extents are those of the pictures; tiles and overlaps are
+/// multiples of the scale. The output is [N, C, h, w], the means in the autoencoder's own space, f32, in host memory.
+pub type EncodeJob<'a> = Job<'a, Pictures<'a>>;
+
+/// The input of a decode.
+#[derive(Debug)]
+pub struct Latents<'a> {
+    vae: &'a Vae,
+    latents: &'a Tensor,
+}
+
+/// The input of an encode.
+#[derive(Debug)]
+pub struct Pictures<'a> {
+    vae: &'a Vae,
+    config: EncoderConfig,
+    pictures: &'a Tensor,
+}
+
+/// A direction of a picture's autoencoder: its weights, and the tensor that goes in.
+trait Direction {
+    type Network: Network + Send + 'static;
+
+    fn input(&self) -> &Tensor;
+
+    /// The weights, leased until they are dropped, and the time that loading them took.
+    fn lease(&self, format: ComputeFormat, device: tch::Device) -> Result<(Lease<Self::Network>, Duration)>;
+}
+
+impl Direction for Latents<'_> {
+    type Network = Decoder;
+
+    fn input(&self) -> &Tensor {
+        self.latents
+    }
+
+    fn lease(&self, format: ComputeFormat, device: tch::Device) -> Result<(Lease<Decoder>, Duration)> {
+        self.vae.decoder(format, device)
+    }
+}
+
+impl Direction for Pictures<'_> {
+    type Network = Encoder;
+
+    fn input(&self) -> &Tensor {
+        self.pictures
+    }
+
+    fn lease(&self, format: ComputeFormat, device: tch::Device) -> Result<(Lease<Encoder>, Duration)> {
+        self.vae.encoder(&self.config, format, device)
+    }
+}
+
+/// A picture's work in either direction. It leaves nothing behind if it fails.
+struct Picture<'a, D> {
+    job: &'a Job<'a, D>,
+    /// On the device.
+    input: Tensor,
+}
+
+impl<D: Direction> Task for Picture<'_, D> {
+    type Output = Tensor;
+
+    /// Loads the weights if they are not in the plan's types and order.
+    fn attempt(
+        &mut self,
+        plan: &Plan,
+        context: &mut AttemptContext<'_>,
+    ) -> std::result::Result<(Tensor, Outcome), AttemptError> {
+        let (device, direction) = (self.job.machine.device, &self.job.input);
+        let format = ComputeFormat::new(plan.precision, plan.layout)?;
+        let network = load(context, |load| {
+            let (network, took) = direction.lease(format, device)?;
+            *load += took;
+            Ok(network)
+        })?;
+        let pass = || Pass { network: &*network, input: &self.input, plan, device, context }.carry_out();
+        let (output, outcome) = measure(device, self.job.request.memory_limit, 0, pass)?;
+        Ok((output.f_to_device(tch::Device::Cpu)?.f_contiguous()?, outcome))
+    }
+}
+
+#[allow(private_bounds, reason = "the two directions are named by the jobs' types")]
+impl<D: Direction> Job<'_, D> {
+    /// Decides and carries out; asks again after each of two failures and then takes the host's own plan, at most six
+    /// attempts in all.
+    ///
+    /// # Errors
+    /// An error that no other plan avoids, or [`crate::Error::Exhausted`]; with the record as far as it goes.
+    pub fn run(
+        &self,
+        planner: &mut dyn Planner,
+        observer: &mut dyn Observer,
+    ) -> std::result::Result<Finished<Tensor>, Unfinished> {
+        let _no_grad = tch::no_grad_guard();
+        let input = self.input.input().f_to_device(self.machine.device)?;
+        run(self, &mut Picture { job: self, input }, planner, observer)
+    }
+}
+
+impl<'a> DecodeJob<'a> {
+    /// A decode of latents [N, C, h, w] in the autoencoder's own space, within a limit in bytes, weights aside.
+    ///
+    /// # Errors
+    /// [`crate::Error::DoesNotFit`] if not even the leanest plan fits.
+    pub fn new(
+        machine: &'a Machine,
+        vae: &'a Vae,
+        latents: &'a Tensor,
+        memory_limit: u64,
+        objective: Objective,
+    ) -> Result<Self> {
+        let (batch, _, height, width) = latents.size4()?;
+        let scale = vae.config.spatial_scale();
+        let request = Request {
+            model: vae.model.clone(),
+            batch: batch as u32,
+            frames: 1,
+            height: height as u32 * scale,
+            width: width as u32 * scale,
+            memory_limit,
+            objective,
+            hints: hints(vae),
+        };
+        let prices = Estimator::new(&vae.config, &request, &machine.measured);
+        let capabilities = capabilities(&prices, scale, true);
+        Self::checked(machine, Stage::Decode, request, capabilities, prices, Latents { vae, latents })
+    }
+}
+
+impl<'a> EncodeJob<'a> {
+    /// An encode of pictures [N, 3, H, W] in −1…1, within a limit in bytes, weights aside.
+    ///
+    /// # Errors
+    /// The file has no encoder, or the pictures' sides are no multiples of its scale; [`crate::Error::DoesNotFit`] if not
+    /// even the leanest plan fits.
+    pub fn new(
+        machine: &'a Machine,
+        vae: &'a Vae,
+        pictures: &'a Tensor,
+        memory_limit: u64,
+        objective: Objective,
+    ) -> Result<Self> {
+        let (config, model) = vae.encoding()?;
+        config.check(pictures)?;
+        let (batch, _, height, width) = pictures.size4()?;
+        let request = Request {
+            model,
+            batch: batch as u32,
+            frames: 1,
+            height: height as u32,
+            width: width as u32,
+            memory_limit,
+            objective,
+            hints: hints(vae),
+        };
+        let prices = Estimator::encoding(&config, &request, &machine.measured);
+        let capabilities = capabilities(&prices, config.spatial_scale(), false);
+        Self::checked(machine, Stage::Encode, request, capabilities, prices, Pictures { vae, config, pictures })
+    }
+}
+
+/// The size in pixels that the model was trained at, if its configuration tells.
+fn hints(vae: &Vae) -> Vec<Hint> {
+    let trained = vae.config.sample_size.map(|size| Hint { name: "sample-size".into(), value: size.to_string() });
+    trained.into_iter().collect()
+}
+
+/// Only decodes can be run in exact bands.
+fn capabilities(prices: &Estimator, scale: u32, exact: bool) -> Capabilities {
+    Capabilities {
+        dtypes: prices.dtypes(),
+        tile_unit: scale,
+        tile_least: scale * LEAST_TILE,
+        batch_most: MOST_BATCH,
+        exact,
+        carried: false,
+        offload: false,
+        prefetch_most: 0,
+    }
+}

@@ -1,0 +1,152 @@
+//! A piece of work that plans are carried out for, one attempt after the other.
+
+use std::{
+    ops::ControlFlow,
+    time::{Duration, Instant},
+};
+
+use tch::Device;
+use tilewright_models::Error as ModelError;
+use tilewright_plan::{Failure, Outcome, Plan, PoolStatistics, UnderWay};
+use tilewright_torch::{Error as TorchError, memory};
+
+use crate::{Cancelled, Error, Next, Observer, Result};
+
+/// A piece of work. It keeps what one attempt leaves to the next.
+pub(crate) trait Task {
+    /// The result of the work.
+    type Output;
+
+    /// Carries a plan out; gives the output and what was measured.
+    fn attempt(
+        &mut self,
+        plan: &Plan,
+        context: &mut AttemptContext<'_>,
+    ) -> std::result::Result<(Self::Output, Outcome), AttemptError>;
+
+    /// The clip that the next attempt goes on with.
+    fn under_way(&self) -> Option<UnderWay> {
+        None
+    }
+}
+
+/// The surroundings of an attempt.
+pub(crate) struct AttemptContext<'a> {
+    pub observer: &'a mut dyn Observer,
+    /// Grows by the time that loading weights takes.
+    pub load: &'a mut Duration,
+    /// Takes what a part of the work makes likely for all of it.
+    pub learn: &'a mut dyn FnMut(&Outcome),
+}
+
+impl AttemptContext<'_> {
+    /// Tells the observer the share that is done, from 0 to 1, and ends the network's run if it cancels.
+    pub fn progress(&mut self, share: f64) -> tilewright_models::Result<()> {
+        match self.observer.progress(share) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(Cancelled) => Err(ModelError::Cancelled),
+        }
+    }
+
+    /// Asks the observer between two chunks of a clip.
+    pub fn between_chunks(&mut self) -> std::result::Result<(), AttemptError> {
+        match self.observer.between_chunks() {
+            Next::GoOn => Ok(()),
+            Next::AskAgain => Err(AttemptError::AskAgain),
+        }
+    }
+}
+
+/// The end of an attempt without a result.
+#[derive(Debug)]
+pub(crate) enum AttemptError {
+    /// Another plan may avoid it.
+    Failed(Failure),
+    /// No other plan avoids it, unless libtorch refused this one.
+    Broken(Error),
+    /// The planner is to be asked anew.
+    AskAgain,
+    /// The user or the caller ended the job.
+    Cancelled,
+}
+
+impl<E: Into<Error>> From<E> for AttemptError {
+    fn from(error: E) -> Self {
+        match error.into() {
+            Error::Torch(TorchError::OutOfMemory { bytes })
+            | Error::Model(ModelError::Torch(TorchError::OutOfMemory { bytes })) => {
+                Self::Failed(Failure::OutOfMemory { bytes })
+            }
+            Error::Interrupted | Error::Model(ModelError::Cancelled) => Self::Cancelled,
+            other => Self::Broken(other),
+        }
+    }
+}
+
+/// Carries out what `attempt` says under a memory limit and measures it. Of the limit, `held` bytes are in use already.
+pub(crate) fn measure<T>(
+    device: Device,
+    memory_limit: u64,
+    held: u64,
+    attempt: impl FnOnce() -> std::result::Result<T, AttemptError>,
+) -> std::result::Result<(T, Outcome), AttemptError> {
+    memory::reset_peak(device)?;
+    let before = memory::of(device)?;
+    let limit = memory::Limit::new(device, memory_limit.saturating_sub(held));
+    let start = Instant::now();
+    let output = attempt();
+    let elapsed = start.elapsed();
+    drop(limit);
+    let output = output?;
+    let after = memory::of(device)?;
+    let misses = after.system - before.system;
+    let outcome = Outcome {
+        elapsed,
+        load: Duration::ZERO,
+        peak_bytes: (after.peak + held).saturating_sub(before.in_use),
+        attempts: 1,
+        pool: PoolStatistics {
+            hits: (after.allocations - before.allocations).saturating_sub(misses),
+            misses,
+            held_bytes: after.held,
+            fragmentation: after.fragmentation,
+        },
+    };
+    Ok((output, outcome))
+}
+
+/// Gives memory back after an attempt that failed, or whose plan releases it at the end: it must not stay in the way of
+/// the next one.
+pub(crate) fn settle<T>(
+    device: Device,
+    plan: &Plan,
+    output: std::result::Result<T, AttemptError>,
+) -> std::result::Result<T, AttemptError> {
+    tilewright_torch::probe::synchronize(device);
+    if output.is_err() || plan.release != tilewright_plan::Release::Keep {
+        memory::trim(device)?;
+    }
+    output
+}
+
+/// The likely outcome of a whole clip, from the time of a share of it and its peak in bytes.
+pub(crate) fn likely(spent: Duration, share: f64, peak_bytes: u64) -> Outcome {
+    let elapsed = Duration::try_from_secs_f64(spent.as_secs_f64() / share).unwrap_or(Duration::MAX);
+    Outcome { elapsed, load: Duration::ZERO, peak_bytes, attempts: 1, pool: PoolStatistics::default() }
+}
+
+/// Checks a peak in the middle of a clip. A CPU's limit is a cap; on a GPU it can only be looked at afterwards.
+pub(crate) fn check_peak(device: Device, peak: u64, memory_limit: u64) -> std::result::Result<(), AttemptError> {
+    if device != Device::Cpu && peak > memory_limit {
+        return Err(AttemptError::Failed(Failure::OverLimit { bytes: peak }));
+    }
+    Ok(())
+}
+
+/// The weights of a network that a plan asks for, loaded within the observer's hearing.
+pub(crate) fn load<T>(context: &mut AttemptContext<'_>, load: impl FnOnce(&mut Duration) -> Result<T>) -> Result<T> {
+    context.observer.loading();
+    let loaded = load(&mut *context.load)?;
+    context.observer.loaded();
+    Ok(loaded)
+}
