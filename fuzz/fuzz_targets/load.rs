@@ -75,7 +75,9 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(policy) = HOST.load("fuzzed", bytes) else { return };
     let Ok(mut policy) = policy.configure(&[]) else { return };
     let (request, device, offer) = &*REQUEST;
-    let decision = policy.decide(&Question::new(Stage::Decode, request, device, offer), Arc::new(Nothing));
-    let breaches = oracle::illegal(&decision.plan, request, offer, None);
-    assert!(breaches.is_empty(), "{breaches:?}: {:?}", decision.plan);
+    for stage in [Stage::Decode, Stage::Encode] {
+        let decision = policy.decide(&Question::new(stage, request, device, offer), Arc::new(Nothing));
+        let breaches = oracle::illegal(&decision.plan, request, offer, None);
+        assert!(breaches.is_empty(), "{breaches:?}: {:?}", decision.plan);
+    }
 });

@@ -24,6 +24,13 @@ fn what_ships_passes_the_gate() {
         assert_eq!(verdict["passes"], true);
         assert!(verdict["golden"]["requests"].as_u64().unwrap() >= 60, "{verdict}");
         assert_eq!(verdict["counts"]["errors"], 0);
+        // A golden set for each stage that it answers.
+        let stages = verdict["stages"].as_array().unwrap();
+        let names: Vec<&str> = stages.iter().map(|set| set["stage"].as_str().unwrap()).collect();
+        assert_eq!(names, if name == "gfx1151" { &["decode"][..] } else { &["decode", "encode"] });
+        let sum = stages.iter().map(|set| set["requests"].as_u64().unwrap()).sum::<u64>();
+        assert_eq!(verdict["golden"]["requests"], sum, "{verdict}");
+        assert!(stages.iter().all(|set| set["tried"] == set["requests"] && set["requests"].as_u64() > Some(10)));
     }
     let text =
         place.run(&["policy", "check", "fixed", "--set", "tile=1024", "--set", "space=blended"]).succeeded().stdout();

@@ -25,10 +25,14 @@ fn every_shipped_policy_can_be_looked_into() {
     for name in names {
         let report = place.run(&["policy", "inspect", name, "--json"]).json();
         assert_eq!(report["name"], name);
+        assert_eq!(report["contract"], "0.2.0");
+        let stages = if name == "gfx1151" { &["decode"][..] } else { &["decode", "encode"] };
+        assert_eq!(report["stages"], serde_json::json!(stages));
         for field in ["version", "summary", "settings", "digest", "imports", "limits"] {
             assert!(!report[field].is_null(), "{name} has no {field}: {report}");
         }
-        assert!(place.run(&["policy", "inspect", name]).succeeded().stdout().contains("sha256:"));
+        let text = place.run(&["policy", "inspect", name]).succeeded().stdout();
+        assert!(text.contains("sha256:") && text.contains("0.2.0") && text.contains(&stages.join(", ")), "{text}");
     }
 }
 

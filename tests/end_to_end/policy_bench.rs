@@ -32,6 +32,10 @@ fn a_policy_is_measured() {
         assert!(number(&report[what][name]) > 0.0, "{what}.{name}: {report}");
     }
     assert!(number(&report["memory"]["code_bytes"]) > 1000.0);
+    // Without a fresh instance for each question.
+    let lasting = number(&report["lasting"]["typical_ns"]);
+    assert!(0.0 < lasting && lasting < number(&calls[2]["typical_ns"]), "{report}");
+    assert_eq!(report["lasting"]["beside_ns"], report["lasting"]["typical_ns"], "it asks for no estimates");
 }
 
 #[test]
@@ -39,7 +43,8 @@ fn estimates_are_shown_apart() {
     let place = Place::new();
     let arguments = ["policy", "bench", "adaptive", "--set", "precision=f32", "--iterations", "24"];
     let text = place.run(&arguments).succeeded().stdout();
-    for words in ["decisions", "estimates by the host", "describe", "learn", "per second"] {
+    for words in ["decisions", "estimates by the host", "describe", "learn", "per second", "In an instance that lasts"]
+    {
         assert!(text.contains(words), "{words}: {text}");
     }
     let report = place.run(&[&arguments[..], &["--json"]].concat()).json();

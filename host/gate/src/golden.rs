@@ -110,8 +110,8 @@ pub fn set() -> Vec<GoldenRequest> {
 }
 
 /// Prices by formula for any request: for records that carry none. They tell plans apart and say little about a device.
-pub fn prices(request: &Request, device: &Device, capabilities: &Capabilities) -> Arc<dyn CostModel> {
-    Arc::new(Prices::new(request, device, capabilities))
+pub fn prices(stage: Stage, request: &Request, device: &Device, capabilities: &Capabilities) -> Arc<dyn CostModel> {
+    Arc::new(Prices::new(stage, request, device, capabilities))
 }
 
 /// The capabilities that a record tells, in a field or in hints; the engine's where it tells none.
@@ -170,7 +170,7 @@ impl GoldenRequest {
             objective: row.objective,
             hints: Vec::new(),
         };
-        let prices = Prices::new(&request, &device, &capabilities);
+        let prices = Prices::new(row.stage, &request, &device, &capabilities);
         request.memory_limit = match row.room {
             Room::Plenty => request.memory_limit,
             Room::Hopeless => 1 << 20,
@@ -183,7 +183,7 @@ impl GoldenRequest {
             request.hints.push(Hint { name: "sample-size".into(), value: weights.sample_size.to_string() });
         }
         let tried: Vec<_> = row.tried.iter().map(|(shape, time, memory)| (shape.plan(row), *time, *memory)).collect();
-        let costs = Arc::new(Prices::new(&request, &device, &capabilities).tried(&tried));
+        let costs = Arc::new(Prices::new(row.stage, &request, &device, &capabilities).tried(&tried));
         let under_way = match row.then {
             Then::UnderWay(shape, frames_done, _) => Some(UnderWay { frames_done, plan: shape.plan(row) }),
             _ => None,

@@ -119,9 +119,8 @@ impl Judge<'_> {
         let (golden, heard) = (self.golden, self.heard);
         let facts = golden.costs();
         let (capabilities, under_way) = (&golden.capabilities, heard.under_way.as_ref());
-        let legal = |mut plan: Plan| {
-            oracle::checked(&mut plan, &golden.request, capabilities, under_way).ok().map(|_| plan)
-        };
+        let legal =
+            |mut plan: Plan| oracle::checked(&mut plan, &golden.request, capabilities, under_way).ok().map(|_| plan);
         let priced = |plan: Plan| Some((facts.estimate_one(&plan).ok()?.peak_bytes, plan));
         candidates(golden).filter_map(legal).filter_map(priced).min_by_key(|(peak, _)| *peak)
     }

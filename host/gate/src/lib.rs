@@ -23,7 +23,7 @@ use tilewright_policy::{LoadedPolicy, Policy, PolicyError, PolicyHost, digest, s
 use tracing::subscriber::{NoSubscriber, with_default};
 
 pub use finding::{Call, Finding, Problem, Severity, Step};
-pub use verdict::{Counts, GoldenSet, State, StepState, Verdict, Worst};
+pub use verdict::{Counts, GoldenSet, StageSet, State, StepState, Verdict, Worst};
 
 use trial::Trial;
 
@@ -128,12 +128,12 @@ fn judged(policy: &LoadedPolicy, settings: &[(String, String)], seed: Option<u32
     let identity = tilewright_plan::Planner::identity(&policy.configure(settings)?).clone();
     let seed = seed.unwrap_or_else(golden::any_seed);
     // What it logs would be told a few hundred times.
-    let Trial { set, worst, findings } =
+    let Trial { set, stages, worst, findings } =
         with_default(NoSubscriber::default(), || trial::try_out(policy, settings, seed))?;
     let verdict = Verdict::new(policy.origin(), identity.digest, findings);
     let (name, version) = (description.name.clone(), description.version.clone());
     let elapsed_ms = trial::milliseconds(started.elapsed());
-    Ok(Verdict { name, version, settings: identity.settings, golden: set, worst, elapsed_ms, ..verdict })
+    Ok(Verdict { name, version, settings: identity.settings, golden: set, stages, worst, elapsed_ms, ..verdict })
 }
 
 fn bytes(host: &PolicyHost, name_or_file: &str) -> Result<Cow<'static, [u8]>, PolicyError> {

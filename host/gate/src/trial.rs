@@ -4,14 +4,14 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use tilewright_plan::{FallbackReason, Planner as _, words::counted};
+use tilewright_plan::{FallbackReason, words::counted};
 use tilewright_policy::{Limits, LoadedPolicy, Policy, PolicyError};
 
 use crate::{
     finding::{Call, Finding, Problem, Severity, Step},
     golden::{self, GoldenRequest, Heard},
     judge,
-    verdict::{GoldenSet, Worst},
+    verdict::{GoldenSet, StageSet, Worst},
 };
 
 /// Requests that may end by fuel or time before the rest is left out: each takes as long as a call may.
@@ -48,17 +48,21 @@ impl Turn {
 /// What the golden set showed.
 pub(crate) struct Trial {
     pub set: GoldenSet,
+    pub stages: Vec<StageSet>,
     pub worst: Worst,
     pub findings: Vec<Finding>,
 }
 
-/// Tries a policy with these settings on every request, in an order drawn from the seed.
+/// Tries a policy with these settings on every request of the stages that it answers, in an order drawn
+/// from the seed.
 ///
 /// # Errors
 /// Where a fresh instance can't be put to work.
 pub(crate) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed: u32) -> Result<Trial, PolicyError> {
     let limits = policy.inspection().limits;
-    let requests = golden::shuffled([golden::set(), golden::drawn(seed)].concat(), seed);
+    let answered = &policy.description().stages;
+    let mut requests = golden::shuffled([golden::set(), golden::drawn(seed)].concat(), seed);
+    requests.retain(|golden| answered.contains(&golden.stage));
     let drawn = requests.iter().filter(|golden| golden::is_drawn(&golden.name)).count();
     let patience = limits.patience(requests.len());
     let policy = &policy.clone().within(patience);
@@ -68,6 +72,11 @@ pub(crate) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed
     let most_spent = limits.fuel.saturating_mul(MOST_CALLS);
     let (mut exhausted, mut spent) = (0, 0);
     let mut resident: Option<Policy> = None;
+    let of_stage = |stage| {
+        let requests = requests.iter().filter(|golden| golden.stage == stage).count() as u32;
+        StageSet { stage, requests, tried: 0, failing: 0 }
+    };
+    let mut stages: Vec<StageSet> = answered.iter().map(|stage| of_stage(*stage)).collect();
     for golden in &requests {
         set.tried += 1;
         let first = play(golden, &mut policy.configure(settings)?, &mut spent);
@@ -125,10 +134,17 @@ pub(crate) fn try_out(policy: &LoadedPolicy, settings: &[(String, String)], seed
     }
     excuse(&mut findings, drawn);
     let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
-    set.failing = errors.filter_map(|finding| finding.request.as_deref()).collect::<BTreeSet<_>>().len() as u32;
+    let failing: BTreeSet<&str> = errors.filter_map(|finding| finding.request.as_deref()).collect();
+    set.failing = failing.len() as u32;
+    for (index, golden) in requests.iter().enumerate() {
+        if let Some(of_stage) = stages.iter_mut().find(|of_stage| of_stage.stage == golden.stage) {
+            of_stage.tried += u32::from(index < set.tried as usize);
+            of_stage.failing += u32::from(failing.contains(golden.name.as_str()));
+        }
+    }
     findings.extend(near_limits(&worst, &limits));
     findings.sort_by_key(|finding| finding.severity);
-    Ok(Trial { set, worst, findings })
+    Ok(Trial { set, stages, worst, findings })
 }
 
 /// A rule of thumb may choose badly on one drawn request in this many.

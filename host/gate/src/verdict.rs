@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tilewright_plan::Value;
+use tilewright_plan::{Stage, Value};
 
 use crate::{
     finding::{Finding, Severity, Step},
@@ -55,6 +55,19 @@ pub struct GoldenSet {
     pub failing: u32,
 }
 
+/// How much of a stage's golden requests was tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageSet {
+    /// The stage.
+    pub stage: Stage,
+    /// Requests in the set, including the drawn ones.
+    pub requests: u32,
+    /// Requests that were tried.
+    pub tried: u32,
+    /// Requests with a finding of severity error.
+    pub failing: u32,
+}
+
 /// The most that single calls took.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Worst {
@@ -91,6 +104,9 @@ pub struct Verdict {
     pub steps: Vec<StepState>,
     /// How much of the golden set was tried.
     pub golden: GoldenSet,
+    /// The same by stage, of the stages that the policy answers.
+    #[serde(default)]
+    pub stages: Vec<StageSet>,
     /// How many findings there are.
     pub counts: Counts,
     /// The most that single calls took.
@@ -145,6 +161,7 @@ impl Verdict {
             passes: failed.is_none(),
             steps: Step::ALL.iter().map(|(step, ..)| StepState { step: *step, state: state(*step) }).collect(),
             golden: GoldenSet::default(),
+            stages: Vec::new(),
             counts,
             worst: Worst::default(),
             findings,

@@ -22,7 +22,7 @@ use tilewright_plan::{
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyError, PolicyHost};
 
 pub use self::{
-    report::{Call, Cold, Estimates, Function, Memory, Report},
+    report::{Call, Cold, Estimates, Function, Lasting, Memory, Report},
     requests::{Asked, requests},
     spread::Spread,
 };
@@ -50,7 +50,7 @@ impl Default for Options {
     }
 }
 
-/// Loads a policy and measures it.
+/// Loads a policy and measures it, on the requests of the stages that it answers.
 ///
 /// # Errors
 /// Any [`PolicyError`] of a policy that can't be loaded or refuses its settings. A policy that fails later is measured with its failures.
@@ -65,15 +65,18 @@ pub fn measure(
     // A module that is costly to compile has had its time already.
     let budget = if load_ns < SLOW_LOAD { options.budget } else { options.budget / 4 };
     let options = &Options { budget, ..*options };
-    // Five functions, each run at most as often again to warm up.
-    let runs = 10 * options.iterations.unwrap_or(0) as usize;
+    // Five functions and decisions in an instance that lasts, each run at most as often again to warm up.
+    let runs = 12 * options.iterations.unwrap_or(0) as usize;
     let loaded = loaded.within(budget + options.limits.patience(runs));
+    let stages = &loaded.description().stages;
+    let asked: &[Asked] = &asked.iter().filter(|asked| stages.contains(&asked.stage)).cloned().collect::<Vec<_>>();
     let cold = first(&loaded, settings, asked, load_ns, cached_ns)?;
     let mut bench = Bench { loaded: &loaded, settings, asked, options, clock };
     let (describe, configure) = (bench.describe()?, bench.configure()?);
     let mut policy = loaded.configure(settings)?;
     let decide = bench.decide(&mut policy)?;
     let estimates = bench.estimates(&mut policy, decide.typical_ns);
+    let lasting = bench.lasting(estimates.as_ref())?;
     let recover = bench.recover(&mut policy)?;
     let learn = bench.learn(&mut policy)?;
     let inspection = loaded.inspection();
@@ -90,6 +93,7 @@ pub fn measure(
         cold,
         decisions_per_second: decide.per_second,
         estimates,
+        lasting,
         calls: vec![describe, configure, decide, recover, learn],
     })
 }
@@ -183,7 +187,8 @@ const WARM_UP: u32 = 20;
 /// Shares of the budget, in percent.
 const DESCRIBE: u32 = 10;
 const CONFIGURE: u32 = 15;
-const DECIDE: u32 = 40;
+const DECIDE: u32 = 30;
+const LASTING: u32 = 10;
 const RECOVER: u32 = 20;
 const LEARN: u32 = 15;
 
@@ -229,7 +234,7 @@ impl Bench<'_> {
         let time = Spread::of(&mut times);
         let fell_back = |is_error: bool| {
             let reasons = runs.iter().filter_map(|run| run.fallback);
-            reasons.filter(|reason| (*reason == FallbackReason::Error) == is_error).count() as u32
+            reasons.filter(|reason| reason.is_failure() != is_error).count() as u32
         };
         Ok(Call {
             function,
@@ -263,8 +268,28 @@ impl Bench<'_> {
     }
 
     fn decide(&mut self, policy: &mut Policy) -> Result<Call, PolicyError> {
-        self.runs(Function::Decide, DECIDE, |index| {
-            self.in_service(policy)?;
+        self.decisions(policy, DECIDE, |bench| bench.loaded.configure(bench.settings))
+    }
+
+    /// Decisions in one instance: without the making of a fresh one, only the question and its answer are left.
+    fn lasting(&mut self, estimates: Option<&Estimates>) -> Result<Lasting, PolicyError> {
+        let fresh = |bench: &Self| Ok(bench.loaded.configure(bench.settings)?.lasting());
+        let Call { typical_ns, .. } = self.decisions(&mut fresh(self)?, LASTING, fresh)?;
+        let host_ns = estimates.map_or(0.0, |estimates| estimates.host_ns);
+        Ok(Lasting { typical_ns, beside_ns: (typical_ns - host_ns).max(0.0) })
+    }
+
+    /// Decisions over all requests in turn. A policy that was taken out of service is measured anew.
+    fn decisions(
+        &self,
+        policy: &mut Policy,
+        share: u32,
+        fresh: impl Fn(&Self) -> Result<Policy, PolicyError>,
+    ) -> Result<Call, PolicyError> {
+        self.runs(Function::Decide, share, |index| {
+            if policy.is_out_of_service() {
+                *policy = fresh(self)?;
+            }
             let asked = &self.asked[index % self.asked.len()];
             let started = Instant::now();
             let decision = black_box(asked.decide(policy));

@@ -115,6 +115,16 @@ pub enum FallbackReason {
     OutOfService,
     /// The policy's attempts are used up: the last ones are the host's own.
     Exhausted,
+    /// The policy does not answer the stage.
+    NotAnswered,
+}
+
+impl FallbackReason {
+    /// True if the policy is to blame: not for an honest error, which is an answer, nor for a stage that it leaves to
+    /// the host.
+    pub const fn is_failure(self) -> bool {
+        !matches!(self, FallbackReason::Error | FallbackReason::NotAnswered)
+    }
 }
 
 impl fmt::Display for FallbackReason {
@@ -128,6 +138,7 @@ impl fmt::Display for FallbackReason {
             FallbackReason::OutOfMemory => "out-of-memory",
             FallbackReason::OutOfService => "out-of-service",
             FallbackReason::Exhausted => "exhausted",
+            FallbackReason::NotAnswered => "not-answered",
         })
     }
 }

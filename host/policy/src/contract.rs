@@ -1,9 +1,11 @@
-//! The versions of the contract that this host speaks: one adapter each, in a table that loading a policy consults once. What comes
-//! after talks to an [`Instance`] in [`tilewright_plan`]'s words and never asks for the version again.
+//! The versions of the contract that this host speaks: one adapter each, in a table that loading a
+//! policy consults once. All later code talks to an [`Instance`] in [`tilewright_plan`]'s words and
+//! never asks for the version again.
 //!
-//! A new version is a folder in `wit/released/`, a module here and a row in [`WORLDS`].
+//! A new version is a folder in `wit/released/`, a module here and a row in [`WORLDS`]. A new stage is
+//! a pair of interfaces in the newest version: a row in its [`World::stages`].
 
-use tilewright_plan::{Outcome, Plan, Question, Value};
+use tilewright_plan::{Outcome, Plan, Question, Stage, Value};
 use wasmtime::{
     Engine, Result, Store,
     component::{Component, Linker},
@@ -13,12 +15,15 @@ use crate::{
     PolicyError,
     guest::Guest,
     host::Description,
+    load::Kind,
     wasi::{self, Wasi},
 };
 
+mod conversions;
 mod v0_1_0;
+mod v0_2_0;
 
-/// Where the interfaces of every version stand, before their own name.
+/// The package of every version's interfaces, before their own name.
 const PACKAGE: &str = "tilewright:policy/";
 
 /// The most versions of a policy's that an error names.
@@ -27,25 +32,32 @@ const MENTIONED: usize = 4;
 /// A version of the contract: its names, its text, and the way to its adapter.
 #[derive(Debug)]
 pub(crate) struct World {
-    /// As it stands behind the `@` of its interfaces.
+    /// The number behind the `@` of its interfaces.
     pub version: &'static str,
-    /// The released text, with a world named `policy`.
+    /// The text, with a world named `policy`.
     pub wit: &'static str,
     /// The interfaces that a policy may import and call.
     pub offered: &'static [&'static str],
     /// Interfaces that hold nothing but types: importing them gives a guest nothing to call.
     pub types: &'static [&'static str],
-    /// The interfaces that a policy has to export, and what a core module has to export for them, behind a `#`.
-    pub required: &'static [(&'static str, &'static [&'static str])],
-    /// Gives a component what the world offers.
+    /// The interface that every policy has to export.
+    pub lifecycle: Interface,
+    /// The interfaces of stages, of which a policy has to export at least one, and the stages that
+    /// each answers.
+    pub stages: &'static [(Interface, &'static [Stage])],
+    /// Links a component with everything that the world offers.
     pub link: Link,
 }
 
-/// Puts a component together with what a world offers, which is added to an empty linker.
+/// An exported interface: its name, and the functions that a core module has to export for it, behind
+/// a `#`.
+pub(crate) type Interface = (&'static str, &'static [&'static str]);
+
+/// Puts a component together with everything that a world offers, which is added to an empty linker.
 pub(crate) type Link = fn(Linker<Guest>, &Component) -> Result<Box<dyn Linked>>;
 
 /// Every version that is known, the oldest first.
-pub(crate) static WORLDS: [&World; 1] = [&v0_1_0::WORLD];
+pub(crate) static WORLDS: [&World; 2] = [&v0_1_0::WORLD, &v0_2_0::WORLD];
 
 /// A component with everything that it imports: instances are made from it.
 pub(crate) trait Linked: Send + Sync {
@@ -53,10 +65,11 @@ pub(crate) trait Linked: Send + Sync {
     fn instantiate(&self, store: &mut Store<Guest>) -> Result<Box<dyn Instance>>;
 }
 
-/// An instance of a policy, whatever its version. What it says is neither checked nor cleaned yet. The outer errors are wasmtime's:
-/// after one, the store is spent. The inner ones are the policy's own words.
+/// An instance of a policy, whatever its version. Its answers are neither checked nor cleaned yet. The
+/// outer errors are wasmtime's: after one, the store is spent. The inner ones are the policy's own
+/// words. It is asked about stages that it answers only.
 pub(crate) trait Instance: Send + Sync {
-    /// What the policy says of itself.
+    /// The policy's description of itself.
     fn describe(&self, store: &mut Store<Guest>) -> Result<Description>;
 
     /// Hands the policy its settings.
@@ -87,20 +100,39 @@ impl World {
         self.offered.contains(&interface) || self.types.contains(&interface)
     }
 
-    /// The functions that a core module has to export.
-    pub fn functions(&self) -> impl Iterator<Item = String> {
-        self.required
-            .iter()
-            .flat_map(|(interface, functions)| functions.iter().map(move |name| format!("{interface}#{name}")))
+    /// The exports that a policy lacks, by the names that this kind of file has for them. A policy
+    /// without any stage lacks all of them.
+    pub fn missing(&self, kind: Kind, exports: &[impl AsRef<str>]) -> Vec<String> {
+        let is_there = |name: &String| exports.iter().any(|export| export.as_ref() == name);
+        let stages: Vec<Vec<String>> = self.stages.iter().map(|(interface, _)| names(kind, *interface)).collect();
+        let begun: Vec<&Vec<String>> = stages.iter().filter(|names| names.iter().any(is_there)).collect();
+        let stages = if begun.is_empty() { stages.iter().collect() } else { begun };
+        let all = names(kind, self.lifecycle);
+        all.iter().chain(stages.into_iter().flatten()).filter(|name| !is_there(name)).cloned().collect()
     }
 
-    /// A linker that has what the world offers, a WASI where one is granted and nothing else, put together with the component.
+    /// The stages whose interfaces a component exports.
+    pub fn exported_stages(&self, exports: &[String]) -> Vec<Stage> {
+        let exported = self.stages.iter().filter(|((interface, _), _)| exports.iter().any(|name| name == interface));
+        exported.flat_map(|(_, stages)| stages.iter().copied()).collect()
+    }
+
+    /// A linker that has everything that the world offers, a WASI if one is granted and nothing else,
+    /// put together with the component.
     pub fn link(&self, engine: &Engine, component: &Component, wasi: Wasi) -> Result<Box<dyn Linked>> {
         let mut linker = Linker::new(engine);
         if wasi == Wasi::Inert {
             wasi::link(&mut linker, component)?;
         }
         (self.link)(linker, component)
+    }
+}
+
+/// The names of an interface's exports: of the instance in a component, of the functions in a module.
+fn names(kind: Kind, (interface, functions): Interface) -> Vec<String> {
+    match kind {
+        Kind::Component => vec![interface.to_owned()],
+        Kind::CoreModule => functions.iter().map(|name| format!("{interface}#{name}")).collect(),
     }
 }
 
@@ -112,7 +144,7 @@ fn choose<'a>(
     let mut found: Vec<&str> = exports.filter_map(version).collect();
     found.sort_unstable();
     found.dedup();
-    // Where a policy names no version, it lacks everything: the newest says what.
+    // A policy that names no version lacks everything: the newest says it.
     match worlds.iter().rev().find(|world| found.is_empty() || found.contains(&world.version)) {
         Some(world) => Ok(world),
         None => Err(PolicyError::UnknownContract {
@@ -134,8 +166,6 @@ fn version(export: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    static SECOND: World = World { version: "0.2.0", ..v0_1_0::WORLD };
-
     fn chosen(worlds: &[&'static World], exports: &[&str]) -> std::result::Result<&'static str, String> {
         let world = choose("p.wasm", worlds, exports.iter().copied());
         world.map(|world| world.version).map_err(|error| error.to_string())
@@ -144,8 +174,8 @@ mod tests {
     #[test]
     fn the_table_decides_which_versions_are_spoken() {
         let old = "tilewright:policy/lifecycle@0.1.0";
-        let new = "tilewright:policy/decoding-policy@0.2.0#decide";
-        let both = [&v0_1_0::WORLD, &SECOND];
+        let new = "tilewright:policy/vae-policy@0.2.0#decide";
+        let both = WORLDS;
         assert_eq!(chosen(&both, &[old]).unwrap(), "0.1.0");
         assert_eq!(chosen(&both, &[new, "memory"]).unwrap(), "0.2.0");
         assert_eq!(chosen(&both, &[new, old]).unwrap(), "0.2.0");
@@ -166,5 +196,32 @@ mod tests {
         assert_eq!(version("tilewright:policy/lifecycle"), None);
         assert_eq!(version("other:policy/lifecycle@0.1.0"), None);
         assert_eq!(version("tilewright:policy/lifecycle@\n"), None);
+    }
+
+    #[test]
+    fn a_policy_needs_its_lifecycle_and_one_stage() {
+        static TWO: World = World {
+            stages: &[
+                (("tilewright:policy/vae-policy@0.2.0", &["decide", "learn"]), &[Stage::Decode, Stage::Encode]),
+                (("tilewright:policy/text-policy@0.2.0", &["decide", "learn"]), &[Stage::Text]),
+            ],
+            ..v0_2_0::WORLD
+        };
+        let full = |name: &str| format!("tilewright:policy/{name}@0.2.0");
+        let missing = |kind, names: &[&str]| {
+            let exports: Vec<String> = names.iter().map(|name| name.replace('/', "@0.2.0#")).collect();
+            let exports: Vec<String> = exports.iter().map(|name| format!("tilewright:policy/{name}")).collect();
+            TWO.missing(kind, &exports)
+        };
+        let component =
+            |names: &[&str]| TWO.missing(Kind::Component, &names.iter().map(|n| full(n)).collect::<Vec<_>>());
+        assert_eq!(component(&["lifecycle", "text-policy"]), Vec::<String>::new());
+        assert_eq!(component(&["lifecycle"]), [full("vae-policy"), full("text-policy")]);
+        assert_eq!(component(&["vae-policy"]), [full("lifecycle")]);
+        assert_eq!(TWO.exported_stages(&[full("lifecycle"), full("text-policy")]), [Stage::Text]);
+        // A module that exports some of a stage's functions lacks the others.
+        let module = ["lifecycle/describe", "lifecycle/configure", "text-policy/decide"];
+        assert_eq!(missing(Kind::CoreModule, &module), ["tilewright:policy/text-policy@0.2.0#learn"]);
+        assert_eq!(missing(Kind::CoreModule, &module[..2]).len(), 4);
     }
 }

@@ -1,6 +1,7 @@
 //! What stands behind a policy's imports, and what it has used of its limits. One state struct per store.
 
 use std::{
+    collections::{HashMap, hash_map::Entry},
     fmt, fs,
     sync::Arc,
     time::{Duration, Instant},
@@ -8,7 +9,7 @@ use std::{
 
 pub(crate) use tilewright_plan::terminal::blanked as clean;
 use tilewright_plan::{Candidate, Cost, CostModel, LogLevel, LogLine, Plan, Trial};
-use wasmtime::{ResourceLimiter, Result};
+use wasmtime::{ResourceLimiter, Result, Trap};
 
 use crate::{
     check::{self, Bounds},
@@ -183,6 +184,11 @@ impl Guest {
             let first = self.ran.map_or(now, |(first, _)| first);
             self.ran = Some((first, now));
         }
+        self.is_over()
+    }
+
+    /// True if the call's time has run out.
+    fn is_over(&self) -> bool {
         self.started.elapsed() >= self.limits.wall()
     }
 
@@ -228,12 +234,17 @@ impl Guest {
         mixed ^ (mixed >> 31)
     }
 
-    /// Counts a question and the bytes that came with it, and ends the guest's call where they are too many.
+    /// Counts a question and the bytes that came with it, and ends the guest's call if they are too many.
     pub fn asked(&mut self, bytes: usize) -> Result<()> {
         self.calls += 1;
         if self.calls > self.limits.host_calls {
             return Err(Exceeded::Calls { most: self.limits.host_calls }.into());
         }
+        self.copied(bytes)
+    }
+
+    /// Counts bytes that came with a question.
+    fn copied(&mut self, bytes: usize) -> Result<()> {
         self.copied_bytes = self.copied_bytes.saturating_add(bytes);
         if self.copied_bytes > self.limits.copied_bytes {
             return Err(Exceeded::Copied { most: self.limits.copied_bytes }.into());
@@ -259,27 +270,62 @@ impl Guest {
         Ok(())
     }
 
-    /// What a guest's plan would cost, once it is legal.
-    pub fn estimate(&mut self, mut plan: Plan) -> Result<std::result::Result<Cost, String>> {
+    /// The price of a guest's plan, after it was made legal.
+    pub fn estimate(&mut self, plan: Plan) -> Result<Price> {
         self.asked(plan.reason.len())?;
+        Ok(self.price(plan, None))
+    }
+
+    /// The prices of a guest's plans, in their order. The clock is looked at before each of them, since
+    /// a list is one question; equal plans of a list are priced once.
+    pub fn estimate_all(&mut self, plans: impl ExactSizeIterator<Item = Plan>) -> Result<Vec<Price>> {
+        self.asked(0)?;
+        let mut costs = Vec::with_capacity(plans.len());
+        // One plan has no equals.
+        let mut known = (plans.len() > 1).then(|| HashMap::with_capacity(plans.len().min(self.limits.candidates)));
+        for plan in plans {
+            if self.is_over() {
+                // For the processor time that the call had.
+                self.is_late();
+                return Err(Trap::Interrupt.into());
+            }
+            self.copied(plan.reason.len())?;
+            costs.push(self.price(plan, known.as_mut()));
+        }
+        Ok(costs)
+    }
+
+    fn price(&mut self, mut plan: Plan, known: Option<&mut HashMap<Plan, Price>>) -> Price {
         let Some(prices) = &self.prices else {
-            return Ok(Err("there is no request at hand to price a plan for".into()));
+            return Err("there is no request at hand to price a plan for".into());
         };
         if self.candidates.len() >= self.limits.candidates {
-            return Ok(Err(format!("no more than {} plans are priced per decision", self.limits.candidates)));
+            return Err(format!("no more than {} plans are priced per decision", self.limits.candidates));
         }
         plan.reason = clean(plan.reason, self.limits.text_chars);
         let mut legal = plan.clone();
         let cost = match check::fit(&mut legal, &prices.bounds, &mut |_| {}) {
-            Ok(()) => prices.costs.estimate_one(&legal),
+            Ok(()) => match known {
+                None => prices.costs.estimate_one(&legal),
+                Some(known) => {
+                    legal.reason.clear();
+                    match known.entry(legal) {
+                        Entry::Occupied(known) => known.get().clone(),
+                        Entry::Vacant(new) => {
+                            let cost = prices.costs.estimate_one(new.key());
+                            new.insert(cost).clone()
+                        }
+                    }
+                }
+            },
             Err(nonsense) => Err(nonsense.to_string()),
         };
         if self.candidates.is_empty() {
-            // Who asks once asks for a dozen.
+            // A policy that asks once asks for a dozen.
             self.candidates.reserve(USUAL_CANDIDATES);
         }
         self.candidates.push(Candidate { plan, cost: cost.clone() });
-        Ok(cost)
+        cost
     }
 
     /// What was measured before, newest first, `most` at most.
@@ -290,6 +336,9 @@ impl Guest {
         Ok(trials)
     }
 }
+
+/// A price, or the reason why there is none.
+type Price = std::result::Result<Cost, String>;
 
 /// About as many plans as a policy that searches asks the price of.
 const USUAL_CANDIDATES: usize = 32;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, io::Read, path::Path, sync::Arc, time::Duration};
 
 use serde::Serialize;
-use tilewright_plan::{PolicyIdentity, Value};
+use tilewright_plan::{PolicyIdentity, Stage, Value};
 
 use crate::{
     PolicyError,
@@ -38,7 +38,9 @@ pub struct Description {
     pub version: String,
     /// What it does, in a line.
     pub summary: String,
-    /// Its knobs.
+    /// The stages that it answers; the host decides all others without asking.
+    pub stages: Vec<Stage>,
+    /// Its settings.
     pub settings: Vec<Setting>,
 }
 
@@ -191,7 +193,7 @@ impl PolicyHost {
         let mut live = Live::new(&loaded).map_err(|failure| loaded.failed(PolicyError::START, failure))?;
         let (described, describe_fuel) = live.call(&loaded, |guest, store| guest.describe(store));
         let described = described.map_err(|failure| loaded.failed("describe", failure))?;
-        let description = described_as(described, &self.limits)
+        let description = described_as(described, &loaded.fitted.stages, &self.limits)
             .map_err(|detail| PolicyError::Description { policy: origin.into(), detail })?;
         let inspection = Inspection {
             description,
@@ -262,7 +264,8 @@ impl LoadedPolicy {
             digest: self.inspection.digest.clone(),
             settings,
         };
-        Policy::new(self.loaded.clone(), in_order(&identity.settings), identity, self.patience.clone())
+        let stages = description.stages.clone();
+        Policy::new(self.loaded.clone(), in_order(&identity.settings), identity, stages, self.patience.clone())
     }
 
     /// A fresh instance to take measurements of, with these settings to hand over.
@@ -291,8 +294,9 @@ fn in_order(settings: &BTreeMap<String, Value>) -> Vec<(String, Value)> {
     settings.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// Checks what a policy says of itself: its names end up in tables, records and on command lines.
-fn described_as(said: Description, limits: &Limits) -> Result<Description, String> {
+/// Checks what a policy says of itself: its names end up in tables, records and on command lines. Of
+/// the stages that it names, those count whose interfaces it exports.
+fn described_as(said: Description, exported: &[Stage], limits: &Limits) -> Result<Description, String> {
     let name = |what: &str, text: String| match text.chars().count() {
         0 => Err(format!("an empty {what}")),
         1..=64 if text.chars().all(|c| c.is_ascii_graphic()) => Ok(text),
@@ -320,10 +324,16 @@ fn described_as(said: Description, limits: &Limits) -> Result<Description, Strin
         }
         settings.push(setting);
     }
+    let stages: Vec<Stage> = exported.iter().copied().filter(|stage| said.stages.contains(stage)).collect();
+    if stages.is_empty() {
+        let names: Vec<&str> = exported.iter().map(|stage| stage.name()).collect();
+        return Err(format!("no stage that it answers, of {}", names.join(" and ")));
+    }
     Ok(Description {
         name: name("name", said.name)?,
         version: name("version", said.version)?,
         summary: clean(said.summary, limits.text_chars),
+        stages,
         settings,
     })
 }

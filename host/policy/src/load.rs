@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use sha2::{Digest, Sha256};
-use tilewright_plan::FallbackReason;
+use tilewright_plan::{FallbackReason, Stage};
 use wasmparser::Parser;
 use wasmtime::component::Component;
 use wit_component::{ComponentEncoder, StringEncoding};
@@ -63,6 +63,8 @@ pub(crate) struct Fitted {
     pub digest: String,
     pub imports: Vec<String>,
     pub exports: Vec<String>,
+    /// The stages whose interfaces it exports.
+    pub stages: Vec<Stage>,
     /// Bytes of the compiled code and its tables, as they lie in memory.
     pub code_bytes: usize,
 }
@@ -109,7 +111,8 @@ pub(crate) fn load(
     let linked = world.link(engine, &component, limits.wasi).map_err(|error| invalid(policy, &error))?;
     let image = component.image_range();
     let code_bytes = image.end.addr() - image.start.addr();
-    Ok(Fitted { linked, world, kind, digest, imports, exports, code_bytes })
+    let stages = world.exported_stages(&exports);
+    Ok(Fitted { linked, world, kind, digest, imports, exports, stages, code_bytes })
 }
 
 /// Fails unless a file's imports and exports are those of a policy, before anything else is done with it.
@@ -119,7 +122,7 @@ fn is_policy(policy: &str, kind: Kind, outline: &Outline<'_>, wasi: Wasi) -> Res
         Kind::Component => check_component(policy, imports, exports, wasi).map(drop),
         Kind::CoreModule => {
             let world = World::of(policy, exports.iter().copied())?;
-            check_names(policy, world, imports, world.functions(), exports)
+            check_names(policy, world, imports, kind, exports)
         }
     }
 }
@@ -245,18 +248,17 @@ fn check_component(
 ) -> Result<&'static World, PolicyError> {
     grants::check_wasi(policy, imports.iter().map(AsRef::as_ref), wasi)?;
     let world = World::of(policy, exports.iter().map(AsRef::as_ref))?;
-    let required = world.required.iter().map(|(interface, _)| interface.to_string());
     let own: Vec<&str> = imports.iter().map(AsRef::as_ref).filter(|import| !wasi::is_wasi(import)).collect();
-    check_names(policy, world, &own, required, exports)?;
+    check_names(policy, world, &own, Kind::Component, exports)?;
     Ok(world)
 }
 
-/// Fails with names where a policy wants more than the world offers, or gives less than it requires.
+/// Fails with names if a policy wants more than the world offers, or gives less than it requires.
 fn check_names(
     policy: &str,
     world: &World,
     imports: &[impl AsRef<str>],
-    required: impl Iterator<Item = String>,
+    kind: Kind,
     exports: &[impl AsRef<str>],
 ) -> Result<(), PolicyError> {
     let named: BTreeSet<&str> = imports.iter().map(AsRef::as_ref).filter(|import| !world.offers(import)).collect();
@@ -267,7 +269,7 @@ fn check_names(
     if !strange.is_empty() {
         return Err(PolicyError::ImportNotOffered { policy: policy.into(), imports: strange, offered: world.offered });
     }
-    let missing: Vec<String> = required.filter(|name| !exports.iter().any(|export| export.as_ref() == name)).collect();
+    let missing = world.missing(kind, exports);
     if !missing.is_empty() {
         return Err(PolicyError::MissingExport { policy: policy.into(), exports: missing, contract: world.version });
     }

@@ -15,7 +15,7 @@ use std::{sync::Arc, time::Instant};
 
 use tilewright_plan::{
     Candidate, Cost, CostModel, Decision, Fallback, FallbackReason, LearnReport, LogLine, Model, Outcome, Plan,
-    Planner, PolicyIdentity, Question, Request, Value,
+    Planner, PolicyIdentity, Question, Request, Stage, Value,
 };
 use wasmtime::{Store, Trap};
 
@@ -158,6 +158,8 @@ pub struct Policy {
     loaded: Arc<Loaded>,
     settings: Vec<(String, Value)>,
     identity: PolicyIdentity,
+    /// The stages that it answers.
+    stages: Vec<Stage>,
     /// An instance that was asked nothing yet, unless it `lasts`.
     live: Option<Live>,
     /// True if one instance answers question after question: only for the gate, which checks what it remembers.
@@ -248,12 +250,14 @@ impl Policy {
         loaded: Arc<Loaded>,
         settings: Vec<(String, Value)>,
         identity: PolicyIdentity,
+        stages: Vec<Stage>,
         patience: Option<Arc<Patience>>,
     ) -> Result<Self, PolicyError> {
         let mut policy = Self {
             loaded,
             settings,
             identity,
+            stages,
             live: None,
             lasts: false,
             memory_bytes: 0,
@@ -287,6 +291,11 @@ impl Policy {
     /// True if the policy failed too often, in a row or among its last calls, and is no longer asked.
     pub fn is_out_of_service(&self) -> bool {
         self.failures.is_out
+    }
+
+    /// True if the policy is asked about a stage; the host decides all others without it.
+    pub fn answers(&self, stage: Stage) -> bool {
+        self.stages.contains(&stage)
     }
 
     fn is_out_of_patience(&self) -> bool {
@@ -333,7 +342,11 @@ impl Policy {
         let &Question { request, capabilities, under_way, attempts, .. } = question;
         let prices = Arc::new(Prices { costs, bounds: Bounds::new(request, capabilities, under_way) });
         let Prices { costs, bounds } = &*prices;
-        let Asked { answer, fuel, candidates, log } = if self.is_out_of_service() {
+        let Asked { answer, fuel, candidates, log } = if !self.answers(question.stage) {
+            let stages: Vec<&str> = self.stages.iter().map(|stage| stage.name()).collect();
+            let detail = format!("it answers {}, and leaves {} to the host", stages.join(" and "), question.stage);
+            Asked::not(CallFailure { reason: FallbackReason::NotAnswered, detail, is_starved: false })
+        } else if self.is_out_of_service() {
             let detail = self.failures.words(self.loaded.limits.failures);
             Asked::not(CallFailure { reason: FallbackReason::OutOfService, detail, is_starved: false })
         } else if self.is_out_of_patience() {
@@ -364,11 +377,11 @@ impl Policy {
                 (plan, None)
             }
             Err(CallFailure { reason, detail, is_starved }) => {
-                // Not counted: an error that the policy itself returns, which is an answer; being out of service
-                // already; a busy machine. Nor is a plan that repeats a failed one: it is no use, but policies of older
+                // Not counted: an error that the policy itself returns, which is an answer; a stage that it leaves to
+                // the host; being out of service already; a busy machine. Nor is a plan that repeats a failed one: it is no use, but policies of older
                 // releases give such plans.
                 let is_excused =
-                    matches!(reason, FallbackReason::Error | FallbackReason::OutOfService) || detail == check::REPEATED;
+                    !reason.is_failure() || reason == FallbackReason::OutOfService || detail == check::REPEATED;
                 if !is_excused && !is_starved {
                     self.failures.count(true, self.loaded.limits.failures);
                 }
@@ -404,7 +417,7 @@ impl Planner for Policy {
 
     fn learn(&mut self, question: &Question<'_>, plan: &Plan, outcome: &Outcome) -> LearnReport {
         let mut report = LearnReport::default();
-        if self.is_out_of_service() || self.is_out_of_patience() {
+        if !self.answers(question.stage) || self.is_out_of_service() || self.is_out_of_patience() {
             return report;
         }
         let &Question { stage, request, device, capabilities, .. } = question;

@@ -74,7 +74,7 @@ fn component(describe: &'static str) -> Vec<u8> {
     let text = Guest { imports: IMPORTS, fields, describe, ..HEALTHY }.text();
     let mut module = wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let mut resolve = Resolve::default();
-    resolve.push_file(concat!(env!("CARGO_MANIFEST_DIR"), "/../../wit/policy.wit")).unwrap();
+    resolve.push_file(concat!(env!("CARGO_MANIFEST_DIR"), "/../../wit/released/0.1.0/policy.wit")).unwrap();
     let package = resolve.push_str("guest.wit", WASI).unwrap();
     let world = resolve.select_world(&[package], Some("guest")).unwrap();
     embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).unwrap();

@@ -7,8 +7,7 @@ use std::sync::{
 };
 
 use tilewright_plan::{
-    CostModel, Decision, Exchange, Fallback, FallbackReason, LearnReport, Outcome, Plan, Planner, PolicyIdentity,
-    Question,
+    CostModel, Decision, Exchange, Fallback, LearnReport, Outcome, Plan, Planner, PolicyIdentity, Question,
 };
 use tilewright_policy::FallbackPlanner;
 
@@ -88,9 +87,8 @@ impl Decider {
     }
 }
 
-/// An honest error is an answer.
 fn is_failure(fallback: &Fallback) -> bool {
-    fallback.reason != FallbackReason::Error
+    fallback.reason.is_failure()
 }
 
 impl Planner for Decider {

@@ -4,7 +4,7 @@
 #![allow(clippy::all, reason = "generated")]
 
 wit_bindgen::generate!({
-    path: "../../wit/next",
+    path: "../../wit",
     world: "policy",
     pub_export_macro: true,
     default_bindings_module: "tilewright_sdk::bindings",

@@ -34,6 +34,11 @@ pub fn run(arguments: &BenchPolicy) -> Outcome {
             time(estimates.beside_ns),
         )?;
     }
+    let beside = match &report.estimates {
+        Some(_) => format!(", {} of it beside the host's estimates", time(report.lasting.beside_ns)),
+        None => String::new(),
+    };
+    writeln!(stdout, "\nIn an instance that lasts, a decision takes {}{beside}.", time(report.lasting.typical_ns))?;
     Ok(())
 }
 

@@ -68,7 +68,11 @@ fn steps(verdict: &Verdict) -> impl Iterator<Item = Vec<String>> {
             Step::Golden if failing > 0 => {
                 format!("{what}: fails {failing} of {tried} tried, {requests} in all, some drawn from seed {seed}")
             }
-            Step::Golden if requests > 0 => format!("{what}: {requests}, some drawn from seed {seed}"),
+            Step::Golden if requests > 0 => {
+                let stages = verdict.stages.iter().map(|set| format!("{} {}", set.requests, set.stage));
+                let stages = stages.collect::<Vec<_>>().join(" and ");
+                format!("{what}: {requests} ({stages}), some drawn from seed {seed}")
+            }
             _ => what.to_owned(),
         };
         vec![row.step.to_string(), state.to_owned(), what]

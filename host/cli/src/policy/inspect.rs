@@ -41,6 +41,8 @@ fn rows(inspection: &Inspection) -> Vec<(&'static str, String)> {
         ("summary", inspection.description.summary.clone()),
         ("digest", inspection.digest.clone()),
         ("size", bytes::display(inspection.size_bytes)),
+        ("contract", inspection.contract.to_owned()),
+        ("stages", inspection.description.stages.iter().map(|stage| stage.name()).collect::<Vec<_>>().join(", ")),
         ("imports", inspection.imports.join(", ")),
         ("exports", inspection.exports.join(", ")),
         ("limits", allowed),

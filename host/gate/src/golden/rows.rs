@@ -151,6 +151,12 @@ pub(super) static ROWS: &[Row] = &[
     // Encodes, and hosts that offer little.
     ask(&SM_89,   &FLUX_BF16, K1,  Plenty,      Balanced).encode(),
     ask(&GFX1151, &SDXL_F16,  K2,  Percent(20), Fastest).encode(),
+    ask(&SM_90,   &FLUX_BF16, UHD, Plenty,      Fastest).encode(),
+    ask(&X86_V4,  &FLUX_F32,  K1,  Percent(60), Balanced).encode(),
+    ask(&ARM_BIG, &SDXL_F32,  HD,  Plenty,      Leanest).encode(),
+    ask(&X86_V3,  &SD_F16,    (512, 512), Percent(150), Balanced).batch(3).encode(),
+    ask(&GFX1100, &FLUX_BF16, STRIP, Plenty,    Balanced).encode(),
+    ask(&SM_89,   &FLUX_BF16, K2,  Hopeless,    Balanced).encode(),
     ask(&X86_V3,  &SD_F16,    K1,  Percent(50), Balanced).bare(),
     ask(&GFX1100, &FLUX_BF16, HD,  Plenty,      Fastest).bare(),
     // Clips.
@@ -172,6 +178,8 @@ pub(super) static ROWS: &[Row] = &[
     ask(&SM_90,   &WAN21_BF16, W480,       Hopeless,    Balanced).frames(81),
     ask(&SM_90,   &WAN21_BF16, (320, 320), Plenty,      Balanced).frames(33).batch(2),
     ask(&GFX1151, &WAN21_BF16, W480,       Percent(50), Balanced).frames(81).encode(),
+    ask(&SM_90,   &WAN22_BF16, W720,       Plenty,      Fastest).frames(81).encode(),
+    ask(&X86_V4,  &WAN21_F32,  (320, 320), Plenty,      Balanced).frames(17).encode(),
     ask(&X86_V3,  &WAN21_F32,  (320, 320), Plenty,      Balanced).frames(17).bare(),
     // With measurements.
     ask(&GFX1151, &FLUX_BF16,  K1,   Plenty,      Balanced).tried(SLOW_WHOLE),
@@ -186,6 +194,8 @@ pub(super) static ROWS: &[Row] = &[
     ask(&ARM,     &SD_F16,     (256, 256), Plenty,      Balanced).then(Then::Fail(&[OutOfMemory])),
     ask(&GFX1100, &WAN21_BF16, W480,       Plenty,      Balanced).frames(81).then(Then::Fail(&[OutOfMemory, OutOfMemory])),
     ask(&SM_90,   &WAN22_BF16, W720,       Plenty,      Fastest).frames(121).then(Then::Fail(&[NonFinite])),
+    ask(&SM_75,   &SDXL_F16,   K2,         Plenty,      Balanced).encode().then(Then::Fail(&[OutOfMemory])),
+    ask(&X86_V4,  &FLUX_F32,   HD,         Plenty,      Balanced).encode().then(Then::Fail(&[OverLimit])),
     // Clips under way.
     ask(&GFX1151, &WAN21_BF16, W480,       Plenty,      Balanced).frames(81).then(Then::UnderWay(shape(Whole, BF16, 16), 17, &[OutOfMemory, OverLimit])),
     ask(&X86_V4,  &WAN21_F32,  W480,       Percent(60), Balanced).frames(33).then(Then::UnderWay(shape(Bands(128), F32, 4), 5, &[OutOfMemory])),
@@ -195,4 +205,5 @@ pub(super) static ROWS: &[Row] = &[
     ask(&GFX1151, &FLUX_BF16,  K1,   Plenty,      Balanced).then(Then::Learn),
     ask(&X86_V4,  &FLUX_F32,   HD,   Percent(50), Leanest).then(Then::Learn),
     ask(&SM_90,   &WAN21_BF16, W480, Plenty,      Fastest).frames(33).then(Then::Learn),
+    ask(&X86_V4,  &FLUX_F32,   K1,   Plenty,      Balanced).encode().then(Then::Learn),
 ];

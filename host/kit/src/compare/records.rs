@@ -124,7 +124,7 @@ impl RecordedRequest {
     }
 
     pub(super) fn costs(&self) -> Priced {
-        let formula = golden::prices(&self.request, &self.device, &self.capabilities);
+        let formula = golden::prices(self.stage, &self.request, &self.device, &self.capabilities);
         Priced::recorded(&self.prices, self.trials.clone(), formula)
     }
 }

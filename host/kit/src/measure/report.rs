@@ -63,6 +63,8 @@ pub struct Report {
     pub decisions_per_second: f64,
     /// What the policy asks the host for while it decides; none where it never does.
     pub estimates: Option<Estimates>,
+    /// Decisions in one instance.
+    pub lasting: Lasting,
 }
 
 /// What a policy holds.
@@ -119,5 +121,15 @@ pub struct Estimates {
     /// Nanoseconds that the host spends pricing them, per decision.
     pub host_ns: f64,
     /// Nanoseconds of a decision beside that.
+    pub beside_ns: f64,
+}
+
+/// What a decision costs in an instance that answers question after question. At work each question has an instance of
+/// its own, so that this is the part that the policy and its contract are to answer for.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Lasting {
+    /// Nanoseconds of a decision: the median of each request, on average over the requests.
+    pub typical_ns: f64,
+    /// Nanoseconds of a decision beside the host's estimates.
     pub beside_ns: f64,
 }

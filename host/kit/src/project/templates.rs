@@ -6,7 +6,7 @@ use super::{Language, ProjectError};
 pub(super) type File = (&'static str, String);
 
 /// The contract, as every project carries it.
-const CONTRACT: &str = include_str!("../../../../wit/next/policy.wit");
+const CONTRACT: &str = include_str!("../../../../wit/policy.wit");
 
 /// The workspace's own manifest: says which wit-bindgen the SDK is written for.
 const WORKSPACE: &str = include_str!("../../../../Cargo.toml");
@@ -37,7 +37,7 @@ const SDK: &[(&str, &str)] =
     sdk!["arena.rs", "bindings.rs", "description.rs", "export.rs", "host.rs", "lib.rs", "words.rs"];
 
 /// Where the SDK's bindings look for the contract: in the checkout, and in a project.
-const CONTRACT_PATH: [&str; 2] = ["\"../../wit/next\"", "\"wit\""];
+const CONTRACT_PATH: [&str; 2] = ["\"../../wit\"", "\"wit\""];
 
 const C: &[(&str, &str)] = files!["c":
     ".gitignore" = "gitignore",

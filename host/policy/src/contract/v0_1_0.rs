@@ -1,6 +1,6 @@
 //! Version 0.1.0 of the contract: `wit/released/0.1.0/policy.wit`.
 
-use tilewright_plan::{LogLevel, Outcome, Plan, Question, Value};
+use tilewright_plan::{LogLevel, Outcome, Plan, Question, Stage, Value};
 use wasmtime::{
     Result, Store,
     component::{Component, HasSelf, Linker},
@@ -30,10 +30,12 @@ pub(super) const WORLD: World = World {
     wit: include_str!("../../../../wit/released/0.1.0/policy.wit"),
     offered: &["tilewright:policy/host@0.1.0", "tilewright:policy/decoding-host@0.1.0"],
     types: &["tilewright:policy/types@0.1.0", "tilewright:policy/decoding@0.1.0"],
-    required: &[
-        ("tilewright:policy/lifecycle@0.1.0", &["describe", "configure"]),
+    lifecycle: ("tilewright:policy/lifecycle@0.1.0", &["describe", "configure"]),
+    // Its decisions are of both: a hint tells which.
+    stages: &[(
         ("tilewright:policy/decoding-policy@0.1.0", &["decide", "recover", "learn"]),
-    ],
+        &[Stage::Decode, Stage::Encode],
+    )],
     link,
 };
 

@@ -102,7 +102,8 @@ impl Guest {
     pub fn build(&self) -> Vec<u8> {
         let mut module = wat::parse_str(self.text()).unwrap_or_else(|error| panic!("{error}\n{}", self.text()));
         let mut resolve = Resolve::default();
-        let package = resolve.push_file(concat!(env!("CARGO_MANIFEST_DIR"), "/../../wit/policy.wit")).unwrap();
+        let package =
+            resolve.push_file(concat!(env!("CARGO_MANIFEST_DIR"), "/../../wit/released/0.1.0/policy.wit")).unwrap();
         let world = resolve.select_world(&[package], Some("policy")).unwrap();
         embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).unwrap();
         module
