@@ -225,7 +225,7 @@ fn fuel_and_memory_are_told() {
     let is_exhausted = |finding: &&Finding| finding.severity == Severity::Error && EXHAUSTED.contains(&finding.problem);
     assert_eq!(once.findings.iter().filter(is_exhausted).count(), 1, "{once:#?}");
     assert_eq!(once.golden.tried, once.golden.requests);
-    let always = check(Guest { decide: FOR_EVER, ..HEALTHY });
+    let always = check(Guest { decide: FOR_EVER, recover: FOR_EVER, ..HEALTHY });
     assert!(always.findings.iter().any(|finding| is_exhausted(&finding)), "{always:#?}");
     found(&always, Problem::CutShort, Severity::Note, Step::Golden);
     assert!(always.fails().starts_with("fails 3 of the first 3 golden requests ("), "{}", always.fails());

@@ -143,7 +143,7 @@ impl Disk {
         *trouble = Some(WriteFailure { is_full, line });
     }
 
-    /// The reason why the last failed write failed, until [`Disk::mended`] is called.
+    /// The reason why the last failed write failed, until [`Disk::clear_trouble`] is called.
     pub fn trouble(&self) -> Option<WriteFailure> {
         self.lock().clone()
     }

@@ -382,7 +382,12 @@ pub(super) struct Work<'a, T> {
 impl<T> Work<'_, T> {
     /// A result in its place.
     fn write<O: CausalOps<Tensor = T>>(&self, ops: &O, onto: &T, result: &T) -> Result<()> {
-        Ok(if self.add { ops.add_onto(onto, result)? } else { ops.copy_onto(onto, result)? })
+        if self.add {
+            ops.add_onto(onto, result)?
+        } else {
+            ops.copy_onto(onto, result)?
+        }
+        Ok(())
     }
 }
 
