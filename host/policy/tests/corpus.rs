@@ -185,8 +185,11 @@ fn answers(path: &Path) -> Vec<Value> {
         tilewright_plan::Value::Text(text) => format!("{}={text}", setting.name),
     });
     let settings: Vec<(String, String)> = settings.map(|setting| key_value(&setting).unwrap()).collect();
+    // Descriptions of 0.1 name no stages: its policies answer both that there were.
+    let mut description = serde_json::to_value(loaded.description()).unwrap();
+    assert_eq!(description.as_object_mut().unwrap().remove("stages"), Some(json!(["decode", "encode"])));
     let mut lines = vec![json!({
-        "description": loaded.description(),
+        "description": description,
         "contract": inspection.contract,
         "kind": inspection.kind,
         "digest": inspection.digest,

@@ -234,7 +234,7 @@ fn an_empty_list_has_no_prices() {
 #[test]
 fn the_clock_is_looked_at_within_a_list() {
     let limits = Limits { wall_ms: 50, ..Limits::default() };
-    let mut policy = put_to_work(limits, &guest(BOTH, &priced(4000, 60, &[]), ""));
+    let mut policy = put_to_work(limits, &guest(BOTH, &priced(200, 60, &[]), ""));
     let prices = Arc::new(Prices { takes: Duration::from_millis(5), ..Prices::default() });
     let started = Instant::now();
     let fallback = ask(&mut policy, Stage::Decode, &prices).fallback.unwrap();

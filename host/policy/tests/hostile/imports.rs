@@ -53,28 +53,28 @@ pub const ROWS: &[Row] = &[
         outcome: Refused("not a module that can be run here"),
     },
     Row {
-        name: "imports from a later version",
+        name: "imports from another version",
         guest: Parts(Guest { imports: r#"(import "tilewright:policy/host@0.2.0" "log" (func (param i32 i32 i32)))"#, ..HEALTHY }),
         outcome: Refused("imports tilewright:policy/host@0.2.0, which policies are not given"),
     },
     Row {
         name: "is of a later version",
-        guest: Bytes(|| of_version("@0.2.0")),
-        outcome: Refused("built for version 0.2.0 of the contract, but this program speaks 0.1.0"),
+        guest: Bytes(|| of_version("@0.3.0")),
+        outcome: Refused("built for version 0.3.0 of the contract, but this program speaks 0.1.0, 0.2.0"),
     },
     Row {
         name: "is of a later version, and a component",
         guest: Text(
             r#"(component (component $c (import "f" (func $f)) (export "describe" (func $f)))
                 (core module $m (func (export "f"))) (core instance $m (instantiate $m)) (func $f (canon lift (core func $m "f")))
-                (instance $i (instantiate $c (with "f" (func $f)))) (export "tilewright:policy/lifecycle@0.2.0" (instance $i)))"#,
+                (instance $i (instantiate $c (with "f" (func $f)))) (export "tilewright:policy/lifecycle@0.3.0" (instance $i)))"#,
         ),
-        outcome: Refused("built for version 0.2.0 of the contract, but this program speaks 0.1.0"),
+        outcome: Refused("built for version 0.3.0 of the contract, but this program speaks 0.1.0, 0.2.0"),
     },
     Row { name: "is of a version that is none", guest: Bytes(|| of_version("@next")), outcome: Refused("built for version next of the contract") },
     Row { name: "is of no version", guest: Bytes(|| of_version("")), outcome: Refused("which policies are not given") },
-    Row { name: "an empty component", guest: Text("(component)"), outcome: Refused("does not export tilewright:policy/lifecycle@0.1.0, tilewright:policy/decoding-policy@0.1.0:") },
-    Row { name: "an empty module", guest: Text("(module)"), outcome: Refused("does not export tilewright:policy/lifecycle@0.1.0#describe, ") },
+    Row { name: "an empty component", guest: Text("(component)"), outcome: Refused("does not export tilewright:policy/lifecycle@0.2.0, tilewright:policy/vae-policy@0.2.0:") },
+    Row { name: "an empty module", guest: Text("(module)"), outcome: Refused("does not export tilewright:policy/lifecycle@0.2.0#describe, ") },
     Row { name: "exports all but one", guest: Parts(Guest { recover_name: "recover", ..HEALTHY }), outcome: Refused("does not export tilewright:policy/decoding-policy@0.1.0#recover:") },
     Row {
         name: "exports a function by another type",
