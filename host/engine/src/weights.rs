@@ -46,7 +46,7 @@ pub enum Budget {
     Bytes(u64),
 }
 
-/// What a store holds on a device, and what it did there since it began.
+/// The weights that a store holds on a device, and its work there since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes of weights in use.
@@ -138,7 +138,7 @@ impl WeightStore {
         own.map_or(self.shared.default, |(_, budget)| *budget)
     }
 
-    /// What the store holds on a device.
+    /// The weights that the store holds on a device, and its work there.
     pub fn usage(&self, device: Device) -> Usage {
         *self.state().usage(device)
     }

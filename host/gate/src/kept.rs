@@ -32,7 +32,7 @@ fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// What the verdict on a policy is kept under.
+/// The key under which the verdict on a policy is kept.
 pub(crate) fn name(host: &PolicyHost, policy: &LoadedPolicy, settings: &[(String, String)]) -> String {
     let inspection = policy.inspection();
     let (limits, compiler) = (inspection.limits, host.compiler());

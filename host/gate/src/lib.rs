@@ -27,7 +27,7 @@ pub use verdict::{Counts, GoldenSet, StageSet, State, StepState, Verdict, Worst}
 
 use trial::Trial;
 
-/// What is asked of a policy from a file before it is put to work.
+/// The demands on a policy from a file before it is put to work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Admission {
     /// Refuse what fails golden requests, rather than to warn of it.
@@ -38,12 +38,12 @@ pub struct Admission {
 pub struct Admitted {
     /// At work.
     pub policy: Policy,
-    /// What the gate had to say; none for the policies that ship.
+    /// The gate's verdict; none for the policies that ship.
     pub verdict: Option<Verdict>,
 }
 
 impl Admitted {
-    /// What to tell the user: one line, where the policy does not pass.
+    /// The line for the user, if the policy does not pass.
     pub fn warning(&self) -> Option<String> {
         let verdict = self.verdict.as_ref().filter(|verdict| !verdict.passes())?;
         let policy = &verdict.policy;
@@ -127,7 +127,7 @@ fn judged(policy: &LoadedPolicy, settings: &[(String, String)], seed: Option<u32
     let description = policy.description();
     let identity = tilewright_plan::Planner::identity(&policy.configure(settings)?).clone();
     let seed = seed.unwrap_or_else(golden::any_seed);
-    // What it logs would be told a few hundred times.
+    // Its log would be told a few hundred times.
     let Trial { set, stages, worst, findings } =
         with_default(NoSubscriber::default(), || trial::try_out(policy, settings, seed))?;
     let verdict = Verdict::new(policy.origin(), identity.digest, findings);

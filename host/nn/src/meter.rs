@@ -22,7 +22,7 @@ pub(crate) use ledger::Ledger;
 use ledger::Storage;
 use strides::Axes;
 
-/// What the operations of a format cost on a device, as far as it is measured.
+/// The costs of a format's operations on a device, as far as they are measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// Bytes that convolutions hold beside their results.

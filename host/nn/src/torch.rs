@@ -224,7 +224,7 @@ impl Ops for Torch {
     }
 }
 
-/// What is added to the result, and its place.
+/// The tensor that is added to the result, and its place.
 fn stored(store: Store<'_, Tensor>) -> (Option<&Tensor>, Option<&Tensor>) {
     match store {
         Store::Nowhere => (None, None),

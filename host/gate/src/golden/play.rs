@@ -21,7 +21,7 @@ pub struct Heard {
     pub under_way: Option<UnderWay>,
     /// What came of it; none for what the policy was only told.
     pub decision: Option<Decision>,
-    /// What came of telling it an outcome; the default for a decision.
+    /// The report on telling it an outcome; the default for a decision.
     pub report: LearnReport,
 }
 

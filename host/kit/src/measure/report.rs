@@ -124,7 +124,7 @@ pub struct Estimates {
     pub beside_ns: f64,
 }
 
-/// What a decision costs in an instance that answers question after question. At work each question has an instance of
+/// The cost of a decision in an instance that answers question after question. At work each question has an instance of
 /// its own, so that this is the part that the policy and its contract are to answer for.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Lasting {
