@@ -1,9 +1,8 @@
 //! Files that stand under their names whole or not at all, and the folder for what can be made again.
 
-use std::{
-    env,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
+
+use tilewright_files::UserFolder;
 
 use crate::{Error, Result};
 
@@ -20,7 +19,5 @@ pub fn write_whole(path: &Path, contents: &[u8]) -> Result<()> {
 /// # Errors
 /// [`Error::NoCache`] where the environment names none.
 pub fn cache_folder() -> Result<PathBuf> {
-    let home = || env::var_os("HOME").filter(|home| !home.is_empty()).map(|home| Path::new(&home).join(".cache"));
-    let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute()).or_else(home);
-    Ok(cache.ok_or(Error::NoCache)?.join("tilewright"))
+    UserFolder::Cache.path().ok_or(Error::NoCache)
 }

@@ -1,10 +1,12 @@
 //! Where the configuration stands.
 
 use std::{
-    env, fs,
+    fs,
     io::{self, Read},
     path::{Path, PathBuf},
 };
+
+use tilewright_files::UserFolder;
 
 use crate::{Error, Result};
 
@@ -24,18 +26,12 @@ pub enum Place {
 
 /// `$XDG_CONFIG_HOME/tilewright/config.toml` or `~/.config/tilewright/config.toml`; nothing for a user without a home.
 pub fn user_path() -> Option<PathBuf> {
-    Some(home_folder("XDG_CONFIG_HOME", ".config")?.join("tilewright").join("config.toml"))
+    Some(UserFolder::Config.path()?.join("config.toml"))
 }
 
 /// `$XDG_STATE_HOME/tilewright/server` or `~/.local/state/tilewright/server`; nothing for a user without a home.
 pub(crate) fn state_path() -> Option<PathBuf> {
-    Some(home_folder("XDG_STATE_HOME", ".local/state")?.join("tilewright").join("server"))
-}
-
-/// The folder that a variable names, or the one that is usual below the user's home.
-fn home_folder(variable: &str, usual: &str) -> Option<PathBuf> {
-    let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    absolute(variable).or_else(|| absolute("HOME").map(|home| home.join(usual)))
+    Some(UserFolder::State.path()?.join("server"))
 }
 
 impl Place {

@@ -1,5 +1,6 @@
 //! Files that others wrote. [`open`] opens a plain file without waiting and refuses everything else; [`Format`] tells a
-//! file's kind by its first bytes; [`header`] checks a safetensors header before anything is sized by it.
+//! file's kind by its first bytes; [`header`] checks a safetensors header before anything is sized by it. [`UserFolder`] is
+//! the place of the files that no command names.
 //!
 //! ```
 //! let folder = tempfile::tempdir()?;
@@ -15,6 +16,8 @@
 mod format;
 pub mod header;
 mod open;
+mod user_folder;
 
 pub use format::{Format, LOOKED_AT};
 pub use open::{append, open, read, read_text, regular};
+pub use user_folder::UserFolder;
