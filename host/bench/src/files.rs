@@ -11,7 +11,7 @@ use crate::{Error, Result};
 /// # Errors
 /// [`Error::Write`]; nothing of the file is left behind then.
 pub fn write_whole(path: &Path, contents: &[u8]) -> Result<()> {
-    tilewright_plot::write_whole(path, contents).map_err(|source| Error::Write { path: path.to_owned(), source })
+    tilewright_outputs::write_whole(path, contents).map_err(|source| Error::Write { path: path.to_owned(), source })
 }
 
 /// This user's folder for what can be made again.

@@ -1,14 +1,14 @@
 //! Files of keys and signatures: read with a limit, written whole or not at all, and secret ones for their owner's eyes only.
 
 use std::{
-    fs::{self, Permissions},
-    io::{self, Read, Write},
+    fs,
+    io::{self, Read},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
 use tempfile::NamedTempFile;
-use tilewright_outputs::{destination, folder_of, place, place_new};
+use tilewright_outputs::{place, place_new, stage};
 
 use crate::{Error, KeyPair, Result};
 
@@ -60,14 +60,7 @@ pub fn write_signature(path: &Path, text: &str) -> Result<()> {
 
 /// The file that is to stand there, whole, under another name. `mode` is what the user's umask is taken from.
 fn written(path: &Path, text: &str, mode: u32) -> Result<NamedTempFile> {
-    let mut builder = tempfile::Builder::new();
-    let builder = builder.prefix(".tilewright-").permissions(Permissions::from_mode(mode));
-    let written = || -> io::Result<NamedTempFile> {
-        let mut file = builder.tempfile_in(folder_of(&destination(path)?))?;
-        file.as_file_mut().write_all(text.as_bytes())?;
-        Ok(file)
-    };
-    written().map_err(|source| Error::Unwritable { path: path.into(), source })
+    stage(path, text.as_bytes(), mode).map_err(|source| Error::Unwritable { path: path.into(), source })
 }
 
 fn put(file: NamedTempFile, path: &Path, replace: bool) -> Result<()> {

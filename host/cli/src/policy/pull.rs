@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde::Serialize;
-use tempfile::NamedTempFile;
+use tilewright_outputs::stage;
 use tilewright_registry::{Binding, Pulled, Statement};
 use tilewright_signing::{KeyId, Refusal, Signed, signature_path};
 
@@ -88,8 +88,8 @@ pub fn run(arguments: &Pull) -> Outcome {
 /// there goes first: it would speak of another file.
 fn keep(path: &Path, pulled: &Pulled) -> Outcome {
     let beside = signature_path(path);
-    let kept = written(path, &pulled.wasm).and_then(|policy| {
-        let signature = pulled.signature.as_ref().map(|text| written(&beside, text.as_bytes())).transpose()?;
+    let kept = stage(path, &pulled.wasm, 0o666).and_then(|policy| {
+        let signature = pulled.signature.as_ref().map(|text| stage(&beside, text.as_bytes(), 0o666)).transpose()?;
         match fs::remove_file(&beside) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -98,14 +98,6 @@ fn keep(path: &Path, pulled: &Pulled) -> Outcome {
         signature.map_or(Ok(()), |signature| tilewright_outputs::place(signature, &beside))
     });
     kept.map_err(|error| Failure::work(format!("{}: can't be written: {error}", path.display())))
-}
-
-/// The file that is to stand there, whole, under another name.
-fn written(path: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
-    let mut file = tilewright_outputs::temporary(path, ".tmp")?;
-    file.as_file_mut().write_all(bytes)?;
-    file.as_file().sync_all()?;
-    Ok(file)
 }
 
 fn tell(report: &Report) -> Outcome {
