@@ -1,6 +1,6 @@
 //! Files that others wrote. [`open`] opens a plain file without waiting and refuses everything else; [`Format`] tells a
 //! file's kind by its first bytes; [`header`] checks a safetensors header before anything is sized by it. [`UserFolder`] is
-//! the place of the files that no command names.
+//! the place of the files that no command names, and [`digest`] names contents by themselves.
 //!
 //! ```
 //! let folder = tempfile::tempdir()?;
@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod digest;
 mod format;
 pub mod header;
 mod open;

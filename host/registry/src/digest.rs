@@ -1,12 +1,6 @@
 //! Digests.
 
-use sha2::{Digest, Sha256};
-
-/// `sha256:` and the digest in hexadecimal.
-pub fn of(bytes: &[u8]) -> String {
-    let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}")
-}
+pub use tilewright_files::digest::sha256 as of;
 
 /// Whether this is how a SHA-256 digest is written.
 pub fn is_sha256(text: &str) -> bool {

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use sha2::{Digest, Sha256};
+pub use tilewright_files::digest::sha256 as digest;
 use tilewright_signing::signature_path;
 
 use crate::{Disk, Error, Result, disk};
@@ -116,12 +116,6 @@ impl Modules {
         }
         removed
     }
-}
-
-/// `sha256:` and the digest in hexadecimal.
-pub fn digest(bytes: &[u8]) -> String {
-    let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}")
 }
 
 /// A module that has only its digest for a name, in words: `module sha256:0123456789ab`.
