@@ -13,8 +13,9 @@
 //! whatever else the machine does slows both.
 
 use serde::Serialize;
+use tilewright_statistics::binomial;
 
-use crate::{binomial, tally::Sample};
+use crate::tally::Sample;
 
 /// How many jobs are compared when the counts are looked at.
 pub const LOOKS: [u32; 5] = [10, 20, 40, 80, 160];

@@ -1,9 +1,9 @@
 //! When a revision is taken back without anybody asking.
 
 use serde::Serialize;
+use tilewright_statistics::binomial;
 
 use crate::{
-    binomial,
     comparison::{Comparison, Rule},
     tally::{Sample, Tally},
 };
