@@ -341,11 +341,7 @@ impl Noise {
     /// A stream of its own for each name.
     fn new(seed: u64, name: &str) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        // FNV-1a.
-        let stream = name
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-        random.set_stream(stream);
+        random.set_stream(tilewright_files::digest::fnv1a(name.as_bytes()));
         Self(random)
     }
 

@@ -352,7 +352,7 @@ impl Suite<'_> {
             samples.push(start.elapsed().as_secs_f64() * 1e3);
             drop((brought, back));
         }
-        Ok(crate::statistics::median(&samples))
+        Ok(tilewright_statistics::median(&samples))
     }
 }
 

@@ -10,12 +10,12 @@ use std::{fmt, str::FromStr};
 use tch::{Device as Place, Tensor};
 use tilewright_engine::{DecodeJob, Machine, Unfinished, Vae};
 use tilewright_plan::{Objective, Plan, bytes, words::counted};
+use tilewright_statistics::median;
 
 use crate::{
     Error, Latents, Planners, Result, Rounds, Spelling, Watch,
     race::{Ear, Interrupted, Lane, Runner, race},
     spelling::is_same_work,
-    statistics::median,
 };
 
 pub use judge::{Accuracy, Honesty};

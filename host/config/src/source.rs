@@ -1,10 +1,12 @@
 //! The path of the configuration file.
 
 use std::{
-    env, fs,
+    fs,
     io::{self, Read},
     path::{Path, PathBuf},
 };
+
+use tilewright_files::UserFolder;
 
 use crate::{Error, Result};
 
@@ -25,19 +27,13 @@ pub enum ConfigSource {
 /// `$XDG_CONFIG_HOME/tilewright/config.toml` or `~/.config/tilewright/config.toml`; none for a user
 /// without a home.
 pub fn user_path() -> Option<PathBuf> {
-    Some(home_folder("XDG_CONFIG_HOME", ".config")?.join("tilewright").join("config.toml"))
+    Some(UserFolder::Config.path()?.join("config.toml"))
 }
 
 /// `$XDG_STATE_HOME/tilewright/server` or `~/.local/state/tilewright/server`; none for a user
 /// without a home.
 pub(crate) fn state_path() -> Option<PathBuf> {
-    Some(home_folder("XDG_STATE_HOME", ".local/state")?.join("tilewright").join("server"))
-}
-
-/// The folder that a variable names, or the usual one below the user's home.
-fn home_folder(variable: &str, usual: &str) -> Option<PathBuf> {
-    let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    absolute(variable).or_else(|| absolute("HOME").map(|home| home.join(usual)))
+    Some(UserFolder::State.path()?.join("server"))
 }
 
 impl ConfigSource {

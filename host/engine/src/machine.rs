@@ -1,16 +1,10 @@
 //! The device that work runs on: chosen, looked at and measured once.
 
-use std::{
-    env, fs,
-    hash::{DefaultHasher, Hash, Hasher},
-    io::Write,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-    sync::OnceLock,
-};
+use std::{fs, io::Write, os::unix::fs::MetadataExt, path::PathBuf, sync::OnceLock};
 
 use serde::{Deserialize, Serialize};
 use tch::Device;
+use tilewright_files::{UserFolder, digest::fnv1a};
 use tilewright_plan::{Backend, Device as Facts, Dtype};
 use tilewright_torch::{
     backend, device,
@@ -158,11 +152,8 @@ struct Kept {
 
 /// Where this user's measurements of a device with so many threads are kept.
 fn place(facts: &Facts) -> Option<PathBuf> {
-    let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
-    let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute()).or_else(home)?;
-    let mut hasher = DefaultHasher::new();
-    (&facts.name, &facts.arch, facts.compute_units, tch::get_num_threads()).hash(&mut hasher);
-    Some(cache.join("tilewright").join(format!("probe-{:016x}.json", hasher.finish())))
+    let device = format!("{}\n{}\n{}\n{}", facts.name, facts.arch, facts.compute_units, tch::get_num_threads());
+    Some(UserFolder::Cache.path()?.join(format!("probe-{:016x}.json", fnv1a(device.as_bytes()))))
 }
 
 /// The longest file of measurements that is read, in bytes.

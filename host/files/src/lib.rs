@@ -1,6 +1,7 @@
 //! Files that others wrote. [`open`] opens a plain file without waiting and refuses everything
 //! else; [`Format`] tells a file's kind by its first bytes; [`header`] checks a safetensors header
-//! before anything is sized by it.
+//! before anything is sized by it. [`UserFolder`] is one of the user's own folders, and [`digest`]
+//! has the hashes that name contents.
 //!
 //! ```
 //! let folder = tempfile::tempdir()?;
@@ -13,9 +14,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod digest;
 mod format;
 pub mod header;
 mod open;
+mod user_folder;
 
 pub use format::{Format, LOOKED_AT};
 pub use open::{append, open, read, read_text, regular};
+pub use user_folder::UserFolder;

@@ -2,13 +2,10 @@
 //! module, its settings, the limits, the compiler and the host's own text. They don't last longer because some of the
 //! requests are drawn: a module that was lucky once is then asked others.
 
-use std::{
-    fmt::Write,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+use tilewright_files::digest::sha256;
 
 use tilewright_policy::{LoadedPolicy, PolicyHost};
 
@@ -36,16 +33,9 @@ fn now_s() -> u64 {
 pub(crate) fn name(host: &PolicyHost, policy: &LoadedPolicy, settings: &[(String, String)]) -> String {
     let inspection = policy.inspection();
     let (limits, compiler) = (inspection.limits, host.compiler());
-    let mut hasher = Sha256::new();
-    hasher.update(format!("{settings:?} {limits:?} {HOST} {compiler:016x}"));
-    let hash = hasher.finalize();
-    let mut name = inspection.digest.trim_start_matches("sha256:").to_owned();
-    name.push('-');
-    for byte in hash.iter().take(8) {
-        // Writing to a text can't fail.
-        let _ = write!(name, "{byte:02x}");
-    }
-    name
+    let hash = sha256(format!("{settings:?} {limits:?} {HOST} {compiler:016x}").as_bytes());
+    let [module, hash] = [&inspection.digest, &hash].map(|digest| digest.trim_start_matches("sha256:"));
+    format!("{module}-{}", &hash[..16])
 }
 
 /// The verdict that was kept under this name, for the policy as it is called now.

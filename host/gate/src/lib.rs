@@ -19,7 +19,8 @@ mod verdict;
 
 use std::{borrow::Cow, path::Path, time::Instant};
 
-use tilewright_policy::{LoadedPolicy, Policy, PolicyError, PolicyHost, digest, shipped_module, shipped_names};
+use tilewright_files::digest::sha256;
+use tilewright_policy::{LoadedPolicy, Policy, PolicyError, PolicyHost, shipped_module, shipped_names};
 use tracing::subscriber::{NoSubscriber, with_default};
 
 pub use finding::{Call, Finding, Problem, Severity, Step};
@@ -78,7 +79,7 @@ pub fn check_module(
 ) -> Result<Verdict, PolicyError> {
     let refused = |error: PolicyError| -> Result<Verdict, PolicyError> {
         let finding = refusal::finding(error, !settings.is_empty())?;
-        Ok(Verdict::new(origin, digest(bytes), vec![finding]))
+        Ok(Verdict::new(origin, sha256(bytes), vec![finding]))
     };
     let judged = host.load(origin, bytes).and_then(|policy| {
         let verdict = judged(&policy, settings, seed)?;

@@ -1,7 +1,6 @@
 //! The path of the history, and the empty file that it begins as.
 
 use std::{
-    env,
     fs::{self, File, TryLockError},
     io::{self, Read},
     os::unix::fs::DirBuilderExt,
@@ -10,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use tilewright_files::{Format, LOOKED_AT};
+use tilewright_files::{Format, LOOKED_AT, UserFolder};
 
 use crate::{Error, Result, schema::BUSY};
 
@@ -22,9 +21,7 @@ const FILE: &str = "history.sqlite";
 /// # Errors
 /// [`Error::NoPlace`] if neither variable is an absolute path.
 pub fn user_path() -> Result<PathBuf> {
-    let folder = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")));
-    Ok(state.ok_or(Error::NoPlace)?.join("tilewright").join(FILE))
+    Ok(UserFolder::State.path().ok_or(Error::NoPlace)?.join(FILE))
 }
 
 /// Makes an empty file that only the user can read, and missing parent folders.

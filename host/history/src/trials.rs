@@ -111,8 +111,5 @@ fn saturated(size: u128) -> i64 {
 pub(crate) fn plan_key(plan: &Plan) -> Result<i64> {
     let plan = Plan { reason: String::new(), ..plan.clone() };
     let text = serde_json::to_vec(&plan).map_err(Error::Record)?;
-    let hash = text
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
-    Ok(hash.cast_signed())
+    Ok(tilewright_files::digest::fnv1a(&text).cast_signed())
 }

@@ -26,14 +26,6 @@ pub(crate) fn bare(plan: &Plan) -> Plan {
     Plan { reason: String::new(), ..plan.clone() }
 }
 
-/// The middle one of these numbers, or the mean of the two in the middle; none where there are none.
-pub(crate) fn median(mut numbers: Vec<f64>) -> Option<f64> {
-    numbers.sort_by(f64::total_cmp);
-    let upper = *numbers.get(numbers.len() / 2)?;
-    let lower = numbers[(numbers.len() - 1) / 2];
-    Some((lower + upper) / 2.0)
-}
-
 /// What has to be alike for prices and measurements of one request to hold for another: the model, the device, the stage and the extents. Limits and
 /// objectives don't change what a plan costs.
 #[derive(Clone, Debug, PartialEq)]

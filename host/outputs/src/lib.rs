@@ -27,4 +27,4 @@ pub use destination::{OutputRefused, destination};
 pub use own_folder::OwnFolder;
 pub use roles::Roles;
 pub use terminal::terminal_width;
-pub use whole::{folder_of, place, place_new, temporary, temporary_folder, temporary_in, write_whole};
+pub use whole::{folder_of, place, place_new, stage, temporary, temporary_folder, temporary_in, write_whole};

@@ -37,8 +37,7 @@ pub fn temporary(path: &Path, ending: &str) -> io::Result<NamedTempFile> {
 /// No file can be made there.
 pub fn temporary_in(folder: &Path, ending: &str) -> io::Result<NamedTempFile> {
     // The umask takes away what the user does not want, as for every file.
-    let mode = fs::Permissions::from_mode(0o666);
-    tempfile::Builder::new().prefix(PREFIX).suffix(ending).permissions(mode).tempfile_in(folder)
+    with_mode(folder, ending, 0o666)
 }
 
 /// A temporary folder in this folder; it is removed unless it is renamed and kept.
@@ -80,9 +79,26 @@ pub fn place_new(file: NamedTempFile, path: &Path) -> io::Result<Option<NamedTem
 /// # Errors
 /// It can't be written; nothing of it is left behind then.
 pub fn write_whole(path: &Path, contents: &[u8]) -> io::Result<()> {
-    let mut file = temporary(path, ".tmp")?;
+    place(stage(path, contents, 0o666)?, path)
+}
+
+/// A temporary file with these contents, on the disk and ready to be placed at the path; it is
+/// removed unless it is placed. `mode` is its mode before the user's umask. If several files belong
+/// together, all are staged before the first is placed.
+///
+/// # Errors
+/// As [`write_whole`].
+pub fn stage(path: &Path, contents: &[u8], mode: u32) -> io::Result<NamedTempFile> {
+    let folder = folder_of(&destination(path)?).to_owned();
+    let mut file = with_mode(&folder, ".tmp", mode)?;
     file.as_file_mut().write_all(contents)?;
-    place(file, path)
+    file.as_file().sync_data()?;
+    Ok(file)
+}
+
+fn with_mode(folder: &Path, ending: &str, mode: u32) -> io::Result<NamedTempFile> {
+    let mode = fs::Permissions::from_mode(mode);
+    tempfile::Builder::new().prefix(PREFIX).suffix(ending).permissions(mode).tempfile_in(folder)
 }
 
 #[cfg(test)]

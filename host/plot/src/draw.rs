@@ -5,8 +5,9 @@ use plotters::{
     prelude::*,
     style::text_anchor::{HPos, Pos, VPos},
 };
+use tilewright_statistics::{quantile, sorted};
 
-use crate::{Axis, Chart, Error, Result, Series, quantile, sorted};
+use crate::{Axis, Chart, Error, Result, Series};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 

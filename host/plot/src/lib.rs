@@ -7,11 +7,7 @@ mod chart;
 mod draw;
 mod error;
 mod page;
-mod quantile;
-mod whole;
 
 pub use chart::{Axis, Chart, Series};
 pub use error::{Error, Result};
 pub use page::Page;
-pub use quantile::{quantile, sorted};
-pub use whole::write_whole;

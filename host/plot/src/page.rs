@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use crate::{Chart, Error, Result, draw, write_whole};
+use tilewright_outputs::write_whole;
+
+use crate::{Chart, Error, Result, draw};
 
 /// Width and height of a chart in pixels, for wide windows and for narrow ones.
 const WIDE: (u32, u32) = (960, 420);

@@ -7,8 +7,8 @@
 //! another. Together the entries stay below [`MOST_BYTES`]: the least recently used go first.
 
 use std::{
-    env, fs,
-    hash::{DefaultHasher, Hash, Hasher},
+    fs,
+    hash::{Hash, Hasher},
     io::{self, Read, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
@@ -18,6 +18,7 @@ use std::{
 
 use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
+use tilewright_files::{UserFolder, digest::Fnv1a};
 use wasmtime::{Engine, component::Component};
 
 use crate::{code, limits::CompileLimits};
@@ -74,7 +75,7 @@ impl Cache {
         let dir = match place {
             CacheDir::Off => return None,
             CacheDir::At(dir) => dir.clone(),
-            CacheDir::User => user_dir()?,
+            CacheDir::User => UserFolder::Cache.path()?.join("policies"),
         };
         let opened = make(&dir).and_then(|()| private(&fs::symlink_metadata(&dir)?, true));
         match opened {
@@ -245,15 +246,9 @@ fn verdict_name(name: &str) -> String {
 
 /// Tells wasmtime's version, its configuration and the target apart. wasmtime checks them once more when it reads the code.
 pub(crate) fn compiler(engine: &Engine) -> u64 {
-    let mut hasher = DefaultHasher::new();
+    let mut hasher = Fnv1a::default();
     engine.precompile_compatibility_hash().hash(&mut hasher);
     hasher.finish()
-}
-
-fn user_dir() -> Option<PathBuf> {
-    let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let caches = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
-    Some(caches.join("tilewright").join("policies"))
 }
 
 fn make(dir: &Path) -> io::Result<()> {

@@ -33,7 +33,7 @@ pub use error::{Fault, PolicyError};
 pub use fallback_planner::FallbackPlanner;
 pub use host::{Description, Inspection, LoadedPolicy, PolicyHost};
 pub use limits::{CodeLimits, CompileLimits, Limits};
-pub use load::{Kind, as_component, digest};
+pub use load::{Kind, as_component};
 pub use probe::Probe;
 pub use runtime::Policy;
 pub use settings::{Setting, key_value};

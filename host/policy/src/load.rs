@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use sha2::{Digest, Sha256};
+use tilewright_files::digest::sha256;
 use tilewright_plan::{FallbackReason, Stage};
 use wasmparser::Parser;
 use wasmtime::component::Component;
@@ -85,7 +85,7 @@ pub(crate) fn load(
         });
     }
     let kind = sniff(bytes).map_err(|found| PolicyError::NotWebAssembly { policy: policy.into(), found })?;
-    let digest = digest(bytes);
+    let digest = sha256(bytes);
     let engine = &sandbox.engine;
     let component = match cache.and_then(|cache| cache.get(engine, &digest, &limits.code.compile)) {
         Some(component) => component,
@@ -156,12 +156,6 @@ fn starts(policy: &str, outline: &Outline<'_>, limits: &Limits) -> Result<(), Po
     }
     let detail = Exceeded::Memory { asked, most }.to_string();
     Err(PolicyError::failed(policy, limits, PolicyError::START, FallbackReason::OutOfMemory, &detail))
-}
-
-/// `sha256:` and the digest in hexadecimal.
-pub fn digest(bytes: &[u8]) -> String {
-    let hex = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    format!("sha256:{hex}")
 }
 
 /// What the first bytes say, or what they look like instead.

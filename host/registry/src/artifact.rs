@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use oci_spec::image::{Descriptor, DescriptorBuilder, Digest, ImageManifest, ImageManifestBuilder, MediaType};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use tilewright_files::digest::sha256;
 
 use crate::{Error, Reference, Result, digest};
 
@@ -54,7 +55,7 @@ pub(crate) fn pack(wasm: &[u8], about: &ArtifactInfo, signature: Option<&str>) -
         "created": "1970-01-01T00:00:00Z",
         "architecture": "wasm",
         "os": if about.is_component { "wasip2" } else { "wasip1" },
-        "layerDigests": [digest::of(wasm)],
+        "layerDigests": [sha256(wasm)],
     });
     if about.is_component {
         config["component"] = json!({ "exports": about.exports, "imports": about.imports });
@@ -80,7 +81,7 @@ pub(crate) fn pack(wasm: &[u8], about: &ArtifactInfo, signature: Option<&str>) -
 }
 
 fn describe(media_type: &str, bytes: &[u8], annotations: HashMap<String, String>) -> Result<Descriptor> {
-    let digest: Digest = digest::of(bytes).parse().map_err(|error: oci_spec::OciSpecError| unlayable(&error))?;
+    let digest: Digest = sha256(bytes).parse().map_err(|error: oci_spec::OciSpecError| unlayable(&error))?;
     let mut builder = DescriptorBuilder::default().media_type(media_type).size(bytes.len() as u64).digest(digest);
     if !annotations.is_empty() {
         builder = builder.annotations(annotations);
@@ -179,8 +180,7 @@ mod tests {
             assert_eq!(pack(b"\0asm", &about(), Some("a signature\n")).unwrap().manifest, laid.manifest);
         }
         let found = read(&laid.manifest, &reference()).unwrap();
-        let expected =
-            ManifestContents { layer: digest::of(b"\0asm"), bytes: 4, signature: Some("a signature\n".into()) };
+        let expected = ManifestContents { layer: sha256(b"\0asm"), bytes: 4, signature: Some("a signature\n".into()) };
         assert_eq!(found, expected);
         assert_eq!(read(&pack(b"", &about(), None).unwrap().manifest, &reference()).unwrap().signature, None);
     }
@@ -192,13 +192,13 @@ mod tests {
         assert_eq!(manifest["schemaVersion"], 2);
         assert_eq!(manifest["mediaType"], MANIFEST);
         assert_eq!(manifest["config"]["mediaType"], "application/vnd.wasm.config.v0+json");
-        assert_eq!(manifest["config"]["digest"], digest::of(&laid.config));
+        assert_eq!(manifest["config"]["digest"], sha256(&laid.config));
         assert_eq!(manifest["layers"].as_array().unwrap().len(), 1);
         assert_eq!(manifest["layers"][0]["mediaType"], "application/wasm");
         assert_eq!(manifest["layers"][0]["annotations"]["org.opencontainers.image.title"], "wide.wasm");
         let config: Value = serde_json::from_slice(&laid.config).unwrap();
         assert_eq!((&config["architecture"], &config["os"]), (&json!("wasm"), &json!("wasip2")));
-        assert_eq!(config["layerDigests"], json!([digest::of(b"\0asm")]));
+        assert_eq!(config["layerDigests"], json!([sha256(b"\0asm")]));
         assert_eq!(config["component"]["imports"], json!(["tilewright:policy/host@0.1.0"]));
         let module = pack(b"\0asm", &ArtifactInfo { is_component: false, ..about() }, None).unwrap();
         let config: Value = serde_json::from_slice(&module.config).unwrap();

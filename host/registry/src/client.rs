@@ -1,6 +1,7 @@
 //! Push and pull.
 
 use serde::Serialize;
+use tilewright_files::digest::sha256;
 use ureq::http::{HeaderValue, Method, Uri, header::HeaderMap};
 
 use crate::{
@@ -79,7 +80,7 @@ impl Client {
         if !matches!(response.status().as_u16(), 200 | 201) {
             return Err(self.session.response_error(WHAT, response));
         }
-        let digest = digest::of(&laid.manifest);
+        let digest = sha256(&laid.manifest);
         same_digest(response.headers(), &digest, reference)?;
         Ok(Pushed { reference: reference.pin(&digest), digest })
     }
@@ -107,7 +108,7 @@ impl Client {
             return Err(self.session.response_error(WHAT, response));
         }
         let manifest = self.session.body("manifest", &mut response, self.limits.manifest_bytes)?;
-        let digest = digest::of(&manifest);
+        let digest = sha256(&manifest);
         if let Some(expected) = reference.digest().filter(|expected| *expected != digest) {
             return Err(wrong_digest(reference, "manifest", expected, &digest));
         }
@@ -131,7 +132,7 @@ impl Client {
         }
         // A body that is longer than the manifest says is something else, so reading stops.
         let wasm = self.session.body("policy", &mut response, bytes)?;
-        let digest = digest::of(&wasm);
+        let digest = sha256(&wasm);
         if digest != expected {
             return Err(wrong_digest(reference, "policy", expected, &digest));
         }
@@ -141,7 +142,7 @@ impl Client {
     /// Uploads what the registry doesn't have yet.
     fn upload(&self, bytes: &[u8]) -> Result<()> {
         const WHAT: &str = "pushing the policy";
-        let digest = digest::of(bytes);
+        let digest = sha256(bytes);
         let ask = |method: Method, url: Uri, body: Option<&[u8]>| {
             let headers = match method {
                 Method::PUT => vec![("content-type", HeaderValue::from_static("application/octet-stream"))],

@@ -1,12 +1,4 @@
-//! Digests.
-
-use sha2::{Digest, Sha256};
-
-/// `sha256:` and the digest in hexadecimal.
-pub fn of(bytes: &[u8]) -> String {
-    let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}")
-}
+//! The written form of digests.
 
 /// True for a SHA-256 digest as it is written.
 pub fn is_sha256(text: &str) -> bool {

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sha2::{Digest, Sha256};
+use tilewright_files::digest::sha256;
 use tilewright_registry::{ArtifactInfo, Client, Credentials, Error, Limits, Pulled, Reference, SIGNATURE};
 
 const WASM: &[u8] = b"\0asm as far as a registry knows";
@@ -148,11 +148,6 @@ fn serve(
         }
         Answer::Raw(bytes) => stream.write_all(bytes),
     }
-}
-
-fn sha256(bytes: &[u8]) -> String {
-    let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}")
 }
 
 /// A manifest of one layer.

@@ -20,8 +20,9 @@
 //! counts once, and other load on the machine slows both.
 
 use serde::Serialize;
+use tilewright_statistics::binomial;
 
-use crate::{binomial, tally::Sample};
+use crate::tally::Sample;
 
 /// The numbers of compared jobs at which the counts are tested.
 pub const LOOKS: [u32; 5] = [10, 20, 40, 80, 160];

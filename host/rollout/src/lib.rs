@@ -8,7 +8,6 @@
 #![forbid(unsafe_code)]
 
 mod assignment;
-mod binomial;
 mod canary;
 mod comparison;
 mod decider;

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use sha2::{Digest, Sha256};
+use tilewright_files::digest::sha256;
 use tilewright_signing::signature_path;
 
 use crate::{Disk, Error, Result, disk};
@@ -44,7 +44,7 @@ impl Modules {
     /// # Errors
     /// [`Error::Storage`]
     pub fn keep(&self, bytes: &[u8]) -> Result<String> {
-        let digest = digest(bytes);
+        let digest = sha256(bytes);
         let path = self.path(&digest).ok_or_else(|| Error::UnknownModule { digest: digest.clone() })?;
         // A damaged file is written again.
         if tilewright_files::read(&path, bytes.len() as u64).is_ok_and(|known| known == bytes)
@@ -80,7 +80,7 @@ impl Modules {
         let unknown = || Error::UnknownModule { digest: wanted.chars().take(80).collect() };
         let path = self.path(wanted).ok_or_else(unknown)?;
         let bytes = tilewright_files::read(&path, MOST_BYTES).map_err(|_| unknown())?;
-        if digest(&bytes) == wanted { Ok(bytes) } else { Err(unknown()) }
+        if sha256(&bytes) == wanted { Ok(bytes) } else { Err(unknown()) }
     }
 
     /// The path of a digest's module; none for a text that is not a digest.
@@ -117,12 +117,6 @@ impl Modules {
         }
         removed
     }
-}
-
-/// `sha256:` and the digest in hexadecimal.
-pub fn digest(bytes: &[u8]) -> String {
-    let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}")
 }
 
 /// A module that has only its digest for a name, in words: `module sha256:0123456789ab`.

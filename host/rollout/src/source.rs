@@ -10,15 +10,13 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tilewright_config::{self as config, Policies, Source};
+use tilewright_files::digest::sha256;
 use tilewright_gate::{Admission, Verdict, admit, check_module};
 use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyHost, Wasi, shipped_module};
 use tilewright_registry::{Binding, Client, Credentials, Reference, Statement, without_user};
 use tilewright_signing::{read_text, signature_path};
 
-use crate::{
-    Error, Modules, Result,
-    module::{describe_module, digest},
-};
+use crate::{Error, Modules, Result, module::describe_module};
 
 /// Sandboxes that stay set up, one for each set of limits.
 const HOSTS: usize = 16;
@@ -137,8 +135,8 @@ pub struct Fetched {
 impl Fetched {
     /// A fingerprint that changes with the module and with its signature.
     pub fn fingerprint(&self) -> String {
-        let signature = self.signature.as_ref().map(|signature| digest(signature.as_bytes()));
-        format!("{} {}", digest(&self.bytes), signature.as_deref().unwrap_or("unsigned"))
+        let signature = self.signature.as_ref().map(|signature| sha256(signature.as_bytes()));
+        format!("{} {}", sha256(&self.bytes), signature.as_deref().unwrap_or("unsigned"))
     }
 }
 
@@ -260,7 +258,7 @@ impl Sources {
     ) -> Result<Prepared> {
         let verified = verify(&fetched, policies);
         let Fetched { bytes, origin, shipped, signature, .. } = fetched;
-        let found = digest(&bytes);
+        let found = sha256(&bytes);
         if let Some(wanted) = wanted_digest.filter(|wanted| *wanted != found) {
             return Err(Error::OtherDigest { policy: origin, wanted: wanted.into(), found });
         }

@@ -7,6 +7,7 @@ use std::{
 
 use serde::Serialize;
 use tilewright_plan::{Device, Outcome, Request};
+use tilewright_statistics::lower_median;
 
 /// Kinds of requests that outcomes are kept of.
 const KINDS: usize = 64;
@@ -118,15 +119,10 @@ impl Tally {
 
 /// The median of each measure, the lower one of two; none for no samples.
 pub fn median(samples: impl Iterator<Item = Sample> + Clone) -> Option<Sample> {
-    fn middle<T: Ord + Copy>(values: impl Iterator<Item = T>) -> Option<T> {
-        let mut values: Vec<T> = values.collect();
-        let middle = values.len().checked_sub(1)? / 2;
-        Some(*values.select_nth_unstable(middle).1)
-    }
     Some(Sample {
-        elapsed: middle(samples.clone().map(|sample| sample.elapsed))?,
-        peak_bytes: middle(samples.clone().map(|sample| sample.peak_bytes))?,
-        attempts: middle(samples.map(|sample| sample.attempts))?,
+        elapsed: lower_median(samples.clone().map(|sample| sample.elapsed))?,
+        peak_bytes: lower_median(samples.clone().map(|sample| sample.peak_bytes))?,
+        attempts: lower_median(samples.map(|sample| sample.attempts))?,
     })
 }
 

@@ -1,9 +1,9 @@
 //! The watchdog: the rules by which a revision is rolled back automatically.
 
 use serde::Serialize;
+use tilewright_statistics::binomial;
 
 use crate::{
-    binomial,
     comparison::{Comparison, Rule},
     tally::{Sample, Tally},
 };

@@ -2,14 +2,14 @@
 //! by their owner alone.
 
 use std::{
-    fs::{self, Permissions},
-    io::{self, Read, Write},
+    fs,
+    io::{self, Read},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
 use tempfile::NamedTempFile;
-use tilewright_outputs::{destination, folder_of, place, place_new};
+use tilewright_outputs::{place, place_new, stage};
 
 use crate::{Error, KeyPair, Result};
 
@@ -63,14 +63,7 @@ pub fn write_signature(path: &Path, text: &str) -> Result<()> {
 
 /// A complete temporary file for this path. `mode` is its mode before the user's umask.
 fn write_temporary(path: &Path, text: &str, mode: u32) -> Result<NamedTempFile> {
-    let mut builder = tempfile::Builder::new();
-    let builder = builder.prefix(".tilewright-").permissions(Permissions::from_mode(mode));
-    let write = || -> io::Result<NamedTempFile> {
-        let mut file = builder.tempfile_in(folder_of(&destination(path)?))?;
-        file.as_file_mut().write_all(text.as_bytes())?;
-        Ok(file)
-    };
-    write().map_err(|source| Error::Unwritable { path: path.into(), source })
+    stage(path, text.as_bytes(), mode).map_err(|source| Error::Unwritable { path: path.into(), source })
 }
 
 fn persist_new(file: NamedTempFile, path: &Path, replace: bool) -> Result<()> {

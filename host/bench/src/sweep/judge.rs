@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use tilewright_plan::{Dtype, Objective, Precision, Space};
-use tilewright_plot::{quantile, sorted};
+use tilewright_statistics::{quantile, sorted};
 
 use super::{Choice, PlanRow};
 

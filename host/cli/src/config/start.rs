@@ -3,10 +3,10 @@
 
 use std::{net::TcpListener, path::Path};
 
-use sha2::{Digest, Sha256};
 use tilewright_config::{Choice, Config, Policy, Server, Source, Wasi};
 use tilewright_decode::Model;
 use tilewright_engine::{Machine, Overrides};
+use tilewright_files::digest::sha256;
 use tilewright_gate::Admission;
 use tilewright_models::Family;
 use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost, shipped_module, shipped_names};
@@ -130,9 +130,9 @@ fn policy(config: &Config, name: &str, configured: &Policy, cache: &CacheDir) ->
         }
     };
     if let Some(wanted) = &configured.digest {
-        let hex: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-        if *wanted != format!("sha256:{hex}") {
-            let detail = format!("policy {origin}: is sha256:{hex}: correct `digest`, or get the module that has it");
+        let found = sha256(&bytes);
+        if *wanted != found {
+            let detail = format!("policy {origin}: is {found}: correct `digest`, or get the module that has it");
             return Err(wrong("digest", detail));
         }
     }

@@ -2,12 +2,11 @@
 
 use std::{
     fs, io,
-    io::Write,
     path::{Path, PathBuf},
 };
 
 use serde::Serialize;
-use tempfile::NamedTempFile;
+use tilewright_outputs::stage;
 use tilewright_registry::{Binding, Pulled, Statement};
 use tilewright_signing::{KeyId, Refusal, Signed, signature_path};
 
@@ -88,8 +87,8 @@ pub fn run(arguments: &Pull) -> Outcome {
 /// existing signature goes first: it would speak of another file.
 fn keep(path: &Path, pulled: &Pulled) -> Outcome {
     let beside = signature_path(path);
-    let kept = write_temporary(path, &pulled.wasm).and_then(|policy| {
-        let signature = pulled.signature.as_ref().map(|text| write_temporary(&beside, text.as_bytes())).transpose()?;
+    let kept = stage(path, &pulled.wasm, 0o666).and_then(|policy| {
+        let signature = pulled.signature.as_ref().map(|text| stage(&beside, text.as_bytes(), 0o666)).transpose()?;
         match fs::remove_file(&beside) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -98,14 +97,6 @@ fn keep(path: &Path, pulled: &Pulled) -> Outcome {
         signature.map_or(Ok(()), |signature| tilewright_outputs::place(signature, &beside))
     });
     kept.map_err(|error| Failure::work(format!("{}: can't be written: {error}", path.display())))
-}
-
-/// A complete temporary file for this path.
-fn write_temporary(path: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
-    let mut file = tilewright_outputs::temporary(path, ".tmp")?;
-    file.as_file_mut().write_all(bytes)?;
-    file.as_file().sync_all()?;
-    Ok(file)
 }
 
 fn print_report(report: &Report) -> Outcome {

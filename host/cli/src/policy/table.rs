@@ -37,7 +37,7 @@ pub fn run(arguments: &Table) -> Outcome {
     }
     let text = table.text().map_err(Failure::work)?;
     let output = &arguments.output;
-    tilewright_plot::write_whole(output, text.as_bytes())
+    tilewright_outputs::write_whole(output, text.as_bytes())
         .map_err(|error| Failure::input(format!("{}: can't be written: {error}", output.display())))?;
     let plans: usize = table.cases.iter().map(|case| case.plans.len()).sum();
     tell!("wrote {}: {} in {}", output.display(), counted(plans, "plan"), counted(table.cases.len(), "case"));

@@ -5,6 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use serde::Serialize;
 use tilewright_plan::{Plan, exchange::Price, exchange::RecordedQuestion};
+use tilewright_statistics::median;
 
 use super::{
     Makes, Recorded, ReplayError, Spoken, Work,
@@ -236,7 +237,8 @@ impl Library {
 impl Known {
     fn measured(&self, plan: &Plan) -> Option<Worth> {
         let found = self.measured.get(&bare(plan))?;
-        let elapsed_ms = super::median(found.iter().map(|(elapsed_ns, _)| *elapsed_ns as f64 / 1e6).collect())?;
+        let times: Vec<f64> = found.iter().map(|(elapsed_ns, _)| *elapsed_ns as f64 / 1e6).collect();
+        let elapsed_ms = median(&times)?;
         Some(Worth { elapsed_ms, peak_bytes: found.iter().map(|(_, peak)| *peak).max()? })
     }
 

@@ -283,15 +283,6 @@ fn what_a_clock_decided_or_is_missing_is_told_apart_from_what_differs() {
 }
 
 #[test]
-fn the_middle_of_an_even_number_lies_between_two() {
-    assert_eq!(median(vec![]), None);
-    assert_eq!(
-        [vec![3.0], vec![300.0, 100.0], vec![5.0, 1.0, 2.0]].map(|times| median(times).unwrap()),
-        [3.0, 200.0, 2.0]
-    );
-}
-
-#[test]
 fn records_that_contradict_each_other_are_refused() {
     let records = recorded(stub(&SIDES), 1);
     let mut other = records[0].clone();

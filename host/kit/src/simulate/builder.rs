@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 use tilewright_plan::{
     Capabilities, Cost, Device, Dtype, Failure, Objective, Plan, Precision, Record, Request, Stage, records,
 };
+use tilewright_statistics::median;
 
 use super::table::{Case, Entry, FORMAT, Table, TableError};
-use crate::replay::{Work, bare, median};
+use crate::replay::{Work, bare};
 
 /// What of a source went into no table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -220,12 +221,12 @@ impl Group {
 
     fn finish(self) -> Case {
         let plans = self.plans.into_iter().map(|gathered| {
-            let median = median(gathered.runs.iter().map(|(time, _)| *time).collect());
+            let times: Vec<f64> = gathered.runs.iter().map(|(time, _)| *time).collect();
             Entry {
                 plan: gathered.plan,
                 estimate: gathered.estimate,
                 // To the microsecond, which is more than was measured.
-                elapsed_ms: median.map(|time| (time * 1e3).round() / 1e3),
+                elapsed_ms: median(&times).map(|time| (time * 1e3).round() / 1e3),
                 peak_bytes: gathered.runs.iter().map(|(_, peak)| *peak).max(),
                 runs: u32::try_from(gathered.runs.len()).unwrap_or(u32::MAX),
                 // What has run, too, failed for what it was given then.

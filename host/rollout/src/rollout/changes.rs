@@ -4,6 +4,7 @@
 use std::sync::{Arc, MutexGuard, TryLockError, atomic::Ordering};
 
 use tilewright_config::Source;
+use tilewright_files::digest::sha256;
 use tilewright_gate::Verdict;
 use tilewright_registry::{Reference, without_user};
 use tilewright_signing::Refusal;
@@ -313,7 +314,7 @@ impl Rollout {
     /// that can't be loaded or stored at all.
     pub fn upload(&self, bytes: Vec<u8>, signature: Option<String>, policy: Option<&str>) -> Result<Checked> {
         let grants = policy.map(|name| Ok::<_, Error>(self.find(name)?.changing().wanted.grants)).transpose()?;
-        let digest = crate::module::digest(&bytes);
+        let digest = sha256(&bytes);
         let origin = crate::module::describe_module(&digest);
         if let Some(signature) = &signature {
             check_signature(signature)?;

@@ -5,7 +5,8 @@ use rand_chacha::{
     rand_core::{Rng, SeedableRng},
 };
 use serde::Serialize;
-use tilewright_plot::{quantile, sorted};
+
+use crate::{median, quantile, sorted};
 
 /// The share of the mean above which a spread is worth a warning.
 const NOISY: f64 = 0.10;
@@ -90,11 +91,6 @@ impl Ratio {
         let found = Self { of_medians, low: quantile(&ratios, 0.025), high: quantile(&ratios, 0.975) };
         [found.of_medians, found.low, found.high].iter().all(|value| value.is_finite()).then_some(found)
     }
-}
-
-/// The median; none for no samples.
-pub(crate) fn median(samples: &[f64]) -> Option<f64> {
-    (!samples.is_empty()).then(|| quantile(&sorted(samples), 0.5))
 }
 
 /// The two-sided 95 % quantile of Student's t: Cornish and Fisher's expansion about the normal one
