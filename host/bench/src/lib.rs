@@ -16,7 +16,6 @@ mod race;
 mod report;
 mod spelling;
 mod statistics;
-mod subject;
 pub mod suite;
 pub mod sweep;
 
@@ -29,4 +28,3 @@ pub use race::{Planners, Rounds, Watch};
 pub use report::{Against, Report, Row};
 pub use spelling::Spelling;
 pub use statistics::{Ratio, Summary};
-pub use subject::Subject;
