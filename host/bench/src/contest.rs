@@ -2,12 +2,12 @@
 
 use tch::Tensor;
 use tilewright_engine::{Machine, Unfinished};
+use tilewright_pipeline::{Decode, Model};
 use tilewright_plan::{Objective, Request, Space};
 
 use crate::{
-    Against, Difference, Planners, Ratio, Report, Result, Rounds, Row, Spelling, Subject, Watch,
-    race::{Ear, Interrupted, Lane, Runner, elapsed_ms, race},
-    subject::{Decode, Decoded},
+    Against, Difference, Planners, Ratio, Report, Result, Rounds, Row, Spelling, Watch,
+    race::{Decoded, Ear, Interrupted, Lane, Runner, decode, elapsed_ms, race},
 };
 
 /// One policy with its limit and objective.
@@ -26,8 +26,10 @@ pub struct Entry {
 pub struct Contest<'a> {
     /// The machine.
     pub machine: &'a Machine,
-    /// The model and the latent.
-    pub subject: Subject<'a>,
+    /// The model.
+    pub model: &'a Model,
+    /// Its latents, in its own space, f32.
+    pub latents: &'a Tensor,
     /// The policies; ratios are to the first.
     pub entries: Vec<Entry>,
     /// The policy of the reference pictures, decoded once without its limit.
@@ -74,13 +76,7 @@ impl Contest<'_> {
             let planner = planners(&entry.spelling).map_err(|error| error.to_string());
             let made = job.as_ref().map_err(Clone::clone).and_then(|job| Ok((job, planner?)));
             places.push(made.map(|(job, planner)| {
-                runners.push(Runner {
-                    job: job.as_ref(),
-                    planner,
-                    label: entry.spelling.to_string(),
-                    keeps,
-                    lane: Lane::default(),
-                });
+                runners.push(Runner { job, planner, label: entry.spelling.to_string(), keeps, lane: Lane::default() });
                 runners.len() - 1
             }));
         }
@@ -118,8 +114,8 @@ impl Contest<'_> {
         Ok(ContestResult { report, pictures })
     }
 
-    fn job(&self, memory_limit: u64, objective: Objective) -> std::result::Result<Box<dyn Decode + '_>, String> {
-        self.subject.job(self.machine, memory_limit, objective)
+    fn job(&self, memory_limit: u64, objective: Objective) -> std::result::Result<Decode<'_>, String> {
+        Decode::new(self.machine, self.model, self.latents, memory_limit, objective).map_err(|error| error.to_string())
     }
 
     /// Decodes the reference once, within all free memory.
@@ -143,7 +139,7 @@ impl Contest<'_> {
             return Err(Interrupted);
         }
         watch.say(&format!("reference: {spelling}"));
-        let finished = match job.decode(planner.as_mut(), &mut Ear(watch), true) {
+        let finished = match decode(&job, planner.as_mut(), &mut Ear(watch), true) {
             Ok(finished) => finished,
             Err(Unfinished { error: tilewright_engine::Error::Interrupted, .. }) => return Err(Interrupted),
             Err(Unfinished { error, .. }) => {

@@ -15,7 +15,6 @@ mod generate;
 mod race;
 mod report;
 mod spelling;
-mod subject;
 pub mod suite;
 pub mod sweep;
 
@@ -27,5 +26,4 @@ pub use generate::{Latents, Network, Weights};
 pub use race::{Planners, Rounds, Watch};
 pub use report::{Against, Report, Row};
 pub use spelling::Spelling;
-pub use subject::Subject;
 pub use tilewright_statistics::{Ratio, Summary};

@@ -5,12 +5,10 @@ use std::{error::Error as StdError, fmt, ops::ControlFlow};
 
 use tch::Tensor;
 use tilewright_engine::{Cancelled, Observer, Unfinished};
+use tilewright_pipeline::{Decode, FrameStore};
 use tilewright_plan::{Plan, Planner, Record};
 
-use crate::{
-    Spelling,
-    subject::{Decode, Decoded},
-};
+use crate::Spelling;
 
 /// Makes the planner that a spelling names.
 ///
@@ -51,7 +49,7 @@ impl Rounds {
 
 /// A policy's runs.
 pub(crate) struct Runner<'a> {
-    pub job: &'a dyn Decode,
+    pub job: &'a Decode<'a>,
     pub planner: Box<dyn Planner>,
     pub label: String,
     /// True if its pictures are compared afterwards.
@@ -129,7 +127,7 @@ impl Runner<'_> {
         if !watch.goes_on() {
             return Err(Interrupted);
         }
-        match self.job.decode(self.planner.as_mut(), &mut Ear(watch), self.keeps) {
+        match decode(self.job, self.planner.as_mut(), &mut Ear(watch), self.keeps) {
             Ok(Decoded { record, pictures }) => {
                 let lane = &mut self.lane;
                 let first = lane.runs == 0;
@@ -153,6 +151,31 @@ impl Runner<'_> {
         }
         Ok(())
     }
+}
+
+/// A decode that came to its end.
+pub(crate) struct Decoded {
+    pub record: Record,
+    /// Pictures [N, C, H, W] in about −1…1, f32, in host memory; of clips [N·T, C, H, W]. None if
+    /// they were not to be kept.
+    pub pictures: Option<Tensor>,
+}
+
+/// Runs a decode, and keeps its pictures if `keeps`.
+pub(crate) fn decode(
+    job: &Decode<'_>,
+    planner: &mut dyn Planner,
+    observer: &mut dyn Observer,
+    keeps: bool,
+) -> std::result::Result<Decoded, Unfinished> {
+    let mut store = FrameStore::new(keeps);
+    let record = job.run(planner, observer, &mut store, &[])?.record;
+    // A tensor of frames that are there already fails only if memory runs out.
+    let pictures = keeps.then(|| store.tensor()).transpose().map_err(|error| match error {
+        tilewright_pipeline::Error::Engine(error) => error,
+        error => tilewright_engine::Error::Sink(error.into()),
+    })?;
+    Ok(Decoded { record, pictures })
 }
 
 /// Passes a job's progress on.

@@ -7,12 +7,15 @@ mod transitions;
 
 use serde::Serialize;
 use tch::{Kind, Tensor};
-use tilewright_engine::{Machine, Vae, VideoVae};
+use tilewright_engine::Machine;
+use tilewright_pipeline::{Decode, Model};
 use tilewright_plan::{Device, Objective};
 
 use crate::{
-    Contest, Entry, Latents, Planners, Report, Result, Rounds, Spelling, Subject, Watch, contest::ContestResult,
-    race::Ear, subject::Decoded, sweep::tensor,
+    Contest, Entry, Latents, Planners, Report, Result, Rounds, Spelling, Watch,
+    contest::ContestResult,
+    race::{Decoded, Ear, decode},
+    sweep::tensor,
 };
 use cases::{CASES, Case, Of};
 use transitions::{borders, borders_alone, evenness, over_elsewhere, steps};
@@ -39,9 +42,9 @@ pub struct Suite<'a> {
     /// The machine.
     pub machine: &'a Machine,
     /// The weights that decode pictures; none if no such case is chosen.
-    pub vae: Option<&'a Vae>,
+    pub vae: Option<&'a Model>,
     /// The weights that decode clips.
-    pub video: Option<&'a VideoVae>,
+    pub video: Option<&'a Model>,
     /// Their description, for the report.
     pub weights: String,
     /// The policies that are compared with the plain decode; cases about a type set it by hand.
@@ -183,18 +186,18 @@ impl Suite<'_> {
         (self.machine.facts.free_bytes as f64 * AMPLE) as u64
     }
 
-    fn subject<'s>(&'s self, of: Of, latents: &'s Tensor) -> Option<Subject<'s>> {
+    fn model(&self, of: Of) -> Option<&Model> {
         match of {
-            Of::Pictures { .. } => Some(Subject::Pictures(self.vae?, latents)),
-            Of::Clips(_) => Some(Subject::Clips(self.video?, latents)),
+            Of::Pictures { .. } => self.vae,
+            Of::Clips(_) => self.video,
         }
     }
 
     /// Makes a case's latents, and estimates its seconds: every decode as long as the baseline's.
     fn plan(&self, case: &'static Case) -> Result<(Planned, Option<f64>)> {
         let latents = tensor(self.latents(case.of))?;
-        let job = self.subject(case.of, &latents).and_then(|subject| {
-            let job = subject.job(self.machine, self.ample(), case.objective).ok()?;
+        let job = self.model(case.of).and_then(|model| {
+            let job = Decode::new(self.machine, model, &latents, self.ample(), case.objective).ok()?;
             job.estimate(&case.of.baseline()).ok()
         });
         let one = job.map(|cost| cost.elapsed.as_secs_f64());
@@ -214,10 +217,10 @@ impl Suite<'_> {
         match (of, self.vae, self.video) {
             (Of::Clips(clips), _, Some(video)) => {
                 let (samples, frames) = if self.quick { clips.quick } else { (clips.samples, clips.frames) };
-                let (scale, temporal) = (video.config.spatial_scale(), video.config.temporal_scale().max(1));
+                let (scale, temporal) = (video.spatial_scale(), video.temporal_scale().max(1));
                 Latents {
                     batch: samples as usize,
-                    channels: video.config.latent_channels,
+                    channels: video.latent_channels(),
                     height: extent(clips.height, scale),
                     width: extent(clips.width, scale),
                     frames: Some(1 + (frames - 1).div_ceil(temporal) as usize),
@@ -226,9 +229,9 @@ impl Suite<'_> {
             }
             (Of::Pictures { side, batch }, Some(vae), _) => Latents {
                 batch: batch as usize,
-                channels: vae.config.latent_channels,
-                height: extent(side, vae.config.spatial_scale()),
-                width: extent(side, vae.config.spatial_scale()),
+                channels: vae.latent_channels(),
+                height: extent(side, vae.spatial_scale()),
+                width: extent(side, vae.spatial_scale()),
                 frames: None,
                 seed: 0,
             },
@@ -247,10 +250,10 @@ impl Suite<'_> {
         watch: &mut dyn Watch,
     ) -> Result<(Report, Option<Transitions>)> {
         let Planned { case, latents, rounds, .. } = planned;
-        let subject = self.subject(case.of, latents).ok_or(crate::Error::NoWeights)?;
+        let model = self.model(case.of).ok_or(crate::Error::NoWeights)?;
         let ample = self.ample();
         let expected = || {
-            let job = subject.job(self.machine, ample, case.objective).ok()?;
+            let job = Decode::new(self.machine, model, latents, ample, case.objective).ok()?;
             job.estimate(&case.of.baseline()).ok().map(|cost| cost.peak_bytes)
         };
         let memory_limit = match case.share_of {
@@ -268,7 +271,8 @@ impl Suite<'_> {
         };
         let contest = Contest {
             machine: self.machine,
-            subject,
+            model,
+            latents,
             entries: [baseline].into_iter().chain(self.policies.iter().map(entry)).collect(),
             against: Some(Spelling::whole()),
             rounds: *rounds,
@@ -294,7 +298,7 @@ impl Suite<'_> {
     ) -> Result<Option<Transitions>> {
         let Some(video) = self.video else { return Ok(None) };
         let all = latents.size()[2];
-        let scale = video.config.temporal_scale().max(1) as usize;
+        let scale = video.temporal_scale().max(1) as usize;
         let one_go = scale as i64 * all;
         let Some(whole) = self.decode_chunks(video, latents, one_go, planners, watch)? else { return Ok(None) };
         let mut chunks = Vec::new();
@@ -310,7 +314,7 @@ impl Suite<'_> {
     /// is interrupted.
     fn decode_chunks(
         &self,
-        video: &VideoVae,
+        video: &Model,
         latents: &Tensor,
         chunk: i64,
         planners: &Planners<'_>,
@@ -319,9 +323,9 @@ impl Suite<'_> {
         let settings = [("time", "carried".to_owned()), ("chunk", chunk.to_string())];
         let mut spelling = Spelling::whole();
         spelling.settings.extend(settings.map(|(key, value)| (key.to_owned(), value)));
-        let job = Subject::Clips(video, latents).job(self.machine, self.ample(), Objective::Fastest);
+        let job = Decode::new(self.machine, video, latents, self.ample(), Objective::Fastest);
         let (Ok(job), Ok(mut planner)) = (job, planners(&spelling)) else { return Ok(None) };
-        match job.decode(planner.as_mut(), &mut Ear(watch), true) {
+        match decode(&job, planner.as_mut(), &mut Ear(watch), true) {
             Ok(Decoded { pictures, .. }) => Ok(pictures),
             Err(unfinished) => {
                 watch.say(&format!("{spelling}: {}", unfinished.error));

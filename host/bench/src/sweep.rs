@@ -8,7 +8,8 @@ mod rows;
 use std::{fmt, str::FromStr};
 
 use tch::{Device as Place, Tensor};
-use tilewright_engine::{DecodeJob, Machine, Unfinished, Vae};
+use tilewright_engine::{Machine, Unfinished};
+use tilewright_pipeline::{Decode, FrameStore, Model};
 use tilewright_plan::{Objective, Plan, bytes, words::counted};
 use tilewright_statistics::median;
 
@@ -66,7 +67,7 @@ pub struct Sweep<'a> {
     /// Where it runs.
     pub machine: &'a Machine,
     /// The weights.
-    pub vae: &'a Vae,
+    pub model: &'a Model,
     /// Sides of square pictures in pixels.
     pub sizes: Vec<u32>,
     /// Limits of the cases.
@@ -103,10 +104,10 @@ impl Sweep<'_> {
             interrupted: false,
         };
         for side in &self.sizes {
-            let scale = self.vae.config.spatial_scale();
+            let scale = self.model.spatial_scale();
             let latents = Latents {
                 batch: 1,
-                channels: self.vae.config.latent_channels,
+                channels: self.model.latent_channels(),
                 height: (side / scale).max(1) as usize,
                 width: (side / scale).max(1) as usize,
                 frames: None,
@@ -138,7 +139,7 @@ impl Sweep<'_> {
         watch: &mut dyn Watch,
         report: &mut SweepReport,
     ) -> std::result::Result<(), Stop> {
-        let job = DecodeJob::new(self.machine, self.vae, latents, self.ample(), Objective::Fastest)?;
+        let job = Decode::new(self.machine, self.model, latents, self.ample(), Objective::Fastest)?;
         report.requests.push(SweptRequest {
             request: job.request().clone(),
             stage: job.stage(),
@@ -156,7 +157,7 @@ impl Sweep<'_> {
     /// Measures plans in turns.
     fn measure(
         &self,
-        job: &DecodeJob<'_>,
+        job: &Decode<'_>,
         plans: &[Plan],
         planners: &Planners<'_>,
         watch: &mut dyn Watch,
@@ -225,7 +226,7 @@ impl Sweep<'_> {
     fn choose(
         &self,
         latents: &Tensor,
-        ample: &DecodeJob<'_>,
+        ample: &Decode<'_>,
         rows: &mut Vec<PlanRow>,
         planners: &Planners<'_>,
         watch: &mut dyn Watch,
@@ -285,7 +286,7 @@ impl Sweep<'_> {
         planners: &Planners<'_>,
         watch: &mut dyn Watch,
     ) -> std::result::Result<Option<Plan>, Stop> {
-        let made = DecodeJob::new(self.machine, self.vae, latents, case.memory_limit, case.objective);
+        let made = Decode::new(self.machine, self.model, latents, case.memory_limit, case.objective);
         let planner = planners(&self.policy).map_err(|error| error.to_string());
         let (job, mut planner) = match made.map_err(|error| error.to_string()).and_then(|job| Ok((job, planner?))) {
             Ok(made) => made,
@@ -294,7 +295,7 @@ impl Sweep<'_> {
                 return Ok(None);
             }
         };
-        match job.run(planner.as_mut(), &mut Ear(watch)) {
+        match job.run(planner.as_mut(), &mut Ear(watch), &mut FrameStore::new(false), &[]) {
             Ok(finished) => {
                 case.run_peak_bytes = finished.record.outcome.map(|outcome| outcome.peak_bytes);
                 if !finished.record.attempts.is_empty() {
@@ -316,7 +317,7 @@ impl Sweep<'_> {
         &self,
         case: &mut CaseRow,
         plan: &Plan,
-        ample: &DecodeJob<'_>,
+        ample: &Decode<'_>,
         rows: &mut Vec<PlanRow>,
         planners: &Planners<'_>,
         watch: &mut dyn Watch,

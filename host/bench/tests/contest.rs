@@ -8,8 +8,9 @@ use std::{
 };
 
 use tch::{Kind, Tensor};
-use tilewright_bench::{Contest, Entry, Latents, Rounds, Spelling, Subject, Watch, sweep};
-use tilewright_engine::{Machine, Overrides, Probe, Vae, VideoVae};
+use tilewright_bench::{Contest, Entry, Latents, Rounds, Spelling, Watch, sweep};
+use tilewright_engine::{Machine, Overrides, Probe};
+use tilewright_pipeline::Model;
 use tilewright_plan::{
     CostModel, Decision, Dtype, Layout, LearnReport, Objective, Outcome, Plan, Planner, PolicyIdentity, Precision,
     Question, Release, Space, Tile, Time,
@@ -113,9 +114,9 @@ fn alone() -> MutexGuard<'static, ()> {
 const PATIENT: usize = usize::MAX;
 const ROUNDS: Rounds = Rounds { first_apart: true, warmup: 1, iterations: 2 };
 
-fn vae() -> Vae {
+fn vae() -> Model {
     let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/flux-bfl/ae.safetensors");
-    Vae::open(&path, Overrides::default()).unwrap()
+    Model::open(&path, Overrides::default()).unwrap()
 }
 
 fn machine() -> Machine {
@@ -137,7 +138,8 @@ fn a_policy_that_fails_is_a_row_and_the_others_go_on() {
     let (machine, vae, latents) = (machine(), vae(), large_latents());
     let contest = Contest {
         machine: &machine,
-        subject: Subject::Pictures(&vae, &latents),
+        model: &vae,
+        latents: &latents,
         entries: vec![entry("whole", 1 << 32), entry("f16", 1 << 32), entry("nobody", 1 << 32), entry("whole", 1)],
         against: Some("whole".parse().unwrap()),
         rounds: ROUNDS,
@@ -163,7 +165,8 @@ fn an_interruption_leaves_what_was_measured() {
     let entries = vec![entry("whole", 1 << 32), entry("whole", 1 << 32)];
     let contest = |against: Option<Spelling>| Contest {
         machine: &machine,
-        subject: Subject::Pictures(&vae, &latents),
+        model: &vae,
+        latents: &latents,
         entries: entries.clone(),
         against,
         rounds: Rounds { first_apart: true, warmup: 0, iterations: 50 },
@@ -183,7 +186,7 @@ fn a_sweep_does_not_count_what_was_run_as_something_else() {
     let (machine, vae) = (machine(), vae());
     let sweep = |plans| sweep::Sweep {
         machine: &machine,
-        vae: &vae,
+        model: &vae,
         sizes: vec![256],
         limits: vec![sweep::Limit::Ample, sweep::Limit::Bytes(1)],
         objectives: vec![Objective::Fastest],
@@ -214,7 +217,7 @@ fn clips_take_turns_and_all_their_frames_are_compared() {
     let _turn = alone();
     let machine = machine();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/wan21-original/Wan2.1_VAE.safetensors");
-    let vae = VideoVae::open(&path).unwrap();
+    let vae = Model::open(&path, Overrides::default()).unwrap();
     let latents = Latents { batch: 2, channels: 16, height: 8, width: 14, frames: Some(3), seed: 0 };
     let shape: Vec<i64> = latents.shape().into_iter().map(|extent| extent as i64).collect();
     let latents = Tensor::from_slice(&latents.values()).view(&shape[..]);
@@ -222,7 +225,8 @@ fn clips_take_turns_and_all_their_frames_are_compared() {
         .map(|name| entry(name, 1 << 32));
     let contest = |against: Option<&str>, rounds| Contest {
         machine: &machine,
-        subject: Subject::Clips(&vae, &latents),
+        model: &vae,
+        latents: &latents,
         entries: entries.to_vec(),
         against: against.map(|name| name.parse().unwrap()),
         rounds,

@@ -214,7 +214,7 @@ pub struct ClipArguments {
 
 impl ClipArguments {
     /// Refuses options that have no meaning for pictures.
-    pub fn refused_for_pictures(&self) -> Outcome {
+    pub fn refuse_for_pictures(&self) -> Outcome {
         let given = [("--fps", self.fps.is_some()), ("--preview", self.preview.is_some()), ("--resume", self.resume)];
         match given.iter().find(|(_, given)| *given) {
             Some((name, _)) => {

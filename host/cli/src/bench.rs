@@ -11,12 +11,10 @@ use std::{
 };
 
 use serde::Serialize;
-use tch::Tensor;
-use tilewright_bench::{Contest, Entry, Latents, Network, Rounds, Spelling, Subject, Weights, suite, sweep};
-use tilewright_decode::{SHARE_OF_FREE, unscale};
-use tilewright_engine::{Machine, Overrides, Probe, Vae, VideoVae};
-use tilewright_models::{Checkpoint, Identity, Kind, Latent};
+use tilewright_bench::{Contest, Entry, Latents, Network, Rounds, Spelling, Weights, suite, sweep};
+use tilewright_engine::{Machine, Overrides, Probe};
 use tilewright_outputs::Roles;
+use tilewright_pipeline::{Model, default_limit};
 use tilewright_plan::Planner;
 use tilewright_plot::Page;
 use tilewright_policy::PolicyHost;
@@ -25,7 +23,7 @@ use crate::{
     args::{Against, Bench, BenchCommand, Common, GenerateLatent, GenerateWeights, Suite, Sweep},
     bench::waiting::Waiting,
     failure::{Failure, Outcome},
-    files, output, policy, printer,
+    files, model, output, policy, printer,
     tell::tell,
 };
 
@@ -69,16 +67,21 @@ fn contest(arguments: &Bench) -> Outcome {
     };
     let roles = files::reads_vae(files::roles().reads("the latent", latent), vae_path);
     let policies = Policies::check(arguments.policies.iter().chain(&against), &arguments.common, roles)?;
-    let vae = Weighted::open(vae_path, arguments)?;
+    let (family, scaling, shift) = (arguments.family, arguments.scaling_factor, arguments.shift_factor);
+    let model = model::open(vae_path, Overrides { family, scaling, shift })?;
     let machine = machine(&arguments.common)?;
-    let mut latent = vae.latent(latent, arguments.tensor.as_deref())?;
-    let latents = vae.latents(&mut latent, arguments.scaled.then_some(vae_path))?;
-    let memory_limit = arguments.memory_limit.unwrap_or((machine.facts.free_bytes as f64 * SHARE_OF_FREE) as u64);
+    let mut latent = model.read_latent(latent, arguments.tensor.as_deref())?;
+    if arguments.scaled {
+        model.unscale(&mut latent, vae_path)?;
+    }
+    let latents = model.tensor(&latent)?;
+    let memory_limit = arguments.memory_limit.unwrap_or_else(|| default_limit(&machine));
     let objective = arguments.objective.into();
     let entry = |spelling: &Spelling| Entry { spelling: spelling.clone(), memory_limit, objective };
     let contest = Contest {
         machine: &machine,
-        subject: vae.subject(&latents),
+        model: &model,
+        latents: &latents,
         entries: arguments.policies.iter().map(entry).collect(),
         against,
         rounds: Rounds { first_apart: true, warmup: arguments.warmup, iterations: arguments.iterations },
@@ -106,12 +109,12 @@ fn run_suite(arguments: &Suite) -> Outcome {
     if of_pictures {
         let path = choose_weights(arguments.vae.as_deref(), arguments.network, &mut weights)?;
         refuse_clips(&path, "--vae takes an image VAE, --video-vae this one")?;
-        vae = Some(Vae::open(&path, Overrides::default())?);
+        vae = Some(Model::open(&path, Overrides::default())?);
     }
     let mut video = None;
     if of_clips {
         let path = choose_weights(arguments.video_vae.as_deref(), Network::WAN_21, &mut weights)?;
-        video = Some(VideoVae::open(&path)?);
+        video = Some(Model::open(&path, Overrides::default())?);
     }
     let machine = machine(&arguments.common)?;
     let rounds = if arguments.quick { QUICK } else { FULL };
@@ -144,11 +147,11 @@ fn run_sweep(arguments: &Sweep) -> Outcome {
         None => generate_weights_of(Network::FLUX)?,
     };
     refuse_clips(&path, "bench sweep measures pictures: bench LATENT and bench suite measure clips, too")?;
-    let vae = Vae::open(&path, Overrides::default())?;
+    let model = Model::open(&path, Overrides::default())?;
     let machine = machine(&arguments.common)?;
     let sweep = sweep::Sweep {
         machine: &machine,
-        vae: &vae,
+        model: &model,
         sizes: arguments.sizes.clone(),
         limits: arguments.limits.clone(),
         objectives: arguments.objectives.iter().map(|objective| (*objective).into()).collect(),
@@ -253,71 +256,10 @@ fn machine(common: &Common) -> Outcome<Machine> {
     Ok(Machine::open(common.device, Probe::Kept)?)
 }
 
-/// The weights of a contest.
-enum Weighted {
-    Pictures(Box<Vae>),
-    Clips(Box<VideoVae>),
-}
-
-impl Weighted {
-    fn open(path: &Path, arguments: &Bench) -> Outcome<Self> {
-        let (family, scaling, shift) = (arguments.family, arguments.scaling_factor, arguments.shift_factor);
-        if kind(path)? != Kind::VideoAutoencoder {
-            return Ok(Self::Pictures(Vae::open(path, Overrides { family, scaling, shift })?.into()));
-        }
-        if family.is_some() || scaling.is_some() || shift.is_some() {
-            return Err(Failure::input(
-                "--family, --scaling-factor and --shift-factor are for image VAEs: a video VAE's scaling is one per channel, from its config.json or as published",
-            ));
-        }
-        Ok(Self::Clips(VideoVae::open(path)?.into()))
-    }
-
-    /// Reads a latent of this model from a file.
-    fn latent(&self, path: &Path, tensor: Option<&str>) -> Outcome<Latent> {
-        Ok(match self {
-            Self::Pictures(vae) => vae.latent(path, tensor)?,
-            Self::Clips(vae) => vae.latent(path, tensor)?,
-        })
-    }
-
-    /// The latents of a file for this model, with the scaling undone if they carry that of the VAE
-    /// in `scaled`.
-    fn latents(&self, latent: &mut Latent, scaled: Option<&Path>) -> Outcome<Tensor> {
-        match self {
-            Self::Pictures(vae) => {
-                vae.check(latent)?;
-                if let Some(file) = scaled {
-                    unscale(latent, vae.scaling(), file, "give --family, or --scaling-factor")?;
-                }
-                Ok(latent.pictures()?)
-            }
-            Self::Clips(vae) => {
-                vae.check(latent)?;
-                if let Some(file) = scaled {
-                    unscale(latent, vae.scaling(), file, "put its config.json beside it")?;
-                }
-                Ok(latent.values.shallow_clone())
-            }
-        }
-    }
-
-    fn subject<'a>(&'a self, latents: &'a Tensor) -> Subject<'a> {
-        match self {
-            Self::Pictures(vae) => Subject::Pictures(vae, latents),
-            Self::Clips(vae) => Subject::Clips(vae, latents),
-        }
-    }
-}
-
-fn kind(path: &Path) -> Outcome<Kind> {
-    Ok(Identity::of(&Checkpoint::open(path)?).kind)
-}
-
 fn refuse_clips(path: &Path, advice: &str) -> Outcome {
-    match kind(path)? {
-        Kind::VideoAutoencoder => Err(Failure::input(format!("{}: a video VAE: {advice}", path.display()))),
-        _ => Ok(()),
+    match Model::is_video_file(path)? {
+        true => Err(Failure::input(format!("{}: a video VAE: {advice}", path.display()))),
+        false => Ok(()),
     }
 }
 

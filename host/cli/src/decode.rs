@@ -1,9 +1,6 @@
 //! `tilewright decode`: from arguments to jobs, and from their results to files and tables.
 
-mod clip;
-mod delivery;
-mod picture;
-mod pinned;
+mod decoder;
 
 use std::{
     cell::RefCell,
@@ -11,11 +8,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tilewright_decode::SHARE_OF_FREE;
-use tilewright_engine::Machine;
 use tilewright_media::{Kind, NUMBER, Options, Output, STANDARD, Shape};
-use tilewright_models::{Checkpoint, Family, Identity, Latent, Scaling};
 use tilewright_outputs::{Roles, folder_of};
+use tilewright_pipeline::Model;
 
 use crate::{
     args::Decode,
@@ -26,8 +21,8 @@ use crate::{
     naming::Naming,
     printer,
     report::Shown,
-    tell::tell,
 };
+use decoder::Decoder;
 
 /// Endings of latents in a folder.
 const LATENTS: [&str; 2] = ["latent", "safetensors"];
@@ -44,8 +39,7 @@ pub fn run(arguments: &Decode) -> Outcome {
     if let Some(threads) = arguments.threads {
         tilewright_torch::set_threads(threads);
     }
-    let is_clip =
-        matches!(Identity::of(&Checkpoint::open(&arguments.vae)?).kind, tilewright_models::Kind::VideoAutoencoder);
+    let is_clip = Model::is_video_file(&arguments.vae)?;
     if !is_clip {
         plan.naming = plan.naming.of_files();
     }
@@ -53,12 +47,8 @@ pub fn run(arguments: &Decode) -> Outcome {
     plan.check_names(&inputs, ending)?;
     arguments.record.check()?;
     let made = if arguments.dry_run { None } else { plan.naming.make_folder()? };
-    let done = match is_clip {
-        true => clip::Clips::open(arguments, &plan)
-            .and_then(|mut clips| work_through(&mut clips, &inputs, several, "decoded")),
-        false => picture::Pictures::open(arguments, &plan, &inputs)
-            .and_then(|mut pictures| work_through(&mut pictures, &inputs, several, "decoded")),
-    };
+    let done = Decoder::open(arguments, &plan, &inputs, is_clip)
+        .and_then(|mut decoder| work_through(&mut decoder, &inputs, several, "decoded"));
     if let Some(folder) = made {
         // Succeeds only if the folder is still empty.
         let _ = fs::remove_dir(folder);
@@ -156,23 +146,4 @@ impl Plan {
         let files: Vec<PathBuf> = output.files(shape);
         files.iter().fold(self.roles.borrow().clone(), |roles, file| roles.occupies("-o", file))
     }
-}
-
-/// Warns of a latent, under the user's name for it, with values that are implausible for the model.
-fn say_doubt(
-    shown: &str,
-    latent: &Latent,
-    families: (Family, Option<Family>),
-    scaling: Option<&Scaling>,
-    scaled: bool,
-) -> Outcome {
-    if let Some(doubt) = latent.doubt(families, scaling, scaled)? {
-        tell!("warning: {shown}: {doubt}");
-    }
-    Ok(())
-}
-
-/// The given limit, or else a share of the free memory.
-fn limit(arguments: &Decode, machine: &Machine) -> u64 {
-    arguments.memory_limit.unwrap_or((machine.facts.free_bytes as f64 * SHARE_OF_FREE) as u64)
 }

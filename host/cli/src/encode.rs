@@ -1,30 +1,25 @@
 //! `tilewright encode`: from pictures or clips to latent files, and from decisions to tables.
 
-mod clip;
+mod encoder;
 mod latent_file;
-mod picture;
-mod source;
 
 use std::{cell::RefCell, fs, path::Path};
 
-use tilewright_decode::SHARE_OF_FREE;
-use tilewright_engine::{Error, Machine, Unfinished};
-use tilewright_media::{STANDARD, Texts, read_texts};
-use tilewright_models::{Checkpoint, Identity, Kind, Scaling};
+use tilewright_media::STANDARD;
 use tilewright_outputs::Roles;
-use tilewright_plan::Recorder;
+use tilewright_pipeline::Model;
 
 use crate::{
     args::Encode,
     batch::work_through,
     failure::{Failure, Outcome},
     files,
-    history::Trials,
     inputs::{Input, listed},
     naming::Naming,
     printer,
-    report::{Shown, keep, print_json},
+    report::Shown,
 };
+use encoder::Encoder;
 use latent_file::LatentFile;
 
 pub use latent_file::Kind as LatentKind;
@@ -36,12 +31,9 @@ const PICTURES: [&str; 5] = ["png", "jpg", "jpeg", "webp", "gif"];
 pub fn run(arguments: &Encode) -> Outcome {
     // Checked before standard input is read.
     Plan::check_shown(arguments)?;
-    let is_clip = || -> Outcome<bool> {
-        Ok(matches!(Identity::of(&Checkpoint::open(&arguments.vae)?).kind, Kind::VideoAutoencoder))
-    };
     let has_folder = arguments.inputs.iter().any(|path| path.is_dir());
     // For a video VAE, a folder is one clip.
-    let several_inside = has_folder && !is_clip()?;
+    let several_inside = has_folder && !Model::is_video_file(&arguments.vae)?;
     let inputs = listed(&arguments.inputs, "pictures", several_inside.then_some(&PICTURES))?;
     let several = arguments.inputs.len() > 1 || several_inside;
     let plan = Plan::new(arguments, &inputs, several)?;
@@ -49,15 +41,10 @@ pub fn run(arguments: &Encode) -> Outcome {
     if let Some(threads) = arguments.threads {
         tilewright_torch::set_threads(threads);
     }
-    let is_clip = is_clip()?;
     plan.naming.check(&inputs, plan.ending())?;
     let made = if arguments.dry_run { None } else { plan.naming.make_folder()? };
-    let done = match is_clip {
-        true => clip::Clips::open(arguments, &plan, &inputs)
-            .and_then(|mut clips| work_through(&mut clips, &inputs, several, "encoded")),
-        false => picture::Pictures::open(arguments, &plan, &inputs)
-            .and_then(|mut pictures| work_through(&mut pictures, &inputs, several, "encoded")),
-    };
+    let done = Encoder::open(arguments, &plan, &inputs)
+        .and_then(|mut encoder| work_through(&mut encoder, &inputs, several, "encoded"));
     if let Some(folder) = made {
         // Succeeds only if the folder is still empty.
         let _ = fs::remove_dir(folder);
@@ -136,49 +123,4 @@ impl<'a> Plan<'a> {
         }
         Ok(output)
     }
-}
-
-/// The texts of an input, such as its workflow, for its latent.
-fn texts(input: &Input) -> Texts {
-    tilewright_decode::carried(read_texts(&input.path))
-}
-
-/// The scaling to apply, if it was asked for; `advice` is the remedy if none is known.
-fn scaling(arguments: &Encode, output: &LatentFile, known: Option<Scaling>, advice: &str) -> Outcome<Option<Scaling>> {
-    if !arguments.scaled {
-        return Ok(None);
-    }
-    if output.kind == LatentKind::ComfyUi {
-        return Err(Failure::input(format!(
-            "{}: a ComfyUI latent carries no scaling: leave --scaled out, or write .safetensors",
-            output.path().display()
-        )));
-    }
-    let unknown = || Failure::input(format!("{}: no scaling is known of this VAE: {advice}", arguments.vae.display()));
-    known.ok_or_else(unknown).map(Some)
-}
-
-/// The given limit, or else a share of the free memory.
-fn limit(arguments: &Encode, machine: &Machine) -> u64 {
-    arguments.memory_limit.unwrap_or((machine.facts.free_bytes as f64 * SHARE_OF_FREE) as u64)
-}
-
-/// Records and shows an encode that did not end.
-fn unfinished(
-    arguments: &Encode,
-    shown: Shown,
-    history: &mut Trials,
-    planner: &mut Recorder,
-    unfinished: Unfinished,
-) -> Failure {
-    let Unfinished { error, record } = unfinished;
-    let kept = record.as_deref().map_or(Ok(()), |record| {
-        // An interruption or an unreadable source says nothing of the plan.
-        if !matches!(error, Error::Interrupted | Error::Source(_)) {
-            history.keep(record);
-        }
-        keep(&arguments.record, record, planner)?;
-        if arguments.json { print_json(shown, record, &[]) } else { Ok(()) }
-    });
-    kept.err().unwrap_or_else(|| error.into())
 }

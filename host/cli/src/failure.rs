@@ -87,11 +87,19 @@ impl From<tilewright_models::Error> for Failure {
     }
 }
 
-impl From<tilewright_decode::Error> for Failure {
-    fn from(error: tilewright_decode::Error) -> Self {
+impl From<tilewright_pipeline::Error> for Failure {
+    fn from(error: tilewright_pipeline::Error) -> Self {
+        use tilewright_pipeline::Error;
         match error {
-            tilewright_decode::Error::Engine(error) => error.into(),
-            error => Failure::Input(error.into()),
+            Error::Engine(error) => error.into(),
+            Error::Media(error) => error.into(),
+            // The options of this program.
+            Error::NoScaling { path, is_video: false } => Failure::input(format!(
+                "{}: no scaling is known of this VAE: give --family, or --scaling-factor",
+                path.display()
+            )),
+            error if error.is_input() => Failure::Input(error.into()),
+            error => Failure::Work(error.into()),
         }
     }
 }

@@ -6,9 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tilewright_engine::Machine;
-use tilewright_history::{Entry, Error, Exported, Filter, History, Query, json_line, model_fingerprint, user_path};
-use tilewright_plan::{Record, Request, Stage, bytes, terminal::shortened, words::counted};
+use tilewright_history::{Entry, Error, Exported, Filter, History, json_line, user_path};
+use tilewright_pipeline::{HistoryFault, Session, Trials};
+use tilewright_plan::{Record, bytes, terminal::shortened, words::counted};
+use tilewright_torch::device::Choice;
 
 use crate::{
     args::{self, HistoryCommand, HistoryFilters, HistoryList},
@@ -19,9 +20,6 @@ use crate::{
 
 /// The variable with the history's path, or `off`.
 const VARIABLE: &str = "TILEWRIGHT_HISTORY";
-
-/// The most trials that a policy gets for one decision: as many as the sandbox passes at once.
-const MOST_TRIALS: u32 = 256;
 
 /// Characters of a text that are shown in a table.
 const SHOWN: usize = 40;
@@ -36,71 +34,33 @@ impl From<Error> for Failure {
     }
 }
 
-/// The history in one decode. A fault of it becomes one line of warning, and the decode goes on
-/// without.
-pub struct Trials {
-    history: Option<History>,
-    device: String,
+/// The device of a command and the user's history of its runs; a dry run does not create the
+/// history. A fault of it becomes one line of warning, and the work goes on without.
+pub fn session(choice: Choice, no_history: bool, dry_run: bool) -> Outcome<Session> {
+    Ok(Session::find(choice, move |machine| {
+        let path = if no_history { Ok(None) } else { place() };
+        match path {
+            Ok(Some(path)) => Trials::open(&path, machine, !dry_run, report_fault),
+            Ok(None) => Trials::none(),
+            Err(error) => {
+                report_fault(HistoryFault::Unusable(error));
+                Trials::none()
+            }
+        }
+    })?)
 }
 
-impl Trials {
-    /// A history that is neither read nor written.
-    pub fn none() -> Self {
-        Self { history: None, device: String::new() }
-    }
-
-    /// The user's history for this machine; a dry run does not create it.
-    pub fn of(machine: &Machine, dry_run: bool) -> Self {
-        let open = || match place()? {
-            None => Ok(None),
-            Some(path) if dry_run => History::existing(&path),
-            Some(path) => History::open(&path).map(Some),
-        };
-        let history = open().unwrap_or_else(|error| {
-            warn(error);
-            None
-        });
-        Self { history, device: machine.fingerprint.clone() }
-    }
-
-    /// Earlier measurements on this machine for this model at about this size, newest first.
-    pub fn before(&mut self, stage: Stage, request: &Request) -> Vec<Record> {
-        let device = self.device.clone();
-        let model = model_fingerprint(&request.model);
-        let query = Query { device: &device, model: &model, stage, request };
-        self.with(|history| history.trials(&query, MOST_TRIALS)).unwrap_or_default()
-    }
-
-    /// Adds the record of a decode.
-    pub fn keep(&mut self, record: &Record) {
-        let device = self.device.clone();
-        self.with(|history| history.append(&device, record));
-    }
-
-    fn with<T>(&mut self, work: impl FnOnce(&mut History) -> Result<T, Error>) -> Option<T> {
-        let history = self.history.as_mut()?;
-        let done = work(history);
-        report_quarantined(history);
-        match done {
-            Ok(value) => Some(value),
-            Err(error) => {
-                warn(error);
-                // One warning is enough: a history that can't be read is not written either.
-                self.history = None;
-                None
-            }
+fn report_fault(fault: HistoryFault) {
+    match fault {
+        HistoryFault::Quarantined(path) => report_quarantined(&path),
+        HistoryFault::Unusable(error) | HistoryFault::NotAdded(error) => {
+            tell!("warning: decoding without history: {} (--no-history leaves it out)", Failure::from(error));
         }
     }
 }
 
-fn warn(error: Error) {
-    tell!("warning: decoding without history: {} (--no-history leaves it out)", Failure::from(error));
-}
-
-fn report_quarantined(history: &mut History) {
-    for path in history.take_quarantined() {
-        tell!("warning: the history was damaged; it is {} now, and a new one has begun", path.display());
-    }
+fn report_quarantined(path: &Path) {
+    tell!("warning: the history was damaged; it is {} now, and a new one has begun", path.display());
 }
 
 /// The history's path; none if it is switched off.
@@ -259,7 +219,7 @@ fn clear(path: &Path, filter: &Filter, yes: bool) -> Outcome {
         return Ok(writeln!(printer::stdout(), "Nothing was removed.")?);
     }
     let removed = history.clear(filter)?;
-    report_quarantined(&mut history);
+    history.take_quarantined().iter().for_each(|path| report_quarantined(path));
     Ok(writeln!(printer::stdout(), "Removed {}.", records(removed))?)
 }
 

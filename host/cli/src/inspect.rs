@@ -9,10 +9,10 @@ use std::{
 };
 
 use serde::Serialize;
-use tilewright_decode::RECORD_KEYWORD;
 use tilewright_files::{Format, LOOKED_AT};
 use tilewright_media::MediaInfo;
 use tilewright_models::{Checkpoint, Inspection};
+use tilewright_pipeline::RECORD_KEYWORD;
 use tilewright_plan::{Record, bytes, terminal::shortened, words::counted};
 
 use crate::{

@@ -18,6 +18,7 @@ mod inputs;
 mod inspect;
 mod libtorch;
 mod man;
+mod model;
 mod naming;
 mod output;
 mod overlay;
@@ -29,7 +30,6 @@ mod serve;
 mod signals;
 mod table;
 mod tell;
-mod workplace;
 
 use std::{io::Write, process::ExitCode};
 

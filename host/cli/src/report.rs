@@ -6,7 +6,9 @@ use std::{
 };
 
 use serde::Serialize;
+use tilewright_engine::{Error, Unfinished};
 use tilewright_media::STANDARD;
+use tilewright_pipeline::Trials;
 use tilewright_plan::{Candidate, Plan, Record, Recorder, bytes, words::counted};
 
 use crate::{
@@ -65,6 +67,26 @@ pub fn print_json(shown: Shown, record: &Record, files: &[PathBuf]) -> Outcome {
     let printed = Printed { record, outputs };
     let text = if shown.several { serde_json::to_string(&printed) } else { serde_json::to_string_pretty(&printed) };
     Ok(writeln!(printer::stdout(), "{}", text.map_err(Failure::work)?)?)
+}
+
+/// The failure of work that did not end, after its record is kept and shown.
+pub fn fail(
+    recording: &Recording,
+    shown: Shown,
+    trials: &mut Trials,
+    planner: &mut Recorder,
+    unfinished: Unfinished,
+) -> Failure {
+    let Unfinished { error, record } = unfinished;
+    let kept = record.as_deref().map_or(Ok(()), |record| {
+        // An interruption or an unreadable source says nothing of the plan.
+        if !matches!(error, Error::Interrupted | Error::Source(_)) {
+            trials.keep(record);
+        }
+        keep(recording, record, planner)?;
+        if shown.json { print_json(shown, record, &[]) } else { Ok(()) }
+    });
+    kept.err().unwrap_or_else(|| error.into())
 }
 
 /// Reports a decision and its outcome: the record alone as JSON on standard output, or tables.

@@ -9,3 +9,8 @@ macro_rules! tell {
 }
 
 pub(crate) use tell;
+
+/// Prints a note, as a callback.
+pub fn note(line: &str) {
+    tell!("note: {line}");
+}

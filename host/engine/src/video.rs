@@ -4,7 +4,7 @@ use std::{path::Path, time::Duration};
 
 use tch::Device;
 use tilewright_models::{
-    Checkpoint, ComputeFormat, Identity, Latent, LatentFile, Scaling,
+    Checkpoint, ComputeFormat, Identity, Scaling,
     wan::{Config, Decoder, Encoder, EncoderConfig},
 };
 use tilewright_plan::Model;
@@ -104,23 +104,11 @@ impl VideoVae {
         self.config.scaling()
     }
 
-    /// Reads a latent that this model can decode. Before its values are read, its header is compared with the model,
-    /// and the model's own weights are checked: a dry run refuses what the decode would.
+    /// Checks that the decoder's weights can be loaded, by their names, shapes and types.
     ///
     /// # Errors
-    /// The file is unsound or of another model, or the weights can't be loaded.
-    pub fn latent(&self, path: &Path, tensor: Option<&str>) -> Result<Latent> {
-        let file = LatentFile::open(path, tensor)?;
-        file.check_wan(&self.config)?;
-        self.config.check_weights(&self.file, &self.identity)?;
-        Ok(file.read()?)
-    }
-
-    /// Checks that a latent is of this model.
-    ///
-    /// # Errors
-    /// Where it is not.
-    pub fn check(&self, latent: &Latent) -> Result<()> {
-        Ok(latent.check_wan(&self.config)?)
+    /// The first tensor that is missing or can't be computed from.
+    pub fn check_weights(&self) -> Result<()> {
+        Ok(self.config.check_weights(&self.file, &self.identity)?)
     }
 }

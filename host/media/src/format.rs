@@ -4,7 +4,8 @@ use std::{path::Path, str::FromStr};
 
 use crate::{
     error::{Error, Result},
-    exif,
+    exif, ffmpeg,
+    frame::Shape,
     picture::Texts,
     still::Depth,
 };
@@ -83,9 +84,28 @@ impl Format {
         kind == Kind::Clip || PICTURES.iter().any(|(_, format)| *format == self)
     }
 
-    /// True if it holds one frame only.
-    pub(crate) fn is_single(self) -> bool {
-        SINGLE.contains(&self)
+    /// The objection to a number of frames that it can't hold.
+    pub(crate) fn objection_to_frames(self, frames: usize) -> Option<String> {
+        (frames > 1 && SINGLE.contains(&self)).then(|| {
+            format!(
+                "this format holds one frame, the clip has {frames}: write .mp4, .webm, .gif, .webp, a folder or .safetensors"
+            )
+        })
+    }
+
+    /// Checks that outputs of a kind and shape can be written in this format on this machine.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn check(self, kind: Kind, shape: &Shape) -> std::result::Result<(), String> {
+        if !self.serves(kind) {
+            return Err("a picture can't be written as video".into());
+        }
+        if let Some(objection) = self.objection_to_frames(shape.frames) {
+            return Err(objection);
+        }
+        holds(self, shape.width, shape.height, shape.channels)?;
+        ffmpeg::check(self).map_err(|error| error.to_string())
     }
 
     /// The objection to a quality or depth that it lacks, with the formats that have it.

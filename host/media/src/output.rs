@@ -197,11 +197,8 @@ impl Output {
                 format!("standard output takes one, the latent has {samples}: give -o a name, or --format safetensors");
             return Err(Error::output(&self.path, reason));
         }
-        if frames > 1 && self.format.is_single() {
-            let reason = format!(
-                "this format holds one frame, the clip has {frames}: write .mp4, .webm, .gif, .webp, a folder or .safetensors"
-            );
-            return Err(Error::output(&self.path, reason));
+        if let Some(objection) = self.format.objection_to_frames(frames) {
+            return Err(Error::output(&self.path, objection));
         }
         holds(self.format, width, height, channels).map_err(|reason| Error::write(&self.path, reason))?;
         for name in self.names(samples) {

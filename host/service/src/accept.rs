@@ -12,8 +12,7 @@ use cap_std::{
 use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
 use tilewright_config::{Case, Stage};
-use tilewright_decode::Size;
-use tilewright_media::{Rate, Shape};
+use tilewright_media::Rate;
 use tilewright_plan::bytes;
 use tilewright_rollout::Pinned;
 use tilewright_service_api::{Job, JobRequest, JobState};
@@ -171,8 +170,8 @@ impl ServerState {
         let slot = device.queue.reserve().map_err(Refusal::QueueFull)?;
         let longest_s = self.config.in_force().server.limits.deadline.as_secs();
         check_fields(&request, longest_s)?;
-        let Inspection { size, format, least_bytes } =
-            inspect_upload(&model, &device.machine, &request, latent.path(), &self.jobs.files.incoming())?;
+        let Inspection { latent: mut read, shape, format, least_bytes } =
+            inspect_upload(&model, &device.machine, &request, latent.path())?;
         // The job's own limit comes last: another one would not help against the device's.
         check_memory(&format!("device {}: its memory-limit", device.name), Some(device.memory_limit), least_bytes)?;
         check_memory("memory_limit_bytes", request.memory_limit_bytes, least_bytes)?;
@@ -185,8 +184,8 @@ impl ServerState {
             device: &device.name,
             tag: request.tag.as_deref(),
             quantized: facts.quantized,
-            pixels: u64::from(size.height) * u64::from(size.width),
-            frames: size.frames,
+            pixels: u64::from(shape.height) * u64::from(shape.width),
+            frames: shape.frames as u32,
         };
         let assignment = self.rollout.admit(&case).map_err(|error| invalid(one_line(&error)))?;
         let of_route = format!("route {}: its memory-limit", assignment.route);
@@ -206,10 +205,10 @@ impl ServerState {
             digest: assignment.revision.identity.digest.clone(),
             canary: assignment.canary,
             format,
-            batch: size.samples,
-            frames: size.frames,
-            height: size.height,
-            width: size.width,
+            batch: shape.samples as u32,
+            frames: shape.frames as u32,
+            height: shape.height,
+            width: shape.width,
             created: clock::format_ms(now),
             started: None,
             finished: None,
@@ -232,6 +231,8 @@ impl ServerState {
         if let Insertion::Existing(before) = accepted? {
             return self.confirm_same(*before, &stored.request);
         }
+        read.path = self.jobs.files.latent(&id);
+        self.jobs.latents.hold(&id, read);
         self.jobs.schedule_deadline(&stored);
         self.metrics.count_accepted();
         slot.fill(&tag, &id);
@@ -308,23 +309,12 @@ fn check_memory(whose: &str, limit: Option<u64>, least_bytes: u64) -> Result<(),
     )))
 }
 
-/// The shape of the output.
-pub fn shape(size: &Size) -> Shape {
-    Shape {
-        samples: size.samples as usize,
-        frames: size.frames as usize,
-        width: size.width,
-        height: size.height,
-        channels: size.channels,
-    }
-}
-
 /// Frames per second: those asked for, or the family's own.
 ///
 /// # Errors
 /// One line.
 pub fn rate(asked: Option<&str>, family: &str) -> Result<Rate, String> {
-    let published = Rate::new(tilewright_decode::published_rate(family), 1);
+    let published = Rate::new(tilewright_pipeline::published_rate(family), 1);
     match asked {
         Some(text) => text.parse().map_err(|error: tilewright_media::Error| format!("fps: {}", one_line(&error))),
         None => published.ok_or_else(|| "fps: none is known for this model: give one".to_owned()),

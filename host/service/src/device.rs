@@ -7,8 +7,8 @@ use std::{
 };
 
 use tilewright_config::{Choice, Config};
-use tilewright_decode::SHARE_OF_FREE;
 use tilewright_engine::{Machine, Probe};
+use tilewright_pipeline::default_limit;
 use tilewright_torch::memory;
 
 use crate::{Error, Result, jobs::queue::Queue};
@@ -22,8 +22,6 @@ pub struct DeviceState {
     pub queue: Queue,
     /// The device's properties, as policies are told.
     pub facts: tilewright_plan::Device,
-    /// The fingerprint of the machine: measurements under another one say nothing of this device.
-    pub fingerprint: String,
     /// The most that a job may hold, in bytes, weights aside.
     pub memory_limit: u64,
     /// The machine. The device's own thread alone computes on it; any thread may ask for the cost
@@ -175,14 +173,12 @@ fn measure_device(name: &str, configured: &tilewright_config::Device, capacity: 
         Choice::Cpu => tilewright_torch::device::Choice::Cpu,
         Choice::Gpu(index) => tilewright_torch::device::Choice::Gpu(index),
     };
-    let machine = Machine::open(choice, Probe::Kept).map_err(tilewright_decode::Error::from)?;
-    let free = (machine.facts.free_bytes as f64 * SHARE_OF_FREE) as u64;
+    let machine = Machine::open(choice, Probe::Kept).map_err(tilewright_pipeline::Error::from)?;
     let device = DeviceState {
         name: name.to_owned(),
         queue: Queue::new(capacity),
         facts: machine.facts.clone(),
-        fingerprint: machine.fingerprint.clone(),
-        memory_limit: configured.memory_limit_bytes.unwrap_or(free),
+        memory_limit: configured.memory_limit_bytes.unwrap_or_else(|| default_limit(&machine)),
         machine,
         memory: Mutex::default(),
     };

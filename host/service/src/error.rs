@@ -20,7 +20,7 @@ pub enum Error {
     Rollout(#[from] tilewright_rollout::Error),
     /// A model's file, a latent or a device does not serve.
     #[error(transparent)]
-    Decode(#[from] tilewright_decode::Error),
+    Pipeline(#[from] tilewright_pipeline::Error),
     /// An output can't be written.
     #[error(transparent)]
     Media(#[from] tilewright_media::Error),
@@ -126,8 +126,7 @@ impl Error {
             | Error::NoHome
             | Error::Traces { .. } => true,
             Error::Rollout(error) => error.is_input(),
-            Error::Decode(tilewright_decode::Error::Engine(error)) => error.is_input(),
-            Error::Decode(_) => true,
+            Error::Pipeline(error) => error.is_input(),
             Error::Media(error) => error.is_input(),
             Error::Store { .. } | Error::File { .. } | Error::InUse(_) | Error::Listen { .. } | Error::Metrics(_) => {
                 false

@@ -2,6 +2,7 @@
 //! turn for a device, and followed while they are at work.
 
 pub mod files;
+mod latents;
 pub mod live;
 pub mod queue;
 pub mod store;
@@ -16,7 +17,7 @@ use tilewright_rollout::Assignment;
 use tilewright_service_api::{Job, JobState};
 
 pub use self::stored_job::StoredJob;
-use self::{files::JobFiles, live::LiveJobs, store::JobStore};
+use self::{files::JobFiles, latents::WaitingLatents, live::LiveJobs, store::JobStore};
 use crate::{Result, clock, device::Devices, error::one_line, metrics::Metrics};
 
 /// Accepted jobs. The database says which there are; everything else here can be made again from it
@@ -31,6 +32,8 @@ pub struct Jobs {
     pub files: JobFiles,
     /// Handles of the jobs that have not ended.
     pub live: LiveJobs,
+    /// The latents of waiting jobs, as they were read when the jobs were accepted.
+    pub latents: WaitingLatents,
     devices: Devices,
     metrics: Arc<Metrics>,
     /// The revision that decides, for each accepted job that has not ended. A job restored after a
@@ -50,6 +53,7 @@ impl Jobs {
             store,
             files,
             live: LiveJobs::default(),
+            latents: WaitingLatents::default(),
             devices,
             metrics,
             assignments: Mutex::default(),
@@ -82,6 +86,7 @@ impl Jobs {
     pub fn retract(&self, id: &str) {
         self.lock_assignments().remove(id);
         self.live.forget(id);
+        self.latents.take(id);
         self.files.forget(id);
     }
 
@@ -134,6 +139,7 @@ impl Jobs {
         let job = &stored.job;
         self.lock_assignments().remove(&job.id);
         self.lock_deadlines().remove(&(stored.deadline_ms, job.id.clone()));
+        self.latents.take(&job.id);
         if is_first {
             self.metrics.count_ended(state);
             self.files.forget_latent(&job.id);

@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use arc_swap::{ArcSwap, Guard};
 use tilewright_config::Config;
-use tilewright_decode::Model;
 use tilewright_engine::Overrides;
 use tilewright_models::Family;
+use tilewright_pipeline::Model;
 
 use crate::{Error, Result};
 

@@ -12,12 +12,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tilewright_history::{History, Query, model_fingerprint};
-use tilewright_plan::{Record, Request, Stage};
+use tilewright_engine::Machine;
+use tilewright_pipeline::{FrameStore, HistoryFault, Trials};
+use tilewright_plan::Record;
 use tilewright_rollout::{Assignment, Decider, Ended};
 use tilewright_service_api::{JobResult, JobState};
 
-use self::observer::{JobObserver, StopSignal};
+use self::{
+    execute::JobInput,
+    observer::{JobObserver, StopSignal},
+};
 use crate::{
     clock,
     device::Worker,
@@ -41,14 +45,11 @@ const ROOM_CHECK: Duration = Duration::from_millis(100);
 #[cfg(debug_assertions)]
 const CRASH: &str = "TILEWRIGHT_CRASH_AT";
 
-/// The most trials that a policy receives in one decision.
-const MOST_TRIALS: u32 = 256;
-
 /// The outcome of a job's work.
 pub(crate) struct JobOutcome {
     record: Option<Box<Record>>,
-    /// All output values, if they are to be compared.
-    output: Option<tch::Tensor>,
+    /// All frames, if they are to be compared.
+    output: Option<FrameStore>,
     end: Result<Vec<JobResult>, JobEnd>,
 }
 
@@ -64,7 +65,7 @@ pub(crate) enum JobEnd {
 /// Works until the queue is closed.
 pub fn run_worker(server: &Arc<ServerState>, worker: &Worker) {
     let device = &worker.device;
-    let mut history = JobHistory::open(server, &device.fingerprint);
+    let mut history = open_history(server, &device.machine);
     while let Some(id) = device.queue.next() {
         let started = Instant::now();
         let done = catch_unwind(AssertUnwindSafe(|| load_and_run(server, worker, &mut history, &id)));
@@ -92,7 +93,7 @@ fn fail_job(server: &ServerState, id: &str, why: &str) {
     }
 }
 
-fn load_and_run(server: &Arc<ServerState>, worker: &Worker, history: &mut JobHistory, id: &str) {
+fn load_and_run(server: &Arc<ServerState>, worker: &Worker, history: &mut Trials, id: &str) {
     let stored = match server.retry_until_written("a job", || server.jobs.store.get(id)) {
         Ok(Some(stored)) if !stored.job.state.is_end() => stored,
         Ok(_) => return,
@@ -121,7 +122,7 @@ fn load_and_run(server: &Arc<ServerState>, worker: &Worker, history: &mut JobHis
 fn run_job(
     server: &Arc<ServerState>,
     worker: &Worker,
-    history: &mut JobHistory,
+    history: &mut Trials,
     mut stored: StoredJob,
     span: &tracing::Span,
 ) -> crate::Result<()> {
@@ -170,6 +171,10 @@ fn run_job(
     if stored.job.tag.is_some() && stored.job.tag == std::env::var(CRASH).ok() {
         std::process::abort();
     }
+    let input = match JobInput::read(server, &stored) {
+        Ok(input) => input,
+        Err(error) => return finish(&mut stored, JobState::Failed, Some(error), None),
+    };
     let stop = StopSignal::new(handle.clone(), stored.deadline_ms);
     let (JobOutcome { record, output, end }, mut trace, is_mixed, exchange) = loop {
         let mut decider = Decider::new(server.rollout.clone(), assignment.clone());
@@ -182,7 +187,7 @@ fn run_job(
             decider.successor(),
             decider.current(),
         );
-        let mut outcome = execute::execute(server, worker, history, &stored, &mut decider, &mut observer);
+        let mut outcome = execute::execute(server, worker, history, &stored, &input, &mut decider, &mut observer);
         let JobObserver { candidates, log, .. } = observer;
         if let Err(JobEnd::Unwritten(line)) = &outcome.end {
             tracing::error!(error = line, "there is no room for a result: the job is done again once there is");
@@ -229,7 +234,7 @@ fn run_job(
     // The rollout learns the outcome before the job ends: a caller who sees the end then sees both.
     let mut psnr = None;
     if let (Some(compare), JobState::Done, Some(output)) = (&assignment.compare, state, &output) {
-        match quality::compare_with_incumbent(server, worker, &stored, &assignment, compare, output, &stop) {
+        match quality::compare_with_incumbent(worker, &stored, &input, &assignment, compare, output, &stop) {
             Ok((record, found)) => {
                 psnr = Some(found);
                 trace.incumbent = Some((compare.number, Box::new(record), found));
@@ -267,44 +272,17 @@ fn wait_for_room(server: &ServerState, stop: &StopSignal) -> Result<bool, JobEnd
     Ok(true)
 }
 
-/// Earlier measurements, for policies. A fault of the database is logged once, and work goes on
-/// without it.
-pub(crate) struct JobHistory {
-    history: Option<History>,
-    device: String,
-}
-
-impl JobHistory {
-    fn open(server: &ServerState, fingerprint: &str) -> Self {
-        let path = server.jobs.files.history();
-        let history = History::open(&path)
-            .inspect_err(|error| tracing::warn!(error = one_line(error), "working without history"))
-            .ok();
-        Self { history, device: fingerprint.to_owned() }
-    }
-
-    fn before(&mut self, stage: Stage, request: &Request) -> Vec<Record> {
-        let model = model_fingerprint(&request.model);
-        let query = Query { device: &self.device, model: &model, stage, request };
-        let trials = self.history.as_mut().map(|history| history.trials(&query, MOST_TRIALS));
-        match trials {
-            None => Vec::new(),
-            Some(Ok(trials)) => trials,
-            Some(Err(error)) => {
-                tracing::warn!(error = one_line(&error), "going on without history");
-                self.history = None;
-                Vec::new()
-            }
-        }
-    }
-
-    fn keep(&mut self, record: &Record) {
-        let stored = self.history.as_mut().map(|history| history.append(&self.device, record));
-        if let Some(Err(error)) = stored {
-            // There may be room for the next trial.
+/// The history of a device. A fault of the database is logged once, and work goes on without it.
+fn open_history(server: &ServerState, machine: &Machine) -> Trials {
+    Trials::open(&server.jobs.files.history(), machine, true, |fault| match fault {
+        HistoryFault::Unusable(error) => tracing::warn!(error = one_line(&error), "going on without history"),
+        HistoryFault::NotAdded(error) => {
             tracing::warn!(error = one_line(&error), "a trial is not kept in the history");
         }
-    }
+        HistoryFault::Quarantined(path) => {
+            tracing::warn!(path = %path.display(), "the history was damaged and moved there; a new one has begun");
+        }
+    })
 }
 
 /// The most that a job may hold, in bytes: the least of all limits.

@@ -4,11 +4,11 @@
 use std::{net::TcpListener, path::Path};
 
 use tilewright_config::{Choice, Config, Policy, Server, Source, Wasi};
-use tilewright_decode::Model;
 use tilewright_engine::{Machine, Overrides};
 use tilewright_files::digest::sha256;
 use tilewright_gate::Admission;
 use tilewright_models::Family;
+use tilewright_pipeline::Model;
 use tilewright_policy::{CacheDir, Limits, PolicyError, PolicyHost, shipped_module, shipped_names};
 use tilewright_registry::Reference;
 use tilewright_torch::device;

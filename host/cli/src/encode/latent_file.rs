@@ -10,8 +10,8 @@ use std::{
 
 use safetensors::tensor::{Dtype, TensorView};
 use tch::Tensor;
-use tilewright_decode::RECORD_KEYWORD;
 use tilewright_media::{self as media, Format, Options, Output, STANDARD, Texts};
+use tilewright_pipeline::RECORD_KEYWORD;
 use tilewright_plan::Record;
 
 use crate::{

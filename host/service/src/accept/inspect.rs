@@ -3,14 +3,13 @@
 
 use std::path::Path;
 
-use tilewright_decode::{Model, Size};
-use tilewright_engine::{ClipJob, DecodeJob, Error, Machine};
-use tilewright_media::{Kind, Output};
+use tilewright_engine::Machine;
+use tilewright_media::{Format, Kind, Shape};
 use tilewright_models::Latent;
-use tilewright_plan::Objective;
+use tilewright_pipeline::Decode;
 use tilewright_service_api::{JobRequest, OutputFormat};
 
-use super::{Refusal, internal, invalid, not_written, rate, shape};
+use super::{Refusal, internal, invalid, rate};
 use crate::{error::one_line, models::OpenModel};
 
 /// Advice for the command line in the errors of libraries that it shares, and the same for the API.
@@ -27,48 +26,44 @@ const ADVICE: [(&str, &str); 8] = [
 
 /// The result of an inspection.
 pub struct Inspection {
-    /// The size of the output.
-    pub size: Size,
+    /// The latent.
+    pub latent: Latent,
+    /// The shape of the output.
+    pub shape: Shape,
+    /// The format of the output.
     pub format: OutputFormat,
     /// The most that the leanest plan holds at once, weights aside.
     pub least_bytes: u64,
 }
 
-/// Reads the latent of a request; `folder` is one that can be written.
+/// Reads the latent of a request.
 ///
 /// # Errors
-/// It can't be decoded as it is asked for.
+/// It can't be decoded as the request asks.
 pub fn inspect_upload(
     model: &OpenModel,
     machine: &Machine,
     request: &JobRequest,
     path: &Path,
-    folder: &Path,
 ) -> Result<Inspection, Refusal> {
     let refused = |error: &dyn std::error::Error| invalid(describe_error(error, path));
-    let latent = Latent::read(path, request.tensor.as_deref()).map_err(|error| refused(&error))?;
-    model.model.check(&latent).map_err(|error| refused(&error))?;
+    let (name, model) = (Path::new(&model.name), &model.model);
+    let file = model.open_latent(path, request.tensor.as_deref()).map_err(|error| refused(&error))?;
+    let latent = file.read().map_err(|error| refused(&error))?;
     if request.scaled {
         // The path of the model's file on the server stays on the server.
-        model.model.can_unscale(&latent, Path::new(&model.name)).map_err(|error| refused(&error))?;
+        model.known_scaling(&latent, name).map_err(|error| refused(&error))?;
     }
-    let size = model.model.size(&latent);
-    let is_clip = size.frames > 1;
+    let shape = model.shape(&latent);
+    let is_clip = shape.frames > 1;
     let format = request.format.unwrap_or(if is_clip { OutputFormat::Mp4 } else { OutputFormat::Png });
-    rate(request.fps.as_deref(), &model.model.facts().family).map_err(Refusal::Invalid)?;
-    let kind = if matches!(model.model, Model::Clip(_)) { Kind::Clip } else { Kind::Picture };
-    check_format(format, kind, size.frames)?;
-    // A name in a folder that can be written. Only its ending matters.
-    let probe = folder.join(format!("result.{}", format.ending()));
-    let checked = Output::new(&probe, kind).and_then(|output| output.check(&shape(&size)));
-    checked.map_err(|error| match error {
-        tilewright_media::Error::Folder { cause, .. } => not_written(&cause),
-        error => invalid(format!(
-            "format: {}",
-            replace_advice(&one_line(&error).replace(&format!("{}: ", probe.display()), ""))
-        )),
-    })?;
-    Ok(Inspection { size, format, least_bytes: least_bytes(&model.model, machine, &latent)? })
+    rate(request.fps.as_deref(), &model.facts().family).map_err(Refusal::Invalid)?;
+    check_format(format, model.kind(), shape.frames)?;
+    let media: Format = format.ending().parse().map_err(Refusal::Internal)?;
+    media.check(model.kind(), &shape).map_err(|line| invalid(format!("format: {}", replace_advice(&line))))?;
+    let latents = model.tensor(&latent).map_err(internal)?;
+    let least_bytes = Decode::least_bytes(machine, model, &latents).map_err(internal)?;
+    Ok(Inspection { latent, shape, format, least_bytes })
 }
 
 /// An error of a latent's file, in a line for callers. The file's path on the server is left out.
@@ -82,7 +77,7 @@ fn replace_advice(line: &str) -> String {
 }
 
 /// Refuses a format that can't hold the output, by the formats' names in requests.
-fn check_format(format: OutputFormat, kind: Kind, frames: u32) -> Result<(), Refusal> {
+fn check_format(format: OutputFormat, kind: Kind, frames: usize) -> Result<(), Refusal> {
     use OutputFormat::{Gif, Jpg, Mkv, Mp4, Png, Webm};
     match (kind, format) {
         (Kind::Picture, Mp4 | Webm | Mkv | Gif) => {
@@ -93,23 +88,6 @@ fn check_format(format: OutputFormat, kind: Kind, frames: u32) -> Result<(), Ref
             format.ending()
         ))),
         _ => Ok(()),
-    }
-}
-
-/// The most that the leanest plan for a latent holds at once, weights aside.
-fn least_bytes(model: &Model, machine: &Machine, latent: &Latent) -> Result<u64, Refusal> {
-    // Nothing fits in no bytes at all: the error says what the least is.
-    let refused = match model {
-        Model::Picture(vae) => {
-            let pictures = latent.pictures().map_err(internal)?;
-            DecodeJob::new(machine, vae, &pictures, 0, Objective::Leanest).err()
-        }
-        Model::Clip(vae) => ClipJob::new(machine, vae, &latent.values, 0, Objective::Leanest).err(),
-    };
-    match refused {
-        Some(Error::DoesNotFit { least, .. }) => Ok(least),
-        Some(error) => Err(internal(error)),
-        None => Ok(0),
     }
 }
 

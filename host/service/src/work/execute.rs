@@ -1,23 +1,19 @@
 //! The decode of pictures and clips, from a job's latent to its results.
 
-use std::{fs, io, path::PathBuf};
+use std::{fs, io, path::PathBuf, sync::Arc};
 
 use tch::Tensor;
-use tilewright_decode::{Model, RECORD_KEYWORD, frame, frames, texts};
-use tilewright_engine::{ClipJob, DecodeJob, Finished, Sink, Unfinished};
-use tilewright_media::{ClipWriter, Kind, Output};
+use tilewright_engine::{Finished, Unfinished};
+use tilewright_media::Output;
 use tilewright_models::Latent;
+use tilewright_pipeline::{Decode, Delivery, Trials, texts};
 use tilewright_plan::{Objective, Record};
 use tilewright_rollout::{Assignment, Decider, is_full};
 use tilewright_service_api::JobResult;
 
-use super::{
-    JobEnd, JobHistory, JobOutcome, memory_limit,
-    observer::JobObserver,
-    quality::{FrameBuffer, fits_buffer},
-};
+use super::{JobEnd, JobOutcome, memory_limit, observer::JobObserver, quality::fits_buffer};
 use crate::{
-    accept::{rate, shape},
+    accept::rate,
     device::Worker,
     error::{decode_line, one_line},
     jobs::StoredJob,
@@ -27,21 +23,39 @@ use crate::{
 
 /// The model and latent of a job.
 pub struct JobInput {
-    pub model: std::sync::Arc<OpenModel>,
+    pub model: Arc<OpenModel>,
     pub latent: Latent,
+    /// The values, as the model takes them.
+    pub latents: Tensor,
 }
 
-/// Reads a job's latent, in its model's own space.
-pub fn read_input(server: &ServerState, stored: &StoredJob) -> Result<JobInput, String> {
-    let gone = || format!("model {} is no longer configured", stored.job.model);
-    let model = server.models.by_name().get(&stored.job.model).cloned().ok_or_else(gone)?;
-    let path = server.jobs.files.latent(&stored.job.id);
-    let mut latent = Latent::read(&path, stored.request.tensor.as_deref()).map_err(|error| one_line(&error))?;
-    model.model.check(&latent).map_err(|error| one_line(&error))?;
-    if stored.request.scaled {
-        model.model.unscale(&mut latent, &model.path).map_err(|error| one_line(&error))?;
+impl JobInput {
+    /// The latent of a job in its model's own space: as it was read when the job was accepted, or
+    /// read again after a restart.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn read(server: &ServerState, stored: &StoredJob) -> Result<Self, String> {
+        let gone = || format!("model {} is no longer configured", stored.job.model);
+        let model = server.models.by_name().get(&stored.job.model).cloned().ok_or_else(gone)?;
+        let read = || -> tilewright_pipeline::Result<(Latent, Tensor)> {
+            let path = server.jobs.files.latent(&stored.job.id);
+            let waiting = server.jobs.latents.take(&stored.job.id);
+            // A reload may have given the name to another model meanwhile.
+            let waiting = waiting.filter(|latent| model.model.check(latent).is_ok());
+            let mut latent = match waiting {
+                Some(latent) => latent,
+                None => model.model.open_latent(&path, stored.request.tensor.as_deref())?.read()?,
+            };
+            if stored.request.scaled {
+                model.model.unscale(&mut latent, &model.path)?;
+            }
+            let latents = model.model.tensor(&latent)?;
+            Ok((latent, latents))
+        };
+        let (latent, latents) = read().map_err(|error| one_line(&error))?;
+        Ok(Self { model, latent, latents })
     }
-    Ok(JobInput { model, latent })
 }
 
 /// The objective of a job: its own, or its route's.
@@ -53,55 +67,42 @@ pub fn objective(stored: &StoredJob, assignment: &Assignment) -> Objective {
 pub fn execute(
     server: &ServerState,
     worker: &Worker,
-    history: &mut JobHistory,
+    history: &mut Trials,
     stored: &StoredJob,
+    input: &JobInput,
     decider: &mut Decider,
     observer: &mut JobObserver<'_>,
 ) -> JobOutcome {
-    let JobInput { model, latent } = match read_input(server, stored) {
-        Ok(input) => input,
-        Err(error) => return failure(error),
+    let failed = |end| JobOutcome { record: None, output: None, end: Err(end) };
+    let (model, assignment) = (&input.model.model, decider.assignment());
+    let compares = assignment.compare.is_some() && fits_buffer(stored);
+    let (limit, objective) = (memory_limit(worker, stored, assignment), objective(stored, assignment));
+    let job = match Decode::new(&worker.device.machine, model, &input.latents, limit, objective) {
+        Ok(job) => job,
+        Err(error) => return failed(JobEnd::Failed(one_line(&error))),
     };
-    let compares = decider.assignment().compare.is_some() && fits_buffer(stored);
-    let limit = memory_limit(worker, stored, decider.assignment());
-    let objective = objective(stored, decider.assignment());
-    let execution = Execution { server, stored, model: &model.model, latent: &latent, compares };
-    match &model.model {
-        Model::Picture(vae) => {
-            let pictures = match latent.pictures() {
-                Ok(pictures) => pictures,
-                Err(error) => return failure(one_line(&error)),
-            };
-            match DecodeJob::new(&worker.device.machine, vae, &pictures, limit, objective) {
-                Ok(job) => {
-                    let before = history.before(job.stage(), job.request());
-                    execution.decode_picture(&job.with_history(&before), decider, observer)
-                }
-                Err(error) => failure(one_line(&error)),
-            }
-        }
-        Model::Clip(vae) => match ClipJob::new(&worker.device.machine, vae, &latent.values, limit, objective) {
-            Ok(job) => {
-                let before = history.before(job.stage(), job.request());
-                execution.decode_clip(&job.with_history(&before), decider, observer)
-            }
-            Err(error) => failure(one_line(&error)),
-        },
-    }
+    let before = history.before(job.stage(), job.request());
+    let job = job.with_history(&before);
+    observer.request = Some(job.request().clone());
+    let execution = Execution { server, stored };
+    let mut delivery = match execution.begin(input, compares) {
+        Ok(delivery) => delivery,
+        Err(end) => return failed(end),
+    };
+    let done = delivery.done().to_vec();
+    let decoded = tracing::info_span!("decode").in_scope(|| job.run(decider, observer, &mut delivery, &done));
+    let Finished { record, .. } = match decoded {
+        Ok(finished) => finished,
+        Err(unfinished) => return execution.describe_unfinished(unfinished, observer),
+    };
+    let end = tracing::info_span!("write").in_scope(|| execution.finish(&mut delivery, &record));
+    JobOutcome { record: Some(Box::new(record)), output: delivery.into_store(), end }
 }
 
-fn failure(error: String) -> JobOutcome {
-    JobOutcome { record: None, output: None, end: Err(JobEnd::Failed(error)) }
-}
-
-/// A job under way, and the parts that its results are made from.
+/// A job under way.
 struct Execution<'a> {
     server: &'a ServerState,
     stored: &'a StoredJob,
-    model: &'a Model,
-    latent: &'a Latent,
-    /// True if the output is held, to be compared.
-    compares: bool,
 }
 
 impl Execution<'_> {
@@ -141,64 +142,26 @@ impl Execution<'_> {
         }
     }
 
-    fn decode_picture(&self, job: &DecodeJob<'_>, decider: &mut Decider, observer: &mut JobObserver<'_>) -> JobOutcome {
-        observer.request = Some(job.request().clone());
-        let finished = tracing::info_span!("decode").in_scope(|| job.run(decider, observer));
-        let Finished { output: pictures, record, .. } = match finished {
-            Ok(finished) => finished,
-            Err(unfinished) => return self.describe_unfinished(unfinished, observer),
-        };
-        let written = tracing::info_span!("write").in_scope(|| self.write_pictures(&pictures, &record));
-        let output = self.compares.then_some(pictures);
-        JobOutcome { record: Some(Box::new(record)), output, end: written }
-    }
-
-    fn decode_clip(&self, job: &ClipJob<'_>, decider: &mut Decider, observer: &mut JobObserver<'_>) -> JobOutcome {
-        observer.request = Some(job.request().clone());
-        let mut delivery = match self.begin_clip() {
-            Ok(delivery) => delivery,
-            Err(end) => return JobOutcome { record: None, output: None, end: Err(end) },
-        };
-        let none_done = vec![0; self.stored.job.batch as usize];
-        let finished = tracing::info_span!("decode").in_scope(|| job.run(decider, observer, &mut delivery, &none_done));
-        let record = match finished {
-            Ok(finished) => Some(Box::new(finished.record)),
-            Err(unfinished) => return self.describe_unfinished(unfinished, observer),
-        };
-        let FrameDelivery { writer, buffer } = delivery;
-        let written = writer
-            .finish()
-            .map_err(|error| self.classify_write_error(&error))
-            .and_then(|files| self.sync_results(&files));
-        JobOutcome { record, output: buffer.and_then(|buffer| buffer.all().ok()), end: written }
-    }
-
-    fn output(&self, kind: Kind) -> Result<Output, JobEnd> {
+    /// Begins the output of a job.
+    fn begin(&self, JobInput { model, latent, .. }: &JobInput, compares: bool) -> Result<Delivery, JobEnd> {
         let name = format!("result.{}", self.stored.job.format.ending());
         self.server.disk.step().map_err(|error| self.classify_write_error(&error))?;
-        Output::new(&self.server.jobs.files.job_folder(&self.stored.job.id).join(name), kind).map_err(|error| {
-            match error {
-                tilewright_media::Error::Folder { cause, .. } => self.classify_write_error(&cause),
-                error => JobEnd::Failed(one_line(&error)),
-            }
-        })
+        let path = self.server.jobs.files.job_folder(&self.stored.job.id).join(name);
+        let output = Output::new(&path, model.model.kind()).map_err(|error| match error {
+            tilewright_media::Error::Folder { cause, .. } => self.classify_write_error(&cause),
+            error => JobEnd::Failed(one_line(&error)),
+        })?;
+        let rate = rate(self.stored.request.fps.as_deref(), &model.model.facts().family).map_err(JobEnd::Failed)?;
+        let rate = model.model.is_video().then_some(rate);
+        let mut delivery = Delivery::new(&output, model.model.shape(latent), rate, texts(latent)).with_store(compares);
+        delivery.begin(&mut |_| {}).map_err(|error| self.classify_write_error(&error))?;
+        Ok(delivery)
     }
 
-    fn write_pictures(&self, pictures: &Tensor, record: &Record) -> Result<Vec<JobResult>, JobEnd> {
-        let output = self.output(Kind::Picture)?;
-        let mut texts = texts(self.latent);
-        let record = serde_json::to_string(record).map_err(|error| JobEnd::Failed(error.to_string()))?;
-        texts.push((RECORD_KEYWORD.into(), record));
-        let frames = frames(pictures).map_err(|error| JobEnd::Failed(one_line(&error)))?;
-        self.sync_results(&output.write(&frames, &texts).map_err(|error| self.classify_write_error(&error))?)
-    }
-
-    fn begin_clip(&self) -> Result<FrameDelivery, JobEnd> {
-        let output = self.output(Kind::Clip)?;
-        let rate = rate(self.stored.request.fps.as_deref(), &self.model.facts().family).map_err(JobEnd::Failed)?;
-        let writer = ClipWriter::begin(&output, shape(&self.model.size(self.latent)), rate, &texts(self.latent));
-        let writer = writer.map_err(|error| self.classify_write_error(&error))?;
-        Ok(FrameDelivery { writer, buffer: self.compares.then(FrameBuffer::default) })
+    /// Gives the results their names.
+    fn finish(&self, delivery: &mut Delivery, record: &Record) -> Result<Vec<JobResult>, JobEnd> {
+        let files = delivery.finish(record, &mut |_| {}).map_err(|error| self.classify_write_error(&error))?;
+        self.sync_results(&files)
     }
 
     /// Syncs the results before any caller sees them, so that they survive a power failure.
@@ -216,29 +179,5 @@ impl Execution<'_> {
             Ok(JobResult { sample: sample as u32, bytes, content_type: content_type.into() })
         });
         results.collect()
-    }
-}
-
-/// Frames on their way into the output.
-struct FrameDelivery {
-    writer: ClipWriter,
-    buffer: Option<FrameBuffer>,
-}
-
-impl Sink for FrameDelivery {
-    fn frames(
-        &mut self,
-        sample: u32,
-        first: u32,
-        frames: &Tensor,
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        for index in 0..frames.size()[0] {
-            let frame = frame(&frames.f_get(index)?)?;
-            self.writer.frame(sample as usize, first as usize + index as usize, &frame)?;
-        }
-        match &mut self.buffer {
-            Some(buffer) => buffer.frames(sample, first, frames),
-            None => Ok(()),
-        }
     }
 }

@@ -3,18 +3,17 @@
 
 use std::sync::Arc;
 
-use tch::{Kind, Tensor};
-use tilewright_decode::Model;
-use tilewright_engine::{ClipJob, DecodeJob, Sink};
+use tch::Kind;
+use tilewright_pipeline::{Decode, FrameStore};
 use tilewright_plan::Record;
 use tilewright_rollout::{Assignment, Revision, UntrackedPlanner};
 
 use super::{
-    execute::{JobInput, objective, read_input},
+    execute::{JobInput, objective},
     memory_limit,
     observer::{CancelOnly, StopSignal},
 };
-use crate::{device::Worker, error::one_line, jobs::StoredJob, state::ServerState};
+use crate::{device::Worker, error::one_line, jobs::StoredJob};
 
 /// The most bytes of frames that are held to compare; larger clips are not compared.
 const MOST_HELD: u64 = 2 << 30;
@@ -33,70 +32,28 @@ pub fn fits_buffer(stored: &StoredJob) -> bool {
 /// # Errors
 /// One line.
 pub fn compare_with_incumbent(
-    server: &ServerState,
     worker: &Worker,
     stored: &StoredJob,
+    input: &JobInput,
     assignment: &Assignment,
     incumbent: &Arc<Revision>,
-    canarys: &Tensor,
+    canarys: &FrameStore,
     stop: &StopSignal,
 ) -> Result<(Record, f64), String> {
-    let input = read_input(server, stored)?;
-    let (record, incumbents) = decode_as(worker, stored, assignment, &input, incumbent, stop)?;
-    let mean = || -> Result<f64, tch::TchError> {
+    let (limit, objective) = (memory_limit(worker, stored, assignment), objective(stored, assignment));
+    let job = Decode::new(&worker.device.machine, &input.model.model, &input.latents, limit, objective);
+    let job = job.map_err(|error| one_line(&error))?;
+    let mut incumbents = FrameStore::new(true);
+    let done = vec![0; stored.job.batch as usize];
+    let mut planner = UntrackedPlanner::new(incumbent);
+    let finished = job.run(&mut planner, &mut CancelOnly(stop), &mut incumbents, &done);
+    let record = finished.map_err(|unfinished| one_line(&unfinished.error))?.record;
+    let mean = || -> tilewright_pipeline::Result<f64> {
+        let (canarys, incumbents) = (canarys.tensor()?, incumbents.tensor()?);
         let difference = canarys.f_clamp(-1.0, 1.0)?.f_sub(&incumbents.f_clamp(-1.0, 1.0)?)?;
-        difference.f_square()?.f_mean(Kind::Double)?.f_double_value(&[])
+        Ok(difference.f_square()?.f_mean(Kind::Double)?.f_double_value(&[])?)
     };
-    let mean = mean().map_err(|error| error.to_string())?;
+    let mean = mean().map_err(|error| one_line(&error))?;
     // The values span −1…1: a peak of 2.
     Ok((record, 10.0 * (4.0 / mean).log10()))
-}
-
-fn decode_as(
-    worker: &Worker,
-    stored: &StoredJob,
-    assignment: &Assignment,
-    JobInput { model, latent }: &JobInput,
-    revision: &Arc<Revision>,
-    stop: &StopSignal,
-) -> Result<(Record, Tensor), String> {
-    let (limit, objective) = (memory_limit(worker, stored, assignment), objective(stored, assignment));
-    let mut planner = UntrackedPlanner::new(revision);
-    match &model.model {
-        Model::Picture(vae) => {
-            let pictures = latent.pictures().map_err(|error| one_line(&error))?;
-            let job = DecodeJob::new(&worker.device.machine, vae, &pictures, limit, objective)
-                .map_err(|error| one_line(&error))?;
-            let finished =
-                job.run(&mut planner, &mut CancelOnly(stop)).map_err(|unfinished| one_line(&unfinished.error))?;
-            Ok((finished.record, finished.output))
-        }
-        Model::Clip(vae) => {
-            let job = ClipJob::new(&worker.device.machine, vae, &latent.values, limit, objective)
-                .map_err(|error| one_line(&error))?;
-            let mut buffer = FrameBuffer::default();
-            let none_done = vec![0; stored.job.batch as usize];
-            let finished = job.run(&mut planner, &mut CancelOnly(stop), &mut buffer, &none_done);
-            let finished = finished.map_err(|unfinished| one_line(&unfinished.error))?;
-            Ok((finished.record, buffer.all()?))
-        }
-    }
-}
-
-/// The frames of a clip.
-#[derive(Debug, Default)]
-pub struct FrameBuffer(Vec<Tensor>);
-
-impl FrameBuffer {
-    /// The frames [T, C, H, W] of all samples, one after the other.
-    pub fn all(self) -> Result<Tensor, String> {
-        Tensor::f_cat(&self.0, 0).map_err(|error| error.to_string())
-    }
-}
-
-impl Sink for FrameBuffer {
-    fn frames(&mut self, _: u32, _: u32, frames: &Tensor) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        self.0.push(frames.f_clamp(-1.0, 1.0)?);
-        Ok(())
-    }
 }

@@ -1,4 +1,4 @@
-//! What is written into pictures beside their pixels.
+//! Texts that are written into pictures beside their pixels.
 
 use tilewright_media::{Texts, is_keyword};
 use tilewright_models::Latent;

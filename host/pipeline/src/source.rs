@@ -1,51 +1,27 @@
-//! What is encoded, as it is read: pictures and frames from files, cropped to what the VAE takes.
+//! Frames to encode, cropped to what the autoencoder takes.
 
 use std::path::{Path, PathBuf};
 
 use tch::Tensor;
-use thiserror::Error;
 use tilewright_media::ClipReader;
 
-use crate::failure::{Failure, Outcome};
-
-use crate::tell::tell;
-
-/// Frames that can't be had.
-#[derive(Debug, Error)]
-pub enum Error {
-    #[error(transparent)]
-    Media(#[from] tilewright_media::Error),
-    #[error(transparent)]
-    Torch(#[from] tilewright_torch::Error),
-}
-
-impl From<tch::TchError> for Error {
-    fn from(error: tch::TchError) -> Self {
-        Error::Torch(error.into())
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::Media(error) => error.into(),
-            Error::Torch(error) => error.into(),
-        }
-    }
-}
+use crate::{Error, Result};
 
 /// The frames of a file or folder.
-pub struct Source {
+pub struct EncodeSource {
     path: PathBuf,
     reader: ClipReader,
     frames: u32,
-    /// Rows and columns that are taken, first and count.
+    /// The rows and the columns that are taken: the first, and their count.
     crop: [(u32, u32); 2],
 }
 
-impl Source {
-    /// Looks into a file or folder of which at most so many frames are taken.
-    pub fn open(path: &Path, most: Option<u32>) -> Outcome<Self> {
+impl EncodeSource {
+    /// Opens a file or folder, of which at most so many frames are taken.
+    ///
+    /// # Errors
+    /// It can't be read, or holds no frames.
+    pub fn open(path: &Path, most: Option<u32>) -> Result<Self> {
         let reader = ClipReader::open(path)?;
         let shape = reader.shape();
         let frames = u32::try_from(shape.frames).unwrap_or(u32::MAX).min(most.unwrap_or(u32::MAX));
@@ -62,6 +38,7 @@ impl Source {
         self.frames
     }
 
+    /// Channels of each frame.
     pub fn channels(&self) -> usize {
         self.reader.shape().channels
     }
@@ -71,29 +48,35 @@ impl Source {
         (self.crop[0].1, self.crop[1].1)
     }
 
-    /// Takes the middle whose sides are multiples of `scale`, with a note where that is not all. The same pixels as ComfyUI takes
-    /// (comfyanonymous/ComfyUI, comfy/sd.py, `vae_encode_crop_pixels`).
-    pub fn crop(&mut self, scale: u32) -> Outcome {
+    /// Takes the middle whose sides are multiples of `scale`, with a note if that is not all. These
+    /// are the pixels that ComfyUI takes (comfyanonymous/ComfyUI, comfy/sd.py,
+    /// `vae_encode_crop_pixels`).
+    ///
+    /// # Errors
+    /// Nothing is left.
+    pub fn crop(&mut self, scale: u32, note: &mut dyn FnMut(&str)) -> Result<()> {
         let shape = self.reader.shape();
         let (height, width) = (shape.height, shape.width);
         let (tall, wide) = (height - height % scale, width - width % scale);
         if tall == 0 || wide == 0 {
-            return Err(Failure::input(format!(
-                "{}: {width}×{height} pixels are less than the {scale}×{scale} that one latent pixel stands for",
-                self.path.display()
-            )));
+            let reason =
+                format!("{width}×{height} pixels are less than the {scale}×{scale} that one latent pixel stands for");
+            return Err(Error::Input { path: self.path.clone(), reason });
         }
         if (tall, wide) != (height, width) {
-            tell!(
-                "note: {width}×{height} is cropped to {wide}×{tall}: the sides of what is encoded are multiples of {scale}"
-            );
+            note(&format!(
+                "{width}×{height} is cropped to {wide}×{tall}: the sides of what is encoded are multiples of {scale}"
+            ));
         }
         self.crop = [((height % scale) / 2, tall), ((width % scale) / 2, wide)];
         Ok(())
     }
 
-    /// The next frames, or as many as there are: [T, C, H, W] in −1…1.
-    pub fn next(&mut self, count: u32) -> Result<Tensor, Error> {
+    /// The next frames, or as many as there are: [T, C, H, W] in −1…1, f32.
+    ///
+    /// # Errors
+    /// A frame can't be read.
+    pub fn next(&mut self, count: u32) -> Result<Tensor> {
         let [(top, tall), (left, wide)] = self.crop.map(|(first, count)| (i64::from(first), i64::from(count)));
         let channels = self.channels() as i64;
         let mut frames = Vec::new();
@@ -115,9 +98,9 @@ impl Source {
         Ok(Tensor::f_stack(&frames, 0)?)
     }
 
-    /// Says what was dropped or amiss while reading.
-    pub fn say_notes(&self) {
-        self.reader.notes().iter().for_each(|note| tell!("note: {note}"));
+    /// Notes on what was dropped or amiss while reading.
+    pub fn notes(&self) -> &[String] {
+        self.reader.notes()
     }
 }
 
@@ -152,8 +135,8 @@ mod tests {
             (23, 25, (16, 24), (3, 0)),
             (8, 15, (8, 8), (0, 3)),
         ] {
-            let mut source = Source::open(&written(folder.path(), 3, height, width), None).unwrap();
-            source.crop(8).unwrap();
+            let mut source = EncodeSource::open(&written(folder.path(), 3, height, width), None).unwrap();
+            source.crop(8, &mut |_| {}).unwrap();
             assert_eq!(source.size(), size);
             let found = [source.next(2).unwrap(), source.next(5).unwrap()];
             assert_eq!(found.each_ref().map(|frames| frames.size()[0]), [2, 1]);
@@ -162,8 +145,8 @@ mod tests {
             assert_eq!(found[1].double_value(&[0, 0, 0, 0]), first + f64::from(2 * height * width));
             assert_eq!(source.next(4).unwrap().size(), [0, 1, i64::from(size.0), i64::from(size.1)]);
         }
-        let mut small = Source::open(&written(folder.path(), 1, 7, 64), None).unwrap();
-        assert!(matches!(small.crop(8), Err(Failure::Input(_))));
-        assert_eq!(Source::open(&written(folder.path(), 9, 8, 8), Some(5)).unwrap().frames(), 5);
+        let mut small = EncodeSource::open(&written(folder.path(), 1, 7, 64), None).unwrap();
+        assert!(small.crop(8, &mut |_| {}).unwrap_err().is_input());
+        assert_eq!(EncodeSource::open(&written(folder.path(), 9, 8, 8), Some(5)).unwrap().frames(), 5);
     }
 }

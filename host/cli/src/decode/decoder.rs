@@ -1,0 +1,163 @@
+//! The decode of one latent, of pictures or of a clip.
+
+use tilewright_engine::Overrides;
+use tilewright_media::{Format, Kind, Options, Output, Pixels, Preview, Rate};
+use tilewright_models::Latent;
+use tilewright_pipeline::{self as pipeline, Decode, Delivery, Model, Session, Writing, published_rate};
+use tilewright_plan::{Planner, Recorder};
+
+use super::{CLIP, PICTURE, Plan};
+use crate::{
+    args,
+    batch::Work,
+    failure::{Failure, Outcome},
+    history,
+    inputs::Input,
+    model, overlay, policy,
+    progress::Progress,
+    report::{fail, keep, report},
+    tell::{note, tell},
+};
+
+/// Decodes latents with one VAE, whose weights stay loaded.
+pub struct Decoder<'a> {
+    arguments: &'a args::Decode,
+    plan: &'a Plan,
+    writing: Writing,
+    progress: Progress,
+    planner: Recorder,
+    drawing: Option<Output>,
+    model: Model,
+    session: Session,
+}
+
+impl<'a> Decoder<'a> {
+    /// Checks all arguments before any step that takes time.
+    pub fn open(arguments: &'a args::Decode, plan: &'a Plan, inputs: &[Input], is_clip: bool) -> Outcome<Self> {
+        let writing = Writing::default();
+        let progress = Progress::abandoning({
+            let writing = writing.clone();
+            move || writing.abandon(&mut note)
+        });
+        let planner = policy::configured(&arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
+        if !is_clip {
+            arguments.clip.refuse_for_pictures()?;
+            inputs.iter().try_for_each(|input| plan.output(input, Kind::Picture, PICTURE).map(drop))?;
+        }
+        let drawing = drawing(arguments, plan)?;
+        let overrides =
+            Overrides { family: arguments.family, scaling: arguments.scaling_factor, shift: arguments.shift_factor };
+        let model = model::open(&arguments.vae, overrides)?;
+        let session = history::session(arguments.device, arguments.no_history, arguments.dry_run)?;
+        Ok(Self { arguments, plan, writing, progress, planner, drawing, model, session })
+    }
+}
+
+impl Work for Decoder<'_> {
+    fn work(&mut self, input: &Input) -> Outcome {
+        let Self { arguments, plan, writing, progress, planner, drawing, model, session } = self;
+        progress.resume();
+        let mut latent = model.read_latent(&input.path, arguments.tensor.as_deref())?;
+        warn_of_doubt(&input.shown, &latent, model, arguments.scaled)?;
+        if arguments.scaled {
+            model.unscale(&mut latent, &arguments.vae)?;
+        }
+        let shape = model.shape(&latent);
+        let output = plan.output(input, model.kind(), if shape.frames == 1 { PICTURE } else { CLIP })?;
+        if arguments.clip.resume && (output.is_standard() || output.is_numbered()) {
+            let path = output.path().display();
+            return Err(Failure::input(format!(
+                "{path}: --resume finds an earlier decode by its output's name: give one without {{n}}"
+            )));
+        }
+        let preview = arguments.clip.preview.as_deref().map(Preview::new).transpose()?;
+        plan.check(&output, &shape)?;
+        let latents = model.tensor(&latent)?;
+        let (machine, trials) = session.ready()?;
+        let limit = arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(machine));
+        let job = Decode::new(machine, model, &latents, limit, arguments.objective.into())?;
+        let before = trials.before(job.stage(), job.request());
+        let job = job.with_history(&before);
+        if arguments.dry_run {
+            let (record, candidates) = job.decide(planner);
+            plan.keep_names(&output, &shape);
+            keep(&arguments.record, &record, planner)?;
+            return report(plan.shown, &record, &candidates, &[]);
+        }
+
+        let rate = rate(arguments, model)?;
+        let mut delivery = Delivery::new(&output, shape, rate, pipeline::texts(&latent))
+            .shared_with(writing)
+            .with_preview(preview)
+            .with_first(drawing.is_some());
+        if arguments.clip.resume {
+            let fingerprint = pipeline::fingerprint(&latents, &arguments.vae, planner.identity(), job.request())?;
+            delivery = delivery.with_journal(&fingerprint)?;
+        }
+        delivery.begin(&mut note).map_err(|error| left(&mut delivery, error.into()))?;
+        let done = delivery.done().to_vec();
+        let finished = match delivery.keep_plan(planner)? {
+            Some(mut kept) => job.run(&mut kept, progress, &mut delivery, &done),
+            None => job.run(planner, progress, &mut delivery, &done),
+        };
+        progress.finish();
+        let mut finished = finished.map_err(|unfinished| {
+            let failure = fail(&arguments.record, plan.shown, trials, planner, unfinished);
+            left(&mut delivery, failure)
+        })?;
+        // A resumed decode takes less time than its whole clip, so the history leaves it out.
+        finished.record.resumed_frames = delivery.resumed_frames();
+        if finished.record.resumed_frames == 0 {
+            trials.keep(&finished.record);
+        }
+        let files = delivery.finish(&finished.record, &mut note);
+        let mut files = files.map_err(|error| left(&mut delivery, error.into()))?;
+        plan.keep_names(&output, &shape);
+        delivery.remove_journal()?;
+        if let (Some(drawing), Some(first)) = (drawing, delivery.first()) {
+            let mut pixels = Pixels::from(first);
+            overlay::draw(&mut pixels, &finished.record.plan.space);
+            drawing.write_pixels(&pixels)?;
+            files.push(drawing.path().to_owned());
+        }
+        files.extend(arguments.clip.preview.clone());
+        keep(&arguments.record, &finished.record, planner)?;
+        report(plan.shown, &finished.record, &finished.candidates, &files)
+    }
+}
+
+/// The failure of a decode, with what stays of its output.
+fn left(delivery: &mut Delivery, failure: Failure) -> Failure {
+    match delivery.leave() {
+        Ok(None) => failure,
+        Ok(Some(kept)) => failure.and(kept),
+        Err(error) => failure.and(Failure::from(error)),
+    }
+}
+
+/// Warns of a latent, under the user's name for it, with values that are implausible for the model.
+fn warn_of_doubt(shown: &str, latent: &Latent, model: &Model, scaled: bool) -> Outcome {
+    if let Some(doubt) = latent.doubt(model.families(), model.scaling().as_ref(), scaled)? {
+        tell!("warning: {shown}: {doubt}");
+    }
+    Ok(())
+}
+
+/// The frame rate of a clip; none for pictures.
+fn rate(arguments: &args::Decode, model: &Model) -> Outcome<Option<Rate>> {
+    if !model.is_video() {
+        return Ok(None);
+    }
+    let rate = arguments.clip.fps.or_else(|| Rate::new(published_rate(&model.facts().family), 1));
+    rate.ok_or_else(|| Failure::work("no frame rate")).map(Some)
+}
+
+/// The picture that the tiles are drawn into, if the user asks for it.
+fn drawing(arguments: &args::Decode, plan: &Plan) -> Outcome<Option<Output>> {
+    let path = arguments.explain_image.as_deref();
+    let drawing = path.map(|path| plan.checked(path, Kind::Picture, Options::default())).transpose()?;
+    if drawing.as_ref().is_some_and(|drawing| drawing.format == Format::Safetensors) {
+        return Err(Failure::input("--explain-image: a picture is drawn: expected .png, .jpg or .webp"));
+    }
+    Ok(drawing)
+}

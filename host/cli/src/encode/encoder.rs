@@ -1,0 +1,97 @@
+//! The encode of one picture or clip.
+
+use tilewright_engine::Overrides;
+use tilewright_media::read_texts;
+use tilewright_models::Scaling;
+use tilewright_pipeline::{self as pipeline, Encode, EncodeInput, EncodeSource, Model, Session, check_scaling};
+use tilewright_plan::Recorder;
+
+use super::{LatentKind, Plan, latent_file::LatentFile};
+use crate::{
+    args,
+    batch::Work,
+    failure::{Failure, Outcome},
+    history,
+    inputs::Input,
+    model, policy,
+    progress::Progress,
+    report::{fail, keep, report},
+    tell::{note, tell},
+};
+
+/// Encodes pictures or clips with one VAE, whose weights stay loaded.
+pub struct Encoder<'a> {
+    arguments: &'a args::Encode,
+    plan: &'a Plan<'a>,
+    progress: Option<Progress>,
+    planner: Recorder,
+    model: Model,
+    session: Session,
+}
+
+impl<'a> Encoder<'a> {
+    /// Checks all arguments before any step that takes time.
+    pub fn open(arguments: &'a args::Encode, plan: &'a Plan<'a>, inputs: &[Input]) -> Outcome<Self> {
+        let planner = policy::configured(&arguments.policy, &arguments.set, arguments.grants, &arguments.record)?;
+        inputs.iter().try_for_each(|input| plan.output(input).map(drop))?;
+        let overrides =
+            Overrides { family: arguments.family, scaling: arguments.scaling_factor, shift: arguments.shift_factor };
+        let model = model::open(&arguments.vae, overrides)?;
+        let session = history::session(arguments.device, arguments.no_history, arguments.dry_run)?;
+        Ok(Self { arguments, plan, progress: None, planner, model, session })
+    }
+
+    /// The scaling to apply, if it is asked for.
+    fn scaling(&self, output: &LatentFile) -> Outcome<Option<Scaling>> {
+        if !self.arguments.scaled {
+            return Ok(None);
+        }
+        if output.kind == LatentKind::ComfyUi {
+            return Err(Failure::input(format!(
+                "{}: a ComfyUI latent carries no scaling: leave --scaled out, or write .safetensors",
+                output.path().display()
+            )));
+        }
+        Ok(Some(check_scaling(self.model.scaling(), self.model.is_video(), &self.arguments.vae)?))
+    }
+}
+
+impl Work for Encoder<'_> {
+    fn work(&mut self, input: &Input) -> Outcome {
+        let output = self.plan.output(input)?;
+        let scaling = self.scaling(&output)?;
+        let Self { arguments, plan, progress, planner, model, session } = self;
+        let mut source = EncodeSource::open(&input.path, arguments.frames)?;
+        let frames = EncodeInput::of(model, &mut source, &input.shown, &mut note)?;
+        let (machine, trials) = session.ready()?;
+        let limit = arguments.memory_limit.unwrap_or_else(|| pipeline::default_limit(machine));
+        let job = Encode::new(machine, model, &frames, limit, arguments.objective.into())?;
+        let before = trials.before(job.stage(), job.request());
+        let job = job.with_history(&before);
+        if arguments.dry_run {
+            let (record, candidates) = job.decide(planner);
+            keep(&arguments.record, &record, planner)?;
+            return report(plan.shown, &record, &candidates, &[]);
+        }
+        let progress = progress.get_or_insert_with(Progress::new);
+        progress.resume();
+        let encoded = job.run(planner, progress, &mut source);
+        progress.finish();
+        source.notes().iter().for_each(|line| note(line));
+        let encoded = encoded.map_err(|unfinished| fail(&arguments.record, plan.shown, trials, planner, unfinished))?;
+        if encoded.output.frames < frames.frames() {
+            tell!("note: the clip ended early: {} of {} frames were encoded", encoded.output.frames, frames.frames());
+        } else {
+            trials.keep(&encoded.record);
+        }
+        let latents = match scaling {
+            Some(scaling) => scaling.apply(&encoded.output.latents)?,
+            None => encoded.output.latents,
+        };
+        let texts = pipeline::carried(read_texts(&input.path));
+        let path = output.write(&latents, &texts, &encoded.record)?;
+        plan.keep_name(&path);
+        keep(&arguments.record, &encoded.record, planner)?;
+        report(plan.shown, &encoded.record, &encoded.candidates, &[path])
+    }
+}

@@ -1,0 +1,120 @@
+//! A decode, of pictures or of clips.
+
+use tch::Tensor;
+use tilewright_engine::{ClipJob, DecodeJob, Error, Finished, Machine, Observer, Sink, Unfinished};
+use tilewright_plan::{Candidate, Capabilities, Cost, Objective, Plan, Planner, Record, Request, Stage};
+
+use crate::{Model, Result};
+
+/// A request for one decode on one device.
+#[derive(Debug)]
+pub enum Decode<'a> {
+    /// Of pictures.
+    Pictures(DecodeJob<'a>),
+    /// Of one or several clips.
+    Clips(ClipJob<'a>),
+}
+
+/// The same expression for the job of either kind.
+macro_rules! of_job {
+    ($decode:expr, $job:ident => $value:expr) => {
+        match $decode {
+            Decode::Pictures($job) => $value,
+            Decode::Clips($job) => $value,
+        }
+    };
+}
+
+impl<'a> Decode<'a> {
+    /// A decode of latents as [`Model::tensor`] gives them, within a limit in bytes, weights aside.
+    ///
+    /// # Errors
+    /// [`Error::DoesNotFit`] if not even the leanest plan fits.
+    pub fn new(
+        machine: &'a Machine,
+        model: &'a Model,
+        latents: &'a Tensor,
+        memory_limit: u64,
+        objective: Objective,
+    ) -> tilewright_engine::Result<Self> {
+        Ok(match model {
+            Model::Picture(vae) => Decode::Pictures(DecodeJob::new(machine, vae, latents, memory_limit, objective)?),
+            Model::Clip(vae) => Decode::Clips(ClipJob::new(machine, vae, latents, memory_limit, objective)?),
+        })
+    }
+
+    /// The peak of the leanest plan in bytes, weights aside.
+    ///
+    /// # Errors
+    /// The latents are of another model.
+    pub fn least_bytes(machine: &Machine, model: &Model, latents: &Tensor) -> Result<u64> {
+        // Nothing fits in no bytes at all: the error tells the least.
+        match Decode::new(machine, model, latents, 0, Objective::Leanest) {
+            Err(Error::DoesNotFit { least, .. }) => Ok(least),
+            Err(error) => Err(error.into()),
+            Ok(_) => Ok(0),
+        }
+    }
+
+    /// Tells policies earlier measurements, newest first.
+    #[must_use]
+    pub fn with_history(self, records: &[Record]) -> Self {
+        match self {
+            Decode::Pictures(job) => Decode::Pictures(job.with_history(records)),
+            Decode::Clips(job) => Decode::Clips(job.with_history(records)),
+        }
+    }
+
+    /// The kind of work.
+    pub fn stage(&self) -> Stage {
+        of_job!(self, job => job.stage())
+    }
+
+    /// The work itself, as policies see it.
+    pub fn request(&self) -> &Request {
+        of_job!(self, job => job.request())
+    }
+
+    /// The plans that can be carried out.
+    pub fn capabilities(&self) -> &Capabilities {
+        of_job!(self, job => job.capabilities())
+    }
+
+    /// The cost of a plan.
+    ///
+    /// # Errors
+    /// One line, if it can't be carried out.
+    pub fn estimate(&self, plan: &Plan) -> Result<Cost, String> {
+        of_job!(self, job => job.estimate(plan))
+    }
+
+    /// Decides without carrying anything out.
+    pub fn decide(&self, planner: &mut dyn Planner) -> (Record, Vec<Candidate>) {
+        of_job!(self, job => job.decide(planner))
+    }
+
+    /// Decides, decodes and delivers frames in order, sample by sample: those of a clip as they are
+    /// decoded, pictures at the end. `done` are the frames that each clip has already; they are
+    /// neither computed nor delivered again.
+    ///
+    /// # Errors
+    /// An error that no other plan avoids, or [`Error::Exhausted`]; with the record as far as it
+    /// goes.
+    pub fn run(
+        &self,
+        planner: &mut dyn Planner,
+        observer: &mut dyn Observer,
+        sink: &mut dyn Sink,
+        done: &[u32],
+    ) -> Result<Finished<()>, Unfinished> {
+        let job = match self {
+            Decode::Clips(job) => return job.run(planner, observer, sink, done),
+            Decode::Pictures(job) => job,
+        };
+        let Finished { output, record, candidates } = job.run(planner, observer)?;
+        for sample in 0..output.size()[0] {
+            sink.frames(sample as u32, 0, &output.f_narrow(0, sample, 1)?).map_err(Error::Sink)?;
+        }
+        Ok(Finished { output: (), record, candidates })
+    }
+}

@@ -1,0 +1,194 @@
+//! An encode, of pictures or of a clip.
+
+use std::path::Path;
+
+use tch::Tensor;
+use tilewright_engine::{ClipEncodeJob, ClipExtents, EncodeJob, Finished, Machine, Observer, Unfinished};
+use tilewright_plan::{Candidate, Objective, Planner, Record, Request, Stage, words::counted};
+
+use crate::{EncodeSource, Error, Model, Result};
+
+/// The input of an encode, checked against the model.
+#[derive(Debug)]
+pub enum EncodeInput {
+    /// Pictures [N, C, H, W] in −1…1.
+    Pictures(Tensor),
+    /// The extents of a clip, whose frames are read while it is encoded.
+    Clip(ClipExtents),
+}
+
+/// A request for one encode on one device.
+#[derive(Debug)]
+pub enum Encode<'a> {
+    /// Of pictures.
+    Pictures(EncodeJob<'a>),
+    /// Of one clip.
+    Clip(ClipEncodeJob<'a>),
+}
+
+/// The same expression for the job of either kind.
+macro_rules! of_job {
+    ($encode:expr, $job:ident => $value:expr) => {
+        match $encode {
+            Encode::Pictures($job) => $value,
+            Encode::Clip($job) => $value,
+        }
+    };
+}
+
+/// The latents of an encode.
+#[derive(Debug)]
+pub struct Encoded {
+    /// [N, C, h, w] of pictures, [1, C, t, h, w] of a clip; the means in the autoencoder's own
+    /// space, f32, in host memory.
+    pub latents: Tensor,
+    /// The frames that they were made of: fewer than asked for if the clip ended before.
+    pub frames: u32,
+}
+
+impl EncodeInput {
+    /// Crops a source to what a model takes, and reads it if it is pictures. `shown` is the
+    /// source's name in errors; notes go to `note`.
+    ///
+    /// # Errors
+    /// The model has no encoder, the source does not suit it or can't be read.
+    pub fn of(model: &Model, source: &mut EncodeSource, shown: &str, note: &mut dyn FnMut(&str)) -> Result<Self> {
+        let refused = |reason| Err(Error::Input { path: Path::new(shown).to_owned(), reason });
+        let (samples, frames) = (source.samples(), source.frames());
+        match model {
+            Model::Picture(vae) => {
+                let (config, _) = vae.encoding()?;
+                if frames > 1 {
+                    return refused(format!(
+                        "{frames} frames, and this VAE encodes pictures: give a video VAE, or one frame of it with --frames 1"
+                    ));
+                }
+                source.crop(config.spatial_scale(), note)?;
+                Ok(EncodeInput::Pictures(source.next(u32::try_from(samples).unwrap_or(u32::MAX))?))
+            }
+            Model::Clip(vae) => {
+                let (config, _) = vae.encoding()?;
+                if samples > 1 {
+                    return refused(format!(
+                        "{samples} clips, and an encode takes one: save it alone, as [1, C, T, H, W]"
+                    ));
+                }
+                if source.channels() != config.image_channels {
+                    let channels = counted(source.channels() as u64, "channel");
+                    return refused(format!("{channels}, the VAE takes {}", config.image_channels));
+                }
+                source.crop(config.spatial_scale(), note)?;
+                let temporal = config.temporal_scale();
+                let whole = whole_groups(frames, temporal);
+                if whole < frames {
+                    note(&format!("{whole} of {frames} frames are encoded: the first, and whole groups of {temporal}"));
+                }
+                let (height, width) = source.size();
+                Ok(EncodeInput::Clip(ClipExtents { frames: whole, height, width }))
+            }
+        }
+    }
+
+    /// The frames that are encoded.
+    pub fn frames(&self) -> u32 {
+        match self {
+            EncodeInput::Pictures(_) => 1,
+            EncodeInput::Clip(extents) => extents.frames,
+        }
+    }
+}
+
+impl<'a> Encode<'a> {
+    /// An encode within a limit in bytes, weights aside.
+    ///
+    /// # Errors
+    /// The input is of another kind than the model, or its sides are no multiples of the scale;
+    /// [`tilewright_engine::Error::DoesNotFit`] if not even the leanest plan fits.
+    pub fn new(
+        machine: &'a Machine,
+        model: &'a Model,
+        input: &'a EncodeInput,
+        memory_limit: u64,
+        objective: Objective,
+    ) -> Result<Self> {
+        match (model, input) {
+            (Model::Picture(vae), EncodeInput::Pictures(pictures)) => {
+                Ok(Encode::Pictures(EncodeJob::new(machine, vae, pictures, memory_limit, objective)?))
+            }
+            (Model::Clip(vae), EncodeInput::Clip(extents)) => {
+                Ok(Encode::Clip(ClipEncodeJob::new(machine, vae, *extents, memory_limit, objective)?))
+            }
+            (Model::Picture(_), EncodeInput::Clip(_)) | (Model::Clip(_), EncodeInput::Pictures(_)) => {
+                let reason = "pictures and clips are encoded by different VAEs".to_owned();
+                Err(tilewright_models::Error::Clip { reason }.into())
+            }
+        }
+    }
+
+    /// Tells policies earlier measurements, newest first.
+    #[must_use]
+    pub fn with_history(self, records: &[Record]) -> Self {
+        match self {
+            Encode::Pictures(job) => Encode::Pictures(job.with_history(records)),
+            Encode::Clip(job) => Encode::Clip(job.with_history(records)),
+        }
+    }
+
+    /// The kind of work.
+    pub fn stage(&self) -> Stage {
+        of_job!(self, job => job.stage())
+    }
+
+    /// The work itself, as policies see it.
+    pub fn request(&self) -> &Request {
+        of_job!(self, job => job.request())
+    }
+
+    /// Decides without carrying anything out.
+    pub fn decide(&self, planner: &mut dyn Planner) -> (Record, Vec<Candidate>) {
+        of_job!(self, job => job.decide(planner))
+    }
+
+    /// Decides and encodes. The frames of a clip are read from its source as they are needed.
+    ///
+    /// # Errors
+    /// An error that no other plan avoids, [`tilewright_engine::Error::Source`], or
+    /// [`tilewright_engine::Error::Exhausted`]; with the record as far as it goes.
+    pub fn run(
+        &self,
+        planner: &mut dyn Planner,
+        observer: &mut dyn Observer,
+        source: &mut EncodeSource,
+    ) -> Result<Finished<Encoded>, Unfinished> {
+        match self {
+            Encode::Pictures(job) => {
+                let Finished { output: latents, record, candidates } = job.run(planner, observer)?;
+                Ok(Finished { output: Encoded { latents, frames: 1 }, record, candidates })
+            }
+            Encode::Clip(job) => {
+                let finished = job.run(planner, observer, &mut |count| Ok(source.next(count)?))?;
+                let Finished { output, record, candidates } = finished;
+                let encoded = Encoded { latents: output.latents, frames: output.frames };
+                Ok(Finished { output: encoded, record, candidates })
+            }
+        }
+    }
+}
+
+/// The frames that make whole latent frames, as diffusers has it: the first, and groups of
+/// `temporal`.
+fn whole_groups(frames: u32, temporal: u32) -> u32 {
+    frames - frames.saturating_sub(1) % temporal.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_frames_that_make_no_latent_frame_are_left_out() {
+        let found: Vec<u32> = (1..=10).map(|frames| whole_groups(frames, 4)).collect();
+        assert_eq!(found, [1, 1, 1, 1, 5, 5, 5, 5, 9, 9]);
+        assert_eq!((whole_groups(7, 1), whole_groups(1, 0)), (7, 1));
+    }
+}

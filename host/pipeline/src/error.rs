@@ -1,0 +1,114 @@
+//! Errors.
+
+use std::{io, path::PathBuf};
+
+use thiserror::Error;
+use tilewright_models::Origin;
+
+/// A result with this crate's error.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The reason that a stage can't be run. Each is one line: what, where, what to do.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// A file is unsound or of the wrong kind, or the device failed.
+    #[error(transparent)]
+    Engine(#[from] tilewright_engine::Error),
+    /// Frames can't be read or written.
+    #[error(transparent)]
+    Media(#[from] tilewright_media::Error),
+    /// ComfyUI's latents are in the autoencoder's own space already.
+    #[error("{}: a ComfyUI latent carries no scaling: leave --scaled out", .0.display())]
+    Unscaled(PathBuf),
+    /// The scaling is unknown.
+    #[error("{}: no scaling is known of this VAE: {}", path.display(), match is_video {
+        true => "put its config.json beside it",
+        false => "give its family, or its scaling factor",
+    })]
+    NoScaling {
+        /// The VAE's file.
+        path: PathBuf,
+        /// True for a video VAE.
+        is_video: bool,
+    },
+    /// A video VAE was opened with the settings of an image VAE.
+    #[error(
+        "{}: a video VAE's scaling is one per channel, from its config.json or as published: leave family, scaling factor and shift factor out",
+        .0.display()
+    )]
+    ForPictures(PathBuf),
+    /// The input does not suit the VAE.
+    #[error("{}: {reason}", path.display())]
+    Input {
+        /// The input.
+        path: PathBuf,
+        /// The fault, and what to do.
+        reason: String,
+    },
+    /// The device could not be measured for an earlier file.
+    #[error("the device could not be measured before, and is not tried again")]
+    Unmeasured,
+    /// A file can't be read.
+    #[error("{}: can't be read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The plan beside the frames of an interrupted decode can't be opened.
+    #[error("{}: {source}", path.display())]
+    KeptPlan {
+        /// The file or its folder.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The plan beside the frames of a decode that is done can't be removed.
+    #[error("{}: can't be removed: {source}", path.display())]
+    NotRemoved {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// True if the arguments or files are wrong, false if the work failed.
+    pub fn is_input(&self) -> bool {
+        match self {
+            Error::Engine(error) => error.is_input(),
+            Error::Media(error) => error.is_input(),
+            Error::Unmeasured | Error::Read { .. } | Error::NotRemoved { .. } => false,
+            Error::Unscaled(_)
+            | Error::NoScaling { .. }
+            | Error::ForPictures(_)
+            | Error::Input { .. }
+            | Error::KeptPlan { .. } => true,
+        }
+    }
+
+    /// The error of a latent with another origin than a scaled one has.
+    pub(crate) fn unless_plain(origin: Origin, path: &std::path::Path) -> Result<()> {
+        if origin == Origin::Plain { Ok(()) } else { Err(Error::Unscaled(path.to_owned())) }
+    }
+}
+
+impl From<tilewright_models::Error> for Error {
+    fn from(error: tilewright_models::Error) -> Self {
+        Error::Engine(error.into())
+    }
+}
+
+impl From<tilewright_torch::Error> for Error {
+    fn from(error: tilewright_torch::Error) -> Self {
+        Error::Engine(error.into())
+    }
+}
+
+impl From<tch::TchError> for Error {
+    fn from(error: tch::TchError) -> Self {
+        Error::Engine(error.into())
+    }
+}

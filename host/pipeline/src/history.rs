@@ -1,0 +1,80 @@
+//! Earlier measurements, for policies: read before a decision, and added to after it.
+
+use std::path::{Path, PathBuf};
+
+use tilewright_engine::Machine;
+use tilewright_history::{Error, History, Query, model_fingerprint};
+use tilewright_plan::{Record, Request, Stage};
+
+/// The most trials that a policy receives for one decision: as many as the sandbox passes at once.
+const MOST_TRIALS: u32 = 256;
+
+/// A fault of the history. Work goes on without it.
+#[derive(Debug)]
+pub enum HistoryFault {
+    /// It can't be opened or read: nothing is read or added from now on.
+    Unusable(Error),
+    /// A trial could not be added. The next ones are tried again, and later faults in a row are not
+    /// reported.
+    NotAdded(Error),
+    /// It was damaged: it is under this name now, and a new one has begun.
+    Quarantined(PathBuf),
+}
+
+/// The history of one device.
+pub struct Trials {
+    history: Option<History>,
+    device: String,
+    is_full: bool,
+    report: Box<dyn FnMut(HistoryFault)>,
+}
+
+impl Trials {
+    /// A history that is neither read nor written.
+    pub fn none() -> Self {
+        Self { history: None, device: String::new(), is_full: false, report: Box::new(|_| {}) }
+    }
+
+    /// The history in a file, for a device; faults go to `report`. Without `creates`, a missing file
+    /// stays missing.
+    pub fn open(path: &Path, machine: &Machine, creates: bool, report: impl FnMut(HistoryFault) + 'static) -> Self {
+        let mut trials =
+            Self { history: None, device: machine.fingerprint.clone(), is_full: false, report: Box::new(report) };
+        let opened = if creates { History::open(path).map(Some) } else { History::existing(path) };
+        match opened {
+            Ok(history) => trials.history = history,
+            Err(error) => (trials.report)(HistoryFault::Unusable(error)),
+        }
+        trials
+    }
+
+    /// Earlier measurements on this device for this model at about this size, newest first.
+    pub fn before(&mut self, stage: Stage, request: &Request) -> Vec<Record> {
+        let Some(history) = &mut self.history else { return Vec::new() };
+        let model = model_fingerprint(&request.model);
+        let trials = history.trials(&Query { device: &self.device, model: &model, stage, request }, MOST_TRIALS);
+        self.report_quarantined();
+        trials.unwrap_or_else(|error| {
+            self.history = None;
+            (self.report)(HistoryFault::Unusable(error));
+            Vec::new()
+        })
+    }
+
+    /// Adds a record.
+    pub fn keep(&mut self, record: &Record) {
+        let Some(history) = &mut self.history else { return };
+        let added = history.append(&self.device, record);
+        self.report_quarantined();
+        let was_full = self.is_full;
+        self.is_full = added.is_err();
+        if let (Err(error), false) = (added, was_full) {
+            (self.report)(HistoryFault::NotAdded(error));
+        }
+    }
+
+    fn report_quarantined(&mut self) {
+        let paths = self.history.as_mut().map(History::take_quarantined).unwrap_or_default();
+        paths.into_iter().for_each(|path| (self.report)(HistoryFault::Quarantined(path)));
+    }
+}

@@ -1,0 +1,47 @@
+//! Stages from files to files: what the program, the service and the benchmark share.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | [`Model`] | an autoencoder's file, and the latents that it takes |
+//! | [`Decode`], [`Encode`] | a stage's job, of pictures or of clips alike |
+//! | [`EncodeSource`] | frames to encode, cropped to what the autoencoder takes |
+//! | [`Delivery`] | the way of frames into the output, the journal and the preview |
+//! | [`Session`], [`Trials`] | a measured device, and the history of its runs |
+
+#![forbid(unsafe_code)]
+
+mod decode;
+mod delivery;
+mod encode;
+mod error;
+mod frames;
+mod history;
+mod model;
+mod output;
+mod resume;
+mod session;
+mod source;
+mod texts;
+
+pub use decode::Decode;
+pub use delivery::{Delivery, Writing};
+pub use encode::{Encode, EncodeInput, Encoded};
+pub use error::{Error, Result};
+pub use frames::{FrameStore, frame};
+pub use history::{HistoryFault, Trials};
+pub use model::{Model, check_scaling, published_rate};
+pub use output::OutputWriter;
+pub use resume::{KeptPlan, fingerprint};
+pub use session::Session;
+pub use source::EncodeSource;
+pub use texts::{RECORD_KEYWORD, carried, texts};
+
+use tilewright_engine::Machine;
+
+/// The share of free memory that is used if nobody sets a limit.
+const SHARE_OF_FREE: f64 = 0.8;
+
+/// The memory limit in bytes of a device for which nobody sets one.
+pub fn default_limit(machine: &Machine) -> u64 {
+    (machine.facts.free_bytes as f64 * SHARE_OF_FREE) as u64
+}

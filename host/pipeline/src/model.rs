@@ -1,0 +1,211 @@
+//! An autoencoder's file, of pictures or of clips.
+
+use std::path::Path;
+
+use tch::Tensor;
+use tilewright_engine::{Overrides, Vae, VideoVae};
+use tilewright_media::{Kind, Shape};
+use tilewright_models::{Checkpoint, Family, Identity, Latent, LatentFile, Scaling};
+
+use crate::{Error, Result};
+
+/// Frames per second that the video models were trained on.
+const RATES: [(&str, u32); 2] = [("wan-2.1", 16), ("wan-2.2", 24)];
+
+/// Frames per second that a family's clips are played with if nobody says.
+pub fn published_rate(family: &str) -> u32 {
+    RATES.iter().find(|(known, _)| *known == family).map_or(16, |(_, rate)| *rate)
+}
+
+/// An autoencoder whose decoder can be run.
+#[derive(Debug)]
+pub enum Model {
+    /// Of pictures.
+    Picture(Box<Vae>),
+    /// Of clips, and of single frames.
+    Clip(Box<VideoVae>),
+}
+
+impl Model {
+    /// True if a file is a video VAE, by the names and shapes of its tensors.
+    ///
+    /// # Errors
+    /// The file is unsound.
+    pub fn is_video_file(path: &Path) -> Result<bool> {
+        Ok(Identity::of(&Checkpoint::open(path)?).kind == tilewright_models::Kind::VideoAutoencoder)
+    }
+
+    /// Opens a file and reads its architecture off its tensors' names and shapes.
+    ///
+    /// # Errors
+    /// The file is unsound, or holds no decoder that can be run. [`Error::ForPictures`] for
+    /// overrides of a video VAE.
+    pub fn open(path: &Path, overrides: Overrides) -> Result<Self> {
+        if !Self::is_video_file(path)? {
+            return Ok(Model::Picture(Box::new(Vae::open(path, overrides)?)));
+        }
+        if overrides != Overrides::default() {
+            return Err(Error::ForPictures(path.to_owned()));
+        }
+        Ok(Model::Clip(Box::new(VideoVae::open(path)?)))
+    }
+
+    /// The facts that policies receive.
+    pub fn facts(&self) -> &tilewright_plan::Model {
+        match self {
+            Model::Picture(vae) => &vae.model,
+            Model::Clip(vae) => &vae.model,
+        }
+    }
+
+    /// True for a video VAE.
+    pub const fn is_video(&self) -> bool {
+        matches!(self, Model::Clip(_))
+    }
+
+    /// The kind of its outputs.
+    pub const fn kind(&self) -> Kind {
+        if self.is_video() { Kind::Clip } else { Kind::Picture }
+    }
+
+    /// Pixels per latent pixel, along one side.
+    pub fn spatial_scale(&self) -> u32 {
+        match self {
+            Model::Picture(vae) => vae.config.spatial_scale(),
+            Model::Clip(vae) => vae.config.spatial_scale(),
+        }
+    }
+
+    /// Frames per latent frame after the first; 1 for pictures.
+    pub fn temporal_scale(&self) -> u32 {
+        match self {
+            Model::Picture(_) => 1,
+            Model::Clip(vae) => vae.config.temporal_scale(),
+        }
+    }
+
+    /// Channels of its latents.
+    pub fn latent_channels(&self) -> usize {
+        match self {
+            Model::Picture(vae) => vae.config.latent_channels,
+            Model::Clip(vae) => vae.config.latent_channels,
+        }
+    }
+
+    /// The family, and another one that the file may be of as far as its names and shapes tell.
+    pub fn families(&self) -> (Family, Option<Family>) {
+        match self {
+            Model::Picture(vae) => vae.families(),
+            Model::Clip(vae) => (vae.config.family, None),
+        }
+    }
+
+    /// Opens a latent and compares its header with the model, before its values are read.
+    ///
+    /// # Errors
+    /// The file is unsound or of another model.
+    pub fn open_latent(&self, path: &Path, tensor: Option<&str>) -> Result<LatentFile> {
+        let file = LatentFile::open(path, tensor)?;
+        match self {
+            Model::Picture(vae) => file.check_kl(&vae.config)?,
+            Model::Clip(vae) => file.check_wan(&vae.config)?,
+        }
+        Ok(file)
+    }
+
+    /// Checks that a latent is of this model.
+    ///
+    /// # Errors
+    /// It is of another one.
+    pub fn check(&self, latent: &Latent) -> Result<()> {
+        Ok(match self {
+            Model::Picture(vae) => latent.check_kl(&vae.config)?,
+            Model::Clip(vae) => latent.check_wan(&vae.config)?,
+        })
+    }
+
+    /// Reads a latent of this model: its header is compared with the model, then the model's weights
+    /// are checked, then the values are read. A dry run refuses what the decode would.
+    ///
+    /// # Errors
+    /// The file is unsound or of another model, or the model's weights can't be loaded.
+    pub fn read_latent(&self, path: &Path, tensor: Option<&str>) -> Result<Latent> {
+        let file = self.open_latent(path, tensor)?;
+        self.check_weights()?;
+        Ok(file.read()?)
+    }
+
+    /// Checks that the decoder's weights can be loaded, by their names, shapes and types.
+    ///
+    /// # Errors
+    /// The first tensor that is missing or can't be computed from.
+    pub fn check_weights(&self) -> Result<()> {
+        Ok(match self {
+            Model::Picture(vae) => vae.check_weights(),
+            Model::Clip(vae) => vae.check_weights(),
+        }?)
+    }
+
+    /// The values of a latent of this model, as a [`crate::Decode`] takes them: [N, C, h, w] of
+    /// pictures, [N, C, T, h, w] of clips.
+    ///
+    /// # Errors
+    /// The latent is a clip, and the model one of pictures.
+    pub fn tensor(&self, latent: &Latent) -> Result<Tensor> {
+        Ok(match self {
+            Model::Picture(_) => latent.pictures()?,
+            Model::Clip(_) => latent.values.shallow_clone(),
+        })
+    }
+
+    /// The shape of a latent's output.
+    pub fn shape(&self, latent: &Latent) -> Shape {
+        let (extents, scale) = (latent.extents(), self.spatial_scale());
+        let (frames, channels) = match self {
+            Model::Picture(vae) => (1, vae.config.image_channels),
+            Model::Clip(vae) => (vae.config.frames(extents.frames), vae.config.image_channels),
+        };
+        Shape {
+            samples: extents.samples as usize,
+            frames: frames as usize,
+            width: extents.width * scale,
+            height: extents.height * scale,
+            channels,
+        }
+    }
+
+    /// The step between the autoencoder's own space and that of diffusers' latents, if it is known.
+    pub fn scaling(&self) -> Option<Scaling> {
+        match self {
+            Model::Picture(vae) => vae.scaling(),
+            Model::Clip(vae) => vae.scaling(),
+        }
+    }
+
+    /// The scaling of a latent that carries one; `path` is the model's, for errors.
+    ///
+    /// # Errors
+    /// The latent carries none, or it is unknown.
+    pub fn known_scaling(&self, latent: &Latent, path: &Path) -> Result<Scaling> {
+        Error::unless_plain(latent.origin, &latent.path)?;
+        check_scaling(self.scaling(), self.is_video(), path)
+    }
+
+    /// Undoes the scaling that a latent carries, as diffusers saves it; `path` is the model's, for
+    /// errors.
+    ///
+    /// # Errors
+    /// The latent carries none, or it is unknown.
+    pub fn unscale(&self, latent: &mut Latent, path: &Path) -> Result<()> {
+        let scaling = self.known_scaling(latent, path)?;
+        Ok(latent.unscale(&scaling)?)
+    }
+}
+
+/// A scaling that has to be known; `path` is the model's, for errors.
+///
+/// # Errors
+/// [`Error::NoScaling`] if it is not.
+pub fn check_scaling(scaling: Option<Scaling>, is_video: bool, path: &Path) -> Result<Scaling> {
+    scaling.ok_or_else(|| Error::NoScaling { path: path.to_owned(), is_video })
+}
