@@ -145,10 +145,7 @@ impl From<tilewright_media::Error> for Failure {
 
 impl From<tilewright_plot::Error> for Failure {
     fn from(error: tilewright_plot::Error) -> Self {
-        match error.is_input() {
-            true => Failure::Input(error.into()),
-            false => Failure::Work(error.into()),
-        }
+        Failure::Input(error.into())
     }
 }
 

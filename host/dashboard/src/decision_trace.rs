@@ -11,7 +11,7 @@ use crate::candidates::candidates;
 use crate::routes::policy;
 use crate::table::{Column, Row, table};
 use crate::units::{NONE, count, count_of, decibels, digest, extent, number, percent, size, span};
-use crate::views::{ComparedPlan, DecisionTrace};
+use crate::views::{DecisionTrace, IncumbentDecode};
 use crate::{address, phrases};
 
 /// The section with the trace.
@@ -28,7 +28,7 @@ pub(crate) fn decision_trace(job: &Job, trace: &DecisionTrace) -> Markup {
                 (step("Answered", answer(record)))
                 @if !record.attempts.is_empty() { (step("Tried and failed", attempts(&record.attempts))) }
                 (step("Estimated and measured", measurements(record)))
-                @if !trace.comparisons.is_empty() { (step("Compared", comparisons(&trace.comparisons))) }
+                @if let Some(compared) = &trace.incumbent { (step("Compared", incumbent(compared))) }
             }
             details.record id=(address::id("record", &job.id)) {
                 summary { "The record as JSON" }
@@ -217,7 +217,7 @@ fn measurements(record: &Record) -> Markup {
     }
 }
 
-fn comparisons(comparisons: &[ComparedPlan]) -> Markup {
+fn incumbent(incumbent: &IncumbentDecode) -> Markup {
     const COLUMNS: [Column; 5] = [
         Column::Text("Policy"),
         Column::Text("Plan"),
@@ -225,31 +225,29 @@ fn comparisons(comparisons: &[ComparedPlan]) -> Markup {
         Column::Number("Memory"),
         Column::Number("PSNR"),
     ];
-    let row = |(place, held): (usize, &ComparedPlan)| Row {
-        id: address::id("compared", &place.to_string()),
+    let record = &incumbent.record;
+    let row = Row {
+        id: address::id("compared", "incumbent"),
         class: "",
         cells: vec![
-            html! { (policy(&held.policy, Some(held.revision))) span.below { (held.role) } },
+            html! { (policy(&record.policy.name, Some(incumbent.revision))) span.below { "incumbent" } },
+            html! { (phrases::plan(&record.plan)) },
             html! {
-                @match &held.plan { Some(plan) => (phrases::plan(plan)), None => "no answer" }
-                @if !held.remark.is_empty() { span.below { (held.remark) } }
-            },
-            html! {
-                @match (&held.outcome, &held.estimate) {
+                @match (&record.outcome, &record.estimate) {
                     (Some(outcome), _) => { (span(outcome.elapsed)) span.below { "measured" } },
                     (None, Some(cost)) => { (span(cost.elapsed)) span.below { "estimated" } },
                     (None, None) => (NONE),
                 }
             },
             html! {
-                @match (&held.outcome, &held.estimate) {
+                @match (&record.outcome, &record.estimate) {
                     (Some(outcome), _) => (size(outcome.peak_bytes)),
                     (None, Some(cost)) => (size(cost.peak_bytes)),
                     (None, None) => (NONE),
                 }
             },
-            html! { (held.psnr.map_or_else(|| NONE.to_owned(), decibels)) },
+            html! { (decibels(incumbent.psnr)) },
         ],
     };
-    table("What others would have decided", &COLUMNS, &comparisons.iter().enumerate().map(row).collect::<Vec<_>>())
+    table("The incumbent's decision", &COLUMNS, &[row])
 }

@@ -215,7 +215,7 @@ impl Fixture {
     /// A service that was just started.
     pub fn empty(&self) -> OverviewPage {
         OverviewPage {
-            frame: PageFrame { health: Health::Starting, has_token: false, started: before(9.0), ..self.frame() },
+            frame: PageFrame { health: Health::Draining, has_token: false, started: before(9.0), ..self.frame() },
             models: self.texts(&["flux"]),
             devices: self.devices().into_iter().skip(1).collect(),
             running: vec![],

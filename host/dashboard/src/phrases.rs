@@ -47,7 +47,6 @@ pub(crate) fn standing(standing: Standing) -> Markup {
 pub(crate) fn health(health: &Health) -> Markup {
     let (kind, word) = match health {
         Health::Ready => ("good", "ready"),
-        Health::Starting => ("busy", "starting"),
         Health::Degraded(_) => ("warn", "degraded"),
         Health::Draining => ("busy", "draining"),
     };
@@ -58,7 +57,6 @@ pub(crate) const fn tone(tone: Tone) -> &'static str {
     match tone {
         Tone::Good => "good",
         Tone::Bad => "bad",
-        Tone::Plain => "plain",
     }
 }
 

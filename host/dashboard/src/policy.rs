@@ -5,9 +5,8 @@ use maud::{Markup, html};
 use crate::chart::latency;
 use crate::frame::page;
 use crate::policies::{actions, origin, refusals, revisions, standing, suggestions};
-use crate::table::{Column, Row, table};
-use crate::units::{NONE, digest, number, parse, since, size};
-use crate::views::{DumpFile, PolicyPage, Reading, WatchdogView};
+use crate::units::{digest, parse, percent, since, size};
+use crate::views::{DumpFile, PolicyPage, WatchdogView};
 use crate::{address, phrases};
 
 /// The page at `/policies/{name}`.
@@ -42,7 +41,7 @@ fn part(view: &PolicyPage) -> Markup {
             }
             section.panel aria-labelledby="watchdog-title" {
                 h2 #watchdog-title { "Watchdog" }
-                @match &view.watchdog { Some(held) => (watchdog(held)), None => p.empty { "Nothing watches this policy." } }
+                (watchdog(&view.watchdog))
             }
             section.panel.charts aria-labelledby="latency-title" {
                 h2 #latency-title { "Latency" }
@@ -78,29 +77,10 @@ fn in_force(view: &PolicyPage) -> Markup {
 }
 
 fn watchdog(watchdog: &WatchdogView) -> Markup {
-    const COLUMNS: [Column; 3] = [Column::Text("Watched"), Column::Number("Now"), Column::Number("Acts at")];
-    let measure = |value: f64, reading: &Reading| {
-        if value.is_finite() {
-            format!("{}\u{a0}{}", number(value), reading.unit).trim_end().to_owned()
-        } else {
-            NONE.into()
-        }
-    };
-    let row = |(place, reading): (usize, &Reading)| Row {
-        id: address::id("reading", &place.to_string()),
-        class: "",
-        cells: vec![
-            html! { (reading.what) },
-            html! { (measure(reading.value, reading)) },
-            html! { (reading.limit.map_or_else(|| NONE.to_owned(), |limit| measure(limit, reading))) },
-        ],
-    };
     html! {
         p { (phrases::standing(watchdog.standing)) " " (watchdog.why) }
         p.quiet { (watchdog.rule) }
-        @if !watchdog.readings.is_empty() {
-            (table("What the watchdog measures", &COLUMNS, &watchdog.readings.iter().enumerate().map(row).collect::<Vec<_>>()))
-        }
+        dl { dt { "Decisions that failed or were invalid" } dd { (percent(watchdog.failed)) } }
     }
 }
 
@@ -108,7 +88,7 @@ fn dumps(view: &PolicyPage) -> Markup {
     let row = |dump: &DumpFile| {
         html! {
             li {
-                @if address::is_local(&dump.path) { a href=(dump.path) { (dump.what) } } @else { (dump.what) }
+                (dump.what) ": " code { (dump.path) }
                 span.quiet { " " (since(view.frame.now, dump.time)) ", " (size(dump.bytes)) }
             }
         }

@@ -1,305 +1,295 @@
-//! The drawing of charts as SVG.
+//! Charts as SVG. Colours, dashes and letters come from the page's style, by class.
 
-use plotters::{
-    coord::{Shift, ranged1d::ValueFormatter},
-    prelude::*,
-    style::text_anchor::{HPos, Pos, VPos},
-};
+use maud::{Markup, html};
 use tilewright_statistics::{quantile, sorted};
 
-use crate::{Axis, Chart, Error, Result, Series};
+use crate::{Axis, Chart, Form, Lines, Series, scale::Scale};
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+/// The looks of series; further ones look like the first again.
+const LOOKS: usize = 6;
 
-/// Okabe and Ito's colours, which the colour-blind can tell apart; marks differ too.
-const COLORS: [RGBColor; 7] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(230, 159, 0),
-    RGBColor(86, 180, 233),
-    RGBColor(90, 90, 90),
-];
-const INK: RGBColor = RGBColor(40, 40, 40);
-const GRID: RGBColor = RGBColor(228, 228, 228);
+/// Pixels between ticks, at least.
+const ACROSS: f64 = 58.0;
+const UPWARDS: f64 = 32.0;
 
-/// Pixels above the charts.
-const TITLE: u32 = 60;
+/// Pixels from the plane of points to the ends of the drawing, besides labels of axes.
+const LEFT: f64 = 48.0;
+const RIGHT: f64 = 12.0;
+const TOP: f64 = 10.0;
+const BOTTOM: f64 = 22.0;
 
-/// Pixels and letters of labels and legend in a chart at least [`WIDE`] pixels wide; in a narrower
-/// one they shrink in proportion.
-const WIDE: u32 = 960;
-const LABELS: u32 = 300;
-const LONGEST_LABEL: u32 = 44;
-const LEGEND: u32 = 220;
-const LEGEND_LETTERS: u32 = 30;
+/// Pixels of an axis' label and of the title.
+const LABEL: f64 = 20.0;
+const TITLE: f64 = 30.0;
 
-/// The part of `most` pixels or letters that a chart as wide as this area gets.
-fn share(area: &Area<'_>, most: u32) -> u32 {
-    most * area.dim_in_pixel().0.min(WIDE) / WIDE
+/// Pixels of a row of samples: its name, its box or bars, the gap below.
+const NAME: f64 = 16.0;
+const BODY: f64 = 34.0;
+const GAP: f64 = 12.0;
+
+/// Pixels beside the ends of the axis of samples, for the labels of its ticks.
+const EDGE: f64 = 20.0;
+
+/// Bars of a histogram per power of ten.
+const BARS: f64 = 8.0;
+
+/// Pixels of a mark in a line; denser lines have a mark at the last point alone.
+const MARK: f64 = 7.5;
+
+/// Pixels of a letter, about, and of a line of the legend.
+const LETTER: f64 = 7.0;
+const LINE: f64 = 20.0;
+
+/// A chart's drawing, which is as wide as was asked for.
+pub struct Drawing {
+    pub height: f64,
+    pub body: Markup,
+    /// The words for those who can't see it.
+    words: String,
 }
 
-/// Charts below each other, with a title above unless it is empty.
-pub fn sheet(title: &str, about: &str, charts: &[&Chart], (width, height): (u32, u32)) -> Result<String> {
-    let top = if title.is_empty() { 0 } else { TITLE };
-    let mut svg = String::new();
-    {
-        let root =
-            SVGBackend::with_string(&mut svg, (width, top + height * charts.len().max(1) as u32)).into_drawing_area();
-        root.fill(&WHITE).map_err(draw_error)?;
-        let (head, mut rest) = root.split_vertically(top);
-        if top > 0 {
-            head.draw(&Text::new(title.to_owned(), (16, 8), font(20))).map_err(draw_error)?;
-            head.draw(&Text::new(about.to_owned(), (16, 36), font(13))).map_err(draw_error)?;
+impl Chart {
+    /// The drawing for a page that has the title and the legend beside it; none without a point. A
+    /// chart of rows is as high as they need.
+    pub fn svg(&self, width: f64, height: f64) -> Option<Markup> {
+        self.has_points().then(|| svg(draw(self, width, height), width))
+    }
+
+    pub(crate) fn has_points(&self) -> bool {
+        match self {
+            Chart::Rows { axis, rows, .. } => {
+                rows.iter().flat_map(|(_, samples)| samples).any(|sample| axis.has_place(*sample))
+            }
+            Chart::Plane { x, y, series, .. } => series.iter().any(|series| !placed(series, x, y).is_empty()),
         }
-        for chart in charts {
-            let (area, below) = rest.split_vertically(height);
-            rest = below;
-            match chart {
-                Chart::Boxes { title, axis, rows } => boxes(&area, title, axis, rows)?,
-                Chart::Lines { title, x, y, series } => plane(&area, title, x, y, series, Marks::Lines)?,
-                Chart::Scatter { title, x, y, series, diagonal } => {
-                    let marks = if *diagonal { Marks::Compared } else { Marks::Points };
-                    plane(&area, title, x, y, series, marks)?;
+    }
+}
+
+/// A drawing as an element.
+pub fn svg(Drawing { height, body, words }: Drawing, width: f64) -> Markup {
+    html! {
+        svg.plot width=(width) height=(height) viewBox={ "0 0 " (width) " " (height) }
+            role="img" aria-label=(words) { (body) }
+    }
+}
+
+/// A chart with its title and its legend.
+pub fn draw_with_legend(chart: &Chart, width: f64, height: f64) -> Drawing {
+    let (title, entries) = match chart {
+        Chart::Rows { title, .. } => (title, Vec::new()),
+        Chart::Plane { title, x, y, series, lines } => {
+            let diagonal = (*lines == Lines::Diagonal).then_some((None, "estimate = measurement"));
+            let series = series.iter().enumerate().filter(|(_, series)| !placed(series, x, y).is_empty());
+            let series = series.map(|(look, series)| (Some(look), series.name.as_str()));
+            (title, diagonal.into_iter().chain(series).collect())
+        }
+    };
+    let drawing = draw(chart, width, height - TITLE);
+    let (mut x, mut y) = (0.0, TITLE + drawing.height + LINE);
+    let entries: Vec<Markup> = entries
+        .into_iter()
+        .map(|(look, name)| {
+            let shown = truncate(name, (width - 2.0 * LINE) / LETTER);
+            let wide = 2.5 * LINE + shown.chars().count() as f64 * LETTER;
+            if x > 0.0 && x + wide > width {
+                (x, y) = (0.0, y + LINE);
+            }
+            let left = x;
+            x += wide;
+            html! {
+                g transform={ "translate(" (at(left)) " " (at(y - 9.0)) ")" } { (swatch(look)) }
+                text x=(at(left + 32.0)) y=(at(y)) { (shown) @if shown != name { title { (name) } } }
+            }
+        })
+        .collect();
+    Drawing {
+        height: if entries.is_empty() { TITLE + drawing.height } else { y + LINE / 2.0 },
+        body: html! {
+            text.title x="0" y="16" { (title) }
+            g transform={ "translate(0 " (TITLE) ")" } { (drawing.body) }
+            @for entry in &entries { (entry) }
+        },
+        words: format!("{title}: {}", drawing.words),
+    }
+}
+
+/// The look of a series in a legend 24 wide and 10 high, or of the diagonal.
+pub fn swatch(look: Option<usize>) -> Markup {
+    html! {
+        @match look {
+            Some(look) => {
+                polyline class={ "line s" (look % LOOKS) } points="0,5 24,5" {}
+                (mark(look, (12.0, 5.0), 1.0))
+            }
+            None => path.axis d="M0 5h24" {},
+        }
+    }
+}
+
+fn draw(chart: &Chart, width: f64, height: f64) -> Drawing {
+    match chart {
+        Chart::Rows { axis, rows, form, .. } => draw_rows(axis, rows, *form, width),
+        Chart::Plane { x, y, series, lines, .. } => draw_plane([x, y], series, *lines, [width, height]),
+    }
+}
+
+fn draw_rows(axis: &Axis, rows: &[(String, Vec<f64>)], form: Form, width: f64) -> Drawing {
+    let rows: Vec<(&str, Vec<f64>)> = rows
+        .iter()
+        .map(|(name, samples)| {
+            let placed: Vec<f64> = samples.iter().copied().filter(|sample| axis.has_place(*sample)).collect();
+            (name.as_str(), sorted(&placed))
+        })
+        .collect();
+    let scale = Scale::of(axis, rows.iter().flat_map(|(_, samples)| samples).copied());
+    let place = |value: f64| EDGE + scale.place(value) * (width - 2.0 * EDGE);
+    let base = rows.len() as f64 * (NAME + BODY + GAP) - GAP + 4.0;
+    let note = |samples: &[f64]| match samples {
+        [] => "no samples".to_owned(),
+        _ => {
+            let [median, tail] = [0.5, 0.99].map(|share| (axis.words)(quantile(samples, share)));
+            format!("median {median}, p99 {tail}")
+        }
+    };
+    let label = if axis.label.is_empty() { 0.0 } else { LABEL };
+    let words: Vec<String> = rows.iter().map(|(name, samples)| format!("{name}: {}", note(samples))).collect();
+    let body = html! {
+        @for (tick, words) in scale.ticks((width / ACROSS).floor()) {
+            path.rule d={ "M" (at(place(tick))) " 0V" (at(base)) } {}
+            text.tick x=(at(place(tick))) y=(at(base + 14.0)) text-anchor="middle" { (words) }
+        }
+        @for (look, (name, samples)) in rows.iter().enumerate() {
+            @let top = look as f64 * (NAME + BODY + GAP);
+            @let floor = at(top + NAME + BODY);
+            text.lane x="0" y=(at(top + 11.0)) {
+                (truncate(name, (width - 150.0) / 8.0))
+                title { (name) ": " (samples.len()) " samples" }
+            }
+            text.tick x=(width) y=(at(top + 11.0)) text-anchor="end" { (note(samples)) }
+            path.axis d={ "M0 " (floor) "H" (width) } {}
+            @if !samples.is_empty() {
+                @match form {
+                    Form::Box => (draw_box(look, samples, top + NAME, place)),
+                    Form::Histogram => (draw_bars(look, samples, top + NAME, place)),
                 }
+                path.median d={ "M" (at(place(quantile(samples, 0.5)))) " " (at(top + NAME - 1.0)) "V" (floor) } {}
             }
         }
-        root.present().map_err(draw_error)?;
-    }
-    Ok(svg)
+        text.tick x=(at(width / 2.0)) y=(at(base + 14.0 + LABEL)) text-anchor="middle" { (axis.label) }
+    };
+    Drawing { height: base + LABEL + label, body, words: words.join("; ") }
 }
 
-fn draw_error(error: impl std::fmt::Display) -> Error {
-    Error::Chart(error.to_string())
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Marks {
-    Lines,
-    Points,
-    Compared,
-}
-
-/// The range of an axis: from zero, or from just below the least value if it is logarithmic; never
-/// empty.
-fn range(values: impl Iterator<Item = f64>, axis: &Axis) -> (f64, f64) {
-    let shown = values.filter(|value| value.is_finite() && (!axis.logarithmic || *value > 0.0));
-    let (least, most) =
-        shown.fold((f64::INFINITY, 0.0_f64), |(least, most), value| (least.min(value), most.max(value)));
-    match axis.logarithmic {
-        true if least.is_finite() => (least / 1.3, most * 1.3),
-        true => (1.0, 10.0),
-        false if most > 0.0 || least < 0.0 => (least.min(0.0) * 1.08, most * 1.08),
-        false => (0.0, 1.0),
+fn draw_box(look: usize, samples: &[f64], top: f64, place: impl Fn(f64) -> f64) -> Markup {
+    let [least, low, high, most] = [0.0, 0.25, 0.75, 1.0].map(|share| place(quantile(samples, share)));
+    let middle = at(top + BODY / 2.0);
+    html! {
+        rect class={ "box s" (look % LOOKS) } x=(at(low)) y=(at(top + 4.0)) width=(at(high - low)) height=(at(BODY - 8.0)) {}
+        path class={ "line solid s" (look % LOOKS) } d={ "M" (at(least)) " " (middle) "H" (at(most)) } {}
+        @for sample in samples { circle class={ "mark s" (look % LOOKS) } cx=(at(place(*sample))) cy=(middle) r="3" {} }
     }
 }
 
-fn font(size: i32) -> TextStyle<'static> {
-    ("sans-serif", size).into_font().color(&INK)
-}
-
-fn boxes(area: &Area<'_>, title: &str, axis: &Axis, rows: &[(String, Vec<f64>)]) -> Result<()> {
-    let (from, to) = range(rows.iter().flat_map(|(_, samples)| samples.iter().copied()), axis);
-    // From the top down: the first row is row zero.
-    let across = (rows.len() as f64 - 0.5)..-0.5;
-    let mut builder = ChartBuilder::on(area);
-    builder.caption(title, font(17)).margin(14).x_label_area_size(44).y_label_area_size(share(area, LABELS));
-    if axis.logarithmic {
-        let chart = builder.build_cartesian_2d((from..to).log_scale(), across).map_err(draw_error)?;
-        draw_boxes(area, chart, axis, rows)
-    } else {
-        let chart = builder.build_cartesian_2d(from..to, across).map_err(draw_error)?;
-        draw_boxes(area, chart, axis, rows)
+fn draw_bars(look: usize, samples: &[f64], top: f64, place: impl Fn(f64) -> f64) -> Markup {
+    let bucket = |value: f64| (value.log10() * BARS).floor() as i64;
+    let first = bucket(samples[0]);
+    let mut counts = vec![0_u64; (bucket(samples[samples.len() - 1]) - first) as usize + 1];
+    for sample in samples {
+        counts[(bucket(*sample) - first) as usize] += 1;
+    }
+    let most = counts.iter().copied().max().unwrap_or(1) as f64;
+    let edge = |index: usize| place(10_f64.powf((first + index as i64) as f64 / BARS));
+    html! {
+        @for (index, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            @let high = (*count as f64 / most * BODY).max(1.0);
+            rect class={ "bar s" (look % LOOKS) } x=(at(edge(index) + 0.5)) y=(at(top + BODY - high))
+                width=(at((edge(index + 1) - edge(index) - 1.0).max(1.0))) height=(at(high)) {}
+        }
     }
 }
 
-fn draw_boxes<'a, X>(
-    area: &Area<'a>,
-    mut chart: ChartContext<'_, SVGBackend<'a>, Cartesian2d<X, plotters::coord::types::RangedCoordf64>>,
-    axis: &Axis,
-    rows: &[(String, Vec<f64>)],
-) -> Result<()>
-where
-    X: Ranged<ValueType = f64> + ValueFormatter<f64>,
-{
-    let mut mesh = chart.configure_mesh();
-    mesh.disable_y_mesh().y_labels(0).x_desc(&axis.label).x_label_formatter(&|value| short(*value));
-    mesh.light_line_style(WHITE).bold_line_style(GRID).axis_style(INK).label_style(font(13)).axis_desc_style(font(14));
-    mesh.draw().map_err(draw_error)?;
-    for (index, (name, samples)) in rows.iter().enumerate() {
-        let (row, color) = (index as f64, COLORS[index % COLORS.len()]);
-        let left = chart.plotting_area().get_pixel_range().0.start;
-        let base = area.get_base_pixel();
-        let line = chart.backend_coord(&(axis_start(samples, axis), row)).1;
-        let anchor = font(13).pos(Pos::new(HPos::Right, VPos::Center));
-        area.draw(&Text::new(
-            truncate(name, share(area, LONGEST_LABEL) as usize),
-            (left - base.0 - 8, line - base.1),
-            anchor,
-        ))
-        .map_err(draw_error)?;
-        let Some(first) = samples.first() else { continue };
-        let ordered = sorted(samples);
-        let at = |share| quantile(&ordered, share);
-        let bar =
-            |a: f64, b: f64, half: f64, style: ShapeStyle| Rectangle::new([(a, row - half), (b, row + half)], style);
-        chart
-            .draw_series([
-                bar(at(0.25), at(0.75), 0.28, color.mix(0.22).filled()),
-                bar(at(0.25), at(0.75), 0.28, color.stroke_width(1)),
-            ])
-            .map_err(draw_error)?;
-        let stroke = |points: Vec<(f64, f64)>, width| PathElement::new(points, color.stroke_width(width));
-        let middle = at(0.5);
-        chart
-            .draw_series([
-                stroke(vec![(at(0.0), row), (at(1.0), row)], 1),
-                stroke(vec![(middle, row - 0.34), (middle, row + 0.34)], 3),
-            ])
-            .map_err(draw_error)?;
-        let dot = |sample: &f64| Circle::new((*sample, row), 3, color.mix(0.7).filled());
-        chart.draw_series(std::iter::once(first).chain(&samples[1..]).map(dot)).map_err(draw_error)?;
-    }
-    Ok(())
+/// The points of a series that have a place.
+fn placed(series: &Series, x: &Axis, y: &Axis) -> Vec<(f64, f64)> {
+    series.points.iter().copied().filter(|(across, up)| x.has_place(*across) && y.has_place(*up)).collect()
 }
 
-/// A value within the axis.
-fn axis_start(samples: &[f64], axis: &Axis) -> f64 {
-    samples.first().copied().unwrap_or(if axis.logarithmic { 1.0 } else { 0.0 })
-}
-
-fn plane(area: &Area<'_>, title: &str, x: &Axis, y: &Axis, series: &[Series], marks: Marks) -> Result<()> {
-    let points = || series.iter().flat_map(|series| series.points.iter());
-    let (mut across, mut up) = (range(points().map(|(x, _)| *x), x), range(points().map(|(_, y)| *y), y));
-    if marks == Marks::Compared {
+fn draw_plane([x, y]: [&Axis; 2], series: &[Series], lines: Lines, [width, height]: [f64; 2]) -> Drawing {
+    let series: Vec<(usize, &str, Vec<(f64, f64)>)> = series
+        .iter()
+        .enumerate()
+        .map(|(look, series)| (look, series.name.as_str(), placed(series, x, y)))
+        .filter(|(_, _, points)| !points.is_empty())
+        .collect();
+    let points = || series.iter().flat_map(|(_, _, points)| points);
+    let mut across = Scale::of(x, points().map(|(x, _)| *x));
+    let mut up = Scale::of(y, points().map(|(_, y)| *y));
+    if lines == Lines::Diagonal {
         // Equal axes, so that the diagonal is one.
-        across = (across.0.min(up.0), across.1.max(up.1));
-        up = across;
+        (across, up) = (across.and(up), up.and(across));
     }
-    let mut builder = ChartBuilder::on(area);
-    builder
-        .caption(title, font(17))
-        .margin(14)
-        .margin_right(share(area, LEGEND))
-        .x_label_area_size(44)
-        .y_label_area_size(76);
-    let (across, up) = (across.0..across.1, up.0..up.1);
-    match (x.logarithmic, y.logarithmic) {
-        (false, false) => {
-            draw_plane(area, builder.build_cartesian_2d(across, up).map_err(draw_error)?, x, y, series, marks)
+    let [below, beside] = [x, y].map(|axis| if axis.label.is_empty() { 0.0 } else { LABEL });
+    let (left, right, base) = (LEFT + beside, width - RIGHT, height - BOTTOM - below);
+    let place_x = |value: f64| left + across.place(value) * (right - left);
+    let place_y = |value: f64| base - up.place(value) * (base - TOP);
+    let words = |(_, name, points): &(usize, &str, Vec<(f64, f64)>)| match points.last() {
+        Some((_, last)) if lines == Lines::Series => format!("{name}: last {}", (y.words)(*last)),
+        _ => format!("{name}: {} points", points.len()),
+    };
+    let body = html! {
+        @for (tick, words) in up.ticks(((base - TOP) / UPWARDS).floor()) {
+            path.rule d={ "M" (at(left)) " " (at(place_y(tick))) "H" (at(right)) } {}
+            text.tick x=(at(left - 6.0)) y=(at(place_y(tick) + 3.5)) text-anchor="end" { (words) }
         }
-        (true, false) => draw_plane(
-            area,
-            builder.build_cartesian_2d(across.log_scale(), up).map_err(draw_error)?,
-            x,
-            y,
-            series,
-            marks,
-        ),
-        (false, true) => draw_plane(
-            area,
-            builder.build_cartesian_2d(across, up.log_scale()).map_err(draw_error)?,
-            x,
-            y,
-            series,
-            marks,
-        ),
-        (true, true) => {
-            let chart = builder.build_cartesian_2d(across.log_scale(), up.log_scale()).map_err(draw_error)?;
-            draw_plane(area, chart, x, y, series, marks)
+        @for (tick, words) in across.ticks(((right - left) / ACROSS).floor()) {
+            @if lines != Lines::Series { path.rule d={ "M" (at(place_x(tick))) " " (at(TOP)) "V" (at(base)) } {} }
+            path.axis d={ "M" (at(place_x(tick))) " " (at(base)) "v4" } {}
+            text.tick x=(at(place_x(tick))) y=(at(base + 16.0)) text-anchor="middle" { (words) }
+        }
+        @if lines == Lines::Diagonal {
+            @let [from, to] = across.ends();
+            path.axis d={ "M" (at(place_x(from))) " " (at(place_y(from))) "L" (at(place_x(to))) " " (at(place_y(to))) } {}
+        }
+        @for (look, _, points) in &series {
+            @let points: Vec<(f64, f64)> = points.iter().map(|(x, y)| (place_x(*x), place_y(*y))).collect();
+            @let scale = if lines == Lines::Series { 1.0 } else { 1.6 };
+            @let is_dense = lines == Lines::Series && points.len() as f64 * MARK > width;
+            @if lines == Lines::Series {
+                @let corners: Vec<String> = points.iter().map(|(x, y)| format!("{},{}", at(*x), at(*y))).collect();
+                polyline class={ "line s" (look % LOOKS) } points=(corners.join(" ")) {}
+            }
+            @for point in &points[if is_dense { points.len() - 1 } else { 0 }..] { (mark(*look, *point, scale)) }
+        }
+        text.tick x=(at((left + right) / 2.0)) y=(at(base + 16.0 + LABEL)) text-anchor="middle" { (x.label) }
+        text.tick transform={ "translate(12 " (at((TOP + base) / 2.0)) ") rotate(-90)" } text-anchor="middle" { (y.label) }
+    };
+    Drawing { height, body, words: series.iter().map(words).collect::<Vec<_>>().join("; ") }
+}
+
+/// The mark of a series: shapes differ, as colours do, so that nothing depends on colour alone.
+fn mark(look: usize, (x, y): (f64, f64), scale: f64) -> Markup {
+    let class = format!("mark s{}", look % LOOKS);
+    let place = format!("translate({} {}) scale({scale})", at(x), at(y));
+    html! {
+        @match look % LOOKS {
+            0 => circle class=(class) transform=(place) r="2.6" {},
+            1 => path class=(class) transform=(place) d="M0 -3.6l3.4 5.8h-6.8z" {},
+            2 => rect class=(class) transform=(place) x="-2.4" y="-2.4" width="4.8" height="4.8" {},
+            // A ring leaves the marks below it visible.
+            3 => circle class={ (class) " open" } transform=(place) r="4" {},
+            4 => path class=(class) transform=(place) d="M0 -3.4l3.4 3.4l-3.4 3.4l-3.4 -3.4z" {},
+            _ => path class={ (class) " open" } transform=(place) d="M-2.5 -2.5l5 5m0 -5l-5 5" {},
         }
     }
 }
 
-fn draw_plane<'a, X, Y>(
-    area: &Area<'a>,
-    mut chart: ChartContext<'_, SVGBackend<'a>, Cartesian2d<X, Y>>,
-    x: &Axis,
-    y: &Axis,
-    series: &[Series],
-    marks: Marks,
-) -> Result<()>
-where
-    X: Ranged<ValueType = f64> + ValueFormatter<f64>,
-    Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
-{
-    let mut mesh = chart.configure_mesh();
-    mesh.x_desc(&x.label).y_desc(&y.label);
-    mesh.x_label_formatter(&|value| short(*value)).y_label_formatter(&|value| short(*value));
-    mesh.light_line_style(WHITE).bold_line_style(GRID).axis_style(INK).label_style(font(13)).axis_desc_style(font(14));
-    mesh.draw().map_err(draw_error)?;
-    // The legend stands beside the plane, so that it covers no point.
-    let left = area.dim_in_pixel().0 as i32 - share(area, LEGEND) as i32 + 8;
-    let mut line = 44;
-    if marks == Marks::Compared {
-        let style = INK.mix(0.5).stroke_width(1);
-        let (from, to) = (chart.x_range().start, chart.x_range().end);
-        chart.draw_series([PathElement::new(vec![(from, from), (to, to)], style)]).map_err(draw_error)?;
-        area.draw(&PathElement::new(vec![(left, line), (left + 16, line)], style)).map_err(draw_error)?;
-        legend(area, "estimate = measurement", left, &mut line)?;
-    }
-    for (index, series) in series.iter().enumerate().filter(|(_, series)| !series.points.is_empty()) {
-        let color = COLORS[index % COLORS.len()];
-        // Values without a logarithm are left out.
-        let placed = |(across, up): &&(f64, f64)| {
-            (!x.logarithmic || *across > 0.0) && (!y.logarithmic || *up > 0.0) && across.is_finite() && up.is_finite()
-        };
-        let points: Vec<(f64, f64)> = series.points.iter().filter(placed).copied().collect();
-        if marks == Marks::Lines {
-            chart.draw_series(LineSeries::new(points.clone(), color.stroke_width(2))).map_err(draw_error)?;
-        }
-        chart.draw_series(points.into_iter().map(|point| mark(point, index, color))).map_err(draw_error)?;
-        area.draw(&mark((left + 8, line), index, color)).map_err(draw_error)?;
-        legend(area, &series.name, left, &mut line)?;
-    }
-    Ok(())
+/// A coordinate.
+fn at(value: f64) -> String {
+    format!("{value:.1}")
 }
 
-/// A name beside its mark, in as many lines as it needs.
-fn legend(area: &Area<'_>, name: &str, left: i32, line: &mut i32) -> Result<()> {
-    let anchor = font(12).pos(Pos::new(HPos::Left, VPos::Center));
-    let letters: Vec<char> = name.chars().collect();
-    // The mark takes the width of four letters, in a narrow legend too.
-    let most = share(area, LEGEND_LETTERS + 4).saturating_sub(4).max(8) as usize;
-    for part in letters.chunks(most) {
-        let part: String = part.iter().collect();
-        area.draw(&Text::new(part, (left + 24, *line), anchor.clone())).map_err(draw_error)?;
-        *line += 15;
-    }
-    *line += 5;
-    Ok(())
-}
-
-/// Marks differ in shape too, so that nothing depends on colour alone.
-fn mark<'a, C: Clone + 'static>(at: C, index: usize, color: RGBColor) -> DynElement<'static, SVGBackend<'a>, C>
-where
-    Circle<C, i32>: IntoDynElement<'static, SVGBackend<'a>, C>,
-    Cross<C, i32>: IntoDynElement<'static, SVGBackend<'a>, C>,
-    TriangleMarker<C, i32>: IntoDynElement<'static, SVGBackend<'a>, C>,
-{
-    match index % 4 {
-        0 => Circle::new(at, 4, color.mix(0.75).filled()).into_dyn(),
-        1 => TriangleMarker::new(at, 6, color.mix(0.75).filled()).into_dyn(),
-        2 => Cross::new(at, 4, color.stroke_width(2)).into_dyn(),
-        // A ring leaves the marks below it visible.
-        _ => Circle::new(at, 8, color.stroke_width(2)).into_dyn(),
-    }
-}
-
-fn short(value: f64) -> String {
-    match value.abs() {
-        0.0 => "0".into(),
-        size if size >= 1e5 => format!("{value:.0e}"),
-        size if size >= 100.0 => format!("{value:.0}"),
-        size if size >= 10.0 => format!("{}", (value * 10.0).round() / 10.0),
-        size if size >= 0.1 => format!("{}", (value * 100.0).round() / 100.0),
-        _ => format!("{value:.1e}"),
-    }
-}
-
-fn truncate(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
+/// A text of at most this many letters.
+fn truncate(text: &str, most: f64) -> String {
+    match text.char_indices().nth(most as usize) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }

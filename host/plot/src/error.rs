@@ -24,14 +24,4 @@ pub enum Error {
         /// The cause.
         source: std::io::Error,
     },
-    /// A chart can't be drawn.
-    #[error("a chart can't be drawn: {0}")]
-    Chart(String),
-}
-
-impl Error {
-    /// True if the arguments or files are wrong, rather than the work having failed.
-    pub const fn is_input(&self) -> bool {
-        !matches!(self, Error::Chart(_))
-    }
 }

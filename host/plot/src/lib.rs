@@ -1,5 +1,5 @@
-//! Charts of measurements as SVG, and pages of SVG or HTML that load nothing from other sites. This
-//! crate does not know the meaning of the points.
+//! Charts of measurements as SVG, for the service's pages and for reports: SVG or HTML that loads
+//! nothing from other sites. This crate does not know the meaning of the points.
 
 #![forbid(unsafe_code)]
 
@@ -7,7 +7,9 @@ mod chart;
 mod draw;
 mod error;
 mod page;
+mod scale;
 
-pub use chart::{Axis, Chart, Series};
+pub use chart::{Axis, Chart, Form, Lines, Series};
+pub use draw::swatch;
 pub use error::{Error, Result};
 pub use page::Page;

@@ -2,13 +2,20 @@
 
 use std::path::Path;
 
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 use tilewright_outputs::write_whole;
 
 use crate::{Chart, Error, Result, draw};
 
-/// Width and height of a chart in pixels, for wide windows and for narrow ones.
-const WIDE: (u32, u32) = (960, 420);
-const NARROW: (u32, u32) = (480, 400);
+/// Width and height of a chart in pixels, for wide windows and for narrow ones. A chart of rows is
+/// as high as they need.
+const WIDE: (f64, f64) = (960.0, 420.0);
+const NARROW: (f64, f64) = (480.0, 400.0);
+
+/// Pixels around the charts of an SVG and above the first, and from one to the next.
+const MARGIN: f64 = 16.0;
+const HEAD: f64 = 70.0;
+const APART: f64 = 28.0;
 
 /// Letters of the longest text that counts as a figure with its unit and stays on one line.
 const FIGURE: usize = 22;
@@ -30,8 +37,15 @@ svg{max-width:100%;height:auto;margin:1rem 0;display:block}.narrow{display:none}
 td::before{content:attr(data-of);color:#555;text-align:left;flex:none}}\
 @media(max-width:600px){.wide{display:none}.narrow{display:block}}";
 
+/// The style of charts: Okabe and Ito's colours, which the colour-blind can tell apart.
+const CHARTS: &str = ".plot{overflow:visible;font:12px system-ui,sans-serif}.plot text{fill:#444}.plot .title{fill:#222;font-size:17px}.plot .lane{fill:#222;font-weight:600}\
+.s0{fill:#0072b2;stroke:#0072b2}.s1{fill:#d55e00;stroke:#d55e00;stroke-dasharray:5 3}.s2{fill:#009e73;stroke:#009e73;stroke-dasharray:1.5 2.5}\
+.s3{fill:#cc79a7;stroke:#cc79a7;stroke-dasharray:8 3 2 3}.s4{fill:#e69f00;stroke:#e69f00;stroke-dasharray:3 3}.s5{fill:#5a5a5a;stroke:#5a5a5a;stroke-dasharray:10 4}\
+.rule,.axis,.median,.line,.mark.open{fill:none}.rule{stroke:#e4e4e4}.axis{stroke:#888}.median{stroke:#222;stroke-width:2}.line{stroke-width:1.6;stroke-linejoin:round}\
+.box{fill-opacity:.22}.box,.mark,.line.solid{stroke-dasharray:none}.mark.open{stroke-width:1.6}.bar,.mark:not(.open){stroke:none}";
+
 /// A report for people.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct Page {
     /// The title.
     pub title: String,
@@ -62,80 +76,96 @@ impl Page {
     /// Writes .svg with the charts, or .html with everything.
     ///
     /// # Errors
-    /// As [`Page::check`]; a chart can't be drawn; the file can't be written.
+    /// As [`Page::check`]; the file can't be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         Self::check(path)?;
-        let html = path.extension().is_some_and(|ending| ending == "html");
-        let text = if html { self.html()? } else { self.svg()? };
+        let is_html = path.extension().is_some_and(|ending| ending == "html");
+        let text = if is_html { self.html() } else { self.svg() };
         write_whole(path, text.as_bytes()).map_err(|source| Error::Write { path: path.to_owned(), source })
     }
 
     /// The charts, one below the other.
-    ///
-    /// # Errors
-    /// A chart can't be drawn.
-    pub fn svg(&self) -> Result<String> {
+    pub fn svg(&self) -> String {
         let about: Vec<&str> = self.facts.iter().take(ABOUT).map(|(_, value)| value.as_str()).collect();
-        draw::sheet(&self.title, &about.join(" · "), &self.drawable(), WIDE)
+        let mut height = HEAD;
+        let mut place = |drawing: draw::Drawing| {
+            let top = height;
+            height += drawing.height + APART;
+            html! { g transform={ "translate(" (MARGIN) " " (top) ")" } { (drawing.body) } }
+        };
+        let charts: Vec<Markup> =
+            self.drawable().map(|chart| place(draw::draw_with_legend(chart, WIDE.0, WIDE.1))).collect();
+        let width = WIDE.0 + 2.0 * MARGIN;
+        let svg = html! {
+            svg.plot xmlns="http://www.w3.org/2000/svg" width=(width) height=(height) viewBox={ "0 0 " (width) " " (height) } {
+                style { (PreEscaped(CHARTS)) }
+                rect width="100%" height="100%" fill="white" {}
+                text.title x=(MARGIN) y="28" { (self.title) }
+                text x=(MARGIN) y="48" { (about.join(" · ")) }
+                @for chart in &charts { (chart) }
+            }
+        };
+        svg.into_string() + "\n"
     }
 
     /// One file with everything in it.
-    ///
-    /// # Errors
-    /// A chart can't be drawn.
-    pub fn html(&self) -> Result<String> {
-        let mut html = format!(
-            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>{0}</title><style>{STYLE}</style></head>\n\
-             <body><h1>{0}</h1>\n<dl>",
-            escape(&self.title)
-        );
-        for (name, value) in &self.facts {
-            html += &format!("<dt>{}</dt><dd>{}</dd>", escape(name), escape(value));
-        }
-        html += "</dl>\n";
-        html += &self.rows();
-        for chart in self.drawable() {
-            for (class, extent) in [("wide", WIDE), ("narrow", NARROW)] {
-                html += &format!("<div class=\"{class}\">{}</div>\n", draw::sheet("", "", &[chart], extent)?);
+    pub fn html(&self) -> String {
+        let page = html! {
+            (DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width, initial-scale=1";
+                    title { (self.title) }
+                    style { (PreEscaped(STYLE)) (PreEscaped(CHARTS)) }
+                }
+                body {
+                    h1 { (self.title) }
+                    dl { @for (name, value) in &self.facts { dt { (name) } dd { (value) } } }
+                    (self.rows())
+                    @for chart in self.drawable() {
+                        @for (class, (width, height)) in [("wide", WIDE), ("narrow", NARROW)] {
+                            div class=(class) { (draw::svg(draw::draw_with_legend(chart, width, height), width)) }
+                        }
+                    }
+                }
             }
-        }
-        Ok(html + "</body></html>\n")
+        };
+        page.into_string() + "\n"
     }
 
     /// The table. Each cell names its column, for the layout that has no heading above it.
-    fn rows(&self) -> String {
-        let Some((heading, rows)) = self.table.split_first() else { return String::new() };
-        let of: Vec<String> = heading.iter().map(|text| escape(text)).collect();
-        let head: String = of.iter().map(|text| format!("<th>{text}</th>")).collect();
-        let mut html = format!("<table>\n<tr class=\"head\">{head}</tr>\n");
-        for row in rows {
-            let cells = row.iter().enumerate().map(|(place, text)| {
-                let class = match text.chars().count() {
-                    _ if place < NAMES => " class=\"name\"",
-                    0..=FIGURE => " class=\"figure\"",
-                    _ => "",
-                };
-                let of = of.get(place).map_or("", String::as_str);
-                format!("<td{class} data-of=\"{of}\">{}</td>", escape(text))
-            });
-            html += &format!("<tr>{}</tr>\n", cells.collect::<String>());
+    fn rows(&self) -> Markup {
+        let class = |column: usize, text: &str| match text.chars().count() {
+            _ if column < NAMES => Some("name"),
+            0..=FIGURE => Some("figure"),
+            _ => None,
+        };
+        html! {
+            @if let Some((heading, rows)) = self.table.split_first() {
+                table {
+                    tr.head { @for text in heading { th { (text) } } }
+                    @for row in rows {
+                        tr {
+                            @for (column, text) in row.iter().enumerate() {
+                                td class=[class(column, text)] data-of=[heading.get(column)] { (text) }
+                            }
+                        }
+                    }
+                }
+            }
         }
-        html + "</table>\n"
     }
 
-    fn drawable(&self) -> Vec<&Chart> {
-        self.charts.iter().filter(|chart| chart.has_points()).collect()
+    fn drawable(&self) -> impl Iterator<Item = &Chart> {
+        self.charts.iter().filter(|chart| chart.has_points())
     }
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Axis, Series};
+    use crate::{Axis, Form, Lines, Series};
 
     fn page() -> Page {
         let series = |name: &str, points: &[(f64, f64)]| Series { name: name.into(), points: points.to_vec() };
@@ -144,30 +174,32 @@ mod tests {
             facts: vec![("device".into(), "a & b".into())],
             table: vec![vec!["policy".into()], vec!["<b>".into()]],
             charts: vec![
-                Chart::Boxes {
+                Chart::Rows {
                     title: "Times".into(),
                     axis: Axis::linear("time, ms"),
                     rows: vec![("one".into(), vec![1.0, 2.0, 4.0]), ("none".into(), vec![]), ("two".into(), vec![3.0])],
+                    form: Form::Box,
                 },
-                Chart::Lines {
+                Chart::Plane {
                     title: "Drift".into(),
                     x: Axis::linear("iteration"),
                     y: Axis::linear("time, ms"),
                     series: vec![series("one", &[(0.0, 1.0), (1.0, 1.5)]), series("none", &[])],
+                    lines: Lines::Series,
                 },
-                Chart::Scatter {
+                Chart::Plane {
                     title: "Estimates".into(),
                     x: Axis::logarithmic("measured, ms"),
                     y: Axis::logarithmic("estimated, ms"),
                     series: vec![series("plans", &[(10.0, 11.0), (1000.0, 900.0)]), series("odd", &[(0.0, 5.0)])],
-                    diagonal: true,
+                    lines: Lines::Diagonal,
                 },
-                Chart::Scatter {
+                Chart::Plane {
                     title: "Nothing".into(),
                     x: Axis::linear("x"),
                     y: Axis::linear("y"),
                     series: vec![],
-                    diagonal: false,
+                    lines: Lines::None,
                 },
             ],
         }
@@ -175,7 +207,7 @@ mod tests {
 
     #[test]
     fn pages_are_whole_and_need_nothing_from_elsewhere() {
-        let html = page().html().unwrap();
+        let html = page().html();
         assert_eq!(html.matches("<svg").count(), 6, "the empty chart is left out, the others are drawn for two widths");
         assert_eq!(html.matches("</svg>").count(), 6);
         assert!(
@@ -185,7 +217,7 @@ mod tests {
         for outside in ["<script", "<link", "src=", "@import", "url("] {
             assert!(!html.contains(outside), "{outside}");
         }
-        let svg = page().svg().unwrap();
+        let svg = page().svg();
         assert_eq!(svg.matches("<svg").count(), 1);
         for words in ["Times", "Drift", "Estimates", "time, ms", "estimated, ms"] {
             assert!(svg.contains(words), "{words}");
@@ -196,16 +228,16 @@ mod tests {
     #[test]
     fn one_point_and_equal_points_can_be_drawn() {
         let rows = vec![("one".to_owned(), vec![5.0]), ("same".to_owned(), vec![5.0, 5.0])];
-        let chart = Chart::Boxes { title: "t".into(), axis: Axis::logarithmic("a"), rows };
+        let chart = Chart::Rows { title: "t".into(), axis: Axis::logarithmic("a"), rows, form: Form::Box };
         let points = vec![Series { name: "s".into(), points: vec![(0.0, 0.0)] }];
-        let dots = Chart::Scatter {
+        let dots = Chart::Plane {
             title: "t".into(),
             x: Axis::linear("x"),
             y: Axis::linear("y"),
             series: points,
-            diagonal: true,
+            lines: Lines::Diagonal,
         };
-        assert!(Page { charts: vec![chart, dots], ..Page::default() }.svg().unwrap().contains("</svg>"));
+        assert!(Page { charts: vec![chart, dots], ..Page::default() }.svg().contains("</svg>"));
     }
 
     #[test]

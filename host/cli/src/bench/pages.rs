@@ -2,7 +2,7 @@
 
 use tilewright_bench::{Report, Row, suite::SuiteReport, sweep::SweepReport};
 use tilewright_plan::{Device, bytes, words::counted};
-use tilewright_plot::{Axis, Chart, Page, Series};
+use tilewright_plot::{Axis, Chart, Form, Lines, Page, Series};
 
 use super::tables;
 
@@ -41,23 +41,25 @@ fn charts(report: &Report, case: &str) -> Vec<Chart> {
             .collect(),
     };
     vec![
-        Chart::Boxes {
+        Chart::Rows {
             title: format!("{case}Time per policy (lower is better)"),
             axis: Axis::linear("time, ms"),
             rows: labelled().map(|row| (row.policy.clone(), row.samples_ms.clone())).collect(),
+            form: Form::Box,
         },
-        Chart::Lines {
+        Chart::Plane {
             title: format!("{case}Time over iterations"),
             x: Axis::linear("iteration"),
             y: Axis::linear("time, ms"),
             series: labelled().map(drift).collect(),
+            lines: Lines::Series,
         },
-        Chart::Scatter {
+        Chart::Plane {
             title: format!("{case}Memory against time"),
             x: Axis::linear("most held, MiB"),
             y: Axis::linear("median time, ms"),
             series: labelled().map(memory).collect(),
-            diagonal: false,
+            lines: Lines::None,
         },
     ]
 }
@@ -95,19 +97,19 @@ pub fn sweep(report: &SweepReport) -> Page {
     let time: Pick<'_> = &|row| Some((row.elapsed_ms?, row.estimate?.elapsed.as_secs_f64() * 1e3));
     let peak: Pick<'_> = &|row| Some((row.peak_bytes? as f64 / MIB, row.estimate?.peak_bytes as f64 / MIB));
     let mut charts = vec![
-        Chart::Scatter {
+        Chart::Plane {
             title: "Time: estimated against measured".into(),
             x: Axis::logarithmic("measured time, ms"),
             y: Axis::logarithmic("estimated time, ms"),
             series: series(time),
-            diagonal: true,
+            lines: Lines::Diagonal,
         },
-        Chart::Scatter {
+        Chart::Plane {
             title: "Memory: estimated against measured".into(),
             x: Axis::logarithmic("measured peak, MiB"),
             y: Axis::logarithmic("estimated peak, MiB"),
             series: series(peak),
-            diagonal: true,
+            lines: Lines::Diagonal,
         },
     ];
     let mut sizes: Vec<(u32, u32)> = report.plans.iter().map(|row| (row.width, row.height)).collect();
@@ -124,12 +126,12 @@ pub fn sweep(report: &SweepReport) -> Page {
             name: format!("chosen by {}", report.policy),
             points: chosen.map(|choice| (choice.peak_bytes as f64 / MIB, choice.elapsed_ms)).collect(),
         });
-        charts.push(Chart::Scatter {
+        charts.push(Chart::Plane {
             title: format!("{width}×{height}: memory against time, every plan"),
             x: Axis::linear("most held, MiB"),
             y: Axis::linear("median time, ms"),
             series: plans,
-            diagonal: false,
+            lines: Lines::None,
         });
     }
     Page { title: "Tilewright bench sweep".into(), facts, table, charts }

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use tilewright_config::{Conditions, Role};
-use tilewright_plan::{Candidate, Cost, LogLine, Outcome, Plan, Record};
+use tilewright_plan::{Candidate, LogLine, Record};
 use tilewright_service_api::{EventBody, JobState};
 
 use super::{Charts, DeviceView, JobView, LatencySamples, PolicyView, RouteView, WatchdogView};
@@ -37,8 +37,6 @@ pub struct PageFrame {
 pub enum Health {
     /// It takes jobs.
     Ready,
-    /// It loads its models.
-    Starting,
     /// It takes jobs, but something is wrong; one line.
     Degraded(String),
     /// It finishes the jobs at work and takes no more.
@@ -61,8 +59,6 @@ pub enum Tone {
     Good,
     /// The action failed.
     Bad,
-    /// Neither.
-    Plain,
 }
 
 /// The page at `/`.
@@ -152,8 +148,8 @@ pub struct DecisionTrace {
     pub candidates: Vec<Candidate>,
     /// The lines that the policy logged.
     pub log: Vec<LogLine>,
-    /// The plans of other policies: the shadow's, and that of a canary's second decode.
-    pub comparisons: Vec<ComparedPlan>,
+    /// The second decode of a canary's job, if it was compared.
+    pub incumbent: Option<IncumbentDecode>,
 }
 
 /// The choice of a policy by a route.
@@ -173,26 +169,15 @@ pub struct RouteChoice {
     pub paused: bool,
 }
 
-/// Another policy's plan for the same job.
+/// The decode of a canary's job by the incumbent.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ComparedPlan {
-    /// `shadow`, `canary` or `incumbent`.
-    pub role: String,
-    /// The policy.
-    pub policy: String,
-    /// Its revision.
+pub struct IncumbentDecode {
+    /// The incumbent's revision.
     pub revision: u64,
-    /// The plan that it answered; none if it failed.
-    pub plan: Option<Plan>,
-    /// The estimated cost of that plan.
-    pub estimate: Option<Cost>,
-    /// The outcome, if the plan was carried out too.
-    pub outcome: Option<Outcome>,
-    /// The PSNR against this job's output in dB, if both were decoded; infinite if they are the
-    /// same.
-    pub psnr: Option<f64>,
-    /// One line; may be empty.
-    pub remark: String,
+    /// Its decision and outcome.
+    pub record: Record,
+    /// The PSNR of both outputs in dB; infinite if they are the same.
+    pub psnr: f64,
 }
 
 /// The page at `/policies/{name}`.
@@ -206,8 +191,8 @@ pub struct PolicyPage {
     pub sources: Vec<String>,
     /// Times of its decisions, a row per revision.
     pub latency: Vec<LatencySamples>,
-    /// The watchdog over it, if it is watched.
-    pub watchdog: Option<WatchdogView>,
+    /// The watchdog over it.
+    pub watchdog: WatchdogView,
     /// Dumps that the watchdog wrote.
     pub dumps: Vec<DumpFile>,
 }
@@ -219,7 +204,7 @@ pub struct DumpFile {
     pub time: SystemTime,
     /// A description, in one line.
     pub what: String,
-    /// A path of this service, from `/`; anything else is shown but not linked.
+    /// The file's path on the server.
     pub path: String,
     /// The size in bytes.
     pub bytes: u64,

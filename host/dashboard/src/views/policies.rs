@@ -22,19 +22,6 @@ pub struct WatchdogView {
     pub standing: Standing,
     /// The reason for it, in one line; may be empty.
     pub why: String,
-    /// The numbers that the rule looks at.
-    pub readings: Vec<Reading>,
-}
-
-/// A number that is watched.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Reading {
-    /// The number's name: "Failures among the last 20 decisions"
-    pub what: String,
-    /// The value measured.
-    pub value: f64,
-    /// The value at which the watchdog acts.
-    pub limit: Option<f64>,
-    /// "ms", "%", … ; may be empty.
-    pub unit: String,
+    /// The share of its decisions that failed or were invalid, from 0 to 1.
+    pub failed: f64,
 }

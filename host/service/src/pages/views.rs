@@ -6,9 +6,9 @@ use std::{fs, sync::Arc, time::SystemTime};
 use axum::http::{HeaderMap, header};
 use tilewright_config::{Role, Route};
 use tilewright_dashboard::views::{
-    CanaryView, Charts, ComparedPlan, DecisionTrace, DeviceView, DumpFile, Health, JobPage, JobQuery, JobView,
-    JobsPage, LatencySamples, LoginPage, OverviewPage, PageFrame, PolicyPage, PolicyView, ProblemPage, Reading,
-    RouteChoice, RouteView, ShadowView, Standing, TimeSeries, WatchdogView,
+    CanaryView, Charts, DecisionTrace, DeviceView, DumpFile, Health, IncumbentDecode, JobPage, JobQuery, JobView,
+    JobsPage, LatencySamples, LoginPage, OverviewPage, PageFrame, PolicyPage, PolicyView, ProblemPage, RouteChoice,
+    RouteView, ShadowView, Standing, TimeSeries, WatchdogView,
 };
 use tilewright_plan::{Backend, Record};
 use tilewright_rollout::{CanaryFacts, CanaryState, RULE, ShadowFacts, SlotFacts};
@@ -271,16 +271,7 @@ fn decision_trace(server: &ServerState, stored: &StoredJob, record: Record, json
     let pretty = serde_json::from_str::<serde_json::Value>(json)
         .ok()
         .and_then(|value| serde_json::to_string_pretty(&value).ok());
-    let comparisons = trace.incumbent.map(|(revision, record, psnr)| ComparedPlan {
-        role: "incumbent".into(),
-        policy: record.policy.name.clone(),
-        revision,
-        plan: Some(record.plan.clone()),
-        estimate: record.estimate,
-        outcome: record.outcome,
-        psnr: Some(psnr),
-        remark: String::new(),
-    });
+    let incumbent = trace.incumbent.map(|(revision, record, psnr)| IncumbentDecode { revision, record: *record, psnr });
     let paused = record.fallback.as_ref().is_some_and(|fallback| fallback.detail.ends_with("is paused"));
     DecisionTrace {
         chosen: RouteChoice {
@@ -295,7 +286,7 @@ fn decision_trace(server: &ServerState, stored: &StoredJob, record: Record, json
         json: pretty.unwrap_or_else(|| json.to_owned()),
         candidates: trace.candidates,
         log: trace.log,
-        comparisons: comparisons.into_iter().collect(),
+        incumbent,
     }
 }
 
@@ -305,24 +296,18 @@ pub fn policy_page(app: &App, headers: &HeaderMap, name: &str, notice: Option<&s
     let policy = server.rollout.policy(name).ok()?;
     let in_force = Arc::clone(&policy.in_force);
     let tally = in_force.tally();
-    let share = |part: u64, all: u64| if all == 0 { 0.0 } else { 100.0 * part as f64 / all as f64 };
     let watchdog = WatchdogView {
         rule: RULE.into(),
         standing: if tally.jobs == 0 { Standing::Gathering } else { Standing::Good },
         why: policy.previous.as_ref().map_or_else(String::new, |_| in_force.standing()),
-        readings: vec![Reading {
-            what: "Decisions that failed or were invalid".into(),
-            value: share(tally.failures, tally.decisions),
-            limit: None,
-            unit: "%".into(),
-        }],
+        failed: tally.failures as f64 / tally.decisions.max(1) as f64,
     };
     Some(PolicyPage {
         frame: frame(app, headers, notice),
         policy: policy_view(policy, &server.rollout.routes()),
         sources: sources(),
         latency: latency(server, Some(name)),
-        watchdog: Some(watchdog),
+        watchdog,
         dumps: dumps(server, name),
     })
 }

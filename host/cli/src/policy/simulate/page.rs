@@ -2,7 +2,7 @@
 
 use tilewright_kit::simulate::{PolicyRow, RequestRow, Simulation};
 use tilewright_plan::{Objective, words::counted};
-use tilewright_plot::{Axis, Chart, Page, Series};
+use tilewright_plot::{Axis, Chart, Form, Lines, Page, Series};
 
 /// The page.
 pub fn of(report: &Simulation) -> Page {
@@ -33,13 +33,14 @@ pub fn of(report: &Simulation) -> Page {
         facts: facts.map(|(name, value)| (name.to_owned(), value)).to_vec(),
         table: table.collect(),
         charts: vec![
-            Chart::Lines {
+            Chart::Plane {
                 title: "Cumulative regret against the best plan in the table, by each request's objective".into(),
                 x: Axis::linear("requests"),
                 y: Axis::linear("regret, multiples of the best"),
                 series: lines(report, |row| row.regret),
+                lines: Lines::Series,
             },
-            Chart::Lines {
+            Chart::Plane {
                 title: "Cumulative time over the best plan's, failed attempts included; leanest aside".into(),
                 x: Axis::linear("requests"),
                 y: Axis::linear("time, s"),
@@ -48,8 +49,9 @@ pub fn of(report: &Simulation) -> Page {
                     let best = row.best.as_ref().filter(|_| row.objective != Objective::Leanest)?;
                     Some((row.elapsed_ms? + row.lost_ms - best.elapsed_ms) / 1e3)
                 }),
+                lines: Lines::Series,
             },
-            Chart::Boxes {
+            Chart::Rows {
                 title: "Regret of each request".into(),
                 axis: Axis::linear("regret, multiples of the best"),
                 rows: report
@@ -57,6 +59,7 @@ pub fn of(report: &Simulation) -> Page {
                     .iter()
                     .map(|row| (row.label.clone(), row.requests.iter().filter_map(|row| row.regret).collect()))
                     .collect(),
+                form: Form::Box,
             },
         ],
     }
