@@ -70,6 +70,7 @@ impl Work for Encoder<'_> {
         let job = job.with_history(&before);
         if arguments.dry_run {
             let (record, candidates) = job.decide(planner);
+            source.notes().iter().for_each(|line| note(line));
             keep(&arguments.record, &record, planner)?;
             return report(plan.shown, &record, &candidates, &[]);
         }
