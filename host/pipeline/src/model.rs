@@ -124,8 +124,8 @@ impl Model {
         })
     }
 
-    /// Reads a latent of this model: its header is compared with the model, then the model's weights
-    /// are checked, then the values are read. A dry run refuses what the decode would.
+    /// Reads a latent of this model: its header is compared with the model, then the model's
+    /// weights are checked, then the values are read. A dry run refuses what the decode would.
     ///
     /// # Errors
     /// The file is unsound or of another model, or the model's weights can't be loaded.
