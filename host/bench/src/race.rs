@@ -159,6 +159,10 @@ impl Runner<'_> {
 pub(crate) struct Ear<'a>(pub &'a mut dyn Watch);
 
 impl Observer for Ear<'_> {
+    fn loading_progress(&mut self, _share: f64) -> ControlFlow<Cancelled> {
+        Cancelled::unless(self.0.goes_on())
+    }
+
     fn progress(&mut self, _share: f64) -> ControlFlow<Cancelled> {
         Cancelled::unless(self.0.goes_on())
     }

@@ -214,7 +214,7 @@ fn clips_take_turns_and_all_their_frames_are_compared() {
     let _turn = alone();
     let machine = machine();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/wan21-original/Wan2.1_VAE.safetensors");
-    let vae = VideoVae::open(&path).unwrap();
+    let vae = VideoVae::open(&path, Overrides::default()).unwrap();
     let latents = Latents { batch: 2, channels: 16, height: 8, width: 14, frames: Some(3), seed: 0 };
     let shape: Vec<i64> = latents.shape().into_iter().map(|extent| extent as i64).collect();
     let latents = Tensor::from_slice(&latents.values()).view(&shape[..]);

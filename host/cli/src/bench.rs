@@ -111,7 +111,7 @@ fn run_suite(arguments: &Suite) -> Outcome {
     let mut video = None;
     if of_clips {
         let path = choose_weights(arguments.video_vae.as_deref(), Network::WAN_21, &mut weights)?;
-        video = Some(VideoVae::open(&path)?);
+        video = Some(VideoVae::open(&path, Overrides::default())?);
     }
     let machine = machine(&arguments.common)?;
     let rounds = if arguments.quick { QUICK } else { FULL };
@@ -270,7 +270,7 @@ impl Weighted {
                 "--family, --scaling-factor and --shift-factor are for image VAEs: a video VAE's scaling is one per channel, from its config.json or as published",
             ));
         }
-        Ok(Self::Clips(VideoVae::open(path)?.into()))
+        Ok(Self::Clips(VideoVae::open(path, Overrides::default())?.into()))
     }
 
     /// Reads a latent of this model from a file.

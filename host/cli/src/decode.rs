@@ -12,7 +12,7 @@ use std::{
 };
 
 use tilewright_decode::SHARE_OF_FREE;
-use tilewright_engine::Machine;
+use tilewright_engine::{Machine, MemoryLimit};
 use tilewright_media::{Kind, NUMBER, Options, Output, STANDARD, Shape};
 use tilewright_models::{Checkpoint, Family, Identity, Latent, Scaling};
 use tilewright_outputs::{Roles, folder_of};
@@ -173,6 +173,7 @@ fn say_doubt(
 }
 
 /// The given limit, or else a share of the free memory.
-fn limit(arguments: &Decode, machine: &Machine) -> u64 {
-    arguments.memory_limit.unwrap_or((machine.facts.free_bytes as f64 * SHARE_OF_FREE) as u64)
+fn limit(arguments: &Decode, machine: &Machine) -> MemoryLimit {
+    let free = (machine.facts.free_bytes as f64 * SHARE_OF_FREE) as u64;
+    MemoryLimit { bytes: arguments.memory_limit.unwrap_or(free), counts_weights: arguments.count_weights }
 }

@@ -8,7 +8,7 @@ mod source;
 use std::{cell::RefCell, fs, path::Path};
 
 use tilewright_decode::SHARE_OF_FREE;
-use tilewright_engine::{Error, Machine, Unfinished};
+use tilewright_engine::{Error, Machine, MemoryLimit, Unfinished};
 use tilewright_media::{STANDARD, Texts, read_texts};
 use tilewright_models::{Checkpoint, Identity, Kind, Scaling};
 use tilewright_outputs::Roles;
@@ -159,8 +159,9 @@ fn scaling(arguments: &Encode, output: &LatentFile, known: Option<Scaling>, advi
 }
 
 /// The given limit, or else a share of the free memory.
-fn limit(arguments: &Encode, machine: &Machine) -> u64 {
-    arguments.memory_limit.unwrap_or((machine.facts.free_bytes as f64 * SHARE_OF_FREE) as u64)
+fn limit(arguments: &Encode, machine: &Machine) -> MemoryLimit {
+    let free = (machine.facts.free_bytes as f64 * SHARE_OF_FREE) as u64;
+    MemoryLimit { bytes: arguments.memory_limit.unwrap_or(free), counts_weights: arguments.count_weights }
 }
 
 /// Records and shows an encode that did not end.

@@ -51,7 +51,7 @@ impl Model {
         if overrides != Overrides::default() {
             return Err(Error::ForPictures(path.to_owned()));
         }
-        Ok(Model::Clip(Box::new(VideoVae::open(path)?)))
+        Ok(Model::Clip(Box::new(VideoVae::open(path, Overrides::default())?)))
     }
 
     /// What policies are told of it.

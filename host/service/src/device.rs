@@ -24,8 +24,10 @@ pub struct DeviceState {
     pub facts: tilewright_plan::Device,
     /// The fingerprint of the machine: measurements under another one say nothing of this device.
     pub fingerprint: String,
-    /// The most that a job may hold, in bytes, weights aside.
+    /// The most that a job may hold, in bytes.
     pub memory_limit: u64,
+    /// The limit counts the weights, for every job.
+    pub counts_weights: bool,
     /// The machine. The device's own thread alone computes on it; any thread may ask for the cost
     /// of a plan.
     pub machine: Machine,
@@ -183,6 +185,7 @@ fn measure_device(name: &str, configured: &tilewright_config::Device, capacity: 
         facts: machine.facts.clone(),
         fingerprint: machine.fingerprint.clone(),
         memory_limit: configured.memory_limit_bytes.unwrap_or(free),
+        counts_weights: configured.count_weights,
         machine,
         memory: Mutex::default(),
     };

@@ -8,7 +8,7 @@ use std::{
 use sha2::{Digest, Sha256};
 use tch::Tensor;
 use tilewright_decode::{published_rate, texts, unscale};
-use tilewright_engine::{ClipJob, VideoVae};
+use tilewright_engine::{ClipJob, Overrides, VideoVae};
 use tilewright_media::{ClipWriter, Journal, Kind, Pixels, Preview, Rate, Shape};
 use tilewright_plan::{Planner, PolicyIdentity, Recorder, Request};
 
@@ -57,7 +57,7 @@ impl<'a> Clips<'a> {
                 "--family, --scaling-factor and --shift-factor are for image VAEs: a video VAE's scaling is one per channel, from its config.json or as published",
             ));
         }
-        let vae = VideoVae::open(&arguments.vae)?;
+        let vae = VideoVae::open(&arguments.vae, Overrides::default())?;
         let workplace = Workplace::find(arguments.device, arguments.no_history, arguments.dry_run)?;
         Ok(Self { arguments, plan, writing, progress, planner, vae, workplace })
     }

@@ -1,6 +1,6 @@
 //! Clips, and single pictures for video VAEs.
 
-use tilewright_engine::{ClipEncodeJob, ClipExtents, VideoVae};
+use tilewright_engine::{ClipEncodeJob, ClipExtents, Overrides, VideoVae};
 use tilewright_plan::{Recorder, words::counted};
 
 use super::{Plan, limit, scaling, source::Source, texts, unfinished};
@@ -36,7 +36,7 @@ impl<'a> Clips<'a> {
             ));
         }
         inputs.iter().try_for_each(|input| plan.output(input).map(drop))?;
-        let vae = VideoVae::open(&arguments.vae)?;
+        let vae = VideoVae::open(&arguments.vae, Overrides::default())?;
         let workplace = Workplace::find(arguments.device, arguments.no_history, arguments.dry_run)?;
         Ok(Self { arguments, plan, progress: None, planner, vae, workplace })
     }

@@ -4,14 +4,14 @@
 use std::path::Path;
 
 use tilewright_decode::{Model, Size};
-use tilewright_engine::{ClipJob, DecodeJob, Error, Machine};
+use tilewright_engine::{ClipJob, DecodeJob, Error, Machine, MemoryLimit};
 use tilewright_media::{Kind, Output};
 use tilewright_models::Latent;
 use tilewright_plan::Objective;
 use tilewright_service_api::{JobRequest, OutputFormat};
 
 use super::{Refusal, internal, invalid, not_written, rate, shape};
-use crate::{error::one_line, models::OpenModel};
+use crate::{device::DeviceState, error::one_line, models::OpenModel};
 
 /// Advice for the command line in the errors of libraries that it shares, and the same for the API.
 const ADVICE: [(&str, &str); 8] = [
@@ -30,7 +30,7 @@ pub struct Inspection {
     /// The size of the output.
     pub size: Size,
     pub format: OutputFormat,
-    /// The most that the leanest plan holds at once, weights aside.
+    /// The most that the leanest plan holds at once, with the weights if the job's limit counts them.
     pub least_bytes: u64,
 }
 
@@ -40,7 +40,7 @@ pub struct Inspection {
 /// It can't be decoded as it is asked for.
 pub fn inspect_upload(
     model: &OpenModel,
-    machine: &Machine,
+    device: &DeviceState,
     request: &JobRequest,
     path: &Path,
     folder: &Path,
@@ -68,7 +68,9 @@ pub fn inspect_upload(
             replace_advice(&one_line(&error).replace(&format!("{}: ", probe.display()), ""))
         )),
     })?;
-    Ok(Inspection { size, format, least_bytes: least_bytes(&model.model, machine, &latent)? })
+    let counts_weights = device.counts_weights || request.count_weights;
+    let least_bytes = least_bytes(&model.model, &device.machine, &latent, counts_weights)?;
+    Ok(Inspection { size, format, least_bytes })
 }
 
 /// An error of a latent's file, in a line for callers. The file's path on the server is left out.
@@ -96,15 +98,16 @@ fn check_format(format: OutputFormat, kind: Kind, frames: u32) -> Result<(), Ref
     }
 }
 
-/// The most that the leanest plan for a latent holds at once, weights aside.
-fn least_bytes(model: &Model, machine: &Machine, latent: &Latent) -> Result<u64, Refusal> {
+/// The most that the leanest plan for a latent holds at once, with or without the weights.
+fn least_bytes(model: &Model, machine: &Machine, latent: &Latent, counts_weights: bool) -> Result<u64, Refusal> {
     // Nothing fits in no bytes at all: the error says what the least is.
+    let nothing = MemoryLimit { bytes: 0, counts_weights };
     let refused = match model {
         Model::Picture(vae) => {
             let pictures = latent.pictures().map_err(internal)?;
-            DecodeJob::new(machine, vae, &pictures, 0, Objective::Leanest).err()
+            DecodeJob::new(machine, vae, &pictures, nothing, Objective::Leanest).err()
         }
-        Model::Clip(vae) => ClipJob::new(machine, vae, &latent.values, 0, Objective::Leanest).err(),
+        Model::Clip(vae) => ClipJob::new(machine, vae, &latent.values, nothing, Objective::Leanest).err(),
     };
     match refused {
         Some(Error::DoesNotFit { least, .. }) => Ok(least),
