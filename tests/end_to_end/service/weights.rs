@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{jobs::small, server::Server};
 use crate::program::{Place, fixture, latent};
@@ -10,7 +10,8 @@ use crate::program::{Place, fixture, latent};
 /// A server with these tables for models and devices.
 fn config(tables: &str) -> String {
     format!(
-        "[server]\nlisten = \"127.0.0.1:0\"\ndata = \"data\"\n[server.limits]\nrequests-per-second = 100000\n{tables}"
+        "[server]\nlisten = \"127.0.0.1:0\"\ndata = \"data\"\n[server.limits]\nrequests-per-second = 100000\n\
+         [[routes]]\npolicy = \"fixed\"\n{tables}"
     )
 }
 
@@ -50,7 +51,7 @@ fn two_devices_that_serve_one_model_do_not_evict_each_other() {
     let server = Server::start(&place, &config(&tables));
     for _ in 0..4 {
         let jobs = ["one", "other"].map(|device| {
-            let request = json!({ "model": "a", "device": device, "policy": "fixed" });
+            let request = json!({ "model": "a", "device": device });
             server.accepted(&request, &small(6, 6))
         });
         for id in &jobs {
@@ -72,7 +73,7 @@ fn four_models_share_a_budget_for_two() {
     let tables = [device("main", ""), models(&place, &names)].concat();
     let server = Server::start(&place, &config(&tables));
     let decode = |server: &Server, name: &str| {
-        let id = server.accepted(&json!({ "model": name, "policy": "fixed" }), &small(4, 4));
+        let id = server.accepted(&json!({ "model": name }), &small(4, 4));
         let job = server.ended(&id);
         assert_eq!(job["state"], "done", "{job}");
     };
@@ -122,7 +123,7 @@ fn a_job_that_is_cancelled_while_weights_load_ends_and_leaves_nothing() {
     // A test holds the load up: how long a disk takes is nothing to rely on.
     let environment = [("TILEWRIGHT_SLOW_LOAD_MS", "50")];
     let server = Server::started(&place, &config(&tables.concat()), &environment);
-    let id = server.accepted(&json!({ "model": "large", "policy": "fixed" }), &latent(&[1, 16, 8, 8], 0.25));
+    let id = server.accepted(&json!({ "model": "large" }), &latent(&[1, 16, 8, 8], 0.25));
     server.until(|| (server.job(&id)["loading"].as_f64()? > 0.0).then_some(()));
     assert_eq!(server.ask("DELETE", &format!("/v1/jobs/{id}"), &[], b"").status / 100, 2);
     let job = server.ended(&id);
@@ -133,7 +134,33 @@ fn a_job_that_is_cancelled_while_weights_load_ends_and_leaves_nothing() {
         assert_eq!(metric(&server, "tilewright_weight_bytes", &["device=\"cpu\"", &state]), 0);
     }
     // The device goes on with the next job.
-    let next = server.accepted(&json!({ "model": "small", "policy": "fixed" }), &small(4, 4));
+    let next = server.accepted(&json!({ "model": "small" }), &small(4, 4));
     assert_eq!(server.ended(&next)["state"], "done");
+    assert_eq!(server.end(), 0);
+}
+
+#[test]
+fn limits_count_weights_for_one_job_or_for_every_job_of_a_device() {
+    let place = Place::new();
+    let tables = [device("aside", ""), device("within", "count-weights = true"), models(&place, &["a"])].concat();
+    let server = Server::start(&place, &config(&tables));
+    let request = |device: &str| json!({ "model": "a", "device": device });
+    let mut asked = request("aside");
+    asked["count_weights"] = json!(true);
+    let peak = |request: &Value, counts: Option<bool>| {
+        let id = server.accepted(request, &small(4, 4));
+        assert_eq!(server.ended(&id)["state"], "done");
+        let record = server.get(&format!("/v1/jobs/{id}/decision")).with(200);
+        assert_eq!(record["request"]["limit_counts_weights"].as_bool(), counts, "{record}");
+        record["estimate"]["peak_bytes"].as_u64().unwrap()
+    };
+    let aside = peak(&request("aside"), None);
+    let within = peak(&asked, Some(true));
+    assert!(within > aside + 100_000, "{within} {aside}");
+    assert_eq!(peak(&request("within"), Some(true)), within);
+    // The least that fits is told with the weights.
+    asked["memory_limit_bytes"] = json!(1);
+    let refused = server.submit(&asked, &small(4, 4), &[]).problem(422);
+    assert!(refused.ends_with("weights included"), "{refused}");
     assert_eq!(server.end(), 0);
 }
