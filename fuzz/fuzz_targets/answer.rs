@@ -75,6 +75,7 @@ impl<'a> Arbitrary<'a> for Case {
             height: at_least_one(u.arbitrary()?),
             width: at_least_one(u.arbitrary()?),
             memory_limit: 0,
+            limit_counts_weights: false,
             objective: Objective::Balanced,
             hints: Vec::new(),
         };

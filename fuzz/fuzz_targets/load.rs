@@ -29,6 +29,7 @@ static REQUEST: LazyLock<(Request, Device, Capabilities)> = LazyLock::new(|| {
         height: 1024,
         width: 1024,
         memory_limit: 1 << 30,
+        limit_counts_weights: false,
         objective: Objective::Balanced,
         hints: Vec::new(),
     };

@@ -167,6 +167,7 @@ impl GoldenRequest {
             height,
             width,
             memory_limit: device.free_bytes / 10 * 8,
+            limit_counts_weights: false,
             objective: row.objective,
             hints: Vec::new(),
         };

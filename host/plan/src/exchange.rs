@@ -140,7 +140,7 @@ pub enum Price {
 /// A [`Cost`], to the bit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExactCost {
-    /// The most held at once, weights aside, in bytes.
+    /// The most held at once, in bytes; with the weights if the request's limit counts them.
     pub peak_bytes: u64,
     /// Time of the work, loading aside, in nanoseconds.
     pub elapsed_ns: u64,
@@ -178,7 +178,7 @@ pub struct ExactTrial {
 pub struct Measured {
     /// Time of the work that succeeded, in nanoseconds.
     pub elapsed_ns: u64,
-    /// The most held at once, weights aside, in bytes.
+    /// The most held at once, in bytes; with the weights if the request's limit counts them.
     pub peak_bytes: u64,
     /// Attempts, the one that succeeded included.
     pub attempts: u32,

@@ -10,7 +10,7 @@ use crate::{Plan, bytes, milliseconds};
 /// What the host expects of a plan for the request at hand.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cost {
-    /// The most held at once, weights aside, in bytes.
+    /// The most held at once, in bytes; with the weights if the request's limit counts them.
     pub peak_bytes: u64,
     /// Time of the decode, loading aside.
     #[serde(rename = "elapsed_ms", with = "milliseconds")]
@@ -49,7 +49,7 @@ pub struct Outcome {
     #[serde(rename = "load_ms", with = "milliseconds")]
     #[schemars(with = "f64")]
     pub load: Duration,
-    /// The most held at once, weights aside, in bytes.
+    /// The most held at once, in bytes; with the weights if the request's limit counts them.
     pub peak_bytes: u64,
     /// Attempts, the one that succeeded included.
     pub attempts: u32,

@@ -149,6 +149,11 @@ pub struct Hint {
     pub value: String,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
 /// What a decode is asked for. Extents are pixels and frames of the decoded output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Request {
@@ -162,8 +167,12 @@ pub struct Request {
     pub height: u32,
     /// Output width in pixels.
     pub width: u32,
-    /// The most that the decode may hold at once, weights aside, in bytes.
+    /// The most that the work may hold at once, in bytes.
     pub memory_limit: u64,
+    /// The memory limit counts the weights, and so do costs and measured peaks; otherwise all of
+    /// them leave the weights aside.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub limit_counts_weights: bool,
     /// What the user wants most.
     pub objective: Objective,
     /// Facts that have no field.

@@ -144,6 +144,7 @@ fn request(frames: u32) -> Request {
         height: 2048,
         width: 2048,
         memory_limit: 1 << 31,
+        limit_counts_weights: false,
         objective: Objective::Balanced,
         hints: Vec::new(),
     }

@@ -285,6 +285,7 @@ mod tests {
             height: 480,
             width: 832,
             memory_limit,
+            limit_counts_weights: false,
             objective: Objective::Balanced,
             hints: Vec::new(),
         }

@@ -148,6 +148,7 @@ mod tests {
             height,
             width: 1024,
             memory_limit: 8 << 30,
+            limit_counts_weights: false,
             objective: Objective::Balanced,
             hints: Vec::new(),
         };

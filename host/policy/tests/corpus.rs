@@ -81,6 +81,7 @@ fn cases() -> Vec<Case> {
         height,
         width,
         memory_limit,
+        limit_counts_weights: false,
         objective: Objective::Balanced,
         hints: Vec::new(),
     };

@@ -122,6 +122,7 @@ fn request(side: u32, memory_limit: u64) -> Request {
         height: side,
         width: side + 64,
         memory_limit,
+        limit_counts_weights: false,
         objective: Objective::Balanced,
         hints: Vec::new(),
     }

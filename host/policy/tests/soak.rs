@@ -172,6 +172,7 @@ fn request(frames: u32, height: u32, width: u32) -> Request {
         height,
         width,
         memory_limit: 3 << 29,
+        limit_counts_weights: false,
         objective: Objective::Balanced,
         hints: Vec::new(),
     }

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tilewright_engine::Machine;
+use tilewright_engine::{Machine, MemoryLimit};
 use tilewright_pipeline::{FrameStore, HistoryFault, Trials};
 use tilewright_plan::Record;
 use tilewright_rollout::{Assignment, Decider, Ended};
@@ -285,8 +285,11 @@ fn open_history(server: &ServerState, machine: &Machine) -> Trials {
     })
 }
 
-/// The most that a job may hold, in bytes: the least of all limits.
-pub(crate) fn memory_limit(worker: &Worker, stored: &StoredJob, assignment: &Assignment) -> u64 {
-    let limits = [Some(worker.device.memory_limit), assignment.memory_limit, stored.request.memory_limit_bytes];
-    limits.into_iter().flatten().min().unwrap_or(worker.device.memory_limit)
+/// The most that a job may hold: the least of all limits. It counts the weights if the device's
+/// configuration or the request says so.
+pub(crate) fn memory_limit(worker: &Worker, stored: &StoredJob, assignment: &Assignment) -> MemoryLimit {
+    let (device, request) = (&worker.device, &stored.request);
+    let limits = [Some(device.memory_limit), assignment.memory_limit, request.memory_limit_bytes];
+    let bytes = limits.into_iter().flatten().min().unwrap_or(device.memory_limit);
+    MemoryLimit { bytes, counts_weights: device.counts_weights || request.count_weights }
 }

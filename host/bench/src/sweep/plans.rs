@@ -100,6 +100,7 @@ mod tests {
             height: 512,
             width: 512,
             memory_limit: 1 << 30,
+            limit_counts_weights: false,
             objective: Objective::Fastest,
             hints: Vec::new(),
         };

@@ -120,6 +120,7 @@ fn request() -> Request {
         height: 1024,
         width: 1024,
         memory_limit: 1 << 30,
+        limit_counts_weights: false,
         objective: Objective::Balanced,
         hints: Vec::new(),
     }

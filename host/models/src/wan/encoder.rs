@@ -1,6 +1,6 @@
 //! The encoder: a clip's frames in, latent frames out, a few at a time.
 
-use tch::{Device, Tensor};
+use tch::Tensor;
 use tilewright_nn::{CausalOps, Ops, Scope, Torch};
 
 use super::{
@@ -9,7 +9,7 @@ use super::{
     encoder_layers::{Attention, Average, Causal, Conv, Downsample, Norm, Past, Resnet, patches},
     weights,
 };
-use crate::{Checkpoint, ComputeFormat, Error, Identity, Result};
+use crate::{Checkpoint, ComputeFormat, Destination, Error, Identity, Result};
 
 #[derive(Debug)]
 struct Down<O: Ops> {
@@ -162,18 +162,19 @@ impl Encoder {
     ///
     /// # Errors
     /// A tensor that is missing, misshapen, left over or of a type that can't be read, by name;
-    /// libtorch's failures, out of memory included.
-    pub fn load(
+    /// libtorch's failures, out of memory included; what a listener to the load returns.
+    pub fn load<'d>(
         file: &Checkpoint,
         identity: &Identity,
         config: &EncoderConfig,
         format: ComputeFormat,
-        device: Device,
+        destination: impl Into<Destination<'d>>,
     ) -> Result<Self> {
+        let destination = destination.into();
         let weights = weights::of_encoder(file, identity, config)?;
         weights.check()?;
-        let ops = Torch::new(format, device, Some(config.middle_channels() as i64));
-        let mut network = EncoderNetwork::build(config, &Scope::new(&weights.on(device), &ops))?;
+        let ops = Torch::new(format, destination.device(), Some(config.middle_channels() as i64));
+        let mut network = EncoderNetwork::build(config, &Scope::new(&weights.on(destination), &ops))?;
         network.shares = count_shares(config)?;
         Ok(Self { config: config.clone(), ops, network })
     }

@@ -149,7 +149,17 @@ mod tests {
             temporal_scale: 4,
         };
         let objective = plan::Objective::Balanced;
-        plan::Request { model, batch: 1, frames: 81, height: 480, width: 832, memory_limit: 1 << 30, objective, hints }
+        plan::Request {
+            model,
+            batch: 1,
+            frames: 81,
+            height: 480,
+            width: 832,
+            memory_limit: 1 << 30,
+            limit_counts_weights: false,
+            objective,
+            hints,
+        }
     }
 
     fn device() -> plan::Device {

@@ -77,8 +77,7 @@ impl<'a> GuestRequest<'a> {
                 unified: device.unified,
                 fast_dtypes: &self.fast_dtypes,
             },
-            // The engine's limits leave the weights out, and so do its prices.
-            memory: types::Memory { limit_bytes: request.memory_limit, counts_weights: false },
+            memory: types::Memory { limit_bytes: request.memory_limit, counts_weights: request.limit_counts_weights },
             objective: request.objective.into(),
             batch: request.batch,
             frames: request.frames,
