@@ -188,13 +188,13 @@ pub fn on_golden(a: Contender<'_>, b: Contender<'_>) -> Result<Comparison, Compa
             if one.attempts != other.attempts || !told_alike {
                 break;
             }
-            let plan = |turn: &golden::Heard| turn.decision.as_ref().map(|decision| decision.plan.clone());
+            let plan = |turn: &golden::CallResult| turn.decision.as_ref().map(|decision| decision.plan.clone());
             told_alike = !golden.learns() || plan(&one) == plan(&other);
             if let (Some(one), Some(other), call) = (one.decision, other.decision, one.call) {
                 comparison.add(&golden.name, call, golden.request.memory_limit, &facts, one, other);
             }
         }
-        both.iter().try_for_each(LoadedPolicy::check_patience)?;
+        both.iter().try_for_each(LoadedPolicy::check_time_budget)?;
     }
     Ok(comparison.sum_up())
 }
@@ -222,7 +222,7 @@ pub fn on_records(
         };
         let call = if attempts.is_empty() { Call::Decide } else { Call::Recover };
         let (one, other) = (decide(a)?, decide(b)?);
-        both.iter().try_for_each(LoadedPolicy::check_patience)?;
+        both.iter().try_for_each(LoadedPolicy::check_time_budget)?;
         comparison.add(&recorded.name, call, request.memory_limit, &costs, one, other);
     }
     Ok(comparison.sum_up())
@@ -231,7 +231,7 @@ pub fn on_records(
 impl Contender<'_> {
     /// The policy with processor time for this number of requests.
     fn patient(&self, requests: usize) -> LoadedPolicy {
-        self.policy.clone().within(self.policy.inspection().limits.patience(requests))
+        self.policy.clone().with_time_budget(self.policy.inspection().limits.time_budget(requests))
     }
 }
 

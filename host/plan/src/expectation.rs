@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use crate::{Cost, CostModel, Plan};
 
-/// The most trials that are looked at, newest first, and the most of the plan itself.
+/// The most trials taken into account, newest first, and the most of the plan itself.
 const LOOKED_AT: u32 = 64;
 const OF_PLAN: usize = 5;
 
-/// A plan's price, corrected by earlier measurements; `None` if there are none, or if the plan has no price.
+/// A plan's price, corrected by earlier measurements; `None` if there are none, or if the plan has
+/// no price.
 ///
-/// The time is multiplied by the median of measured over priced time, from the newest runs of the same plan; for a plan
-/// that never ran, from all runs, which have the machine in common. The memory is multiplied by the highest such ratio
-/// of the same plan, if it ran.
+/// The time is multiplied by the median of measured over priced time, from the newest runs of the
+/// same plan. For a plan that never ran, the median is over all runs, which have the machine in
+/// common. The memory is multiplied by the highest such ratio of the same plan, if it ran.
 pub fn expected(costs: &dyn CostModel, plan: &Plan) -> Option<Cost> {
     let cost = costs.estimate_one(plan).ok()?;
     let bare = |plan: &Plan| Plan { reason: String::new(), ..plan.clone() };

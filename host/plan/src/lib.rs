@@ -1,8 +1,8 @@
-//! The words that the host's crates share: what is asked for ([`Request`]), how it will be run ([`Plan`]),
-//! what that is expected to cost ([`Cost`]), what was measured ([`Outcome`]), and the [`Record`] of it all.
+//! The types that the host's crates share: [`Request`], [`Plan`], [`Cost`], [`Outcome`], and the
+//! [`Record`] of a decision with all of them.
 //!
-//! Nothing here runs anything: the engine carries plans out, the policy runtime makes them, and both
-//! meet in the [`Planner`] and [`CostModel`] traits.
+//! Nothing here runs anything: the engine carries plans out, the policy runtime makes them, and
+//! both meet in the [`Planner`] and [`CostModel`] traits.
 
 #![forbid(unsafe_code)]
 

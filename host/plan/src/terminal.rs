@@ -1,13 +1,14 @@
-//! Text from files, policies and servers on its way to a terminal: characters that would do anything there but show are
-//! written as escapes. [`Clean`] does so in everything that is printed, [`one_line`] for line breaks too.
+//! Text from files, policies and servers on its way to a terminal: characters that have any other
+//! effect there than being shown are written as escapes. [`Clean`] does so for everything that is
+//! printed, [`one_line`] for line breaks too.
 
 use std::{
     borrow::Cow,
     io::{self, Write},
 };
 
-/// True if a terminal only shows the character: it is no control character of either set, no mark of writing direction,
-/// no separator of lines or paragraphs, and no annotation.
+/// True if a terminal only shows the character: it is no control character of either set, no mark
+/// of writing direction, no separator of lines or paragraphs, and no annotation.
 pub fn is_safe(character: char) -> bool {
     !character.is_control()
         && !matches!(
@@ -29,8 +30,8 @@ pub fn shortened(text: &str, most: usize) -> String {
     }
 }
 
-/// The first `most` characters with spaces for unsafe ones, followed by `…` if there are more: for text that is
-/// recorded and shown to everybody.
+/// The first `most` characters with spaces for unsafe ones, followed by `…` if there are more: for
+/// text that is recorded and shown to everybody.
 pub fn blanked(text: String, most: usize) -> String {
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~');
     if text.len() <= most && (text.as_bytes().iter().all(is_plain) || text.chars().all(is_safe)) {
@@ -43,7 +44,8 @@ pub fn blanked(text: String, most: usize) -> String {
     short
 }
 
-/// Writes JSON's escapes, so that the result is right in JSON too, in which such characters occur only in strings.
+/// Escapes as JSON does, so that the result is right in JSON too, where such characters occur only
+/// in strings.
 fn escaped(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
     let is_fine = |character: char| is_safe(character) || stays(character);
     if text.chars().all(is_fine) {
@@ -62,8 +64,9 @@ fn escaped(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(clean)
 }
 
-/// A writer to a terminal, or to anything that may end on one. Line breaks and tabs are the program's own and pass;
-/// every other unsafe character is escaped, and bytes that are not UTF-8 become U+FFFD.
+/// A writer to a terminal, or to anything that may end on one. Line breaks and tabs are the
+/// program's own and pass; every other unsafe character is escaped, and bytes that are not UTF-8
+/// become U+FFFD.
 #[derive(Debug)]
 pub struct Clean<W> {
     inner: W,

@@ -1,5 +1,6 @@
-//! A million decisions with a thousand failures strewn in: every answer is what it has to be, memory stays flat, and what each kind of
-//! decision costs is printed. `TILEWRIGHT_SOAK=N` for another number of decisions.
+//! A million decisions with a thousand failures strewn in: every answer is what it has to be,
+//! memory stays flat, and what each kind of decision costs is printed. `TILEWRIGHT_SOAK=N` for
+//! another number of decisions.
 
 #[path = "hostile/guest.rs"]
 #[allow(dead_code, reason = "the hostile tests use the rest")]
@@ -21,7 +22,8 @@ use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyHost};
 
 /// Decisions, where the environment says nothing else.
 const DECISIONS: u64 = 1_000_000;
-/// One in so many fails: of a million so many that over a thousand cost the instance, and a new one is made.
+/// One in so many fails: of a million so many that over a thousand cost the instance, and a new one
+/// is made.
 const RARE: u64 = 700;
 /// Of which so many in a hundred run into the wall clock instead of the fuel.
 const TIMEOUTS: u64 = 5;
@@ -29,10 +31,11 @@ const TIMEOUTS: u64 = 5;
 const RELAPSE: u64 = 50;
 /// The most that the resident memory may grow after the first tenth.
 const GROWTH: u64 = 6 << 20;
-/// Decisions of `fixed` per second, each in a fresh instance, that even a busy machine's development build manages.
+/// Decisions of `fixed` per second, each in a fresh instance, that even a busy machine's
+/// development build manages.
 const LEAST_PER_SECOND: f64 = 8_000.0;
 
-/// What a guest does when the first hint's value is this digit, and what the host makes of it.
+/// A guest's action if the first hint's value is this digit, and the host's reason for a fallback.
 const COMMANDS: [(&str, FallbackReason); 8] = [
     ("trap", FallbackReason::Trap),
     ("loop", FallbackReason::OutOfFuel),
@@ -232,7 +235,8 @@ fn resident_bytes() -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
 }
 
-/// Time that this thread has had on a processor, whatever else the machine does; the wall clock where the system does not tell.
+/// Time that this thread has had on a processor, whatever else the machine does; the wall clock
+/// where the system does not tell.
 fn processor_time(since: Instant) -> Duration {
     let told = fs::read_to_string("/proc/thread-self/schedstat").ok();
     let nanoseconds = told.and_then(|text| text.split(' ').next()?.parse().ok());

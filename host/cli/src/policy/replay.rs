@@ -37,8 +37,8 @@ pub fn run(arguments: &Replay) -> Outcome {
     }
     let host = super::host(arguments.grants)?;
     let patient = |policy: LoadedPolicy| {
-        let patience = policy.inspection().limits.patience(recorded.records);
-        policy.within(patience)
+        let time_budget = policy.inspection().limits.time_budget(recorded.records);
+        policy.with_time_budget(time_budget)
     };
     let find = |policy: &str| Ok::<_, Failure>(patient(super::verify(&host, policy)?.load(&host)?));
     let files = arguments.policy_file.iter().map(|path| Ok(patient(super::verify_file(&host, path)?.load(&host)?)));
@@ -71,7 +71,7 @@ pub fn run(arguments: &Replay) -> Outcome {
         Ok(Box::new(policy) as Box<dyn Planner>)
     };
     let report = again(&recorded, &mut makes).map_err(|error| input_failure(&arguments.records, &error))?;
-    policies.values().try_for_each(LoadedPolicy::check_patience)?;
+    policies.values().try_for_each(LoadedPolicy::check_time_budget)?;
     if arguments.json {
         super::print(&report)?;
     } else {
@@ -161,7 +161,7 @@ fn compare(
         Ok(Box::new(policy) as Box<dyn Planner>)
     };
     let report = other(recorded, &mut makes).map_err(|error| input_failure(&arguments.records, &error))?;
-    asked.iter().try_for_each(LoadedPolicy::check_patience)?;
+    asked.iter().try_for_each(LoadedPolicy::check_time_budget)?;
     if arguments.json {
         return super::print(&report);
     }

@@ -1,4 +1,4 @@
-//! The same policy once more: everything has to be as it was.
+//! The same policy once more: every call must be equal to its record.
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use super::{
     in_words,
 };
 
-/// Prices that are named in a note.
+/// Prices that a note names.
 const NAMED: usize = 2;
 
-/// How a call compares with its record.
+/// The result of comparing a call with its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// In every respect.
+    /// Equal in every respect.
     Equal,
-    /// In some respect not.
+    /// Different in some respect.
     Different,
-    /// Nothing can be said: a clock decided, or calls before it are not in the file.
+    /// Unknown: a timeout decided, or earlier calls are not in the file.
     NotReproducible,
 }
 
@@ -34,39 +34,39 @@ pub enum Verdict {
 pub struct Difference {
     /// `answer`, `plan`, `adjusted`, `fallback` or `fuel`.
     pub what: &'static str,
-    /// As it was.
+    /// The recorded value.
     pub recorded: String,
-    /// As it is now.
+    /// The replayed value.
     pub replayed: String,
 }
 
 /// A call that was made again.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AgainRow {
-    /// Of its record, counted from 1.
+    /// The line of its record, counted from 1.
     pub line: u64,
-    /// Which session.
+    /// The session.
     pub session: String,
-    /// Which call of it.
+    /// The number of the call in the session.
     pub sequence: u64,
     /// `decide`, `recover` or `learn`.
     pub call: &'static str,
-    /// How it compares.
+    /// The result of the comparison.
     pub verdict: Verdict,
-    /// Where it differs.
+    /// The differences.
     pub differences: Vec<Difference>,
-    /// Why, as far as that is known.
+    /// The reason, as far as it is known.
     pub note: Option<String>,
 }
 
-/// How many of each.
+/// The number of calls with each result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AgainTotals {
     /// Records that were read.
     pub records: usize,
-    /// Those made without `--record full`, which can't be replayed.
+    /// Records made without `--record full`, which can't be replayed.
     pub ordinary: usize,
-    /// Policies at work.
+    /// Sessions of policies.
     pub sessions: usize,
     /// Calls made again.
     pub calls: usize,
@@ -74,23 +74,23 @@ pub struct AgainTotals {
     pub equal: usize,
     /// Calls that differ.
     pub different: usize,
-    /// Calls that nothing can be said of.
+    /// Calls whose result is unknown.
     pub not_reproducible: usize,
 }
 
-/// What a replay found.
+/// The report of a replay.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Again {
     /// Every call, session by session.
     pub calls: Vec<AgainRow>,
-    /// How many of each.
+    /// The number of calls with each result.
     pub totals: AgainTotals,
 }
 
 /// Makes every recorded call again, each session in a policy of its own.
 ///
 /// # Errors
-/// [`ReplayError::Policy`] where a session's policy can't be put to work.
+/// [`ReplayError::Policy`] if a session's policy can't be put to work.
 pub fn again(recorded: &Recorded, makes: &mut Makes<'_>) -> Result<Again, ReplayError> {
     let mut calls = Vec::new();
     for session in &recorded.sessions {
@@ -113,7 +113,7 @@ fn replay(session: &Session, makes: &mut Makes<'_>, rows: &mut Vec<AgainRow>) ->
     let mut make = || makes(&session.policy).map_err(ReplayError::Policy);
     let mut planner = make()?;
     let mut next = 0;
-    // What makes later calls doubtful: calls that are missing, and instances that time ran out for, then or only now.
+    // Calls that are missing and timeouts, then or now, make the results of later calls unknown.
     let (mut gap, mut timeouts, mut forgot): (Option<(u64, u64)>, u32, bool) = (None, 0, false);
     for spoken in &session.calls {
         let Spoken { line, call } = spoken;
@@ -131,8 +131,8 @@ fn replay(session: &Session, makes: &mut Makes<'_>, rows: &mut Vec<AgainRow>) ->
             note: None,
         };
         if reason(&call.reply) == Some(FallbackReason::Timeout) {
-            // A question without an answer leaves nothing behind. An outcome is forgotten, both now and by older
-            // programs, which kept their instances.
+            // A question without an answer changes nothing. An outcome is forgotten, both now and
+            // by older programs, which kept their instances.
             timeouts += 1;
             row.verdict = Verdict::NotReproducible;
             row.note = Some("ran into the limit of time, which no two runs do alike: not asked again".into());
@@ -178,11 +178,11 @@ fn replay(session: &Session, makes: &mut Makes<'_>, rows: &mut Vec<AgainRow>) ->
     Ok(())
 }
 
-/// One call, with the record in the host's place.
+/// Makes one call, with the record in the host's place.
 pub(super) fn call_again(planner: &mut dyn Planner, call: &Call, elsewhere: Arc<Prices>) -> (Reply, Missing) {
     let costs = Remembered::new(&call.heard, elsewhere);
     let (Call { request, device, question: recorded, .. }, under_way) = (call, call.under_way());
-    // The default, for an outcome in an old record, adds nothing to what the request tells.
+    // The default, for an outcome in an old record, adds nothing to the request's hints.
     let capabilities = recorded.offer().map(|offer| offer.capabilities.clone()).unwrap_or_default();
     let question = Question::new(call.stage(), request, device, &capabilities)
         .going_on(under_way.as_ref())
@@ -196,7 +196,7 @@ pub(super) fn call_again(planner: &mut dyn Planner, call: &Call, elsewhere: Arc<
     (reply, costs.missing())
 }
 
-/// Whether this tells of something that a policy which was asked can't have learnt without fuel.
+/// True for a call of `learn` without fuel: a policy that was asked can't have learned without any.
 fn is_unasked(call: &Call) -> bool {
     matches!(call.question, RecordedQuestion::Learn { .. }) && call.reply.fuel == 0 && call.reply.fallback.is_none()
 }

@@ -1,4 +1,4 @@
-//! From lines of records to sessions: the calls of one policy at work, in order.
+//! From lines of records to sessions: the calls of one policy, in order.
 
 use std::collections::HashMap;
 
@@ -10,13 +10,13 @@ use super::Work;
 /// Calls that are held at once: a bound on memory, some ten thousand decodes.
 const MOST_CALLS: usize = 100_000;
 
-/// Why records can't be replayed. Each is one line.
+/// The reason why records can't be replayed. Each is one line.
 #[derive(Debug, Error)]
 pub enum ReplayError {
-    /// A line is no record.
+    /// A line is not a record.
     #[error(transparent)]
     Damaged(#[from] Damage),
-    /// Two records disagree about what was said.
+    /// Two records have different contents for the same call.
     #[error(
         "line {line}: call {sequence} of session {session} is not what line {before} says it was: a record is damaged"
     )]
@@ -25,9 +25,9 @@ pub enum ReplayError {
         line: u64,
         /// The earlier one.
         before: u64,
-        /// Which session.
+        /// The session.
         session: String,
-        /// Which call.
+        /// The call.
         sequence: u64,
     },
     /// A session has two policies.
@@ -40,18 +40,18 @@ pub enum ReplayError {
         /// Which session.
         session: String,
     },
-    /// More than is held at once.
+    /// More calls than fit the limit.
     #[error("line {line}: more than {most} calls: split the file, a session's records together")]
     TooMany {
         /// Counted from 1.
         line: u64,
-        /// The most.
+        /// The limit.
         most: usize,
     },
     /// Nothing to replay.
     #[error("none of {records} records was made with --record full, which a replay needs")]
     NothingFull {
-        /// How many there are.
+        /// The number of records.
         records: usize,
     },
     /// The policy can't be put to work.
@@ -64,16 +64,16 @@ pub enum ReplayError {
 pub struct Spoken {
     /// Counted from 1.
     pub line: u64,
-    /// What was said.
+    /// The call.
     pub call: Call,
 }
 
-/// One policy at work.
+/// One policy in use.
 #[derive(Clone, Debug)]
 pub struct Session {
     /// As recorded.
     pub name: String,
-    /// Who decided.
+    /// The policy that decided.
     pub policy: PolicyIdentity,
     /// In order; numbers may be missing.
     pub calls: Vec<Spoken>,
@@ -81,7 +81,7 @@ pub struct Session {
     line: u64,
 }
 
-/// What was measured of a plan.
+/// A measured plan.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub work: Work,
@@ -90,20 +90,21 @@ pub(crate) struct Found {
     pub peak_bytes: u64,
 }
 
-/// Everything that a file of records holds.
+/// The contents of a file of records.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded {
     /// In the order of their first lines.
     pub sessions: Vec<Session>,
-    /// All records.
+    /// The number of records.
     pub records: usize,
-    /// Those without what passed between host and policy.
+    /// The number of records without an exchange.
     pub ordinary: usize,
     /// Outcomes, of ordinary records too.
     pub(crate) found: Vec<Found>,
 }
 
-/// Reads records and sorts what they hold into sessions. Records of a session may stand apart, and twice.
+/// Reads records and sorts their calls into sessions. Records of a session may stand apart, and
+/// twice.
 ///
 /// # Errors
 /// Any [`ReplayError`] of a file that can't be replayed.
@@ -142,7 +143,7 @@ pub fn gather(records: impl IntoIterator<Item = Result<(u64, Record), Damage>>) 
         session.calls.extend(exchange.calls.into_iter().map(|call| Spoken { line, call }));
     }
     for session in &mut recorded.sessions {
-        // Stable: of two calls with one number the one of the earlier line comes first.
+        // A stable sort: of two calls with one number, the one of the earlier line comes first.
         session.calls.sort_by_key(|spoken| spoken.call.sequence);
         if let Some([one, other]) = session
             .calls

@@ -1,5 +1,6 @@
-//! Another policy before the same questions. What its plans are worth is said only from like and like: both measured, or both priced by
-//! the host. Where the policy needed a price that no record holds, what it would have decided is not known.
+//! Another policy with the same questions. Costs are compared only if both plans were measured, or
+//! both were priced by the host. If the policy needed a price that no record holds, its decision is
+//! unknown.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -13,109 +14,111 @@ use super::{
     facts::Prices,
 };
 
-/// What the two plans' worth is known from.
+/// The source of both plans' costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
-    /// Both were carried out on this device, for this model at this size: medians of time, the most held.
+    /// Both were carried out on this device, for this model at this size: median time, highest
+    /// memory.
     Measured,
     /// The host priced both, for this model at this size on this device.
     Estimated,
 }
 
-/// What a plan is worth.
+/// The cost of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Worth {
-    /// Time.
+    /// The time.
     pub elapsed_ms: f64,
-    /// The most held, in bytes.
+    /// The highest memory use, in bytes.
     pub peak_bytes: u64,
 }
 
-/// What can be said of a decision.
+/// The result of comparing a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OtherVerdict {
-    /// The plan that was carried out then.
+    /// The recorded plan.
     Same,
-    /// Another plan, and what it is worth is known.
+    /// Another plan, with a known cost.
     Compared,
-    /// Another plan, and the records don't tell what it is worth.
+    /// Another plan, without a cost in the records.
     NotPriced,
-    /// What it would have decided is not known: it asked for what the records don't hold, or ran into the limit of time.
+    /// Unknown: it asked for something that the records don't hold, or timed out.
     NotKnown,
 }
 
 /// A decision by another policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OtherRow {
-    /// Of its record, counted from 1.
+    /// The line of its record, counted from 1.
     pub line: u64,
-    /// Which session.
+    /// The session.
     pub session: String,
-    /// Which call of it.
+    /// The number of the call in the session.
     pub sequence: u64,
     /// `decide` or `recover`.
     pub call: &'static str,
-    /// What can be said.
+    /// The result of the comparison.
     pub verdict: OtherVerdict,
-    /// What was carried out.
+    /// The plan that was carried out.
     pub recorded: Plan,
-    /// What the other policy came to; with prices missing, only what it came to without them.
+    /// The other policy's plan; if prices are missing, its plan without them.
     pub other: Plan,
-    /// Why the host's default stands in for it, where it does.
+    /// The reason of a fallback, if there was one.
     pub fallback: Option<String>,
-    /// What the two are known from.
+    /// The source of both costs.
     pub basis: Option<Basis>,
-    /// What the recorded plan is worth.
+    /// The cost of the recorded plan.
     pub recorded_worth: Option<Worth>,
-    /// What the other is worth.
+    /// The cost of the other plan.
     pub other_worth: Option<Worth>,
     /// Prices that it asked for and no record holds.
     pub missing_prices: usize,
-    /// It asked for trials and the record holds none.
+    /// True if it asked for trials and the record holds none.
     pub missing_trials: bool,
 }
 
-/// How many of each, and what the difference comes to.
+/// The number of decisions with each result, and the sum of the differences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct OtherTotals {
     /// Records that were read.
     pub records: usize,
-    /// Those made without `--record full`: only their outcomes count.
+    /// Records made without `--record full`: only their outcomes count.
     pub ordinary: usize,
     /// Decisions and recoveries.
     pub decisions: usize,
     /// The same plan.
     pub same: usize,
-    /// Another plan of known worth.
+    /// Another plan of known cost.
     pub compared: usize,
-    /// Another plan of unknown worth.
+    /// Another plan of unknown cost.
     pub not_priced: usize,
-    /// Nothing known.
+    /// Unknown.
     pub not_known: usize,
-    /// The share of decisions for which nothing can be said, from 0 to 1.
+    /// The share of decisions without a known result, from 0 to 1.
     pub nothing_said: f64,
-    /// Of the decisions compared: time of the other plans less that of the recorded ones, where both were measured.
+    /// Of the decisions compared: time of the other plans minus that of the recorded ones, if both
+    /// were measured.
     pub measured_difference_ms: f64,
-    /// The same where both were priced.
+    /// The same, if both were priced.
     pub estimated_difference_ms: f64,
     /// Time of the recorded plans among those compared.
     pub compared_ms: f64,
 }
 
-/// What another policy would have decided.
+/// The report on another policy's decisions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Other {
     /// Every decision, session by session.
     pub decisions: Vec<OtherRow>,
     /// Calls of `learn` that failed.
     pub failed_to_learn: usize,
-    /// How many of each.
+    /// The number of decisions with each result.
     pub totals: OtherTotals,
 }
 
-/// What the records tell of one kind of work.
+/// The known costs for one kind of work.
 #[derive(Default)]
 struct Known {
     prices: Arc<Prices>,
@@ -123,11 +126,11 @@ struct Known {
     measured: HashMap<Plan, Vec<(u64, u64)>>,
 }
 
-/// Asks another policy every recorded question, as it was recorded: what failed then and what was learnt then is told to it, whatever it would have
-/// chosen itself.
+/// Asks another policy every recorded question, as it was recorded: it gets the recorded failures
+/// and outcomes, not those of its own plans.
 ///
 /// # Errors
-/// [`ReplayError::Policy`] where it can't be put to work.
+/// [`ReplayError::Policy`] if it can't be put to work.
 pub fn other(recorded: &Recorded, makes: &mut Makes<'_>) -> Result<Other, ReplayError> {
     let known = Library::of(recorded);
     let (mut decisions, mut failed_to_learn) = (Vec::new(), 0);
@@ -200,7 +203,7 @@ fn totals(recorded: &Recorded, decisions: &[OtherRow]) -> OtherTotals {
     totals
 }
 
-/// What is known, by kind of work. Records are of a handful of kinds.
+/// The known costs, by kind of work. Records have a handful of kinds.
 struct Library(Vec<(Work, Known)>);
 
 impl Library {
@@ -213,7 +216,7 @@ impl Library {
         for Spoken { call, .. } in recorded.sessions.iter().flat_map(|session| &session.calls) {
             let known = library.entry(&Work::of(call.stage(), &call.request, &call.device));
             let prices = Arc::make_mut(&mut known.prices);
-            // A device that was measured anew has new prices: the latest hold.
+            // A device that was measured again has new prices: the latest count.
             prices.extend(call.heard.estimates.iter().map(|heard| (bare(&heard.plan), heard.price.clone())));
         }
         library
@@ -240,7 +243,7 @@ impl Known {
         Some(Worth { elapsed_ms, peak_bytes: found.iter().map(|(_, peak)| *peak).max()? })
     }
 
-    /// As this call heard it, or else any other about the same work.
+    /// The price in this call, or else in any other about the same work.
     fn price(&self, plan: &Plan, heard: &[tilewright_plan::exchange::Estimate]) -> Option<Worth> {
         let plan = bare(plan);
         let own = heard.iter().find(|estimate| bare(&estimate.plan) == plan).map(|estimate| &estimate.price);

@@ -40,8 +40,8 @@ impl CostModel for Prices {
     }
 }
 
-/// Takes the largest of its sides that is priced, one smaller for each plan that it learnt of; fails as it is told to, and at one call
-/// for want of time.
+/// Takes the largest of its sides that has a price, one smaller for each outcome that it learned
+/// from. Fails at given calls, and times out at one.
 struct Stub {
     identity: PolicyIdentity,
     sides: Vec<u32>,
@@ -156,7 +156,7 @@ fn outcome(milliseconds: u64) -> Outcome {
     Outcome { elapsed: Duration::from_millis(milliseconds), load: Duration::ZERO, peak_bytes: 9, attempts: 1, pool }
 }
 
-/// Decodes, one record each: a decision, a recovery and what was learnt.
+/// Decodes, one record each: a decision, a recovery and an outcome.
 fn recorded(planner: Stub, decodes: usize) -> Vec<Record> {
     let identity = planner.identity.clone();
     let mut recorder = Recorder::new(Box::new(planner), true);
@@ -217,12 +217,13 @@ fn a_session_is_the_same_again_over_its_records_in_any_order() {
     let mut records = recorded(stub(&SIDES), 3);
     let report = replayed(&records, &SIDES);
     assert_eq!((report.totals.calls, report.totals.equal), (9, 9), "{report:?}");
-    // What is remembered tells the records apart, and their order in the file does not matter; nor does one that is there twice.
+    // The plans depend on earlier outcomes. The order of records in the file does not matter, nor
+    // does a record that is there twice.
     assert_ne!(records[0].plan, records[2].plan);
     records.swap(0, 2);
     records.push(records[1].clone());
     assert_eq!(replayed(&records, &SIDES).totals.equal, 9);
-    // Of an ordinary record nothing can be replayed.
+    // An ordinary record can't be replayed.
     records.push(Record { exchange: None, ..records[0].clone() });
     let totals = replayed(&records, &SIDES).totals;
     assert_eq!((totals.records, totals.ordinary, totals.calls), (5, 1, 9));
@@ -257,21 +258,21 @@ fn what_a_clock_decided_or_is_missing_is_told_apart_from_what_differs() {
     let report = replayed(&records, &SIDES);
     assert_eq!(report.calls[6].verdict, Verdict::NotReproducible);
     assert_eq!((report.totals.equal, report.totals.different), (8, 0), "{report:?}");
-    // Here, too.
+    // The same for a timeout in the replay.
     let records = recorded(stub(&SIDES), 1);
     let mut makes = |_: &PolicyIdentity| {
         Ok(Box::new(Stub { fails: Some(FallbackReason::Timeout), ..stub(&SIDES) }) as Box<dyn Planner>)
     };
     let report = again(&sessions(&records).unwrap(), &mut makes).unwrap();
     assert_eq!((report.totals.not_reproducible, report.totals.different), (2, 0), "{report:?}");
-    // One that time runs out for here has forgotten what it learnt, and nothing that comes after tells anything.
+    // A policy that times out here has lost what it learned, and all later results are unknown.
     let records = recorded(stub(&SIDES), 3);
     let mut late = Some(2);
     let mut makes = |_: &PolicyIdentity| Ok(Box::new(Stub { late: late.take(), ..stub(&SIDES) }) as Box<dyn Planner>);
     let report = again(&sessions(&records).unwrap(), &mut makes).unwrap();
     assert_eq!((report.totals.equal, report.totals.different), (3, 0), "{report:?}");
     assert!(report.calls[4].note.as_deref().unwrap().contains("had learnt"), "{report:?}");
-    // A policy that time ran out for too often was no longer told anything, which took no fuel.
+    // A policy that timed out too often was no longer asked, which took no fuel.
     let mut records = recorded(stub(&SIDES), 1);
     let calls = &mut records[0].exchange.as_mut().unwrap().calls;
     for call in &mut calls[..2] {
@@ -328,7 +329,7 @@ fn another_policys_plans_are_worth_what_the_records_say() {
     };
     let same = ask(&SIDES);
     assert_eq!((same.totals.decisions, same.totals.same, same.totals.nothing_said), (4, 4, 0.0));
-    // It asks for 96 at the end, which nobody did before.
+    // It asks for 96 at the end, which no call did before.
     let found = ask(&[256, 128, 96, 64]);
     assert_eq!((found.totals.compared, found.totals.not_known), (3, 1), "{found:?}");
     let row = &found.decisions[0];
@@ -342,14 +343,14 @@ fn another_policys_plans_are_worth_what_the_records_say() {
     assert_eq!((measured.recorded_worth.unwrap().elapsed_ms, measured.other_worth.unwrap().elapsed_ms), (10.0, 11.0));
     let sum: f64 = found.totals.estimated_difference_ms;
     assert!(sum > 0.0, "{found:?}");
-    // What it needs to know is in no record: nothing is made up.
+    // A price that it needs is in no record: its decision is unknown.
     let found = ask(&[640, 512]);
     assert_eq!((found.totals.not_known, found.totals.nothing_said), (4, 1.0));
     assert!(found.decisions.iter().all(|row| row.other_worth.is_none() && row.missing_prices == 1));
 }
 
-/// Records from anywhere, through the policies that ship: whatever numbers stand in them, the reader refuses them or the replay comes to its
-/// end.
+/// Records with any numbers, replayed by the shipped policies: the reader refuses them, or the
+/// replay ends.
 #[test]
 fn no_number_in_a_record_ends_the_program() {
     let host = tilewright_policy::PolicyHost::new(tilewright_policy::Limits::default(), &CacheDir::Off).unwrap();
@@ -383,8 +384,8 @@ fn no_number_in_a_record_ends_the_program() {
     }
 }
 
-/// A record as programs wrote it before it had fields for stage, capabilities and delivered frames: all of them were
-/// hints of the request, and outcomes had no offer.
+/// A record as programs wrote it before it had fields for stage, capabilities and delivered frames:
+/// all of them were hints of the request, and outcomes had no offer.
 fn as_written_before(record: &Record) -> Record {
     let mut record = serde_json::to_value(record).unwrap();
     for call in record["exchange"]["calls"].as_array_mut().unwrap() {

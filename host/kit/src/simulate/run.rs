@@ -1,4 +1,4 @@
-//! The engine's way from a request to an outcome, with a table in the device's place.
+//! The engine's steps from a request to an outcome, with a table in the device's place.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,28 +11,28 @@ use super::{
     facts::{Past, Tabled},
 };
 
-/// The most attempts with a policy's plans, and the most in all, without and with the host's own plans after them: the
-/// engine's numbers.
+/// The most attempts with a policy's plans, and the most in all, without and with the host's own
+/// plans after them: the engine's numbers.
 const ASKED: usize = 3;
 const MOST_ATTEMPTS: usize = 4;
 const MOST_WITH_OWN: usize = 6;
 
 /// A policy that takes part.
 pub struct Entrant {
-    /// What it is called in the report.
+    /// Its name in the report.
     pub label: String,
-    /// At work, and new.
+    /// The policy, ready to decide and without earlier outcomes.
     pub planner: Box<dyn Planner>,
 }
 
-/// How the table is read.
+/// Options of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Let a measured plan stand for one near it: [`Case::nearest`].
+    /// A measured plan stands in for one near it: [`Case::nearest`].
     pub nearest: bool,
 }
 
-/// Runs every policy through the workload on its own: each learns from its own choices alone.
+/// Runs every policy through the workload on its own: each learns only from its own choices.
 pub fn run(table: &Table, workload: &[Item], entrants: Vec<Entrant>, options: Options) -> Simulation {
     let cases: Vec<Arc<Case>> = table.cases.iter().cloned().map(Arc::new).collect();
     let policies = entrants.into_iter().map(|mut entrant| {
@@ -60,7 +60,7 @@ pub fn run(table: &Table, workload: &[Item], entrants: Vec<Entrant>, options: Op
     }
 }
 
-/// A policy on its way.
+/// A policy's run through the workload.
 struct Walk<'a> {
     device: &'a Device,
     planner: &'a mut dyn Planner,
@@ -71,7 +71,7 @@ struct Walk<'a> {
     fuel: u64,
 }
 
-/// How an attempt ends.
+/// The result of an attempt.
 enum End {
     Done(Choice),
     Failed(Failure, f64),
@@ -94,7 +94,7 @@ impl Walk<'_> {
             fallback = fallback.or_else(|| fallback_of(&decision));
             let unknown_before = std::mem::replace(&mut unknown, costs.asked().1);
             if decision.fallback.is_some() && unknown > unknown_before {
-                // The host's default is chosen by price: what the real one would have taken is not known.
+                // The fallback is chosen by price: the plan of the real host is unknown.
                 break (What::NotInTable, None, None);
             }
             let entry = self.entry(case, &decision.plan);
@@ -113,7 +113,8 @@ impl Walk<'_> {
                     }
                 }
             }
-            // As in the engine: after three attempts the host's own plans, if there are any for this planner.
+            // As in the engine: after three attempts come the host's own plans, if there are any
+            // for this planner.
             let own = (ASKED..MOST_WITH_OWN)
                 .contains(&attempts.len())
                 .then(|| self.planner.fallback(&question.after(&attempts), &*costs));
@@ -136,7 +137,7 @@ impl Walk<'_> {
                 };
                 Some((cost(done, lost_ms) / cost(best, 0.0) - 1.0).max(0.0))
             }
-            // No failure is as good as the best, however quickly it came.
+            // No failure is as good as the best, however fast it was.
             (What::Failed, _) => Some(1.0 + lost_ms / best.elapsed_ms),
             _ => None,
         });
@@ -158,7 +159,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What the table has of a plan.
+    /// The table's entry for a plan.
     fn entry<'c>(&self, case: &'c Case, plan: &Plan) -> Option<&'c Entry> {
         let known = |entry: &&Entry| entry.measured().is_some() || entry.failure.is_some();
         let exactly = case.exactly(plan).filter(known);
@@ -181,7 +182,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Tells the policy, and keeps it for the trials of later requests.
+    /// Passes the outcome to the policy, and keeps it for the trials of later requests.
     fn learn(&mut self, request: &Request, case: &Case, plan: &Plan, done: &Choice, failed: usize) {
         let outcome = Outcome {
             elapsed: Duration::try_from_secs_f64(done.elapsed_ms / 1e3).unwrap_or(Duration::MAX),
@@ -192,7 +193,7 @@ impl Walk<'_> {
         };
         let question = Question::new(case.stage(), request, self.device, &case.capabilities);
         self.planner.learn(&question, plan, &outcome);
-        // What has no price then has none to compare with later.
+        // A plan without a price can't be compared later.
         if let Some(estimate) = case.estimate(plan) {
             self.past.push(Past {
                 stage: case.stage(),
