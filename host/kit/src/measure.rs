@@ -23,11 +23,12 @@ use tilewright_policy::{CacheDir, Limits, LoadedPolicy, Policy, PolicyError, Pol
 
 pub use self::{
     report::{Call, Cold, Estimates, Function, Lasting, Memory, Report},
-    requests::{Asked, requests},
+    requests::{BenchRequest, requests},
     spread::Spread,
 };
 
-/// Nanoseconds above which a load is timed once: a language's runtime takes many seconds to compile.
+/// Nanoseconds above which a load is timed once: a language's runtime takes many seconds to
+/// compile.
 const SLOW_LOAD: f64 = 0.4e9;
 
 /// A function that loads the measured policy into any host.
@@ -58,7 +59,7 @@ impl Default for Options {
 pub fn measure(
     load: &Load<'_>,
     settings: &[(String, String)],
-    asked: &[Asked],
+    asked: &[BenchRequest],
     options: &Options,
 ) -> Result<Report, PolicyError> {
     let clock = clock();
@@ -71,14 +72,15 @@ pub fn measure(
     let runs = 12 * options.iterations.unwrap_or(0) as usize;
     let loaded = loaded.with_time_budget(budget + options.limits.time_budget(runs));
     let stages = &loaded.description().stages;
-    let asked: &[Asked] = &asked.iter().filter(|asked| stages.contains(&asked.stage)).cloned().collect::<Vec<_>>();
+    let asked: &[BenchRequest] =
+        &asked.iter().filter(|asked| stages.contains(&asked.stage)).cloned().collect::<Vec<_>>();
     let cold = first(&loaded, settings, asked, load_ns, cached_ns)?;
     let mut bench = Bench { loaded: &loaded, settings, asked, options, clock };
     let (describe, configure) = (bench.describe()?, bench.configure()?);
     let mut policy = loaded.configure(settings)?;
     let decide = bench.decide(&mut policy)?;
     let estimates = bench.estimates(&mut policy, decide.typical_ns);
-    let lasting = bench.lasting(estimates.as_ref())?;
+    let lasting = bench.measure_lasting(estimates.as_ref())?;
     let recover = bench.recover(&mut policy)?;
     let learn = bench.learn(&mut policy)?;
     let inspection = loaded.inspection();
@@ -118,7 +120,8 @@ fn loads(load: &Load<'_>, limits: Limits) -> Result<(LoadedPolicy, f64, f64), Po
     };
     let place = tempfile::tempdir();
     let cache = place.as_ref().map_or(CacheDir::Off, |place| CacheDir::At(place.path().join("policies")));
-    // The first load fills the cache, so that a policy that is costly to compile is compiled only once.
+    // The first load fills the cache, so that a policy that is costly to compile is compiled only
+    // once.
     let cached = PolicyHost::new(limits, &cache)?;
     let (loaded, first) = timed(&cached)?;
     let load_ns = least(&PolicyHost::new(limits, &CacheDir::Off)?, first)?;
@@ -130,7 +133,7 @@ fn loads(load: &Load<'_>, limits: Limits) -> Result<(LoadedPolicy, f64, f64), Po
 fn first(
     loaded: &LoadedPolicy,
     settings: &[(String, String)],
-    asked: &[Asked],
+    asked: &[BenchRequest],
     load_ns: f64,
     cached_ns: f64,
 ) -> Result<Cold, PolicyError> {
@@ -169,7 +172,7 @@ fn nanoseconds(elapsed: Duration) -> f64 {
 struct Bench<'a> {
     loaded: &'a LoadedPolicy,
     settings: &'a [(String, String)],
-    asked: &'a [Asked],
+    asked: &'a [BenchRequest],
     options: &'a Options,
     /// Nanoseconds.
     clock: f64,
@@ -271,20 +274,20 @@ impl Bench<'_> {
     }
 
     fn decide(&mut self, policy: &mut Policy) -> Result<Call, PolicyError> {
-        self.decisions(policy, DECIDE, |bench| bench.loaded.configure(bench.settings))
+        self.run_decisions(policy, DECIDE, |bench| bench.loaded.configure(bench.settings))
     }
 
     /// Decisions in one instance: without making a new one, only the question and its answer are
     /// left.
-    fn lasting(&mut self, estimates: Option<&Estimates>) -> Result<Lasting, PolicyError> {
+    fn measure_lasting(&mut self, estimates: Option<&Estimates>) -> Result<Lasting, PolicyError> {
         let fresh = |bench: &Self| Ok(bench.loaded.configure(bench.settings)?.lasting());
-        let Call { typical_ns, .. } = self.decisions(&mut fresh(self)?, LASTING, fresh)?;
+        let Call { typical_ns, .. } = self.run_decisions(&mut fresh(self)?, LASTING, fresh)?;
         let host_ns = estimates.map_or(0.0, |estimates| estimates.host_ns);
         Ok(Lasting { typical_ns, beside_ns: (typical_ns - host_ns).max(0.0) })
     }
 
     /// Decisions over all requests in turn. A policy that was taken out of service is loaded again.
-    fn decisions(
+    fn run_decisions(
         &self,
         policy: &mut Policy,
         share: u32,
@@ -365,7 +368,7 @@ impl Bench<'_> {
                 }
                 self.in_service(policy).ok()?;
                 let costs = asked.costs.clone();
-                let timed = Arc::new(Timed { costs, count: AtomicU64::new(0), elapsed_ns: AtomicU64::new(0) });
+                let timed = Arc::new(TimedCostModel { costs, count: AtomicU64::new(0), elapsed_ns: AtomicU64::new(0) });
                 let decision = policy.decide(&asked.question(), timed.clone());
                 if decision.fallback.is_some() {
                     // The prices may be those of the search for the host's own plan.
@@ -414,13 +417,13 @@ impl<'a> Plans<'a> {
 }
 
 /// A cost model that measures its own time.
-struct Timed {
+struct TimedCostModel {
     costs: Arc<dyn CostModel>,
     count: AtomicU64,
     elapsed_ns: AtomicU64,
 }
 
-impl CostModel for Timed {
+impl CostModel for TimedCostModel {
     fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
         plans.iter().map(|plan| self.estimate_one(plan)).collect()
     }

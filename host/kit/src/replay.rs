@@ -1,26 +1,28 @@
-//! Makes recorded decisions again, from what `--record full` wrote and nothing else: no model, no
-//! device, no host that prices plans.
+//! MakePlanner recorded decisions again, from what `--record full` wrote and nothing else: no
+//! model, no device, no host that prices plans.
 //!
 //! [`replay_same_policy`] asks the policy of the record. Every answer, plan, adjustment, fallback
 //! and unit of fuel must be equal, since a policy sees nothing but what the record holds.
 //! [`replay_other_policy`] asks another policy the same questions, and compares the costs of its
 //! plans as far as the records hold them.
 
-mod again;
 mod facts;
 mod gather;
-mod other;
+mod other_policy;
+mod same_policy;
 #[cfg(test)]
 mod tests;
 
-pub use again::{Again, AgainRow, AgainTotals, Difference, Verdict, again};
-pub use gather::{Recorded, ReplayError, Session, Spoken, gather};
-pub use other::{Basis, Other, OtherRow, OtherTotals, OtherVerdict, Worth, other};
+pub use gather::{Recorded, RecordedCall, ReplayError, Session, gather};
+pub use other_policy::{
+    Basis, OtherPolicyReport, OtherPolicyRow, OtherPolicyTotals, PlanCost, PlanVerdict, replay_other_policy,
+};
+pub use same_policy::{CallVerdict, Difference, SamePolicyReport, SamePolicyRow, SamePolicyTotals, replay_same_policy};
 
 use tilewright_plan::{Device, Model, Plan, Planner, PolicyIdentity, Request, Stage};
 
 /// Puts the policy of a session to work, a new one each time; its error ends the replay.
-pub type Makes<'a> = dyn FnMut(&PolicyIdentity) -> Result<Box<dyn Planner>, String> + 'a;
+pub type MakePlanner<'a> = dyn FnMut(&PolicyIdentity) -> Result<Box<dyn Planner>, String> + 'a;
 
 /// A plan without its reason, which does not affect how it runs.
 pub(crate) fn bare(plan: &Plan) -> Plan {
@@ -59,7 +61,7 @@ impl Work {
 }
 
 /// A plan in a few words.
-pub fn in_words(plan: &Plan) -> String {
+pub fn describe_plan(plan: &Plan) -> String {
     let mut words = format!("{} {} {}", plan.space, plan.precision, plan.layout);
     if plan.time != tilewright_plan::Time::Whole {
         words.push_str(&format!(", time {}", plan.time));

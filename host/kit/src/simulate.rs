@@ -15,8 +15,8 @@ mod table;
 mod tests;
 mod workload;
 
-pub use builder::{Builder, Left};
-pub use report::{PolicyRow, RequestRow, Simulation, What};
+pub use builder::{Builder, SkippedEntries};
+pub use report::{PolicyRow, RequestResult, RequestRow, Simulation};
 pub use run::{Entrant, Options, run};
 pub use table::{Case, Choice, Entry, MOST_TABLE_BYTES, Table, TableError};
 pub use workload::{Item, WorkloadError, builtin, from_records, read as read_workload};

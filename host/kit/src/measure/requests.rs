@@ -8,7 +8,7 @@ use tilewright_policy::Policy;
 
 /// A request with everything that a decision needs.
 #[derive(Clone)]
-pub struct Asked {
+pub struct BenchRequest {
     /// The stage.
     pub stage: Stage,
     /// The request itself.
@@ -21,7 +21,7 @@ pub struct Asked {
     pub costs: Arc<dyn CostModel>,
 }
 
-impl Asked {
+impl BenchRequest {
     pub(super) fn question(&self) -> Question<'_> {
         Question::new(self.stage, &self.request, &self.device, &self.capabilities)
     }
@@ -32,10 +32,10 @@ impl Asked {
 }
 
 /// The golden requests, which `policy bench` asks in turn.
-pub fn requests() -> Vec<Asked> {
+pub fn requests() -> Vec<BenchRequest> {
     let golden = golden::set().into_iter();
     golden
-        .map(|golden| Asked {
+        .map(|golden| BenchRequest {
             costs: golden.costs(),
             stage: golden.stage,
             request: golden.request,

@@ -19,7 +19,7 @@ const UNKNOWN: &str = "not in the record";
 pub(crate) type Prices = HashMap<Plan, Price>;
 
 /// The recorded answers, and the questions that they do not cover.
-pub(crate) struct Remembered {
+pub(crate) struct RecordedAnswers {
     prices: HashMap<Plan, Result<Cost, String>>,
     trials: Vec<(u32, Vec<Trial>)>,
     elsewhere: Arc<Prices>,
@@ -35,7 +35,7 @@ pub(crate) struct Missing {
     pub trials: bool,
 }
 
-impl Remembered {
+impl RecordedAnswers {
     pub fn new(heard: &HostAnswers, elsewhere: Arc<Prices>) -> Arc<Self> {
         let mut prices = HashMap::with_capacity(heard.estimates.len());
         for estimate in &heard.estimates {
@@ -51,7 +51,7 @@ impl Remembered {
     }
 }
 
-impl CostModel for Remembered {
+impl CostModel for RecordedAnswers {
     fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
         plans.iter().map(|plan| self.estimate_one(plan)).collect()
     }

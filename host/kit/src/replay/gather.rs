@@ -61,7 +61,7 @@ pub enum ReplayError {
 
 /// A call, and the line of its record.
 #[derive(Clone, Debug)]
-pub struct Spoken {
+pub struct RecordedCall {
     /// Counted from 1.
     pub line: u64,
     /// The call.
@@ -76,14 +76,14 @@ pub struct Session {
     /// The policy that decided.
     pub policy: PolicyIdentity,
     /// In order; numbers may be missing.
-    pub calls: Vec<Spoken>,
+    pub calls: Vec<RecordedCall>,
     /// The line that it was first seen in.
     line: u64,
 }
 
 /// A measured plan.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct MeasuredPlan {
     pub work: Work,
     pub plan: Plan,
     pub elapsed_ns: u64,
@@ -100,7 +100,7 @@ pub struct Recorded {
     /// The number of records without an exchange.
     pub ordinary: usize,
     /// Outcomes, of ordinary records too.
-    pub(crate) found: Vec<Found>,
+    pub(crate) found: Vec<MeasuredPlan>,
 }
 
 /// Reads records and sorts their calls into sessions. Records of a session may stand apart, and
@@ -116,7 +116,7 @@ pub fn gather(records: impl IntoIterator<Item = Result<(u64, Record), Damage>>) 
         let (line, record) = read?;
         recorded.records += 1;
         if let Some(outcome) = record.measured() {
-            recorded.found.push(Found {
+            recorded.found.push(MeasuredPlan {
                 work: Work::of(record.stage(), &record.request, &record.device),
                 plan: super::bare(&record.plan),
                 elapsed_ns: u64::try_from(outcome.elapsed.as_nanos()).unwrap_or(u64::MAX),
@@ -140,11 +140,11 @@ pub fn gather(records: impl IntoIterator<Item = Result<(u64, Record), Damage>>) 
         if session.policy != record.policy {
             return Err(ReplayError::TwoPolicies { line, before: session.line, session: exchange.session });
         }
-        session.calls.extend(exchange.calls.into_iter().map(|call| Spoken { line, call }));
+        session.calls.extend(exchange.calls.into_iter().map(|call| RecordedCall { line, call }));
     }
     for session in &mut recorded.sessions {
         // A stable sort: of two calls with one number, the one of the earlier line comes first.
-        session.calls.sort_by_key(|spoken| spoken.call.sequence);
+        session.calls.sort_by_key(|recorded_call| recorded_call.call.sequence);
         if let Some([one, other]) = session
             .calls
             .array_windows()
@@ -157,7 +157,7 @@ pub fn gather(records: impl IntoIterator<Item = Result<(u64, Record), Damage>>) 
                 sequence: one.call.sequence,
             });
         }
-        session.calls.dedup_by_key(|spoken| spoken.call.sequence);
+        session.calls.dedup_by_key(|recorded_call| recorded_call.call.sequence);
     }
     if recorded.records == recorded.ordinary {
         return Err(ReplayError::NothingFull { records: recorded.records });

@@ -205,9 +205,9 @@ fn sessions(records: &[Record]) -> Result<Recorded, ReplayError> {
     gather(records.iter().cloned().enumerate().map(|(index, record)| Ok((index as u64 + 1, record))))
 }
 
-fn replayed(records: &[Record], sides: &[u32]) -> Again {
-    let mut makes = |_: &PolicyIdentity| Ok(Box::new(stub(sides)) as Box<dyn Planner>);
-    again(&sessions(records).unwrap(), &mut makes).unwrap()
+fn replayed(records: &[Record], sides: &[u32]) -> SamePolicyReport {
+    let mut make_planner = |_: &PolicyIdentity| Ok(Box::new(stub(sides)) as Box<dyn Planner>);
+    replay_same_policy(&sessions(records).unwrap(), &mut make_planner).unwrap()
 }
 
 const SIDES: [u32; 6] = [513, 512, 256, 128, 96, 64];
@@ -237,7 +237,7 @@ fn a_policy_that_is_not_the_same_differs_and_the_reason_is_told() {
     assert_eq!(report.totals.different, 2);
     let row = &report.calls[0];
     let differing: Vec<_> = row.differences.iter().map(|difference| difference.what).collect();
-    assert_eq!((row.verdict, &differing[..]), (Verdict::Different, &["answer", "plan"][..]), "{row:?}");
+    assert_eq!((row.verdict, &differing[..]), (CallVerdict::Different, &["answer", "plan"][..]), "{row:?}");
     assert!(
         row.note.as_deref().unwrap().starts_with("asked for 3 prices that are not in the record: blended 1024×1024/0")
     );
@@ -256,20 +256,21 @@ fn what_a_clock_decided_or_is_missing_is_told_apart_from_what_differs() {
     let fallback = Fallback { reason: FallbackReason::Timeout, detail: "too long".into() };
     calls[0].reply.fallback = Some(fallback.clone());
     let report = replayed(&records, &SIDES);
-    assert_eq!(report.calls[6].verdict, Verdict::NotReproducible);
+    assert_eq!(report.calls[6].verdict, CallVerdict::NotReproducible);
     assert_eq!((report.totals.equal, report.totals.different), (8, 0), "{report:?}");
     // The same for a timeout in the replay.
     let records = recorded(stub(&SIDES), 1);
-    let mut makes = |_: &PolicyIdentity| {
+    let mut make_planner = |_: &PolicyIdentity| {
         Ok(Box::new(Stub { fails: Some(FallbackReason::Timeout), ..stub(&SIDES) }) as Box<dyn Planner>)
     };
-    let report = again(&sessions(&records).unwrap(), &mut makes).unwrap();
+    let report = replay_same_policy(&sessions(&records).unwrap(), &mut make_planner).unwrap();
     assert_eq!((report.totals.not_reproducible, report.totals.different), (2, 0), "{report:?}");
     // A policy that times out here has lost what it learned, and all later results are unknown.
     let records = recorded(stub(&SIDES), 3);
     let mut late = Some(2);
-    let mut makes = |_: &PolicyIdentity| Ok(Box::new(Stub { late: late.take(), ..stub(&SIDES) }) as Box<dyn Planner>);
-    let report = again(&sessions(&records).unwrap(), &mut makes).unwrap();
+    let mut make_planner =
+        |_: &PolicyIdentity| Ok(Box::new(Stub { late: late.take(), ..stub(&SIDES) }) as Box<dyn Planner>);
+    let report = replay_same_policy(&sessions(&records).unwrap(), &mut make_planner).unwrap();
     assert_eq!((report.totals.equal, report.totals.different), (3, 0), "{report:?}");
     assert!(report.calls[4].note.as_deref().unwrap().contains("had learnt"), "{report:?}");
     // A policy that timed out too often was no longer asked, which took no fuel.
@@ -303,19 +304,19 @@ fn records_that_contradict_each_other_are_refused() {
     other.policy.version = "2".into();
     assert!(matches!(sessions(&[records[0].clone(), other]), Err(ReplayError::TwoPolicies { line: 2, before: 1, .. })));
     let mut fails = |_: &PolicyIdentity| Err("it is not here".to_owned());
-    assert!(matches!(again(&sessions(&records).unwrap(), &mut fails), Err(ReplayError::Policy(_))));
+    assert!(matches!(replay_same_policy(&sessions(&records).unwrap(), &mut fails), Err(ReplayError::Policy(_))));
 }
 
 #[test]
 fn smaller_questions_about_trials_are_answered_from_larger_ones() {
     let records = recorded(Stub { most: 9, ..stub(&SIDES) }, 1);
     let heard = &records[0].exchange.as_ref().unwrap().calls[0].heard;
-    let facts = facts::Remembered::new(heard, Arc::default());
+    let facts = facts::RecordedAnswers::new(heard, Arc::default());
     assert_eq!([0, 1, 2, 9, 10].map(|most| facts.trials(most).len()), [0, 1, 2, 3, 3], "all three are known");
     assert!(!facts.missing().trials);
     let records = recorded(stub(&SIDES), 1);
     let heard = &records[0].exchange.as_ref().unwrap().calls[0].heard;
-    let facts = facts::Remembered::new(heard, Arc::default());
+    let facts = facts::RecordedAnswers::new(heard, Arc::default());
     assert_eq!(facts.trials(2).len(), 2);
     assert!(facts.trials(3).is_empty() && facts.missing().trials, "whether there is a third is not known");
 }
@@ -324,8 +325,8 @@ fn smaller_questions_about_trials_are_answered_from_larger_ones() {
 fn another_policys_plans_are_worth_what_the_records_say() {
     let records = recorded(stub(&SIDES), 2);
     let ask = |sides: &'static [u32]| {
-        let mut makes = |_: &PolicyIdentity| Ok(Box::new(stub(sides)) as Box<dyn Planner>);
-        other(&sessions(&records).unwrap(), &mut makes).unwrap()
+        let mut make_planner = |_: &PolicyIdentity| Ok(Box::new(stub(sides)) as Box<dyn Planner>);
+        replay_other_policy(&sessions(&records).unwrap(), &mut make_planner).unwrap()
     };
     let same = ask(&SIDES);
     assert_eq!((same.totals.decisions, same.totals.same, same.totals.nothing_said), (4, 4, 0.0));
@@ -374,10 +375,10 @@ fn no_number_in_a_record_ends_the_program() {
                 *numbers[random(count)] = extremes[random(extremes.len())].into();
             }
             let Ok(record) = tilewright_plan::records::parse(1, record.to_string().as_bytes()) else { continue };
-            let mut makes = |_: &PolicyIdentity| {
+            let mut make_planner = |_: &PolicyIdentity| {
                 policy.configure(&[]).map(|policy| Box::new(policy) as Box<dyn Planner>).map_err(|e| e.to_string())
             };
-            let report = again(&sessions(&[record]).unwrap(), &mut makes).unwrap();
+            let report = replay_same_policy(&sessions(&[record]).unwrap(), &mut make_planner).unwrap();
             replayed += usize::from(report.totals.calls == 3);
         }
         assert!(replayed > 50, "{name}: {replayed}");
@@ -423,10 +424,10 @@ fn guests_of_contract_0_1_are_told_the_same_from_old_and_new_records() {
         let new = recorded_of(Box::new(policy.configure(&[]).unwrap()));
         let old = as_written_before(&new);
         for record in [new, old] {
-            let mut makes = |_: &PolicyIdentity| {
+            let mut make_planner = |_: &PolicyIdentity| {
                 policy.configure(&[]).map(|policy| Box::new(policy) as Box<dyn Planner>).map_err(|e| e.to_string())
             };
-            let report = again(&sessions(&[record]).unwrap(), &mut makes).unwrap();
+            let report = replay_same_policy(&sessions(&[record]).unwrap(), &mut make_planner).unwrap();
             assert_eq!((report.totals.calls, report.totals.equal), (3, 3), "{name}: {:?}", report.calls);
         }
     }

@@ -12,7 +12,7 @@ use crate::replay::{Work, bare, median};
 
 /// The entries of the sources that no table got.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Left {
+pub struct SkippedEntries {
     /// Measured on another device than the one chosen.
     pub other_devices: usize,
     /// Decodes without an outcome of the plan's own: they failed, or shared a clip with another run
@@ -31,7 +31,7 @@ pub struct Builder {
     priced: bool,
     groups: Vec<Group>,
     /// The entries that no table got.
-    pub left: Left,
+    pub left: SkippedEntries,
 }
 
 /// The measurements of one kind of work.
@@ -42,12 +42,12 @@ struct Group {
     stage: Stage,
     request: Request,
     capabilities: Capabilities,
-    plans: Vec<Gathered>,
+    plans: Vec<PlanMeasurements>,
     places: HashMap<Plan, usize>,
 }
 
 #[derive(Debug)]
-struct Gathered {
+struct PlanMeasurements {
     plan: Plan,
     estimate: Option<Cost>,
     runs: Vec<(f64, u64)>,
@@ -58,13 +58,13 @@ struct Gathered {
 #[derive(Debug, Deserialize)]
 struct Sweep {
     device: Device,
-    requests: Vec<SweptRequest>,
-    plans: Vec<SweptPlan>,
+    requests: Vec<SweepRequest>,
+    plans: Vec<SweepPlan>,
 }
 
 /// A size of a sweep. Earlier programs wrote the request alone, with everything else in its hints.
 #[derive(Debug, Deserialize)]
-struct SweptRequest {
+struct SweepRequest {
     #[serde(flatten)]
     request: Request,
     stage: Option<Stage>,
@@ -72,7 +72,7 @@ struct SweptRequest {
 }
 
 #[derive(Debug, Deserialize)]
-struct SweptPlan {
+struct SweepPlan {
     width: u32,
     height: u32,
     plan: Plan,
@@ -134,7 +134,7 @@ impl Builder {
             return Ok(());
         }
         for row in &sweep.plans {
-            let of_size = |of: &&SweptRequest| (of.request.width, of.request.height) == (row.width, row.height);
+            let of_size = |of: &&SweepRequest| (of.request.width, of.request.height) == (row.width, row.height);
             let swept = sweep.requests.iter().find(of_size).and_then(|of| {
                 let hints = &of.request.hints;
                 let capabilities =
@@ -212,10 +212,10 @@ impl Builder {
 }
 
 impl Group {
-    fn entry(&mut self, plan: &Plan) -> &mut Gathered {
+    fn entry(&mut self, plan: &Plan) -> &mut PlanMeasurements {
         let plan = bare(plan);
         let place = *self.places.entry(plan.clone()).or_insert_with(|| {
-            self.plans.push(Gathered { plan, estimate: None, runs: Vec::new(), failure: None });
+            self.plans.push(PlanMeasurements { plan, estimate: None, runs: Vec::new(), failure: None });
             self.plans.len() - 1
         });
         &mut self.plans[place]

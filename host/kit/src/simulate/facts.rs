@@ -21,7 +21,7 @@ const ABOUT: u128 = 4;
 
 /// A plan that was carried out earlier in the workload.
 #[derive(Clone, Debug)]
-pub(crate) struct Past {
+pub(crate) struct PastRun {
     pub stage: Stage,
     pub request: Request,
     pub plan: Plan,
@@ -29,10 +29,10 @@ pub(crate) struct Past {
     pub outcome: Outcome,
 }
 
-impl Past {
+impl PastRun {
     /// The trial for the request at hand, as the host would give it: the price for now, times
     /// measured over priced then.
-    fn told(&self, case: &Case) -> Option<Trial> {
+    fn to_trial(&self, case: &Case) -> Option<Trial> {
         if self.request.model != case.request.model || self.stage != case.stage() {
             return None;
         }
@@ -57,17 +57,17 @@ impl Past {
 }
 
 /// The table's prices for one case, and the earlier runs.
-pub(crate) struct Tabled {
+pub(crate) struct TableCostModel {
     case: Arc<Case>,
     trials: Vec<Trial>,
     asked: AtomicUsize,
     unknown: AtomicUsize,
 }
 
-impl Tabled {
+impl TableCostModel {
     /// `past` is oldest first.
-    pub fn new(case: Arc<Case>, past: &[Past]) -> Arc<Self> {
-        let trials = past.iter().rev().filter_map(|past| past.told(&case)).collect();
+    pub fn new(case: Arc<Case>, past: &[PastRun]) -> Arc<Self> {
+        let trials = past.iter().rev().filter_map(|past| past.to_trial(&case)).collect();
         Arc::new(Self { case, trials, asked: AtomicUsize::new(0), unknown: AtomicUsize::new(0) })
     }
 
@@ -77,7 +77,7 @@ impl Tabled {
     }
 }
 
-impl CostModel for Tabled {
+impl CostModel for TableCostModel {
     fn estimate(&self, plans: &[Plan]) -> Vec<Result<Cost, String>> {
         plans.iter().map(|plan| self.estimate_one(plan)).collect()
     }

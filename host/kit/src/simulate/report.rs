@@ -8,7 +8,7 @@ use super::Choice;
 /// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum What {
+pub enum RequestResult {
     /// Carried out.
     Done,
     /// Four attempts failed, or one that no other plan could mend.
@@ -28,7 +28,7 @@ pub struct RequestRow {
     /// The objective.
     pub objective: Objective,
     /// The result.
-    pub what: What,
+    pub what: RequestResult,
     /// The plan that it ended with.
     pub plan: Plan,
     /// The measured plan that stands in for it, if it was not measured itself.
@@ -117,15 +117,15 @@ impl PolicyRow {
     pub(super) fn new(label: String, policy: PolicyIdentity, requests: Vec<RequestRow>) -> Self {
         let count = |what| requests.iter().filter(|row: &&RequestRow| row.what == what).count();
         let regrets: Vec<f64> = requests.iter().filter_map(|row| row.regret).collect();
-        let done = requests.iter().filter(|row| row.what == What::Done);
+        let done = requests.iter().filter(|row| row.what == RequestResult::Done);
         let elapsed_ms = done.clone().filter_map(|row| Some(row.elapsed_ms? + row.lost_ms)).sum();
         let best_ms = done.filter_map(|row| row.best.as_ref()).map(|best| best.elapsed_ms).sum();
         Self {
             label,
             policy,
-            done: count(What::Done),
-            failed: count(What::Failed),
-            not_in_table: count(What::NotInTable),
+            done: count(RequestResult::Done),
+            failed: count(RequestResult::Failed),
+            not_in_table: count(RequestResult::NotInTable),
             stood_in: requests.iter().filter(|row| row.stands_in.is_some()).count(),
             failed_attempts: requests.iter().map(|row| row.failed_attempts).sum(),
             fallbacks: requests.iter().filter(|row| row.fallback.is_some()).count(),

@@ -7,8 +7,8 @@ use tilewright_plan::{
 };
 
 use super::{
-    Case, Choice, Entry, Item, PolicyRow, RequestRow, Simulation, Table, What,
-    facts::{Past, Tabled},
+    Case, Choice, Entry, Item, PolicyRow, RequestResult, RequestRow, Simulation, Table,
+    facts::{PastRun, TableCostModel},
 };
 
 /// The most attempts with a policy's plans, and the most in all, without and with the host's own
@@ -36,7 +36,7 @@ pub struct Options {
 pub fn run(table: &Table, workload: &[Item], entrants: Vec<Entrant>, options: Options) -> Simulation {
     let cases: Vec<Arc<Case>> = table.cases.iter().cloned().map(Arc::new).collect();
     let policies = entrants.into_iter().map(|mut entrant| {
-        let mut walk = Walk {
+        let mut walk = PolicyRun {
             device: &table.device,
             planner: entrant.planner.as_mut(),
             options,
@@ -61,27 +61,27 @@ pub fn run(table: &Table, workload: &[Item], entrants: Vec<Entrant>, options: Op
 }
 
 /// A policy's run through the workload.
-struct Walk<'a> {
+struct PolicyRun<'a> {
     device: &'a Device,
     planner: &'a mut dyn Planner,
     options: Options,
     /// Oldest first.
-    past: Vec<Past>,
+    past: Vec<PastRun>,
     asked: (usize, usize),
     fuel: u64,
 }
 
 /// The result of an attempt.
-enum End {
+enum AttemptResult {
     Done(Choice),
     Failed(Failure, f64),
     NotInTable,
 }
 
-impl Walk<'_> {
+impl PolicyRun<'_> {
     fn request(&mut self, item: &Item, case: &Arc<Case>) -> RequestRow {
         let request = Request { memory_limit: item.memory_limit, objective: item.objective, ..case.request.clone() };
-        let costs = Tabled::new(case.clone(), &self.past);
+        let costs = TableCostModel::new(case.clone(), &self.past);
         let question = Question::new(case.stage(), &request, self.device, &case.capabilities);
         let best = case.best(self.device, item.objective, item.memory_limit);
         let mut decision = self.planner.decide(&question, costs.clone());
@@ -95,21 +95,21 @@ impl Walk<'_> {
             let unknown_before = std::mem::replace(&mut unknown, costs.asked().1);
             if decision.fallback.is_some() && unknown > unknown_before {
                 // The fallback is chosen by price: the plan of the real host is unknown.
-                break (What::NotInTable, None, None);
+                break (RequestResult::NotInTable, None, None);
             }
             let entry = self.entry(case, &decision.plan);
             let stands_in =
                 entry.filter(|entry| !same_work(&entry.plan, &decision.plan)).map(|entry| entry.plan.clone());
             match self.attempt(entry, item.memory_limit) {
-                End::Done(done) => break (What::Done, Some(done), stands_in),
-                End::NotInTable => break (What::NotInTable, None, None),
-                End::Failed(failure, lost) => {
+                AttemptResult::Done(done) => break (RequestResult::Done, Some(done), stands_in),
+                AttemptResult::NotInTable => break (RequestResult::NotInTable, None, None),
+                AttemptResult::Failed(failure, lost) => {
                     lost_ms += lost;
                     attempts.push(Attempt { plan: decision.plan.clone(), failure });
                     let is_wide = decision.plan.precision.dtype() == Dtype::F32;
                     let hopeless = matches!(failure, Failure::NonFinite { .. }) && is_wide;
                     if hopeless {
-                        break (What::Failed, None, stands_in);
+                        break (RequestResult::Failed, None, stands_in);
                     }
                 }
             }
@@ -120,7 +120,7 @@ impl Walk<'_> {
                 .then(|| self.planner.fallback(&question.after(&attempts), &*costs));
             decision = match own.flatten() {
                 Some(own) => own,
-                None if attempts.len() >= MOST_ATTEMPTS => break (What::Failed, None, stands_in),
+                None if attempts.len() >= MOST_ATTEMPTS => break (RequestResult::Failed, None, stands_in),
                 None => self.planner.decide(&question.after(&attempts), costs.clone()),
             };
         };
@@ -130,7 +130,7 @@ impl Walk<'_> {
             self.learn(&request, case, &decision.plan, done, attempts.len());
         }
         let regret = best.as_ref().and_then(|best| match (&what, &done) {
-            (What::Done, Some(done)) => {
+            (RequestResult::Done, Some(done)) => {
                 let cost = |choice: &Choice, lost| {
                     Choice { elapsed_ms: choice.elapsed_ms + lost, ..choice.clone() }
                         .cost(item.objective, item.memory_limit)
@@ -138,7 +138,7 @@ impl Walk<'_> {
                 Some((cost(done, lost_ms) / cost(best, 0.0) - 1.0).max(0.0))
             }
             // No failure is as good as the best, however fast it was.
-            (What::Failed, _) => Some(1.0 + lost_ms / best.elapsed_ms),
+            (RequestResult::Failed, _) => Some(1.0 + lost_ms / best.elapsed_ms),
             _ => None,
         });
         RequestRow {
@@ -166,19 +166,19 @@ impl Walk<'_> {
         exactly.or_else(|| if self.options.nearest { case.nearest(plan) } else { None })
     }
 
-    fn attempt(&self, entry: Option<&Entry>, memory_limit: u64) -> End {
-        let Some(entry) = entry else { return End::NotInTable };
+    fn attempt(&self, entry: Option<&Entry>, memory_limit: u64) -> AttemptResult {
+        let Some(entry) = entry else { return AttemptResult::NotInTable };
         let lost = entry.elapsed_ms.unwrap_or(0.0);
         match (entry.failure, entry.measured()) {
-            (Some(failure), _) => End::Failed(failure, lost),
+            (Some(failure), _) => AttemptResult::Failed(failure, lost),
             (None, Some(done)) if done.peak_bytes > self.device.total_bytes => {
-                End::Failed(Failure::OutOfMemory { bytes: done.peak_bytes - self.device.total_bytes }, lost)
+                AttemptResult::Failed(Failure::OutOfMemory { bytes: done.peak_bytes - self.device.total_bytes }, lost)
             }
             (None, Some(done)) if done.peak_bytes > memory_limit => {
-                End::Failed(Failure::OverLimit { bytes: done.peak_bytes }, lost)
+                AttemptResult::Failed(Failure::OverLimit { bytes: done.peak_bytes }, lost)
             }
-            (None, Some(done)) => End::Done(done),
-            (None, None) => End::NotInTable,
+            (None, Some(done)) => AttemptResult::Done(done),
+            (None, None) => AttemptResult::NotInTable,
         }
     }
 
@@ -195,7 +195,7 @@ impl Walk<'_> {
         self.planner.learn(&question, plan, &outcome);
         // A plan without a price can't be compared later.
         if let Some(estimate) = case.estimate(plan) {
-            self.past.push(Past {
+            self.past.push(PastRun {
                 stage: case.stage(),
                 request: request.clone(),
                 plan: plan.clone(),

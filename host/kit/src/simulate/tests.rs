@@ -143,7 +143,7 @@ fn plans_take_what_was_measured_and_fail_over_the_limit() {
     assert_eq!((row.elapsed_ms, row.best_ms, row.fuel, row.prices_asked, row.prices_unknown), (350.0, 250.0, 9, 3, 0));
     // Four attempts fail, then the request is given up.
     let row = simulated(&table, &[plan(0)], &[2000], true);
-    assert_eq!((row.failed, row.failed_attempts, row.requests[0].what), (1, 4, What::Failed));
+    assert_eq!((row.failed, row.failed_attempts, row.requests[0].what), (1, 4, RequestResult::Failed));
     assert!((row.requests[0].regret.unwrap() - 1.0 - 400.0 / 150.0).abs() < 1e-12);
 }
 

@@ -106,7 +106,8 @@ fn ample() -> Limit {
     Limit::Text("ample".into())
 }
 
-/// Every case under every limit for every objective, three rounds, in an order that is mixed and always the same.
+/// Every case under every limit for every objective, three rounds, in an order that is mixed and
+/// always the same.
 pub fn builtin(table: &Table) -> Vec<Item> {
     let mut items = Vec::new();
     for _ in 0..ROUNDS {
@@ -139,8 +140,9 @@ fn limit(table: &Table, case: &Case, share: Option<f64>) -> u64 {
     }
 }
 
-/// Reads a workload's file: `{"requests": [{"width": 512, "height": 512, "memory_limit": "third", "objective": "leanest", "times": 10}]}`.
-/// `frames`, `batch` and `times` are 1 where they are left out, the limit is `ample`, the objective `balanced`.
+/// Reads a workload's file: `{"requests": [{"width": 512, "height": 512, "memory_limit": "third",
+/// "objective": "leanest", "times": 10}]}`. `frames`, `batch` and `times` are 1 where they are left
+/// out, the limit is `ample`, the objective `balanced`.
 ///
 /// # Errors
 /// Any [`WorkloadError`].

@@ -8,10 +8,9 @@ use serde::Serialize;
 use tilewright_plan::{Plan, exchange::Price, exchange::RecordedQuestion};
 
 use super::{
-    Makes, Recorded, ReplayError, Spoken, Work,
-    again::{call_again, reason},
-    bare,
+    MakePlanner, Recorded, RecordedCall, ReplayError, Work, bare,
     facts::Prices,
+    same_policy::{call_again, reason},
 };
 
 /// The source of both plans' costs.
@@ -27,7 +26,7 @@ pub enum Basis {
 
 /// The cost of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Worth {
+pub struct PlanCost {
     /// The time.
     pub elapsed_ms: f64,
     /// The highest memory use, in bytes.
@@ -37,7 +36,7 @@ pub struct Worth {
 /// The result of comparing a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum OtherVerdict {
+pub enum PlanVerdict {
     /// The recorded plan.
     Same,
     /// Another plan, with a known cost.
@@ -50,7 +49,7 @@ pub enum OtherVerdict {
 
 /// A decision by another policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct OtherRow {
+pub struct OtherPolicyRow {
     /// The line of its record, counted from 1.
     pub line: u64,
     /// The session.
@@ -60,7 +59,7 @@ pub struct OtherRow {
     /// `decide` or `recover`.
     pub call: &'static str,
     /// The result of the comparison.
-    pub verdict: OtherVerdict,
+    pub verdict: PlanVerdict,
     /// The plan that was carried out.
     pub recorded: Plan,
     /// The other policy's plan; if prices are missing, its plan without them.
@@ -70,9 +69,9 @@ pub struct OtherRow {
     /// The source of both costs.
     pub basis: Option<Basis>,
     /// The cost of the recorded plan.
-    pub recorded_worth: Option<Worth>,
+    pub recorded_worth: Option<PlanCost>,
     /// The cost of the other plan.
-    pub other_worth: Option<Worth>,
+    pub other_worth: Option<PlanCost>,
     /// Prices that it asked for and no record holds.
     pub missing_prices: usize,
     /// True if it asked for trials and the record holds none.
@@ -81,7 +80,7 @@ pub struct OtherRow {
 
 /// The number of decisions with each result, and the sum of the differences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct OtherTotals {
+pub struct OtherPolicyTotals {
     /// Records that were read.
     pub records: usize,
     /// Records made without `--record full`: only their outcomes count.
@@ -109,18 +108,18 @@ pub struct OtherTotals {
 
 /// The report on another policy's decisions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Other {
+pub struct OtherPolicyReport {
     /// Every decision, session by session.
-    pub decisions: Vec<OtherRow>,
+    pub decisions: Vec<OtherPolicyRow>,
     /// Calls of `learn` that failed.
     pub failed_to_learn: usize,
     /// The number of decisions with each result.
-    pub totals: OtherTotals,
+    pub totals: OtherPolicyTotals,
 }
 
 /// The known costs for one kind of work.
 #[derive(Default)]
-struct Known {
+struct WorkCosts {
     prices: Arc<Prices>,
     /// Nanoseconds, and bytes.
     measured: HashMap<Plan, Vec<(u64, u64)>>,
@@ -131,12 +130,15 @@ struct Known {
 ///
 /// # Errors
 /// [`ReplayError::Policy`] if it can't be put to work.
-pub fn other(recorded: &Recorded, makes: &mut Makes<'_>) -> Result<Other, ReplayError> {
-    let known = Library::of(recorded);
+pub fn replay_other_policy(
+    recorded: &Recorded,
+    make_planner: &mut MakePlanner<'_>,
+) -> Result<OtherPolicyReport, ReplayError> {
+    let known = KnownWork::of(recorded);
     let (mut decisions, mut failed_to_learn) = (Vec::new(), 0);
     for session in &recorded.sessions {
-        let mut planner = makes(&session.policy).map_err(ReplayError::Policy)?;
-        for Spoken { line, call } in &session.calls {
+        let mut planner = make_planner(&session.policy).map_err(ReplayError::Policy)?;
+        for RecordedCall { line, call } in &session.calls {
             let known = known.about(&Work::of(call.stage(), &call.request, &call.device));
             let (reply, missing) = call_again(planner.as_mut(), call, known.prices.clone());
             let (Some(now), Some(then)) = (reply.plan.clone(), call.reply.plan.clone()) else {
@@ -151,13 +153,13 @@ pub fn other(recorded: &Recorded, makes: &mut Makes<'_>) -> Result<Other, Replay
                 && !missing.trials
                 && reason(&reply) != Some(tilewright_plan::FallbackReason::Timeout);
             let verdict = match (certain, bare(&now) == bare(&then), &worth) {
-                (false, ..) => OtherVerdict::NotKnown,
-                (true, true, _) => OtherVerdict::Same,
-                (true, false, Some(_)) => OtherVerdict::Compared,
-                (true, false, None) => OtherVerdict::NotPriced,
+                (false, ..) => PlanVerdict::NotKnown,
+                (true, true, _) => PlanVerdict::Same,
+                (true, false, Some(_)) => PlanVerdict::Compared,
+                (true, false, None) => PlanVerdict::NotPriced,
             };
-            let worth = worth.filter(|_| matches!(verdict, OtherVerdict::Same | OtherVerdict::Compared));
-            decisions.push(OtherRow {
+            let worth = worth.filter(|_| matches!(verdict, PlanVerdict::Same | PlanVerdict::Compared));
+            decisions.push(OtherPolicyRow {
                 line: *line,
                 session: session.name.clone(),
                 sequence: call.sequence,
@@ -175,23 +177,23 @@ pub fn other(recorded: &Recorded, makes: &mut Makes<'_>) -> Result<Other, Replay
         }
     }
     let totals = totals(recorded, &decisions);
-    Ok(Other { decisions, failed_to_learn, totals })
+    Ok(OtherPolicyReport { decisions, failed_to_learn, totals })
 }
 
-fn totals(recorded: &Recorded, decisions: &[OtherRow]) -> OtherTotals {
+fn totals(recorded: &Recorded, decisions: &[OtherPolicyRow]) -> OtherPolicyTotals {
     let count = |verdict| decisions.iter().filter(|row| row.verdict == verdict).count();
-    let mut totals = OtherTotals {
+    let mut totals = OtherPolicyTotals {
         records: recorded.records,
         ordinary: recorded.ordinary,
         decisions: decisions.len(),
-        same: count(OtherVerdict::Same),
-        compared: count(OtherVerdict::Compared),
-        not_priced: count(OtherVerdict::NotPriced),
-        not_known: count(OtherVerdict::NotKnown),
-        ..OtherTotals::default()
+        same: count(PlanVerdict::Same),
+        compared: count(PlanVerdict::Compared),
+        not_priced: count(PlanVerdict::NotPriced),
+        not_known: count(PlanVerdict::NotKnown),
+        ..OtherPolicyTotals::default()
     };
     totals.nothing_said = (totals.not_priced + totals.not_known) as f64 / decisions.len().max(1) as f64;
-    for row in decisions.iter().filter(|row| row.verdict == OtherVerdict::Compared) {
+    for row in decisions.iter().filter(|row| row.verdict == PlanVerdict::Compared) {
         let (Some(basis), Some(then), Some(now)) = (row.basis, row.recorded_worth, row.other_worth) else { continue };
         let sum = match basis {
             Basis::Measured => &mut totals.measured_difference_ms,
@@ -204,51 +206,53 @@ fn totals(recorded: &Recorded, decisions: &[OtherRow]) -> OtherTotals {
 }
 
 /// The known costs, by kind of work. Records have a handful of kinds.
-struct Library(Vec<(Work, Known)>);
+struct KnownWork(Vec<(Work, WorkCosts)>);
 
-impl Library {
+impl KnownWork {
     fn of(recorded: &Recorded) -> Self {
-        let mut library = Self(Vec::new());
+        let mut known_work = Self(Vec::new());
         for found in &recorded.found {
-            let known = library.entry(&found.work);
+            let known = known_work.entry(&found.work);
             known.measured.entry(found.plan.clone()).or_default().push((found.elapsed_ns, found.peak_bytes));
         }
-        for Spoken { call, .. } in recorded.sessions.iter().flat_map(|session| &session.calls) {
-            let known = library.entry(&Work::of(call.stage(), &call.request, &call.device));
+        for RecordedCall { call, .. } in recorded.sessions.iter().flat_map(|session| &session.calls) {
+            let known = known_work.entry(&Work::of(call.stage(), &call.request, &call.device));
             let prices = Arc::make_mut(&mut known.prices);
             // A device that was measured again has new prices: the latest count.
             prices.extend(call.heard.estimates.iter().map(|heard| (bare(&heard.plan), heard.price.clone())));
         }
-        library
+        known_work
     }
 
-    fn entry(&mut self, work: &Work) -> &mut Known {
+    fn entry(&mut self, work: &Work) -> &mut WorkCosts {
         let place = self.0.iter().position(|(known, _)| known == work).unwrap_or_else(|| {
-            self.0.push((work.clone(), Known::default()));
+            self.0.push((work.clone(), WorkCosts::default()));
             self.0.len() - 1
         });
         &mut self.0[place].1
     }
 
-    fn about(&self, work: &Work) -> &Known {
-        static NOTHING: std::sync::LazyLock<Known> = std::sync::LazyLock::new(Known::default);
+    fn about(&self, work: &Work) -> &WorkCosts {
+        static NOTHING: std::sync::LazyLock<WorkCosts> = std::sync::LazyLock::new(WorkCosts::default);
         self.0.iter().find(|(known, _)| known == work).map_or(&NOTHING, |(_, known)| known)
     }
 }
 
-impl Known {
-    fn measured(&self, plan: &Plan) -> Option<Worth> {
+impl WorkCosts {
+    fn measured(&self, plan: &Plan) -> Option<PlanCost> {
         let found = self.measured.get(&bare(plan))?;
         let elapsed_ms = super::median(found.iter().map(|(elapsed_ns, _)| *elapsed_ns as f64 / 1e6).collect())?;
-        Some(Worth { elapsed_ms, peak_bytes: found.iter().map(|(_, peak)| *peak).max()? })
+        Some(PlanCost { elapsed_ms, peak_bytes: found.iter().map(|(_, peak)| *peak).max()? })
     }
 
     /// The price in this call, or else in any other about the same work.
-    fn price(&self, plan: &Plan, heard: &[tilewright_plan::exchange::Estimate]) -> Option<Worth> {
+    fn price(&self, plan: &Plan, heard: &[tilewright_plan::exchange::Estimate]) -> Option<PlanCost> {
         let plan = bare(plan);
         let own = heard.iter().find(|estimate| bare(&estimate.plan) == plan).map(|estimate| &estimate.price);
         match own.or_else(|| self.prices.get(&plan))? {
-            Price::Cost(cost) => Some(Worth { elapsed_ms: cost.elapsed_ns as f64 / 1e6, peak_bytes: cost.peak_bytes }),
+            Price::Cost(cost) => {
+                Some(PlanCost { elapsed_ms: cost.elapsed_ns as f64 / 1e6, peak_bytes: cost.peak_bytes })
+            }
             Price::Error(_) => None,
         }
     }
