@@ -106,7 +106,7 @@ problems! {
     /// Imports, exports or their types are not the contract's.
     World "world" "build it against the contract, wit/policy.wit; 'tilewright policy new' makes a project that does"
     /// It needs something that a user has to grant.
-    Grant "grant" "give the option that grants it, here and wherever the policy is run: that is for whoever runs it to say"
+    Grant "grant" "the user who runs the policy has to give the option that grants it, here and in every run"
     /// It fails before it can be asked anything.
     Start "start" "a policy has to start within the limits that 'tilewright policy inspect' shows: less static data, no work at start"
     /// It fails while it describes itself, or its description can't be used.
@@ -120,7 +120,7 @@ problems! {
     /// The guest uses up its time.
     Timeout "timeout" "look for a loop that does not end, or search fewer plans"
     /// The guest goes over its memory limit.
-    OutOfMemory "out-of-memory" "look for what grows with every call, or with the size of a request"
+    OutOfMemory "out-of-memory" "look for data that grows with every call, or with the size of a request"
     /// An answer without a meaning.
     Nonsense "nonsense" "a tile, a chunk and a batch have to be at least 1"
     /// An answer that has failed before.
@@ -144,7 +144,7 @@ problems! {
     /// More than half of a limit.
     NearLimit "near-limit" "a slower machine or a larger request goes over it"
     /// The set was not run to its end.
-    CutShort "cut-short" "mend what uses up its limits, then check again"
+    CutShort "cut-short" "correct the calls that use up the limits, then check again"
 }
 
 /// A finding of the gate.

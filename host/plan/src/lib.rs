@@ -28,7 +28,7 @@ pub use decision::{
     Value,
 };
 pub use exchange::Exchange;
-pub use expectation::expected;
+pub use expectation::predict_cost;
 pub use outcome::{Attempt, Cost, Failure, Outcome, PoolStatistics, Trial};
 pub use plan::{Layout, Plan, Precision, Release, Space, Tile, Time};
 pub use question::{Capabilities, LEAST_TILE, MOST_AHEAD, MOST_BATCH, Question, UnderWay};

@@ -19,7 +19,7 @@ use crate::{
 /// A planner that is listened to.
 pub struct Recorder {
     planner: Box<dyn Planner + Send>,
-    /// None where nothing is written down.
+    /// `None` if nothing is recorded.
     session: Option<String>,
     next: u64,
     calls: Vec<Call>,

@@ -68,7 +68,7 @@ pub enum PolicyError {
         offered: &'static [&'static str],
     },
     /// The guest needs more than policies get unless a user grants it.
-    #[error("policy {policy}: {why}: where you want to grant it that, give {grant}")]
+    #[error("policy {policy}: {why}: to grant it that, give {grant}")]
     Ungranted {
         /// The file or name.
         policy: String,
@@ -213,7 +213,7 @@ impl PolicyError {
 
     /// A failure to load a policy. If more memory or instances would help, it names the option that
     /// grants them.
-    pub(crate) fn failed(
+    pub(crate) fn from_failure(
         policy: &str,
         limits: &Limits,
         during: &'static str,

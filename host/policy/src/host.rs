@@ -88,8 +88,8 @@ pub(crate) struct PolicyParts {
 }
 
 impl PolicyParts {
-    pub fn failed(&self, during: &'static str, failure: CallFailure) -> PolicyError {
-        PolicyError::failed(&self.origin, &self.limits, during, failure.reason, &failure.detail)
+    pub fn describe_failure(&self, during: &'static str, failure: CallFailure) -> PolicyError {
+        PolicyError::from_failure(&self.origin, &self.limits, during, failure.reason, &failure.detail)
     }
 }
 
@@ -196,9 +196,10 @@ impl PolicyHost {
     pub fn load(&self, origin: &str, bytes: &[u8]) -> Result<LoadedPolicy, PolicyError> {
         let linked = load::load(origin, bytes, &self.sandbox, &self.limits, self.cache.as_ref())?;
         let loaded = PolicyParts { sandbox: self.sandbox.clone(), limits: self.limits, linked, origin: origin.into() };
-        let mut live = RunningInstance::new(&loaded).map_err(|failure| loaded.failed(PolicyError::START, failure))?;
+        let mut live =
+            RunningInstance::new(&loaded).map_err(|failure| loaded.describe_failure(PolicyError::START, failure))?;
         let (described, describe_fuel) = live.call(&loaded, |guest, store| guest.describe(store));
-        let described = described.map_err(|failure| loaded.failed("describe", failure))?;
+        let described = described.map_err(|failure| loaded.describe_failure("describe", failure))?;
         let description = check_description(described, &loaded.linked.stages, &self.limits)
             .map_err(|detail| PolicyError::Description { policy: origin.into(), detail })?;
         let inspection = Inspection {

@@ -158,7 +158,7 @@ fn check_initial_memory(policy: &str, outline: &Outline<'_>, limits: &Limits) ->
         return Ok(());
     }
     let detail = LimitExceeded::Memory { asked, most }.to_string();
-    Err(PolicyError::failed(policy, limits, PolicyError::START, FallbackReason::OutOfMemory, &detail))
+    Err(PolicyError::from_failure(policy, limits, PolicyError::START, FallbackReason::OutOfMemory, &detail))
 }
 
 /// `sha256:` and the digest in hexadecimal.

@@ -88,7 +88,7 @@ impl CostModel for DecidedCosts {
         if self.is(plan) {
             return Ok(self.cost);
         }
-        Err("while an outcome is told, only the plan that was carried out has a price".into())
+        Err("while a policy learns, only the plan that was carried out has a price".into())
     }
 
     fn trials(&self, _most: u32) -> Vec<Trial> {

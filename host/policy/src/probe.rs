@@ -20,7 +20,8 @@ pub struct Probe {
 
 impl Probe {
     pub(crate) fn new(loaded: Arc<PolicyParts>, settings: Vec<(String, Value)>) -> Result<Self, PolicyError> {
-        let live = RunningInstance::new(&loaded).map_err(|failure| loaded.failed(PolicyError::START, failure))?;
+        let live =
+            RunningInstance::new(&loaded).map_err(|failure| loaded.describe_failure(PolicyError::START, failure))?;
         Ok(Self { loaded, settings, live })
     }
 
@@ -30,7 +31,7 @@ impl Probe {
     /// [`PolicyError::Failed`].
     pub fn describe(&mut self) -> Result<u64, PolicyError> {
         let (said, fuel) = self.live.call(&self.loaded, |guest, store| guest.describe(store));
-        said.map(|_| fuel).map_err(|failure| self.loaded.failed("describe", failure))
+        said.map(|_| fuel).map_err(|failure| self.loaded.describe_failure("describe", failure))
     }
 
     /// Passes the policy its settings and returns the fuel that it took.
@@ -42,6 +43,6 @@ impl Probe {
         let refused =
             |reason| CallFailure { reason: tilewright_plan::FallbackReason::Error, detail: reason, is_starved: false };
         let taken = answer.and_then(|answer| answer.map_err(refused));
-        taken.map(|()| fuel).map_err(|failure| self.loaded.failed("configure", failure))
+        taken.map(|()| fuel).map_err(|failure| self.loaded.describe_failure("configure", failure))
     }
 }

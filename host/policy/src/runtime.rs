@@ -11,7 +11,7 @@
 //! | question | cost |
 //! | --- | --- |
 //! | the policy itself does next to nothing | 26 µs |
-//! | `fixed`, which gets its settings anew | 40 µs |
+//! | `fixed`, which gets its settings again | 40 µs |
 //! | in an instance that lasts | 4 µs |
 //! | without the pool of [`Limits::pool`] | 100 µs |
 //!
@@ -69,7 +69,7 @@ impl RunningInstance {
         Ok(Self { store, guest })
     }
 
-    /// The instance at hand, or a new one that has learned from the earlier outcomes.
+    /// The current instance, or a new one that has learned from the earlier outcomes.
     fn ready<'a>(
         warm: &'a mut Option<Self>,
         loaded: &PolicyParts,
@@ -257,7 +257,7 @@ struct GuestReply {
 
 impl GuestReply {
     /// The reply of a guest that could not be asked.
-    fn failed(failure: CallFailure) -> Self {
+    fn from_failure(failure: CallFailure) -> Self {
         Self { answer: Err(failure), fuel: 0, candidates: Vec::new(), log: Vec::new() }
     }
 }
@@ -295,7 +295,7 @@ impl Policy {
                 Ok(policy)
             }
             Ok((_, Err(reason))) => Err(PolicyError::Refused { policy: policy.identity.name, reason }),
-            Err(failure) => Err(policy.loaded.failed("configure", failure)),
+            Err(failure) => Err(policy.loaded.describe_failure("configure", failure)),
         }
     }
 
@@ -329,7 +329,7 @@ impl Policy {
         self.memory_bytes = 0;
         let live = match RunningInstance::ready(&mut self.live, &self.loaded, &self.settings, &mut self.past_outcomes) {
             Ok(live) => live,
-            Err(failure) => return GuestReply::failed(failure),
+            Err(failure) => return GuestReply::from_failure(failure),
         };
         live.store.data_mut().prices = Some(prices.clone());
         let (answer, fuel) = live.call(&self.loaded, |guest, store| guest.decide(store, question));
@@ -363,13 +363,13 @@ impl Policy {
         let GuestReply { answer, fuel, candidates, log } = if !self.answers(question.stage) {
             let stages: Vec<&str> = self.stages.iter().map(|stage| stage.name()).collect();
             let detail = format!("it answers {}, and leaves {} to the host", stages.join(" and "), question.stage);
-            GuestReply::failed(CallFailure { reason: FallbackReason::NotAnswered, detail, is_starved: false })
+            GuestReply::from_failure(CallFailure { reason: FallbackReason::NotAnswered, detail, is_starved: false })
         } else if self.is_out_of_service() {
             let detail = self.failures.words(self.loaded.limits.failures);
-            GuestReply::failed(CallFailure { reason: FallbackReason::OutOfService, detail, is_starved: false })
+            GuestReply::from_failure(CallFailure { reason: FallbackReason::OutOfService, detail, is_starved: false })
         } else if self.is_over_time_budget() {
             let detail = "all the processor time is taken that its answers may take here".to_owned();
-            GuestReply::failed(CallFailure { reason: FallbackReason::OutOfService, detail, is_starved: false })
+            GuestReply::from_failure(CallFailure { reason: FallbackReason::OutOfService, detail, is_starved: false })
         } else {
             self.ask(question, &prices)
         };

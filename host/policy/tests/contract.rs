@@ -44,7 +44,7 @@ fn version(text: &str) -> &str {
     line.rsplit('@').next().unwrap_or_default().trim_end_matches(';')
 }
 
-/// Fails where a policy that was built for `released` does not fit `today`'s text any more.
+/// Fails if a policy that was built for `released` does not fit `today`'s text any more.
 fn fits(released: &str, today: &str) -> Result<(), String> {
     let told = |error: anyhow::Error| format!("{error:#}");
     let mut resolve = Resolve::default();

@@ -160,7 +160,7 @@ fn decided(decision: &Decision) -> Value {
     })
 }
 
-/// The plan that is said to have failed where the policy answered none.
+/// The plan that counts as failed if the policy answered none.
 fn whole() -> Plan {
     Plan {
         space: Space::Whole,

@@ -14,7 +14,7 @@ use std::{
 
 use tilewright_history::{History, Query, model_fingerprint};
 use tilewright_plan::{Record, Request, Stage};
-use tilewright_rollout::{Assignment, Decider, Ended};
+use tilewright_rollout::{Assignment, Decider, EndedJob};
 use tilewright_service_api::{JobResult, JobState};
 
 use self::observer::{JobObserver, StopSignal};
@@ -244,7 +244,7 @@ fn run_job(
         record.exchange = exchange;
         // A result that could not be written says nothing of the plan.
         let is_lost = record.outcome.is_none();
-        server.rollout.ended(&assignment, Ended { record: *record, is_mixed, is_lost, psnr });
+        server.rollout.record_result(&assignment, EndedJob { record: *record, is_mixed, is_lost, psnr });
     }
     server.traces.insert(&id, trace);
     finish(&mut stored, state, error, text.as_deref())

@@ -201,7 +201,7 @@ pub(super) static ROWS: &[Row] = &[
     ask(&X86_V4,  &WAN21_F32,  W480,       Percent(60), Balanced).frames(33).then(FollowUp::UnderWay(shape(Bands(128), F32, 4), 5, &[OutOfMemory])),
     ask(&SM_89,   &WAN21_BF16, W720,       Plenty,      Fastest).frames(81).then(FollowUp::UnderWay(shape(Tiles(256), MIXED, 8), 9, &[OverLimit])),
     ask(&GFX1030, &WAN21_F16,  (320, 320), Plenty,      Balanced).frames(17).then(FollowUp::UnderWay(shape(Whole, F16, 4), 5, &[NonFinite])),
-    // Outcomes told.
+    // Outcomes to learn from.
     ask(&GFX1151, &FLUX_BF16,  K1,   Plenty,      Balanced).then(FollowUp::Learn),
     ask(&X86_V4,  &FLUX_F32,   HD,   Percent(50), Leanest).then(FollowUp::Learn),
     ask(&SM_90,   &WAN21_BF16, W480, Plenty,      Fastest).frames(33).then(FollowUp::Learn),

@@ -147,7 +147,8 @@ pub fn replay_other_policy(
             };
             debug_assert!(!matches!(call.question, RecordedQuestion::Learn { .. }));
             let prices = |plan: &Plan| known.price(plan, &call.heard.estimates);
-            let worth = known.measured(&then).zip(known.measured(&now)).map(|pair| (Basis::Measured, pair));
+            let worth =
+                known.find_measurement(&then).zip(known.find_measurement(&now)).map(|pair| (Basis::Measured, pair));
             let worth = worth.or_else(|| Some((Basis::Estimated, prices(&then).zip(prices(&now))?)));
             let certain = missing.prices.is_empty()
                 && !missing.trials
@@ -239,7 +240,7 @@ impl KnownWork {
 }
 
 impl WorkCosts {
-    fn measured(&self, plan: &Plan) -> Option<PlanCost> {
+    fn find_measurement(&self, plan: &Plan) -> Option<PlanCost> {
         let found = self.measured.get(&bare(plan))?;
         let elapsed_ms = super::median(found.iter().map(|(elapsed_ns, _)| *elapsed_ns as f64 / 1e6).collect())?;
         Some(PlanCost { elapsed_ms, peak_bytes: found.iter().map(|(_, peak)| *peak).max()? })

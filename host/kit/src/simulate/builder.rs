@@ -90,7 +90,7 @@ impl Builder {
     /// Adds a record's plan and outcome; with `priced` also the plans that its policy asked the
     /// price of.
     pub fn record(&mut self, record: &Record) {
-        if !self.wanted(&record.device) {
+        if !self.is_wanted(&record.device) {
             self.left.other_devices += 1;
             return;
         }
@@ -129,7 +129,7 @@ impl Builder {
     /// [`TableError::NotASource`] if it is something else.
     pub fn sweep(&mut self, text: &[u8]) -> Result<(), TableError> {
         let sweep: Sweep = serde_json::from_slice(text).map_err(|error| TableError::NotASource(error.to_string()))?;
-        if !self.wanted(&sweep.device) {
+        if !self.is_wanted(&sweep.device) {
             self.left.other_devices += sweep.plans.len();
             return Ok(());
         }
@@ -186,7 +186,7 @@ impl Builder {
         Ok(Table { tilewright_table: FORMAT, name, about, device, cases })
     }
 
-    fn wanted(&self, device: &Device) -> bool {
+    fn is_wanted(&self, device: &Device) -> bool {
         let text = self.device.as_ref().map(|text| text.to_lowercase());
         text.is_none_or(|text| [&device.name, &device.arch].iter().any(|known| known.to_lowercase().contains(&text)))
     }

@@ -72,7 +72,7 @@ impl TableCostModel {
     }
 
     /// The number of prices that were asked for, and of those that the table lacks.
-    pub fn asked(&self) -> (usize, usize) {
+    pub fn count_questions(&self) -> (usize, usize) {
         (self.asked.load(Ordering::Relaxed), self.unknown.load(Ordering::Relaxed))
     }
 }

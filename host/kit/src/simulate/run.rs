@@ -92,7 +92,7 @@ impl PolicyRun<'_> {
         let (what, done, stands_in) = loop {
             self.fuel += decision.fuel;
             fallback = fallback.or_else(|| fallback_of(&decision));
-            let unknown_before = std::mem::replace(&mut unknown, costs.asked().1);
+            let unknown_before = std::mem::replace(&mut unknown, costs.count_questions().1);
             if decision.fallback.is_some() && unknown > unknown_before {
                 // The fallback is chosen by price: the plan of the real host is unknown.
                 break (RequestResult::NotInTable, None, None);
@@ -124,7 +124,7 @@ impl PolicyRun<'_> {
                 None => self.planner.decide(&question.after(&attempts), costs.clone()),
             };
         };
-        let (asked, unknown) = costs.asked();
+        let (asked, unknown) = costs.count_questions();
         self.asked = (self.asked.0 + asked, self.asked.1 + unknown);
         if let Some(done) = &done {
             self.learn(&request, case, &decision.plan, done, attempts.len());

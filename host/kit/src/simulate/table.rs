@@ -237,7 +237,7 @@ impl Table {
             let what = records::sense_of_request(&case.request)
                 .or_else(|| records::sense_of_capabilities(&case.capabilities))
                 .or_else(|| (case.plans.len() > MOST_PLANS).then(|| format!("{} plans", case.plans.len())))
-                .or_else(|| (!case.plans.iter().all(number)).then(|| "a time that is none".to_owned()));
+                .or_else(|| (!case.plans.iter().all(number)).then(|| "an invalid time".to_owned()));
             if let Some(what) = what {
                 return Err(TableError::Senseless { case: index + 1, what });
             }

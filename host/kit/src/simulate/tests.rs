@@ -224,7 +224,7 @@ fn tables_are_written_as_they_are_read_and_damage_is_told() {
     );
     assert_eq!(
         refused(&text.replace("\"elapsed_ms\":100.0,\"peak", "\"elapsed_ms\":-1.0,\"peak")),
-        "case 1: a time that is none: the table is damaged"
+        "case 1: an invalid time: the table is damaged"
     );
     assert!(refused(&text.replace("\"cases\":[", "\"cases\":[],\"more\":[")).contains("0 cases"));
 }

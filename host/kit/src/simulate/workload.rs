@@ -81,7 +81,7 @@ struct Wanted {
     frames: u32,
     #[serde(default = "one")]
     batch: u32,
-    /// Of the model, where the table has several.
+    /// The model's family, needed if the table has several.
     family: Option<String>,
     #[serde(default = "ample")]
     memory_limit: Limit,
@@ -141,7 +141,7 @@ fn limit(table: &Table, case: &Case, share: Option<f64>) -> u64 {
 }
 
 /// Reads a workload's file: `{"requests": [{"width": 512, "height": 512, "memory_limit": "third",
-/// "objective": "leanest", "times": 10}]}`. `frames`, `batch` and `times` are 1 where they are left
+/// "objective": "leanest", "times": 10}]}`. `frames`, `batch` and `times` are 1 if they are left
 /// out, the limit is `ample`, the objective `balanced`.
 ///
 /// # Errors

@@ -211,7 +211,7 @@ fn what_is_under_way_goes_on() {
             cut.clone(),
             vec!["space exact 832×64/0 → blended 256×256/32: the clip is under way in these tiles".into()],
         ),
-        // Time stays as it was begun.
+        // The division of time stays.
         (
             &whole,
             plan(Space::Whole),

@@ -1,5 +1,5 @@
-//! Guests that want what policies are not given, give what nobody asked for, or call the host from
-//! where they may not.
+//! Guests that import something that policies do not get, export something that nothing calls, or
+//! call the host at a time when they must not.
 
 use tilewright_plan::FallbackReason::Trap;
 

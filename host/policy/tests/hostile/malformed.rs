@@ -387,7 +387,7 @@ fn wide_type(cases: usize) -> Vec<u8> {
     wat::parse_str(format!("(component (type (variant {text})))")).unwrap()
 }
 
-/// Loads it, and decides by it where that goes. Only refusals of one line are expected beside.
+/// Loads it, and makes a decision if that succeeds. Every refusal has one line.
 fn survives(bytes: &[u8]) {
     let host = host();
     match host.load("guest", bytes).and_then(|loaded| loaded.configure(&[])) {

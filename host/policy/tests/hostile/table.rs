@@ -26,9 +26,9 @@ const MEMORY: u64 = 64 << 20;
 /// seen.
 const ANSWER: Duration = Duration::from_millis(300);
 
-/// On a machine that is busy with other work, the clock on the wall says little of a single try:
-/// the quickest of so many counts. Where more is running than there are cores, the policies' clock
-/// itself comes late, and an answer may take [`BUSY`] times as long.
+/// On a busy machine the wall clock says little about a single try, so the fastest of this many
+/// counts. If more threads run than there are cores, the policies' clock itself is late, and an
+/// answer may take [`BUSY`] times as long.
 const TRIES: usize = 5;
 const BUSY: u32 = 2;
 
