@@ -78,7 +78,7 @@ fuzz_target!(|bytes: &[u8]| {
     let (request, device, offer) = &*REQUEST;
     for stage in [Stage::Decode, Stage::Encode] {
         let decision = policy.decide(&Question::new(stage, request, device, offer), Arc::new(Nothing));
-        let breaches = oracle::illegal(&decision.plan, request, offer, None);
+        let breaches = oracle::find_breaches(&decision.plan, request, offer, None);
         assert!(breaches.is_empty(), "{breaches:?}: {:?}", decision.plan);
     }
 });

@@ -226,7 +226,7 @@ impl<'a, I> Job<'a, I> {
             decision: decision.elapsed,
             fuel: decision.fuel,
             estimate: self.costs.estimate_one(&decision.plan).ok(),
-            expected: tilewright_plan::expected(&*self.costs, &decision.plan),
+            expected: tilewright_plan::predict_cost(&*self.costs, &decision.plan),
             attempts,
             outcome,
             resumed_frames: 0,

@@ -15,7 +15,7 @@ use std::{
 use tilewright_engine::{Machine, MemoryLimit};
 use tilewright_pipeline::{FrameStore, HistoryFault, Trials};
 use tilewright_plan::Record;
-use tilewright_rollout::{Assignment, Decider, Ended};
+use tilewright_rollout::{Assignment, Decider, EndedJob};
 use tilewright_service_api::{JobResult, JobState};
 
 use self::{
@@ -249,7 +249,7 @@ fn run_job(
         record.exchange = exchange;
         // A result that could not be written says nothing of the plan.
         let is_lost = record.outcome.is_none();
-        server.rollout.ended(&assignment, Ended { record: *record, is_mixed, is_lost, psnr });
+        server.rollout.record_result(&assignment, EndedJob { record: *record, is_mixed, is_lost, psnr });
     }
     server.traces.insert(&id, trace);
     finish(&mut stored, state, error, text.as_deref())
